@@ -1,0 +1,50 @@
+# Everything a developer types. Bare `make` lists it.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help setup demo test check fmt test-real test-faults examples bench peers proto lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(READY): requirements/dev.txt requirements/judge.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/judge.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+setup: $(READY) ## make the virtual environment with the pinned packages
+
+test: $(READY) ## pure and engine tests (under a minute)
+	$(BIN)/python -m pytest -m "not real and not faults"
+
+test-real: $(READY) ## real services as processes, real models, real clients
+	$(BIN)/python -m pytest -m real
+
+test-faults: $(READY) ## break things on purpose, with real processes
+	$(BIN)/python -m pytest -m faults
+
+check: $(READY) ## format, lint, types, floors, spelling, documents (under a minute)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/codespell
+	$(BIN)/python -m pytest tests/test_floors.py tests/test_docs.py
+
+fmt: $(READY) ## format and sort imports
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+proto: $(READY) ## regenerate the protobuf modules; fails when they differed
+	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. penstock/protocols/pb/*.proto
+	git diff --exit-code penstock/protocols/pb
+
+lock: $(READY) ## pin the newest versions of everything
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --python-version 3.11 --no-header --no-annotate --generate-hashes -o requirements/dev.txt
+
+clean: ## remove what the targets made
+	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""What runs together: pure, no threads, sockets or clocks."""

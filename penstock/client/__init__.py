@@ -1,0 +1,1 @@
+"""The SDK: calls a pipeline service."""

@@ -1,0 +1,1 @@
+"""YAML in, checked options out."""

@@ -1,0 +1,245 @@
+"""Every error Penstock knows, as one tree.
+
+    PenstockError
+    ├── StartupError            the operator must act: the service does not start
+    │   ├── ConfigError         the configuration is wrong (lists every problem at once)
+    │   ├── GraphError          the graph of ops is not legal
+    │   ├── ModelError          a model folder or file cannot be opened as asked
+    │   └── HookError           an op's hook cannot be called
+    ├── RequestError            one request ends with it; nothing else is disturbed
+    │   ├── Undecodable         caller: the bytes are not the message
+    │   ├── TooLarge            caller: the message is over the limit
+    │   ├── UnknownService      caller: another service's name
+    │   ├── PackageError        caller: decodable, but pairs or tensors are wrong
+    │   ├── InputMismatch       caller: names, types or shapes do not fit the op
+    │   ├── WrongType           op author: a hook gave a value of the wrong type
+    │   ├── NotProvided         op author: the op does not implement what was needed
+    │   ├── ServiceBusy         nobody: at capacity, a later retry may succeed
+    │   ├── ServiceClosed       nobody: draining or stopped, retry elsewhere
+    │   ├── DeadlineExceeded    nobody: the request's time is over
+    │   ├── OpTimeout           op author: one ``process`` call took too long
+    │   ├── InferenceFailed     op author: ``process`` gave no usable result
+    │   ├── HookFailed          op author: a hook raised
+    │   ├── DeclaredError       the op itself: raised CustomException to be sent to the user
+    │   ├── ProductError        the op itself: a business error with its own number
+    │   └── Cancelled           the caller went away; nobody is answered
+    └── InternalError           us: this should never happen, please report it
+
+Requests' errors travel as values (an ``Outcome`` holds one); they are raised only inside the hooks
+and decoders that make them. Which number or status a caller sees is decided in one place,
+``protocols/status.py``; no number stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+from typing import ClassVar
+
+
+class Blame(Enum):
+    """Who must act so that the error does not happen again."""
+
+    CALLER = "caller"
+    OPERATOR = "operator"
+    AUTHOR = "op author"
+    NOBODY = "nobody"
+    US = "penstock"
+
+
+class PenstockError(Exception):
+    """Root of the tree. ``str(error)`` is fit to be shown to whoever must act."""
+
+    code: ClassVar[str] = "error"
+    blame: ClassVar[Blame] = Blame.US
+
+
+class InternalError(PenstockError):
+    """A promise of ours is broken; please report it."""
+
+    code = "internal"
+
+
+class StartupError(PenstockError):
+    """The service cannot start."""
+
+    code = "startup"
+    blame = Blame.OPERATOR
+
+
+class ConfigError(StartupError):
+    """The configuration is wrong. ``problems`` lists everything found, not the first thing only."""
+
+    code = "config"
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+class GraphError(StartupError):
+    """The ops do not form a legal graph."""
+
+    code = "graph"
+
+
+class ModelError(StartupError):
+    """A model cannot be opened the way the configuration asks."""
+
+    code = "model"
+
+
+class HookError(StartupError):
+    """A hook's signature fits no generation of the API."""
+
+    code = "hook"
+    blame = Blame.AUTHOR
+
+
+class RequestError(PenstockError):
+    """Ends one request. ``str(error)`` is what the caller may read."""
+
+    code = "request"
+
+
+class Undecodable(RequestError):
+    """The bytes are not the message they should be."""
+
+    code = "undecodable"
+    blame = Blame.CALLER
+
+
+class TooLarge(RequestError):
+    """The message, compressed or not, is over ``max_message_bytes``."""
+
+    code = "too_large"
+    blame = Blame.CALLER
+
+
+class UnknownService(RequestError):
+    """The request names another service."""
+
+    code = "unknown_service"
+    blame = Blame.CALLER
+
+
+class PackageError(RequestError):
+    """The request decodes, but its pairs or tensors contradict themselves; or a reply cannot be packed."""
+
+    code = "package"
+    blame = Blame.CALLER
+
+
+class InputMismatch(RequestError):
+    """Names, dtypes, ranks or fixed dimensions do not fit the op's model."""
+
+    code = "input_mismatch"
+    blame = Blame.CALLER
+
+
+class WrongType(RequestError):
+    """A hook returned, or a model was given, a value of a type it cannot be."""
+
+    code = "wrong_type"
+    blame = Blame.AUTHOR
+
+
+class NotProvided(RequestError):
+    """The op leaves something out that this graph needs (such as joining several inputs)."""
+
+    code = "not_provided"
+    blame = Blame.AUTHOR
+
+
+class ServiceBusy(RequestError):
+    """At capacity. Nothing was started; a later retry may succeed."""
+
+    code = "busy"
+    blame = Blame.NOBODY
+
+
+class ServiceClosed(RequestError):
+    """Draining or stopped. A retry elsewhere may succeed."""
+
+    code = "closed"
+    blame = Blame.NOBODY
+
+
+class DeadlineExceeded(RequestError):
+    """The request's time is over.
+
+    ``by_client`` tells whose limit it was: the caller's own, or the server's.
+    """
+
+    code = "deadline"
+    blame = Blame.NOBODY
+
+    def __init__(self, text: str, *, by_client: bool = False) -> None:
+        super().__init__(text)
+        self.by_client = by_client
+
+
+class OpTimeout(RequestError):
+    """A ``process`` call exceeded the op's ``timeout`` on its last attempt."""
+
+    code = "op_timeout"
+    blame = Blame.AUTHOR
+
+
+class InferenceFailed(RequestError):
+    """``process`` ended without a usable result, or the worker died with it."""
+
+    code = "inference"
+    blame = Blame.AUTHOR
+
+
+class HookFailed(RequestError):
+    """A hook raised an exception of the user's."""
+
+    code = "hook_failed"
+    blame = Blame.AUTHOR
+
+
+class DeclaredError(RequestError):
+    """An op raised ``CustomException(..., isSendToUser=True)``; ``number`` is the op's choice."""
+
+    code = "declared"
+    blame = Blame.AUTHOR
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(text)
+        self.number = number
+
+
+class ProductError(RequestError):
+    """A business error: a hook returned ``prod_errcode``; ``number`` is the product's own."""
+
+    code = "product"
+    blame = Blame.CALLER
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(text)
+        self.number = number
+
+
+class Cancelled(RequestError):
+    """The caller went away. It is recorded, and answered to nobody."""
+
+    code = "cancelled"
+    blame = Blame.NOBODY
+
+
+@contextmanager
+def translated(table: Mapping[type[Exception], type[RequestError]]) -> Iterator[None]:
+    """Turn foreign exceptions into ours at the port that calls the foreign library.
+
+    The first class of ``table`` that matches wins; everything else passes through unchanged.
+    """
+    try:
+        yield
+    except tuple(table) as error:
+        for theirs, ours in table.items():
+            if isinstance(error, theirs):
+                raise ours(str(error)) from error
+        raise

@@ -1,0 +1,1 @@
+"""What runs after what: pure, no threads, sockets or clocks."""

@@ -1,0 +1,1 @@
+"""Bytes and messages to requests, replies to bytes: pure, no servers."""

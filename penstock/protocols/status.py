@@ -1,0 +1,164 @@
+"""Which number a caller sees for which error: the only place that knows.
+
+Servers read the table forwards (error class to numbers), the client backwards (``err_no`` to error
+class). Sources: ``docs/compatibility.md`` (error codes), the gRPC status codes, RFC 9110.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from penstock import errors
+from penstock.errors import RequestError
+
+
+class CustomExceptionCode(Enum):
+    """The numbers that deployed clients test. Names and numbers are wire format."""
+
+    OK = 0
+    PRODUCT_ERROR = 50
+    NOT_IMPLEMENTED = 3000
+    CLOSED_ERROR = 3001
+    NO_SERVICE = 3002
+    INIT_ERROR = 3003
+    SERVICE_BUSY = 3004
+    CONF_ERROR = 4000
+    INPUT_PARAMS_ERROR = 5000
+    TIMEOUT = 6000
+    TYPE_ERROR = 7000
+    RPC_PACKAGE_ERROR = 8000
+    CLIENT_ERROR = 9000
+    UNKNOW = 10000
+
+
+class GrpcCode(IntEnum):
+    """gRPC status codes (the gRPC HTTP/2 protocol's ``grpc-status``)."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How one class of error looks on each surface.
+
+    Attributes:
+        err_no: the number on the Paddle routes.
+        http: the status on routes of our own, and on the Paddle routes for transport failures.
+        grpc: likewise for gRPC.
+        transport: True when the Paddle routes fail the call itself instead of answering ``err_no``.
+        retryable: whether the same request may succeed later, unchanged.
+    """
+
+    err_no: CustomExceptionCode
+    http: int
+    grpc: GrpcCode
+    transport: bool = False
+    retryable: bool = False
+
+
+_Code = CustomExceptionCode
+
+STATUS: dict[type[RequestError], Status] = {
+    errors.Undecodable: Status(
+        _Code.RPC_PACKAGE_ERROR, 400, GrpcCode.INVALID_ARGUMENT, transport=True
+    ),
+    errors.TooLarge: Status(
+        _Code.RPC_PACKAGE_ERROR, 413, GrpcCode.RESOURCE_EXHAUSTED, transport=True
+    ),
+    errors.UnknownService: Status(_Code.NO_SERVICE, 404, GrpcCode.NOT_FOUND),
+    errors.PackageError: Status(_Code.RPC_PACKAGE_ERROR, 400, GrpcCode.INVALID_ARGUMENT),
+    errors.InputMismatch: Status(_Code.INPUT_PARAMS_ERROR, 400, GrpcCode.INVALID_ARGUMENT),
+    errors.WrongType: Status(_Code.TYPE_ERROR, 500, GrpcCode.INTERNAL),
+    errors.NotProvided: Status(_Code.NOT_IMPLEMENTED, 500, GrpcCode.UNIMPLEMENTED),
+    errors.ServiceBusy: Status(
+        _Code.SERVICE_BUSY, 429, GrpcCode.RESOURCE_EXHAUSTED, retryable=True
+    ),
+    errors.ServiceClosed: Status(_Code.CLOSED_ERROR, 503, GrpcCode.UNAVAILABLE, retryable=True),
+    errors.DeadlineExceeded: Status(_Code.TIMEOUT, 504, GrpcCode.DEADLINE_EXCEEDED, retryable=True),
+    errors.OpTimeout: Status(_Code.TIMEOUT, 504, GrpcCode.DEADLINE_EXCEEDED, retryable=True),
+    errors.InferenceFailed: Status(_Code.CLIENT_ERROR, 503, GrpcCode.UNAVAILABLE, retryable=True),
+    errors.HookFailed: Status(_Code.UNKNOW, 500, GrpcCode.INTERNAL),
+    errors.DeclaredError: Status(_Code.UNKNOW, 500, GrpcCode.INTERNAL),
+    errors.ProductError: Status(_Code.PRODUCT_ERROR, 400, GrpcCode.FAILED_PRECONDITION),
+    errors.Cancelled: Status(_Code.CLOSED_ERROR, 408, GrpcCode.CANCELLED, transport=True),
+}
+
+INTERNAL = Status(_Code.UNKNOW, 500, GrpcCode.INTERNAL)
+"""For a RequestError without a row of its own."""
+
+# grpc-gateway v1's table, which the original's HTTP port applied to transport failures.
+HTTP_OF_GRPC: dict[GrpcCode, int] = {
+    GrpcCode.OK: 200,
+    GrpcCode.CANCELLED: 408,
+    GrpcCode.UNKNOWN: 500,
+    GrpcCode.INVALID_ARGUMENT: 400,
+    GrpcCode.DEADLINE_EXCEEDED: 504,
+    GrpcCode.NOT_FOUND: 404,
+    GrpcCode.PERMISSION_DENIED: 403,
+    GrpcCode.RESOURCE_EXHAUSTED: 429,
+    GrpcCode.UNIMPLEMENTED: 501,
+    GrpcCode.INTERNAL: 500,
+    GrpcCode.UNAVAILABLE: 503,
+    GrpcCode.DATA_LOSS: 500,
+    GrpcCode.UNAUTHENTICATED: 401,
+}
+
+GRPC_OF_HTTP: dict[int, GrpcCode] = {
+    400: GrpcCode.INVALID_ARGUMENT,
+    401: GrpcCode.UNAUTHENTICATED,
+    403: GrpcCode.PERMISSION_DENIED,
+    404: GrpcCode.NOT_FOUND,
+    405: GrpcCode.UNIMPLEMENTED,
+    408: GrpcCode.CANCELLED,
+    413: GrpcCode.RESOURCE_EXHAUSTED,
+    429: GrpcCode.RESOURCE_EXHAUSTED,
+    500: GrpcCode.INTERNAL,
+    503: GrpcCode.UNAVAILABLE,
+    504: GrpcCode.DEADLINE_EXCEEDED,
+}
+
+
+def status_of(error: RequestError) -> Status:
+    """The row of the error's nearest ancestor in the table."""
+    for cls in type(error).__mro__:
+        row = STATUS.get(cls)
+        if row is not None:
+            return row
+    return INTERNAL
+
+
+def err_no_of(error: RequestError) -> int:
+    """The ``err_no`` a Paddle client reads; product and declared errors carry their own."""
+    if isinstance(error, errors.ProductError | errors.DeclaredError):
+        return error.number
+    return status_of(error).err_no.value
+
+
+def error_for(err_no: int, text: str) -> RequestError:
+    """The error class a client should see for ``err_no`` (the table read backwards).
+
+    A number outside the enum is a product's own.
+    """
+    for cls, row in STATUS.items():
+        if row.err_no.value == err_no and not row.transport and cls is not errors.DeclaredError:
+            if cls is errors.ProductError:
+                return errors.ProductError(err_no, text)
+            return cls(text)
+    return errors.ProductError(err_no, text)

@@ -1,0 +1,167 @@
+"""What travels: a Request comes in, Samples go through ops in Batches, Outcomes come back.
+
+Pure values. A Request is one call of one client; inside the graph it is a Sample per op; Samples
+that run together are a Batch; an op answers each Sample with an Outcome, which holds a value or an
+error, never both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+from penstock.errors import RequestError
+
+Feed: TypeAlias = dict[str, Any]
+"""Names to values: arrays, texts, numbers, lists of texts. What hooks see and give."""
+
+REQUEST_OP_NAME = "@DAGExecutor"
+"""The name under which ops find the request's feed, as the original has it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """One decoded call, before it is admitted.
+
+    Attributes:
+        feed: the pairs and tensors; the first op may edit this dict in place.
+        log_id: the caller's trace id (int64), not unique.
+        deadline: monotonic seconds after which nothing of it is dispatched.
+        deadline_by_client: whether the caller set that deadline itself.
+    """
+
+    feed: Feed
+    log_id: int = 0
+    deadline: float
+    deadline_by_client: bool = False
+
+
+class Outcome:
+    """What one op made of one sample: ``value`` when ``error`` is None.
+
+    ``jump`` says that the op asked to skip over the targets named in ``jump_to_ops``.
+    """
+
+    __slots__ = ("error", "jump", "value")
+
+    def __init__(
+        self, value: Feed | None, error: RequestError | None = None, jump: bool = False
+    ) -> None:
+        self.value = value
+        self.error = error
+        self.jump = jump
+
+    def __repr__(self) -> str:
+        if self.error is not None:
+            return f"<Outcome {self.error.code}: {self.error}>"
+        return f"<Outcome {list(self.value or ())}{' jump' if self.jump else ''}>"
+
+
+class Sample:
+    """One request as one op sees it, from the moment its inputs are ready until its Outcome.
+
+    Attributes:
+        data_id: the request's id in this engine.
+        log_id: the caller's trace id.
+        inputs: predecessor name -> its output dict; this op owns the inner dicts.
+        deadline: monotonic seconds.
+        arrived: monotonic seconds when the sample was offered.
+        rows: how much of a batch it fills, 1 or more.
+        key: samples of unlike keys never share a batch (None is a key like any other).
+        attempt: 1 for the first dispatch.
+        gone: True once it is answered, cancelled or expired; it must not be dispatched any more.
+        flight: the journey it belongs to; opaque here.
+        op: index of the op in the graph.
+    """
+
+    __slots__ = (
+        "arrived",
+        "attempt",
+        "data_id",
+        "deadline",
+        "flight",
+        "gone",
+        "inputs",
+        "key",
+        "log_id",
+        "op",
+        "rows",
+    )
+
+    def __init__(
+        self,
+        data_id: int,
+        inputs: dict[str, Feed],
+        deadline: float,
+        *,
+        log_id: int = 0,
+        op: int = 0,
+        flight: Any = None,
+        rows: int = 1,
+        key: Any = None,
+    ) -> None:
+        self.data_id = data_id
+        self.log_id = log_id
+        self.inputs = inputs
+        self.deadline = deadline
+        self.arrived = 0.0
+        self.rows = rows
+        self.key = key
+        self.attempt = 1
+        self.gone = False
+        self.flight = flight
+        self.op = op
+
+    def __repr__(self) -> str:
+        state = " gone" if self.gone else ""
+        return f"<Sample {self.data_id} op={self.op} rows={self.rows} try={self.attempt}{state}>"
+
+
+class CloseReason(Enum):
+    """Why a batch stopped taking samples."""
+
+    FULL = "full"
+    IDLE_SLOT = "idle slot"
+    WINDOW = "window"
+    DEADLINE = "deadline"
+    SHAPE = "shape"
+    DRAIN = "drain"
+
+
+class Batch:
+    """Samples that run together; once made it never grows.
+
+    Attributes:
+        samples: at least one, in order of arrival.
+        rows: the sum of their rows.
+        reason: why it was closed.
+        closed: monotonic seconds when it was closed.
+        attempt: the highest attempt among its samples.
+        started: monotonic seconds when the running ``process`` call began, None outside of one.
+            Written by the worker, read by the engine's time-out check.
+        ran: seconds the worker spent on it, set by the worker at the end.
+        abandoned: True once the engine has answered for it without its worker.
+    """
+
+    __slots__ = ("abandoned", "attempt", "closed", "ran", "reason", "rows", "samples", "started")
+
+    def __init__(
+        self, samples: list[Sample], reason: CloseReason, closed: float, rows: int | None = None
+    ) -> None:
+        self.samples = samples
+        self.rows = len(samples) if rows is None else rows
+        self.reason = reason
+        self.closed = closed
+        self.attempt = samples[0].attempt
+        self.started: float | None = None
+        self.ran = 0.0
+        self.abandoned = False
+
+    @property
+    def data_ids(self) -> list[int]:
+        """The ids of its requests, in order."""
+        return [sample.data_id for sample in self.samples]
+
+    def __repr__(self) -> str:
+        return f"<Batch {self.data_ids} rows={self.rows} closed by {self.reason.value}>"

@@ -1,0 +1,1 @@
+"""One inference library each, imported on use."""

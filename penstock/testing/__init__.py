@@ -1,0 +1,1 @@
+"""Public fakes and checkers: clock, executors, simulation, history."""

@@ -1,0 +1,156 @@
+"""The floors of the house: who may import whom, and which rooms are pure.
+
+A module imports from lower floors and from its own room, nothing else; rooms on one floor do not
+know each other. Floor 0 is ordered: each file may import those before it.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "penstock"
+
+# Longest prefix wins.
+FLOORS = {
+    "penstock.errors": 0,
+    "penstock.tensor": 0,
+    "penstock.request": 0,
+    "penstock.instrument": 0,
+    "penstock.protocols": 1,
+    "penstock.graph": 1,
+    "penstock.batching": 1,
+    "penstock.ops": 2,
+    "penstock.runtimes": 2,
+    "penstock.client": 3,
+    "penstock.executors": 4,
+    "penstock.engine": 6,
+    "penstock.frontends": 7,
+    "penstock.observe": 7,
+    "penstock.config": 7,
+    "penstock.service": 8,
+    "penstock.cli": 9,
+    "penstock.__main__": 9,
+}
+GROUND = ["penstock.errors", "penstock.tensor", "penstock.request", "penstock.instrument"]
+ROOF = {"penstock", "penstock.testing"}  # the public face and the public fakes see every room
+PURE = ("penstock.protocols", "penstock.graph", "penstock.batching", *GROUND)
+IMPURE_MODULES = {
+    "asyncio",
+    "concurrent",
+    "logging",
+    "multiprocessing",
+    "os",
+    "select",
+    "selectors",
+    "signal",
+    "socket",
+    "subprocess",
+    "threading",
+    "time",
+}
+FOREIGN_SERVERS = {"uvicorn", "grpc"}
+MAX_LINES = 400
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def modules() -> list[Path]:
+    return [p for p in sorted(PACKAGE.rglob("*.py")) if not p.name.endswith("_pb2.py")]
+
+
+def room_of(module: str) -> str | None:
+    if module in ROOF or module.startswith("penstock.testing"):
+        return None
+    for prefix in sorted(FLOORS, key=len, reverse=True):
+        if module == prefix or module.startswith(prefix + "."):
+            return prefix
+    return None
+
+
+def imports_of(path: Path) -> set[str]:
+    """Every module imported anywhere in the file; ``from a import b`` also counts as ``a.b``."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            inner = {f"penstock.{alias.name}" for alias in node.names}
+            if node.module == "penstock" and all(room_of(name) for name in inner):
+                found |= inner  # `from penstock import errors` names a room, not the public face
+            else:
+                found.add(node.module or "")
+    return found
+
+
+def faults_of(module: str, imported: set[str]) -> list[str]:
+    """What is wrong with this module importing these; the rule itself, so that it can be tested."""
+    room = room_of(module)
+    if room is None:
+        return []
+    faults = []
+    for name in sorted(imported):
+        if name == "penstock":
+            faults.append(f"{module} imports the public face {name}")
+            continue
+        if name.startswith("penstock.testing"):
+            faults.append(f"{module} imports test tools {name}")
+            continue
+        if not name.startswith("penstock."):
+            continue
+        target = room_of(name)
+        if target is None or target == room:
+            continue
+        if FLOORS[target] > FLOORS[room]:
+            faults.append(f"{module} (floor {FLOORS[room]}) imports {name} above it")
+        elif FLOORS[target] == FLOORS[room]:
+            if FLOORS[room] == 0 and GROUND.index(target) < GROUND.index(room):
+                continue
+            faults.append(f"{module} imports {name}, a room on its own floor")
+    if module.startswith(PURE):
+        impure = {name.split(".")[0] for name in imported} & IMPURE_MODULES
+        faults += [f"{module} is pure and imports {name}" for name in sorted(impure)]
+    if room not in ("penstock.frontends", "penstock.client"):
+        foreign = {name.split(".")[0] for name in imported} & FOREIGN_SERVERS
+        faults += [f"{module} knows a server: {name}" for name in sorted(foreign)]
+    return faults
+
+
+@pytest.mark.parametrize("path", modules(), ids=module_name)
+def test_module_imports_only_from_lower_floors(path: Path) -> None:
+    assert faults_of(module_name(path), imports_of(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "imported"),
+    [
+        ("penstock.graph.dag", "penstock.engine.engine"),
+        ("penstock.graph.dag", "penstock.batching.batcher"),
+        ("penstock.graph.dag", "time"),
+        ("penstock.errors", "penstock.request"),
+        ("penstock.engine.engine", "uvicorn"),
+        ("penstock.ops.op", "penstock.testing.clock"),
+        ("penstock.ops.op", "penstock"),
+    ],
+)
+def test_the_rule_itself_finds_a_wrong_import(module: str, imported: str) -> None:
+    assert faults_of(module, {imported})
+
+
+def test_every_module_has_a_floor() -> None:
+    homeless = [
+        name
+        for name in map(module_name, modules())
+        if room_of(name) is None and name not in ROOF and not name.startswith("penstock.testing")
+    ]
+    assert homeless == []
+
+
+@pytest.mark.parametrize("path", modules(), ids=module_name)
+def test_no_file_is_too_long_without_a_reason(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= MAX_LINES or "# Longer than 400 lines because" in text
