@@ -125,7 +125,7 @@ class UnknownService(RequestError):
 
 
 class PackageError(RequestError):
-    """The request decodes, but its pairs or tensors contradict themselves; or a reply cannot be packed."""
+    """The request decodes, but its pairs or tensors are wrong; or a reply cannot be packed."""
 
     code = "package"
     blame = Blame.CALLER
