@@ -70,6 +70,8 @@ class Sample:
         rows: how much of a batch it fills, 1 or more.
         key: samples of unlike keys never share a batch (None is a key like any other).
         attempt: 1 for the first dispatch.
+        spare: a copy of ``inputs`` for a later attempt, None when there will be none.
+        waiting: True while it stands in an op's queue.
         gone: True once it is answered, cancelled or expired; it must not be dispatched any more.
         flight: the journey it belongs to; opaque here.
         op: index of the op in the graph.
@@ -87,6 +89,8 @@ class Sample:
         "log_id",
         "op",
         "rows",
+        "spare",
+        "waiting",
     )
 
     def __init__(
@@ -109,6 +113,8 @@ class Sample:
         self.rows = rows
         self.key = key
         self.attempt = 1
+        self.spare: dict[str, Feed] | None = None
+        self.waiting = False
         self.gone = False
         self.flight = flight
         self.op = op
@@ -140,11 +146,22 @@ class Batch:
         attempt: the highest attempt among its samples.
         started: monotonic seconds when the running ``process`` call began, None outside of one.
             Written by the worker, read by the engine's time-out check.
+        worker: the number of the worker that ran it, within the op.
         ran: seconds the worker spent on it, set by the worker at the end.
-        abandoned: True once the engine has answered for it without its worker.
+        settled: True once the engine has taken its outcomes, or given it up.
     """
 
-    __slots__ = ("abandoned", "attempt", "closed", "ran", "reason", "rows", "samples", "started")
+    __slots__ = (
+        "settled",
+        "attempt",
+        "closed",
+        "ran",
+        "reason",
+        "rows",
+        "samples",
+        "started",
+        "worker",
+    )
 
     def __init__(
         self, samples: list[Sample], reason: CloseReason, closed: float, rows: int | None = None
@@ -155,8 +172,9 @@ class Batch:
         self.closed = closed
         self.attempt = samples[0].attempt
         self.started: float | None = None
+        self.worker = 0
         self.ran = 0.0
-        self.abandoned = False
+        self.settled = False
 
     @property
     def data_ids(self) -> list[int]:

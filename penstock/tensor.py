@@ -7,6 +7,7 @@ under the name ``x.lod`` beside it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +47,7 @@ def lod_offsets(value: Any) -> list[int]:
     offsets = [int(v) for v in np.asarray(value).reshape(-1)]
     if len(offsets) < 2 or offsets[0] != 0:
         raise ValueError(f"a lod starts at 0 and has at least two offsets, got {offsets[:8]}")
-    if any(b < a for a, b in zip(offsets, offsets[1:], strict=False)):
+    if any(b < a for a, b in itertools.pairwise(offsets)):
         raise ValueError(f"a lod never decreases, got {offsets[:8]}")
     return offsets
 
@@ -63,6 +64,6 @@ def join_lods(lods: Sequence[list[int]]) -> list[int]:
 def cut_by_lod(
     value: NDArray[Any], offsets: list[int], start: int, stop: int
 ) -> tuple[NDArray[Any], list[int]]:
-    """Sequences ``start`` to ``stop`` of a value, and their lod rebased to 0. The array is a view."""
+    """Sequences ``start`` to ``stop`` of a value (as a view), and their lod rebased to 0."""
     first, last = offsets[start], offsets[stop]
     return value[first:last], [offset - first for offset in offsets[start : stop + 1]]

@@ -1,0 +1,235 @@
+"""Decides which samples run together and when: the queue in front of one op.
+
+It must not know threads, sockets, clocks or what a sample holds; time is an argument.
+
+Guarantees:
+    - every offered sample leaves exactly once: in a Batch, by ``cancel``, or passed over because
+      its deadline is over (whoever watches deadlines answers it);
+    - a batch holds at most ``max_rows`` rows (a single sample larger than that runs alone), one key
+      only, in order of arrival;
+    - with a slot idle (that is: whenever ``poll`` is called) no sample waits past its arrival plus
+      the window, and without a window none waits at all;
+    - samples of other keys never delay a sample: a full group goes ahead of an older one that
+      still waits for company;
+    - nothing whose deadline has passed is put into a batch;
+    - at most ``capacity`` samples wait; one more is refused, never blocked.
+
+Every call is O(1) amortised. Sources: TensorFlow Serving's ``batch_scheduler.h`` (the shape of the
+contract), ``docs/compatibility.md`` (window semantics).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.errors import ServiceBusy
+from penstock.request import Batch, CloseReason, Sample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPolicy:
+    """How an op wants its samples joined.
+
+    Attributes:
+        max_rows: the most rows one batch holds (``batch_size``).
+        window: seconds the oldest sample may wait for company; None means it never waits.
+        capacity: the most samples that wait in the queue; None means no bound of its own.
+    """
+
+    max_rows: int = 1
+    window: float | None = None
+    capacity: int | None = None
+
+
+class _Group:
+    """Waiting samples of one key, oldest first; cancelled ones stay until they reach the front.
+
+    ``hasty`` counts those whose deadline would pass before their window ends.
+    """
+
+    __slots__ = ("hasty", "ready", "rows", "samples", "waiting")
+
+    def __init__(self) -> None:
+        self.samples: deque[Sample] = deque()
+        self.waiting = 0
+        self.rows = 0
+        self.hasty = 0
+        self.ready = False  # stands in the line of groups that need not wait for their window
+
+
+class Batcher:
+    """One op's queue. Every method belongs to the owning loop."""
+
+    __slots__ = ("_groups", "_line", "_order", "_waiting", "policy")
+
+    def __init__(self, policy: BatchPolicy) -> None:
+        self.policy = policy
+        self._groups: dict[Any, _Group] = {}
+        self._order: deque[Sample] = deque()  # all keys, by arrival; some may have left already
+        self._line: deque[Any] = deque()  # keys of the groups that are ready
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def __repr__(self) -> str:
+        return f"<Batcher {self._waiting} waiting in {len(self._groups)} groups, {self.policy}>"
+
+    @property
+    def full(self) -> bool:
+        """Whether the next ``offer`` would be refused."""
+        capacity = self.policy.capacity
+        return capacity is not None and self._waiting >= capacity
+
+    def offer(self, sample: Sample, now: float) -> None:
+        """Accept a sample or refuse it at once; never block.
+
+        Args:
+            sample: rows >= 1; kept by reference. A sample is offered once in its life.
+            now: monotonic seconds, not before any earlier call's.
+
+        Raises:
+            ServiceBusy: ``capacity`` samples wait already; a later retry may succeed.
+        """
+        if self.full:
+            raise ServiceBusy("the queue in front of an op is full")
+        sample.arrived = now
+        sample.waiting = True
+        key = sample.key
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group()
+        group.samples.append(sample)
+        group.waiting += 1
+        group.rows += sample.rows
+        self._order.append(sample)
+        self._waiting += 1
+        if self.policy.window is not None:
+            group.hasty += self._is_hasty(sample)
+            self._line_up(key, group)
+
+    def cancel(self, sample: Sample) -> None:
+        """Take a waiting sample out of the queue."""
+        group = self._groups[sample.key]
+        self._leaves(sample, group)
+        self._settle(sample.key, group)
+        # What left is forgotten at the front; when it outnumbers the living it is swept at once,
+        # so that memory stays in proportion even if nothing is ever taken.
+        if len(self._order) > 2 * self._waiting + 64:
+            self._order = deque(s for s in self._order if s.waiting)
+            for other in self._groups.values():
+                other.samples = deque(s for s in other.samples if s.waiting)
+
+    def poll(self, now: float, *, draining: bool = False) -> Batch | float | None:
+        """What an idle slot should do now.
+
+        Args:
+            now: monotonic seconds.
+            draining: no company will come any more, so nobody waits for it.
+
+        Returns:
+            a Batch to run; or the time, later than ``now``, to ask again at; or None when nothing
+            waits.
+        """
+        window = self.policy.window
+        while self._line:
+            key = self._line[0]
+            group = self._groups[key]
+            full = group.rows >= self.policy.max_rows
+            batch = self._cut(key, group, CloseReason.FULL if full else CloseReason.DEADLINE, now)
+            if batch is not None:
+                return batch
+        while (head := self._head()) is not None:
+            if draining:
+                reason = CloseReason.DRAIN
+            elif window is None:
+                reason = CloseReason.IDLE_SLOT
+            elif now >= head.arrived + window:
+                reason = CloseReason.WINDOW
+            else:
+                return head.arrived + window
+            batch = self._cut(head.key, self._groups[head.key], reason, now)
+            if batch is not None:
+                return batch
+        return None
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError where the bookkeeping contradicts itself; for tests."""
+        living = [s for s in self._order if s.waiting]
+        assert len(living) == self._waiting
+        for key, group in self._groups.items():
+            members = [s for s in group.samples if s.waiting]
+            assert members == [s for s in living if s.key == key]
+            assert len(members) == group.waiting > 0
+            assert group.rows == sum(s.rows for s in members)
+            assert group.ready == (key in self._line)
+            if self.policy.window is not None:
+                assert group.hasty == sum(map(self._is_hasty, members))
+                assert group.ready == (group.rows >= self.policy.max_rows or group.hasty > 0)
+        assert sum(g.waiting for g in self._groups.values()) == self._waiting
+        assert len(self._order) <= 2 * self._waiting + 65
+
+    def _is_hasty(self, sample: Sample) -> bool:
+        window = self.policy.window
+        return window is not None and sample.deadline <= sample.arrived + window
+
+    def _head(self) -> Sample | None:
+        order = self._order
+        while order:
+            if order[0].waiting:
+                return order[0]
+            order.popleft()
+        return None
+
+    def _leaves(self, sample: Sample, group: _Group) -> None:
+        sample.waiting = False
+        self._waiting -= 1
+        group.waiting -= 1
+        group.rows -= sample.rows
+        if group.hasty and self._is_hasty(sample):
+            group.hasty -= 1
+
+    def _cut(self, key: Any, group: _Group, reason: CloseReason, now: float) -> Batch | None:
+        """Cut one batch off the group's front; None when all who stood there were too late."""
+        most = self.policy.max_rows
+        queue = group.samples
+        taken: list[Sample] = []
+        rows = 0
+        while queue:
+            sample = queue[0]
+            if sample.waiting:
+                if sample.deadline <= now:
+                    self._leaves(sample, group)
+                elif taken and rows + sample.rows > most:
+                    reason = CloseReason.SHAPE
+                    break
+                else:
+                    self._leaves(sample, group)
+                    taken.append(sample)
+                    rows += sample.rows
+            queue.popleft()
+            if rows >= most:
+                reason = CloseReason.FULL
+                break
+        self._settle(key, group)
+        order = self._order
+        while order and not order[0].waiting:
+            order.popleft()
+        return Batch(taken, reason, now, rows) if taken else None
+
+    def _settle(self, key: Any, group: _Group) -> None:
+        """Put the group where it belongs after some of its samples left."""
+        if group.ready:
+            group.ready = False
+            self._line.remove(key)
+        if group.waiting == 0:
+            del self._groups[key]
+        elif self.policy.window is not None:
+            self._line_up(key, group)
+
+    def _line_up(self, key: Any, group: _Group) -> None:
+        if not group.ready and (group.hasty or group.rows >= self.policy.max_rows):
+            group.ready = True
+            self._line.append(key)

@@ -1,0 +1,168 @@
+"""Joins the feeds of several samples into one, and cuts the result apart again.
+
+Guarantees: ``scatter(stack(feeds)) == feeds`` for arrays and sequences; a feed that runs alone is
+passed through untouched, and so is its result; nothing is cut along an axis that does not follow
+the batch. Source: ``docs/compatibility.md`` (merging and splitting).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import InferenceFailed, InputMismatch
+from penstock.request import Feed
+from penstock.tensor import LOD_SUFFIX, cut_by_lod, join_lods, lod_offsets
+
+
+def signature(feed: Feed) -> tuple[Any, ...]:
+    """What must be equal for two feeds to share a batch; hashable.
+
+    Arrays: name, dtype and every dimension but the first. Anything else (texts, numbers, arrays
+    without an axis) has no batch axis to join on, so it must be equal itself.
+    """
+    parts: list[Any] = []
+    for name, value in feed.items():
+        if name.endswith(LOD_SUFFIX) and name[: -len(LOD_SUFFIX)] in feed:
+            parts.append((name,))
+        elif isinstance(value, np.ndarray):
+            if value.ndim:
+                parts.append((name, value.dtype.str, value.shape[1:]))
+            else:
+                parts.append((name, value.dtype.str, value.tobytes()))
+        else:
+            parts.append((name, *_identity(value)))
+    parts.sort(key=lambda part: str(part[0]))
+    return tuple(parts)
+
+
+def _identity(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ("texts", tuple(value))
+    try:
+        hash(value)
+    except TypeError:
+        return ("object", id(value))
+    return (type(value), value)
+
+
+def group(feeds: Sequence[Feed]) -> list[list[int]]:
+    """Positions of the feeds that may run together, in order of their first member."""
+    if len(feeds) == 1:
+        return [[0]]
+    groups: dict[Any, list[int]] = {}
+    for position, feed in enumerate(feeds):
+        groups.setdefault(signature(feed), []).append(position)
+    return list(groups.values())
+
+
+def rows_of(feed: Feed) -> int:
+    """How many rows a feed has: by its first value, sequences counting for those with a lod."""
+    for name, value in feed.items():
+        lod = feed.get(name + LOD_SUFFIX)
+        if lod is not None:
+            return len(lod_offsets(lod)) - 1
+        if isinstance(value, np.ndarray):
+            return value.shape[0] if value.ndim else 1
+        return len(value) if isinstance(value, list) else 1
+    return 1
+
+
+def stack(feeds: Sequence[Feed]) -> tuple[Feed, list[int]]:
+    """One feed for the model, and the rows of each member.
+
+    Args:
+        feeds: at least one; all of one ``signature``. A single feed comes back as it is.
+
+    Raises:
+        InputMismatch: a lod is malformed.
+    """
+    first = feeds[0]
+    try:
+        if len(feeds) == 1:
+            return first, [rows_of(first)]
+        rows = [rows_of(feed) for feed in feeds]
+        joined: Feed = {}
+        for name, value in first.items():
+            if name.endswith(LOD_SUFFIX) and name[: -len(LOD_SUFFIX)] in first:
+                offsets = join_lods([lod_offsets(feed[name]) for feed in feeds])
+                joined[name] = _like(value, offsets)
+            elif isinstance(value, np.ndarray) and value.ndim:
+                joined[name] = np.concatenate([feed[name] for feed in feeds])
+            else:
+                joined[name] = value
+    except ValueError as error:
+        raise InputMismatch(str(error)) from error
+    return joined, rows
+
+
+def scatter(result: Feed, rows: Sequence[int], shared: Collection[str] = ()) -> list[Feed]:
+    """Each member's part of a batch's result.
+
+    Args:
+        result: what ``process`` gave for the stacked feed. Arrays are cut as views.
+        rows: the rows of each member, as ``stack`` said.
+        shared: names of outputs that do not follow the batch and go whole to every member.
+
+    Raises:
+        InferenceFailed: an output does not follow the batch and is not marked as shared.
+    """
+    if len(rows) == 1:
+        return [result]
+    total = sum(rows)
+    bounds = np.cumsum([0, *rows]).tolist()
+    parts: list[Feed] = [{} for _ in rows]
+    for name, value in result.items():
+        if name.endswith(LOD_SUFFIX) and name[: -len(LOD_SUFFIX)] in result:
+            continue
+        lod = result.get(name + LOD_SUFFIX)
+        if name in shared:
+            for part in parts:
+                part[name] = value
+                if lod is not None:
+                    part[name + LOD_SUFFIX] = lod
+        elif lod is not None:
+            _scatter_sequences(parts, name, value, lod, bounds)
+        elif _length(value) == total:
+            for part, start, stop in zip(parts, bounds, bounds[1:], strict=False):
+                part[name] = value[start:stop]
+        else:
+            raise _not_following(name, _length(value), total)
+    return parts
+
+
+def _scatter_sequences(
+    parts: list[Feed], name: str, value: Any, lod: Any, bounds: list[int]
+) -> None:
+    try:
+        offsets = lod_offsets(lod)
+    except ValueError as error:
+        raise InferenceFailed(f"output {name!r} has no usable lod: {error}") from error
+    if len(offsets) - 1 != bounds[-1]:
+        raise _not_following(name, len(offsets) - 1, bounds[-1])
+    for part, start, stop in zip(parts, bounds, bounds[1:], strict=False):
+        part[name], cut = cut_by_lod(value, offsets, start, stop)
+        part[name + LOD_SUFFIX] = _like(lod, cut)
+
+
+def _like(original: Any, offsets: list[int]) -> Any:
+    """Offsets in the form the caller's lod had: an array of its dtype, or a list."""
+    if isinstance(original, np.ndarray):
+        return np.asarray(offsets, dtype=original.dtype)
+    return offsets
+
+
+def _length(value: Any) -> int | None:
+    if isinstance(value, np.ndarray):
+        return int(value.shape[0]) if value.ndim else None
+    return len(value) if isinstance(value, list) else None
+
+
+def _not_following(name: str, got: int | None, total: int) -> InferenceFailed:
+    size = "no batch axis" if got is None else f"{got} rows"
+    return InferenceFailed(
+        f"output {name!r} has {size} where the batch has {total}; an output that does not follow "
+        f"the batch must be named in the op's shared_outputs"
+    )

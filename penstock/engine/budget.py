@@ -1,0 +1,85 @@
+"""How many bytes are in flight: bodies, decoded tensors and answers not yet read.
+
+One budget for all ports. What does not fit is refused at once, before its body is read where the
+transport allows it.
+"""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+from penstock.errors import ServiceBusy
+
+DEFAULT_MOST = 2 << 30
+_CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+class ByteBudget:
+    """Bytes in flight against a limit. One loop owns it."""
+
+    __slots__ = ("limit", "peak", "refused", "used")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.peak = 0
+        self.refused = 0
+
+    def __repr__(self) -> str:
+        return f"<ByteBudget {self.used} of {self.limit}, refused {self.refused}>"
+
+    def reserve(self, count: int) -> None:
+        """Take ``count`` bytes.
+
+        Raises:
+            ServiceBusy: they do not fit; nothing was taken, a later retry may succeed.
+        """
+        used = self.used + count
+        if used > self.limit:
+            self.refused += 1
+            raise ServiceBusy("too many bytes in flight; try again later")
+        self.used = used
+        if used > self.peak:
+            self.peak = used
+
+    def add(self, count: int) -> None:
+        """Count bytes that exist already (an answer), even beyond the limit."""
+        self.used += count
+        self.peak = max(self.peak, self.used)
+
+    def release(self, count: int) -> None:
+        """Give back what was reserved or added."""
+        self.used -= count
+        assert self.used >= 0, "more bytes were given back than taken"
+
+
+def default_budget() -> int:
+    """The lesser of 2 GiB and a quarter of the memory this process may use."""
+    return min(DEFAULT_MOST, memory_limit() // 4)
+
+
+def memory_limit() -> int:
+    """Bytes of memory this process may use: the machine's, the container's or the shell's limit."""
+    limits = [_physical_memory()]
+    for path in _CGROUP_LIMITS:
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            limits.append(int(text))
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        limits.append(soft)
+    return min(limits)
+
+
+def _physical_memory() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemTotal:"):
+            return int(line.split()[1]) * 1024
+    return DEFAULT_MOST * 4

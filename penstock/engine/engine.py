@@ -1,0 +1,349 @@
+"""The engine: admits requests, walks each through the graph, answers each exactly once.
+
+The only place that completes requests. It joins the pure parts (flight, batcher, deadlines) with
+the stages; time and turns come through a Clock, so the whole engine runs under a virtual clock too.
+
+Guarantees:
+    - an admitted request is answered exactly once, or cancelled by its caller; admitted = answered
+      + cancelled when the engine is at rest;
+    - nothing is dispatched past its deadline, and the answer comes within one tick after it;
+    - capacity is bounded: what does not fit is refused at once, before anything has started;
+    - late, double and unknown results are dropped and recorded, never raised.
+
+Thread: everything runs on one loop. Source: ``docs/compatibility.md`` (ids, deadlines, capacity).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.engine.clock import Alarm, Clock
+from penstock.engine.deadlines import Deadlines
+from penstock.engine.stage import Stage, StageStatistics
+from penstock.errors import (
+    DeadlineExceeded,
+    OpTimeout,
+    RequestError,
+    ServiceBusy,
+    ServiceClosed,
+)
+from penstock.graph.dag import Plan
+from penstock.graph.flight import Flight, Put
+from penstock.instrument import Instrument
+from penstock.request import Outcome, Request, Sample
+
+_log = logging.getLogger(__name__)
+
+Reply: TypeAlias = Callable[[Outcome], None]
+IDS_WRAP = 10**18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """How much the engine takes on.
+
+    Attributes:
+        max_requests: the most requests admitted at once; one more is refused.
+        max_running: the most of them inside the graph (``worker_num``); the others wait.
+            None means no bound of its own.
+        first_id, id_step: data ids start here and step so, to be unique among several engines.
+    """
+
+    max_requests: int = 1024
+    max_running: int | None = None
+    first_id: int = 0
+    id_step: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatistics:
+    """A snapshot for tests, logs and status pages."""
+
+    admitted: int
+    replied: int
+    cancelled: int
+    refused: int
+    inside: int
+    waiting: int
+    draining: bool
+    stages: tuple[StageStatistics, ...]
+
+
+class Journey:
+    """One admitted request until it is answered. Opaque to callers."""
+
+    __slots__ = (
+        "data_id",
+        "deadline",
+        "deadline_by_client",
+        "feed",
+        "flight",
+        "log_id",
+        "over",
+        "reply",
+        "samples",
+    )
+
+    def __init__(self, data_id: int, request: Request, flight: Flight, reply: Reply) -> None:
+        self.data_id = data_id
+        self.log_id = request.log_id
+        self.deadline = request.deadline
+        self.deadline_by_client = request.deadline_by_client
+        self.feed = request.feed
+        self.flight = flight
+        self.reply = reply
+        self.samples: list[Sample] = []  # those that are queued or running
+        self.over = False
+
+    def __repr__(self) -> str:
+        return f"<Journey {self.data_id} {self.flight}{' over' if self.over else ''}>"
+
+
+class Engine:
+    """See the module. ``stages`` is filled by the composition root, in the plan's order."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        clock: Clock,
+        options: EngineOptions | None = None,
+        hear: Instrument | None = None,
+    ) -> None:
+        self.plan = plan
+        self.clock = clock
+        self.options = options or EngineOptions()
+        self.hear = hear or Instrument()
+        self.stages: list[Stage] = []
+        self._journeys: set[Journey] = set()
+        self._waiting: dict[Journey, None] = {}  # in order of arrival
+        self._letting_in = False
+        self._running = 0
+        self._next_id = self.options.first_id
+        self._deadlines: Deadlines[Journey] = Deadlines()
+        self._alarm: Alarm | None = None
+        self._alarm_at = 0.0
+        self._draining = False
+        self._at_rest: list[Callable[[], None]] = []
+        self._admitted = self._replied = self._cancelled = self._refused = 0
+
+    def __repr__(self) -> str:
+        return f"<Engine {self.statistics()}>"
+
+    def statistics(self) -> EngineStatistics:
+        """How the engine stands now."""
+        return EngineStatistics(
+            admitted=self._admitted,
+            replied=self._replied,
+            cancelled=self._cancelled,
+            refused=self._refused,
+            inside=self._running,
+            waiting=len(self._journeys) - self._running,
+            draining=self._draining,
+            stages=tuple(stage.statistics() for stage in self.stages),
+        )
+
+    def submit(self, request: Request, reply: Reply) -> Journey:
+        """Admit a request; ``reply`` is called exactly once, later, unless it is cancelled.
+
+        Raises:
+            ServiceBusy: at capacity; a later retry may succeed.
+            ServiceClosed: draining; a retry elsewhere may succeed.
+            DeadlineExceeded: its time is over already.
+        """
+        now = self.clock.now()
+        refusal = self._refusal(request, now)
+        if refusal is not None:
+            self._refused += 1
+            self.hear.refused(refusal, now)
+            raise refusal
+        data_id = self._next_id
+        self._next_id += self.options.id_step
+        if self._next_id >= IDS_WRAP:
+            self._next_id = self.options.first_id
+        journey = Journey(data_id, request, Flight(self.plan), reply)
+        self._journeys.add(journey)
+        self._admitted += 1
+        self.hear.admitted(data_id, request.log_id, now)
+        if self._deadlines.add(journey, request.deadline):
+            self._set_alarm()
+        most = self.options.max_running
+        if most is not None and self._running >= most:
+            self._waiting[journey] = None
+        else:
+            self._start(journey, now)
+        return journey
+
+    def cancel(self, journey: Journey) -> None:
+        """The caller went away: queued work is dropped, running work is let finish, no reply."""
+        if journey.over:
+            return
+        now = self.clock.now()
+        self._cancelled += 1
+        self.hear.cancelled(journey.data_id, now)
+        self._finish(journey)
+
+    def drain(self, at_rest: Callable[[], None]) -> None:
+        """Refuse new requests and finish the admitted ones; then call ``at_rest``, once."""
+        self._draining = True
+        for stage in self.stages:
+            stage.drain()
+        if self._journeys:
+            self._at_rest.append(at_rest)
+        else:
+            at_rest()
+
+    def close(self) -> None:
+        """Answer whoever is still inside with ServiceClosed, now."""
+        self._draining = True
+        for journey in sorted(self._journeys, key=lambda journey: journey.data_id):
+            self._reply(journey, Outcome(None, ServiceClosed("dag closed.")))
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def settle(self, sample: Sample, outcome: Outcome) -> None:
+        """An op answered a sample. Called by its stage; what is no longer wanted is ignored."""
+        if sample.gone:
+            return
+        sample.gone = True
+        journey: Journey = sample.flight
+        journey.samples.remove(sample)
+        if isinstance(outcome.error, OpTimeout) and self._try_again(journey, sample):
+            return
+        attempt = journey.flight.attempt
+        answer = journey.flight.arrived(sample.op, outcome)
+        if isinstance(answer, Outcome):
+            self._reply(journey, answer)
+            return
+        if journey.flight.attempt != attempt:
+            self._forget_samples(journey)
+        if answer:
+            self._put(journey, answer, self.clock.now())
+
+    def _refusal(self, request: Request, now: float) -> RequestError | None:
+        if self._draining:
+            return ServiceClosed("the service is shutting down")
+        if len(self._journeys) >= self.options.max_requests:
+            return ServiceBusy("the service is at capacity; try again later")
+        if request.deadline <= now:
+            return self._too_late(request.deadline_by_client)
+        for stage in self.stages:
+            if stage.batcher.full:
+                return ServiceBusy(f"op {stage.name!r} is at capacity; try again later")
+        return None
+
+    def _start(self, journey: Journey, now: float) -> None:
+        self._running += 1
+        feed, journey.feed = journey.feed, {}
+        self._put(journey, journey.flight.start(feed), now)
+
+    def _put(self, journey: Journey, puts: Sequence[Put], now: float) -> None:
+        """Offer what is ready to its ops. A full queue is that op's outcome."""
+        for op, inputs in puts:
+            sample = Sample(
+                journey.data_id,
+                inputs,
+                journey.deadline,
+                log_id=journey.log_id,
+                op=op,
+                flight=journey,
+            )
+            self._offer(journey, sample, now)
+
+    def _offer(self, journey: Journey, sample: Sample, now: float) -> None:
+        stage = self.stages[sample.op]
+        if sample.attempt < stage.options.retry:
+            # The call that is given up may still edit the dicts it was handed.
+            sample.spare = {name: dict(feed) for name, feed in sample.inputs.items()}
+        journey.samples.append(sample)
+        try:
+            stage.offer(sample, now)
+        except RequestError as busy:
+            self.settle(sample, Outcome(None, busy))
+
+    def _try_again(self, journey: Journey, sample: Sample) -> bool:
+        """After a time-out: whether the op has an attempt left, which then begins."""
+        if sample.spare is None:
+            return False
+        again = Sample(
+            sample.data_id,
+            sample.spare,
+            sample.deadline,
+            log_id=sample.log_id,
+            op=sample.op,
+            flight=journey,
+            rows=sample.rows,
+            key=sample.key,
+        )
+        again.attempt = sample.attempt + 1
+        self._offer(journey, again, self.clock.now())
+        return True
+
+    def _reply(self, journey: Journey, outcome: Outcome) -> None:
+        self._replied += 1
+        self.hear.replied(journey.data_id, outcome.error, self.clock.now())
+        self._finish(journey)
+        try:
+            journey.reply(outcome)
+        except Exception:  # noqa: BLE001 - whatever the transport does, the engine goes on
+            _log.exception("a reply could not be delivered (data_id=%s)", journey.data_id)
+
+    def _finish(self, journey: Journey) -> None:
+        """Forget the journey and what it still has in queues; let the next one in."""
+        journey.over = True
+        self._journeys.discard(journey)
+        self._deadlines.remove(journey, journey.deadline)
+        self._forget_samples(journey)
+        if journey.flight.attempt:
+            self._running -= 1
+            if self._waiting and not self._letting_in:
+                self._let_in()
+        else:
+            self._waiting.pop(journey, None)
+        if not self._journeys and self._at_rest:
+            ready, self._at_rest = self._at_rest, []
+            for tell in ready:
+                tell()
+
+    def _forget_samples(self, journey: Journey) -> None:
+        """Drop what is queued; what runs already will find that nobody wants it."""
+        for sample in journey.samples:
+            sample.gone = True
+            if sample.waiting:
+                self.stages[sample.op].batcher.cancel(sample)
+        journey.samples.clear()
+
+    def _let_in(self) -> None:
+        """Start those that have waited longest while there is room."""
+        most = self.options.max_running
+        self._letting_in = True
+        while self._waiting and (most is None or self._running < most):
+            journey = next(iter(self._waiting))
+            del self._waiting[journey]
+            self._start(journey, self.clock.now())
+        self._letting_in = False
+
+    def _set_alarm(self) -> None:
+        due = self._deadlines.next_due()
+        if self._alarm is not None:
+            if due is not None and self._alarm_at <= due:
+                return
+            self._alarm.cancel()
+            self._alarm = None
+        if due is not None:
+            self._alarm_at = due
+            self._alarm = self.clock.at(due, self._expire)
+
+    def _expire(self) -> None:
+        """Answer everybody whose time is over."""
+        self._alarm = None
+        for journey in self._deadlines.expire(self.clock.now()):
+            self._reply(journey, Outcome(None, self._too_late(journey.deadline_by_client)))
+        self._set_alarm()
+
+    @staticmethod
+    def _too_late(by_client: bool) -> DeadlineExceeded:
+        return DeadlineExceeded("the request's deadline passed", by_client=by_client)

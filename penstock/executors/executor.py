@@ -1,0 +1,76 @@
+"""The port behind which batches run: inline, in threads, on the loop.
+
+An executor has ``workers`` slots. The engine never gives it more Works than that, so an executor
+needs no queue policy of its own; a Work keeps its slot until it is reported finished, even when the
+engine has long answered for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from penstock.request import Batch, Outcome
+
+Result: TypeAlias = tuple[Batch, list[Outcome]]
+
+
+class Work:
+    """One hand-over to a worker: some batches, to be run one after the other.
+
+    Attributes:
+        pending: batches not begun. The worker takes from the left; the engine may take back from
+            the right at any moment (both ends of a deque are safe across threads).
+        current: the batch that is running.
+    """
+
+    __slots__ = ("current", "pending")
+
+    def __init__(self, batches: list[Batch]) -> None:
+        self.pending = deque(batches)
+        self.current: Batch | None = None
+
+    def begin_next(self) -> Batch | None:
+        """The worker's step: the next batch, now ``current``; None at the end."""
+        try:
+            self.current = self.pending.popleft()
+        except IndexError:
+            self.current = None
+        return self.current
+
+    def take_back(self) -> list[Batch]:
+        """The engine's step: every batch that has not begun, in order; they will not begin here."""
+        taken: list[Batch] = []
+        while True:
+            try:
+                taken.append(self.pending.pop())
+            except IndexError:
+                taken.reverse()
+                return taken
+
+
+Finished: TypeAlias = Callable[[Work, list[Result]], None]
+"""Called on the engine's loop, once per Work, with the batches that ran."""
+
+
+class Executor(Protocol):
+    """Runs Works for one op."""
+
+    workers: int
+
+    def submit(self, work: Work, finished: Finished) -> None:
+        """Run a Work; ``finished`` is called exactly once, on the loop, maybe before this returns.
+
+        Never blocks on a worker and never raises for what an op does.
+        """
+
+    def abandon(self, work: Work) -> None:
+        """The running batch was given up: end it if that is possible at all."""
+
+    async def close(self, timeout: float) -> bool:
+        """Stop the workers, waiting ``timeout`` seconds for calls that still run.
+
+        Returns:
+            False when some call did not return in time.
+        """

@@ -1,0 +1,32 @@
+"""Runs batches in the caller: no thread, no hand-over. For ops that take microseconds."""
+
+from __future__ import annotations
+
+from penstock.executors.executor import Finished, Result, Work
+from penstock.executors.work import BoundOp, run_safely
+
+
+class InlineExecutor:
+    """One worker, which is the engine's loop itself; while it runs, nothing else does."""
+
+    def __init__(self, op: BoundOp) -> None:
+        self.workers = 1
+        self._op = op
+
+    def __repr__(self) -> str:
+        return f"<InlineExecutor {self._op.name!r}>"
+
+    def submit(self, work: Work, finished: Finished) -> None:
+        """Run the Work now and report it before returning."""
+        results: list[Result] = []
+        limit = self._op.options.timeout
+        while (batch := work.begin_next()) is not None:
+            results.append((batch, run_safely(self._op, batch, limit)))
+        finished(work, results)
+
+    def abandon(self, work: Work) -> None:
+        """Nothing runs between calls, so there is nothing to end."""
+
+    async def close(self, timeout: float) -> bool:
+        """There is nothing to stop."""
+        return True

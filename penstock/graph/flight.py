@@ -1,0 +1,158 @@
+"""One request's journey through the graph: what runs next, and when it ends.
+
+It must not know threads, clocks or batches; outcomes come in by op, orders go out as values.
+
+Guarantees, whatever the order in which outcomes arrive:
+    - every op is put at most once per attempt, after all of its inputs;
+    - each consumer gets a top-level dict of its own (arrays may be shared);
+    - an error passes through to the end without running a hook; where several meet in a join, the
+      join still waits for all of its producers and the first error in their order wins, so the
+      answer does not depend on timing;
+    - the journey ends exactly once; what arrives afterwards is ignored.
+
+Source: ``docs/compatibility.md`` (joins, errors on the way, jumping ops).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from penstock.errors import NotProvided, OpTimeout, RequestError
+from penstock.graph.dag import REQUEST, Plan
+from penstock.request import REQUEST_OP_NAME, Feed, Outcome
+
+Put: TypeAlias = tuple[int, dict[str, Feed]]
+"""Order: offer these inputs (predecessor name to dict) to the op of this index."""
+
+
+class _Skipped:
+    """What reaches an op from a predecessor that was jumped over."""
+
+
+_SKIPPED = _Skipped()
+_Item: TypeAlias = Feed | RequestError | _Skipped
+
+
+class Flight:
+    """The state of one request in the graph. Not thread-safe; owned by the engine's loop."""
+
+    __slots__ = ("_failure", "_feed", "_fired", "_held", "attempt", "ended", "plan")
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.attempt = 0
+        self.ended = False
+        self._feed: Feed | None = None
+        # Joins and jumps only: op -> {producer: (sender's name, dict | error | skipped)}.
+        self._held: dict[int, dict[int, tuple[str, _Item]]] = {}
+        self._fired: set[int] = set()  # ops that got their inputs, or were jumped over
+        self._failure: RequestError | None = None  # what reached the end without an op's help
+
+    def __repr__(self) -> str:
+        held = {self.plan.names[op]: len(got) for op, got in self._held.items()}
+        return f"<Flight try={self.attempt} holds={held}{' ended' if self.ended else ''}>"
+
+    def start(self, feed: Feed) -> list[Put]:
+        """Begin the first attempt.
+
+        Args:
+            feed: the request's dict; the entry ops own it afterwards.
+        """
+        self.attempt = 1
+        if self.plan.attempts > 1:
+            self._feed = dict(feed)
+        return self._deliver(REQUEST, REQUEST_OP_NAME, feed, self.plan.entry)
+
+    def arrived(self, op: int, outcome: Outcome) -> list[Put] | Outcome:
+        """An op answered, once per time it was put.
+
+        Returns:
+            the orders that follow; or the Outcome that ends the journey.
+        """
+        if self.ended:
+            return []
+        plan = self.plan
+        error = outcome.error
+        if outcome.jump and error is None:
+            return self._jump(op, outcome)
+        if op == plan.last:
+            return self._end(outcome)
+        item: _Item = error if error is not None else outcome.value or {}
+        puts = self._deliver(op, plan.names[op], item, plan.consumers[op])
+        return puts if self._failure is None else self._end(Outcome(None, self._failure))
+
+    def _end(self, outcome: Outcome) -> list[Put] | Outcome:
+        """End here, or run the graph once more when an op timed out and attempts are left."""
+        if isinstance(outcome.error, OpTimeout) and self.attempt < self.plan.attempts:
+            assert self._feed is not None
+            self.attempt += 1
+            self._failure = None
+            self._held.clear()
+            self._fired.clear()
+            return self._deliver(REQUEST, REQUEST_OP_NAME, dict(self._feed), self.plan.entry)
+        self.ended = True
+        return outcome
+
+    def _deliver(
+        self, sender: int, name: str, item: _Item, consumers: tuple[int, ...]
+    ) -> list[Put]:
+        """Hand one op's output to these consumers, each in the sender's slot."""
+        plan = self.plan
+        last = len(consumers) - 1
+        if last == 0 and plan.plain and isinstance(item, dict):
+            only = consumers[0]
+            if len(plan.inputs[only]) == 1:
+                return [(only, {name: item})]
+        puts: list[Put] = []
+        for position, consumer in enumerate(consumers):
+            mine = dict(item) if isinstance(item, dict) and position < last else item
+            self._receive(consumer, sender, name, mine, puts)
+        return puts
+
+    def _receive(self, op: int, slot: int, name: str, item: _Item, puts: list[Put]) -> None:
+        """One delivery at one op; runs on through ops that only pass an error or a skip along."""
+        if op in self._fired:
+            return
+        slots = self.plan.inputs[op]
+        held = self._held.setdefault(op, {})
+        held.setdefault(slot, (name, item))
+        first_wins = self.plan.first_arrival and not isinstance(item, _Skipped)
+        if len(held) < len(slots) and not first_wins:
+            return
+        del self._held[op]
+        self._fired.add(op)
+        inputs: dict[str, Feed] = {}
+        error: RequestError | None = None
+        for sender, got in (held[producer] for producer in slots if producer in held):
+            if isinstance(got, RequestError):
+                error = error or got
+            elif not isinstance(got, _Skipped):
+                inputs[sender] = got
+        if error is None and inputs:
+            puts.append((op, inputs))
+        else:
+            self._pass_on(op, error, puts)
+
+    def _pass_on(self, op: int, error: RequestError | None, puts: list[Put]) -> None:
+        """The op does not run: its consumers get the error, or learn that it was skipped."""
+        plan = self.plan
+        if op == plan.last:
+            self._failure = error or NotProvided("every op that feeds the reply was jumped over")
+            return
+        for consumer in plan.consumers[op]:
+            self._receive(consumer, op, plan.names[op], error or _SKIPPED, puts)
+
+    def _jump(self, op: int, outcome: Outcome) -> list[Put] | Outcome:
+        """The op's result takes the place of its targets' results; what lies between is skipped."""
+        plan = self.plan
+        targets = [target for target in plan.jump_to[op] if target not in self._fired]
+        self._fired.update(targets)
+        if plan.last in targets:
+            return self._end(Outcome(outcome.value))
+        puts: list[Put] = []
+        for target in targets:
+            for consumer in plan.consumers[target]:
+                self._receive(consumer, target, plan.names[op], dict(outcome.value or {}), puts)
+        for consumer in plan.consumers[op]:
+            self._receive(consumer, op, plan.names[op], _SKIPPED, puts)
+        return puts if self._failure is None else self._end(Outcome(None, self._failure))

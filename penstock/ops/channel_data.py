@@ -1,0 +1,98 @@
+"""ChannelData: how user code sees one request's value or error at the end of the graph.
+
+Only ``ResponseOp.pack_response_package`` and ``Op.check_jumping`` get one; inside, values travel as
+Outcomes. Names are the original's. Source: ``docs/compatibility.md`` (what travels).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import numpy as np
+
+from penstock.errors import ProductError
+from penstock.protocols.status import CustomExceptionCode, err_no_of
+from penstock.request import Feed, Outcome
+
+
+class ChannelDataType(Enum):
+    """What a ChannelData holds."""
+
+    DICT = 0
+    CHANNEL_NPDATA = 1
+    ERROR = 2
+
+
+class ChannelData:
+    """One request's value, or its error.
+
+    Attributes:
+        datatype: DICT's or CHANNEL_NPDATA's or ERROR's number.
+        id: the data id.
+        log_id: the caller's trace id.
+        error_code: 0, or the framework's number; PRODUCT_ERROR's for a product error.
+        error_info: text.
+        prod_error_code: the product's own number, or None.
+        prod_error_info: text.
+    """
+
+    __slots__ = (
+        "dictdata",
+        "error_code",
+        "error_info",
+        "id",
+        "log_id",
+        "npdata",
+        "prod_error_code",
+        "prod_error_info",
+    )
+
+    def __init__(self, outcome: Outcome, data_id: int, log_id: int) -> None:
+        self.id = data_id
+        self.log_id = log_id
+        self.error_code: int = CustomExceptionCode.OK.value
+        self.error_info = ""
+        self.prod_error_code: int | None = None
+        self.prod_error_info = ""
+        self.npdata: Feed | None = None
+        self.dictdata: Feed | None = None
+        error = outcome.error
+        if isinstance(error, ProductError):
+            self.error_code = CustomExceptionCode.PRODUCT_ERROR.value
+            self.prod_error_code = error.number
+            self.prod_error_info = str(error)
+        elif error is not None:
+            self.error_code = err_no_of(error)
+            self.error_info = str(error)
+        elif is_npdata(outcome.value or {}):
+            self.npdata = outcome.value
+        else:
+            self.dictdata = outcome.value
+
+    @property
+    def datatype(self) -> int:
+        """The number of its ChannelDataType."""
+        if self.error_code:
+            return ChannelDataType.ERROR.value
+        kind = ChannelDataType.DICT if self.npdata is None else ChannelDataType.CHANNEL_NPDATA
+        return kind.value
+
+    def parse(self) -> Feed:
+        """The value dict; an empty one for an error."""
+        return self.npdata if self.npdata is not None else self.dictdata or {}
+
+    def get_all_data(self) -> str:
+        """Everything as one line of text, for logs."""
+        return (
+            f"type[{ChannelDataType(self.datatype).name}], error_code[{self.error_code}], "
+            f"data_id[{self.id}], log_id[{self.log_id}], names{sorted(self.parse())}"
+        )
+
+
+def is_npdata(value: Feed) -> bool:
+    """Whether every value is an array, or a list that starts with a text."""
+    return all(
+        isinstance(item, np.ndarray)
+        or (isinstance(item, list) and bool(item) and isinstance(item[0], str))
+        for item in value.values()
+    )

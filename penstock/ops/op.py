@@ -1,0 +1,200 @@
+"""Op: what a user derives from. Its hooks, and the options of its constructor.
+
+An op holds no threads, queues or clients of its own making; the service reads its options and
+gives it workers. Names, order of parameters and defaults are the original's. Source:
+``docs/compatibility.md`` (the op API).
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from penstock.errors import GraphError, NotProvided
+from penstock.ops.channel_data import ChannelData
+from penstock.request import REQUEST_OP_NAME, Feed
+
+_unnamed = itertools.count()
+
+
+class Op:
+    """One node of the graph.
+
+    Args:
+        name: unique in the graph; key in the configuration; the key under which its output reaches
+            its successors.
+        input_ops: predecessors; a single op may stand without a list.
+        server_endpoints, client_config, client_type: a remote model server.
+        fetch_list: output names wanted; None means all.
+        concurrency: workers of this op.
+        timeout: milliseconds for one ``process`` call; None or <= 0 means no limit.
+        retry: attempts of ``process`` after a time-out; 0 means "as configured".
+        batch_size: the most requests joined into one batch.
+        auto_batching_timeout: milliseconds the oldest request waits for company.
+        local_service_handler: a ready LocalServiceHandler.
+        jump_to_ops: ops downstream whose place this op's result may take.
+
+    Every option that is None is taken from the configuration, then from its default.
+
+    Threads: after one ``init_op`` each worker gets a shallow copy of the op, so attributes set in
+    ``init_op`` are shared by the workers, those set later are private to one. With one worker and
+    ``batch_size`` 1 the hooks of one request are never mixed with another's.
+    """
+
+    shared_outputs: ClassVar[Sequence[str]] = ()
+    """Outputs of ``process`` that do not follow the batch and go whole to each of its requests."""
+
+    def __init__(
+        self,
+        name: str | None = None,
+        input_ops: Op | Sequence[Op] | None = None,
+        server_endpoints: Sequence[str] | None = None,
+        fetch_list: Sequence[str] | None = None,
+        client_config: str | None = None,
+        client_type: str | None = None,
+        concurrency: int | None = None,
+        timeout: int | None = None,
+        retry: int = 0,
+        batch_size: int | None = None,
+        auto_batching_timeout: float | None = None,
+        local_service_handler: Any = None,
+        jump_to_ops: Op | Sequence[Op] | None = None,
+    ) -> None:
+        self.name = f"Op{next(_unnamed)}" if name is None else name
+        self.server_endpoints = server_endpoints
+        self.fetch_list = fetch_list
+        self.client_config = client_config
+        self.client_type = client_type
+        self.concurrency = concurrency
+        self.timeout = timeout
+        self.retry = retry
+        self.batch_size = batch_size
+        self.auto_batching_timeout = auto_batching_timeout
+        self.local_service_handler = local_service_handler
+        self.concurrency_idx: int | None = None
+        self.client: Any = None
+        self.dynamic_shape_info: Mapping[str, Any] = {}
+        self.pack_tensor_format = False
+        self._followers: weakref.WeakSet[Op] = weakref.WeakSet()
+        self.set_input_ops(() if input_ops is None else input_ops)
+        self.set_jump_to_ops(() if jump_to_ops is None else jump_to_ops)
+        self.set_dynamic_shape_info()
+
+    def __repr__(self) -> str:
+        inputs = [op.name for op in self._input_ops]
+        return f"<{type(self).__name__} {self.name!r} after {inputs}>"
+
+    @property
+    def with_serving(self) -> bool:
+        """Whether the op has something to call: a model or a remote server."""
+        return self.client is not None
+
+    # What users override.
+
+    def init_op(self) -> None:
+        """Prepare what the hooks need; runs once per op, before the service is ready."""
+
+    def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Any:
+        """One request: make the feed of ``process``.
+
+        Args:
+            input_dicts: predecessor name to its output dict; they are this op's to edit.
+            data_id: the request's id in this service.
+            log_id: the caller's trace id.
+
+        Returns:
+            a dict (one feed, arrays carry the batch axis), or a list of dicts (a mini-batch), or
+            the tuple ``(data, skip, prod_errcode, prod_errinfo)``.
+        """
+        if len(input_dicts) != 1:
+            raise NotProvided("this Op has multiple previous inputs. Please override this func.")
+        (feed,) = input_dicts.values()
+        return feed, False, None, ""
+
+    def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
+        """One batch: run the model. May be a coroutine, which then runs on the service's loop.
+
+        Args:
+            feed_batch: one element, the merged feed, or one piece of a mini-batch.
+            typical_logid: the trace id of the batch's first request.
+
+        Returns:
+            a dict of results, or the tuple ``(dict, error_code, error_info)``.
+        """
+        return self.client.predict(
+            feed=feed_batch[0], fetch=self.fetch_list, batch=True, log_id=typical_logid
+        )
+
+    def postprocess(
+        self, input_data: dict[str, Feed], fetch_data: Any, data_id: int = 0, log_id: int = 0
+    ) -> Any:
+        """One request: make the op's output dict.
+
+        Args:
+            input_data: the dicts that ``preprocess`` got, with its edits.
+            fetch_data: this request's part of the result; a list of dicts when ``preprocess``
+                returned a list; what ``preprocess`` returned when ``process`` was skipped.
+            data_id: as in ``preprocess``.
+            log_id: as in ``preprocess``.
+
+        Returns:
+            a dict, or the tuple ``(dict, prod_errcode, prod_errinfo)``.
+        """
+        return (fetch_data if isinstance(fetch_data, dict) else {}), None, ""
+
+    def set_dynamic_shape_info(self) -> None:
+        """Set ``self.dynamic_shape_info`` for TensorRT here; runs in the constructor."""
+
+    def check_jumping(self, input_data: dict[int, ChannelData]) -> bool:
+        """Whether this batch's results jump over ``jump_to_ops``; data id to its result."""
+        return False
+
+    # What users and the service ask.
+
+    def get_input_ops(self) -> list[Op]:
+        """The predecessors."""
+        return list(self._input_ops)
+
+    def set_input_ops(self, ops: Op | Sequence[Op]) -> None:
+        """Set the predecessors."""
+        self._input_ops = _ops(self, "input_ops", ops)
+        for op in self._input_ops:
+            op._followers.add(self)
+
+    def get_jump_to_ops(self) -> list[Op]:
+        """The ops that this op may jump over."""
+        return list(self._jump_to_ops)
+
+    def set_jump_to_ops(self, ops: Op | Sequence[Op]) -> None:
+        """Set the ops that this op may jump over."""
+        self._jump_to_ops = _ops(self, "jump_to_ops", ops)
+
+    def is_jump_op(self) -> bool:
+        """Whether this op may jump at all."""
+        return bool(self._jump_to_ops)
+
+    def set_pack_tensor_format(self, is_tensor_format: bool = False) -> None:
+        """Whether a remote pipeline behind this op is asked with typed tensors."""
+        self.pack_tensor_format = is_tensor_format
+
+    def followers(self) -> list[Op]:
+        """Ops made with this one as an input and still alive."""
+        return list(self._followers)
+
+
+def _ops(owner: Op, parameter: str, given: Op | Sequence[Op]) -> list[Op]:
+    ops = [given] if isinstance(given, Op) else list(given)
+    for op in ops:
+        if not isinstance(op, Op):
+            raise GraphError(
+                f"op {owner.name!r}: {parameter} holds {op!r}, which is not an Op; "
+                f"give it Op objects, such as {parameter}=[read_op]"
+            )
+    return ops
+
+
+def is_request_op(op: Op) -> bool:
+    """Whether the op is a graph's root."""
+    return op.name == REQUEST_OP_NAME and not op.get_input_ops()

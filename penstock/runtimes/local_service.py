@@ -1,0 +1,178 @@
+"""``LocalServiceHandler``: the model that an op runs in its own process.
+
+Names and parameters are those that deployed code uses. Source: ``docs/compatibility.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from penstock.errors import ModelError, WrongType
+from penstock.request import Feed
+from penstock.runtimes.model import CONF_FILES, Model
+from penstock.runtimes.runtime import ModelOptions
+
+
+class LocalPredictor:
+    """A Model with the calling convention that deployed ops know.
+
+    Attributes:
+        model: what runs.
+        feed_names_: aliases of the inputs.
+        fetch_names_: aliases of the outputs.
+
+    Thread rule: the Model's.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.feed_names_ = list(model.feed_names)
+        self.fetch_names_ = [spec.alias for spec in model.outputs]
+
+    def predict(
+        self,
+        feed: Feed | Sequence[Feed] | None = None,
+        fetch: str | Sequence[str] | None = None,
+        batch: bool = False,
+        log_id: int = 0,
+    ) -> Feed:
+        """Run once.
+
+        Args:
+            feed: input name -> array, list of texts, or list of numbers; or a list of one such
+                dict. Not changed.
+            fetch: one name or several; None is the ``fetch_list`` of the model.
+            batch: whether the values have a batch axis; if not, they get one of one row.
+            log_id: accepted and unused here.
+
+        Returns:
+            Output name -> array, under the names asked for, always with a batch axis.
+
+        Raises:
+            WrongType: ``feed`` is no dict, or a value is no array.
+            InputMismatch: names, dtypes, shapes or an unknown output.
+            InferenceFailed: the library gave up.
+        """
+        if isinstance(feed, list | tuple) and len(feed) == 1:
+            feed = feed[0]
+        if not isinstance(feed, Mapping):
+            raise WrongType(f"feed must be a dict of input name to value, not {_kind(feed)}")
+        if isinstance(fetch, str):
+            fetch = [fetch]
+        values: Feed = {}
+        for name, value in feed.items():
+            found = self.model.input(name)
+            values[name] = found.as_batch(value, batch=batch) if found else value
+        return self.model.run(values, fetch)
+
+
+def _kind(feed: Any) -> str:
+    return f"{len(feed)} of them" if isinstance(feed, list | tuple) else type(feed).__name__
+
+
+class LocalServiceHandler:
+    """Opens an op's model on first use and hands out predictors.
+
+    The parameters are the keys of ``local_service_conf``; ``model_config`` is the model's folder
+    or file, ``devices`` a text such as ``"0,1"``, ``fetch_names`` the outputs wanted (None is all).
+    ``workdir``, ``available_port_generator`` and ``use_profile`` concern started model servers and
+    have no effect on a model in process.
+
+    Raises:
+        ModelError: ``client_type`` asks for a model server, or ``dynamic_shape_info`` for TensorRT.
+
+    Thread rule: any thread; each must use a predictor of its own.
+    """
+
+    def __init__(
+        self,
+        model_config: str,
+        client_type: str = "local_predictor",
+        workdir: str = "",
+        thread_num: int = 2,
+        device_type: int = -1,
+        devices: str = "",
+        fetch_names: Sequence[str] | None = None,
+        mem_optim: bool = True,
+        ir_optim: bool = False,
+        available_port_generator: Any = None,
+        use_profile: bool = False,
+        precision: str = "fp32",
+        use_mkldnn: bool = False,
+        mkldnn_cache_capacity: int = 0,
+        mkldnn_op_list: Sequence[str] | None = None,
+        mkldnn_bf16_op_list: Sequence[str] | None = None,
+        min_subgraph_size: int = 3,
+        dynamic_shape_info: Mapping[str, Any] | None = None,
+        use_calib: bool = False,
+    ) -> None:
+        if client_type != "local_predictor":
+            raise ModelError(
+                f"local_service_conf.client_type: {client_type!r} is not available in this build,"
+                " which starts no model servers; use 'local_predictor', or let the op call a"
+                " running server through server_endpoints"
+            )
+        if not model_config:
+            raise ModelError("local_service_conf.model_config: a model folder or file is needed")
+        if not isinstance(devices, str):
+            raise ModelError(f"local_service_conf.devices: quote it: '{devices}'")
+        if dynamic_shape_info:
+            raise ModelError("dynamic_shape_info: TensorRT is not available in this build")
+        self.options = ModelOptions(
+            path=str(model_config),
+            fetch_list=None if fetch_names is None else tuple(fetch_names),
+            thread_num=thread_num,
+            device_type=device_type,
+            devices=tuple(card for part in devices.split(",") if (card := part.strip())),
+            mem_optim=mem_optim,
+            ir_optim=ir_optim,
+            precision=precision,
+            use_calib=use_calib,
+            use_mkldnn=use_mkldnn,
+            mkldnn_cache_capacity=mkldnn_cache_capacity,
+            mkldnn_op_list=tuple(mkldnn_op_list or ()),
+            mkldnn_bf16_op_list=tuple(mkldnn_bf16_op_list or ()),
+            min_subgraph_size=min_subgraph_size,
+        )
+        self._models: dict[tuple[str, ...], Model] = {}
+        self._opening = Lock()
+
+    def get_fetch_list(self) -> list[str]:
+        """The outputs asked for; opens the model to name all of them when none were given."""
+        if self.options.fetch_list is not None:
+            return list(self.options.fetch_list)
+        return list(self._model(0).fetch_names)
+
+    def get_port_list(self) -> list[int]:
+        """The ports of started model servers: none."""
+        return []
+
+    def get_client(self, concurrency_idx: int = 0) -> LocalPredictor:
+        """A predictor for one worker.
+
+        The model is opened once for each card; worker i lives on card i modulo their number.
+        """
+        return LocalPredictor(self._model(concurrency_idx).clone())
+
+    def get_client_config(self) -> str:
+        """Where the aliases stand (the file need not exist)."""
+        return str(Path(self.options.path) / CONF_FILES[0])
+
+    def prepare_server(self) -> None:
+        """Nothing to prepare: the model runs in this process."""
+
+    def start_server(self) -> None:
+        """Nothing to start: the model runs in this process."""
+
+    def _model(self, concurrency_idx: int) -> Model:
+        devices = self.options.devices
+        card = devices[concurrency_idx % len(devices) :][:1] if devices else ()
+        with self._opening:
+            model = self._models.get(card)
+            if model is None:
+                model = self._models[card] = Model.open(replace(self.options, devices=card))
+            return model

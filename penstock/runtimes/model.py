@@ -1,0 +1,253 @@
+"""What an op calls: a session, its public names, and which outputs to answer with.
+
+Decides whether a feed fits the model, before the library sees it. Per run it costs one dict lookup
+and one comparison of dtype and shape for each input.
+
+Names: each input and output has a name inside the model and an alias (the same, unless the
+folder's ``serving_server_conf.prototxt`` says otherwise). Both are accepted everywhere, and an
+output is answered under the name it was asked by. Should one variable's alias be another's real
+name, the alias wins.
+
+Lods: ``x.lod`` beside an input ``x`` reaches the model only if the model has an input of that name
+(one dimension, the offsets as integers); otherwise it is set aside. An output that the
+configuration marks as lod, and that has one row for each row of the input, is answered with that
+input's offsets as ``output.lod``.
+
+Source: ``docs/compatibility.md`` (what ``process`` checks, names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import InputMismatch, ModelError, PenstockError
+from penstock.request import Feed
+from penstock.runtimes.model_input import ModelInput
+from penstock.runtimes.prototxt import ModelConf, Variable, parse_model_conf
+from penstock.runtimes.runtime import ModelOptions, Session, open_session
+from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
+
+CONF_FILES = ("serving_server_conf.prototxt", "serving_client_conf.prototxt")
+"""Where aliases stand, the first that exists. Only a model *folder* is searched."""
+
+_SHOWN = 16  # names listed in an error, which a caller may have made up
+_SHOWN_LENGTH = 64
+
+
+class Model:
+    """An opened model under its public names.
+
+    Args:
+        session: runs it.
+        fetch_list: what ``run`` answers with, aliases or real names; None is every output (with a
+            ``conf``, those it lists), empty is none.
+        conf: aliases and lod marks.
+
+    Raises:
+        ModelError: ``fetch_list`` or ``conf`` names what the model does not have.
+
+    Thread rule: the session's; use one ``clone`` for each thread.
+    """
+
+    __slots__ = (
+        "_fetch",
+        "_inputs",
+        "_lod_outputs",
+        "_outputs",
+        "fetch_names",
+        "inputs",
+        "outputs",
+        "session",
+    )
+
+    def __init__(
+        self,
+        session: Session,
+        fetch_list: Sequence[str] | None = None,
+        conf: ModelConf | None = None,
+    ) -> None:
+        self.session = session
+        feeds = conf.feeds if conf else ()
+        fetches = conf.fetches if conf else ()
+        source = conf.source if conf else ""
+        self.inputs = _with_aliases(session.inputs, feeds, f"{source}: feed_var", "inputs")
+        self.outputs = _with_aliases(session.outputs, fetches, f"{source}: fetch_var", "outputs")
+        self._inputs = _by_name([ModelInput(spec) for spec in self.inputs])
+        self._outputs = _by_name(self.outputs)
+        self._lod_outputs = frozenset(spec.name for spec in self.outputs if spec.is_lod)
+        if fetch_list is None:
+            fetch_list = [one.alias for one in fetches] or [one.alias for one in self.outputs]
+        self.fetch_names = tuple(fetch_list)
+        self._fetch = self._real_names(self.fetch_names, ModelError, "fetch_list: ")
+
+    @classmethod
+    def open(cls, options: ModelOptions) -> Model:
+        """Open a model file or folder, with the aliases of the folder's configuration.
+
+        Raises:
+            ModelError: the files, the configuration or the options are wrong; says which.
+        """
+        session = open_session(options)
+        return cls(session, options.fetch_list, read_model_conf(Path(options.path)))
+
+    @property
+    def feed_names(self) -> tuple[str, ...]:
+        """The aliases of the inputs, in the model's order."""
+        return tuple(spec.alias for spec in self.inputs)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the operator should read once."""
+        return self.session.notes
+
+    def clone(self) -> Model:
+        """A model that another thread may use at the same time."""
+        twin = copy(self)
+        twin.session = self.session.clone()
+        return twin
+
+    def input(self, name: str) -> ModelInput | None:
+        """The input of that alias or real name."""
+        return self._inputs.get(name)
+
+    def run(self, feed: Feed, fetch: Sequence[str] | None = None) -> Feed:
+        """Check a feed, run it, and name the outputs.
+
+        Args:
+            feed: exactly the model's inputs, each an ndarray or a list that starts with a text,
+                beside any ``x.lod``; batch axis included. Neither changed nor kept.
+            fetch: names of outputs; None is the ``fetch_list`` given on opening.
+
+        Returns:
+            One array for each name asked, under that name.
+
+        Raises:
+            InputMismatch: names (``invalid arg list``), dtypes, ranks, fixed dimensions, or an
+                unknown output; a retry does not help.
+            WrongType: a value that is no array (``feed_batch must be npdata``).
+            InferenceFailed: the library gave up; a retry may help.
+        """
+        inputs = self._inputs
+        feeds = {}
+        given = 0
+        companions = None
+        for key, value in feed.items():
+            found = inputs.get(key)
+            if found is None:
+                if type(key) is str and key.endswith(LOD_SUFFIX):
+                    companions = companions or {}
+                    companions[key] = value
+                    continue
+                raise self._wrong_names(feed)
+            feeds[found.name] = found.fit(value)
+            given += 1
+        if given != len(self.inputs) or len(feeds) != given:
+            raise self._wrong_names(feed)
+        if fetch is None:
+            names, real = self.fetch_names, self._fetch
+        else:
+            names, real = tuple(fetch), self._real_names(fetch, InputMismatch)
+        if not real:
+            return {}
+        result: Feed = dict(zip(names, self.session.run(feeds, real), strict=True))
+        if companions and self._lod_outputs:
+            self._keep_lods(result, dict(zip(names, real, strict=True)), companions)
+        return result
+
+    def _real_names(
+        self, names: Iterable[str], error: type[PenstockError], where: str = ""
+    ) -> list[str]:
+        names = list(names)
+        unknown = [name for name in names if name not in self._outputs]
+        if unknown:
+            raise error(
+                f"{where}invalid arg list: the model has outputs"
+                f" {_shown(spec.alias for spec in self.outputs)}, asked for {_shown(unknown)}"
+            )
+        if len(set(names)) != len(names):
+            raise error(f"{where}invalid arg list: an output is asked for twice: {_shown(names)}")
+        return [self._outputs[name].name for name in names]
+
+    def _wrong_names(self, feed: Mapping[str, Any]) -> InputMismatch:
+        got = [
+            key
+            for key in feed
+            if key in self._inputs or not (type(key) is str and key.endswith(LOD_SUFFIX))
+        ]
+        return InputMismatch(
+            f"invalid arg list: the model takes {_shown(self.feed_names)}, got {_shown(got)}"
+        )
+
+    def _keep_lods(
+        self, result: Feed, real: Mapping[str, str], companions: Mapping[str, Any]
+    ) -> None:
+        try:
+            lods = [lod_offsets(lod) for lod in companions.values()]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputMismatch(f"invalid arg list: {_shown(companions)}: {error}") from error
+        for name in list(result):
+            lod_name = name + LOD_SUFFIX
+            if real[name] not in self._lod_outputs or lod_name in result or not result[name].ndim:
+                continue
+            for lod in lods:
+                if lod[-1] == len(result[name]):
+                    result[lod_name] = np.array(lod, dtype=np.int32)
+                    break
+
+    def __repr__(self) -> str:
+        return f"<Model {list(self.feed_names)} -> {list(self.fetch_names)} by {self.session!r}>"
+
+
+def read_model_conf(folder: Path) -> ModelConf | None:
+    """The configuration in a model folder, None without one (or when the path is a file).
+
+    Raises:
+        ModelError: it cannot be read; names file and line.
+    """
+    for name in CONF_FILES:
+        file = folder / name
+        if folder.is_dir() and file.is_file():
+            try:
+                text = file.read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise ModelError(f"{file}: cannot be read: {error}") from error
+            return parse_model_conf(text, str(file))
+    return None
+
+
+def _with_aliases(
+    specs: Sequence[TensorSpec], variables: Sequence[Variable], where: str, kind: str
+) -> tuple[TensorSpec, ...]:
+    """The specs with the variables' aliases and lod marks; shapes and types stay the model's."""
+    by_name = {one.name: one for one in variables}
+    real = {spec.name for spec in specs}
+    unknown = [name for name in by_name if name not in real]
+    if unknown:
+        raise ModelError(f"{where} names {_shown(unknown)}, the model has {kind} {_shown(real)}")
+    named = []
+    for spec in specs:
+        one = by_name.get(spec.name)
+        if one:
+            spec = replace(spec, alias=one.alias, is_lod=spec.is_lod or one.is_lod)
+        named.append(spec)
+    aliases = [spec.alias for spec in named]
+    if len(by_name) != len(variables) or len(set(aliases)) != len(aliases):
+        raise ModelError(f"{where} gives a name or an alias twice: {_shown(aliases)}")
+    return tuple(named)
+
+
+def _by_name(items: Sequence[Any]) -> dict[str, Any]:
+    return {item.name: item for item in items} | {item.alias: item for item in items}
+
+
+def _shown(names: Iterable[Any]) -> str:
+    texts = sorted(str(name)[:_SHOWN_LENGTH] for name in names)
+    shown = ", ".join(repr(text) for text in texts[:_SHOWN])
+    more = len(texts) - _SHOWN
+    return f"[{shown}{f' and {more} more' if more > 0 else ''}]"

@@ -1,0 +1,164 @@
+"""One input of a model, and which values may be fed to it.
+
+Pure checks, done before a library sees anything, so that whoever must act reads one clear sentence:
+names belong to the Model, types, ranks and fixed dimensions are decided here.
+
+Casts: exact dtype passes untouched. Otherwise
+
+* float64, float16 and every integer and bool go into any float (deployed ops feed float64 arrays,
+  numpy's default); a value beyond the float's range is refused, rounding is not;
+* integers and bools go into any integer that holds every value, and are refused otherwise;
+* real goes into complex;
+* everything else is refused: float into integer, number into bool, text into number and back.
+
+A text input takes arrays of ``str``, or of ``bytes`` in UTF-8, or lists that start with a text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import InputMismatch, WrongType
+from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
+
+NOT_NPDATA = "feed_batch must be npdata"
+"""How the answer to a value that is no array begins; deployed clients know this text."""
+
+
+class ModelInput:
+    """What one input takes. Immutable; any thread."""
+
+    __slots__ = ("_fixed", "_is_text", "_rank", "_takes_offsets", "alias", "dtype", "name", "spec")
+
+    def __init__(self, spec: TensorSpec) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.alias = spec.alias
+        self.dtype = spec.dtype
+        shape = spec.shape
+        self._rank = None if shape is None else len(shape)
+        self._fixed = tuple(
+            (axis, size) for axis, size in enumerate(shape or ()) if size is not None
+        )
+        self._is_text = spec.dtype == object
+        self._takes_offsets = spec.name.endswith(LOD_SUFFIX) and self._rank == 1
+
+    def fit(self, value: Any) -> NDArray[Any]:
+        """The value as the session wants it; the very same array where nothing has to change.
+
+        Raises:
+            WrongType: neither an array nor a list that starts with a text.
+            InputMismatch: dtype, rank or a fixed dimension; says what was expected and what came.
+        """
+        if type(value) is not np.ndarray:
+            value = self._as_array(value)
+        elif self._takes_offsets:
+            value = self._offsets(value)
+        shape = value.shape
+        if self._rank is not None and len(shape) != self._rank:
+            raise self._mismatch(value)
+        for axis, size in self._fixed:
+            if shape[axis] != size:
+                raise self._mismatch(value)
+        if self._is_text or value.dtype != self.dtype:
+            value = self._cast(value)
+        array: NDArray[Any] = value
+        return array
+
+    def as_batch(self, value: Any, *, batch: bool) -> Any:
+        """What ``LocalPredictor.predict`` makes of a value before it is checked.
+
+        Lists of numbers become arrays; without ``batch``, an axis of one row is put in front.
+        """
+        if isinstance(value, list):
+            texts = self._is_text or (value and isinstance(value[0], str))
+            try:
+                value = np.array(value, dtype=object if texts else None)
+            except (ValueError, OverflowError) as error:
+                raise WrongType(f"{NOT_NPDATA}: input {self.alias!r}: {error}") from error
+            if value.size == 0 and value.dtype != self.dtype:
+                value = value.astype(self.dtype)  # an empty list has no type of its own
+        if not batch and isinstance(value, np.ndarray):
+            value = value[np.newaxis]
+        return value
+
+    def _as_array(self, value: Any) -> NDArray[Any]:
+        if isinstance(value, np.ndarray):  # a subclass: its own ideas about shape stay outside
+            return np.asarray(value)
+        if isinstance(value, list):
+            if value and self._takes_offsets:
+                return self._offsets(value)
+            if value and isinstance(value[0], str):
+                return np.array(value, dtype=object)
+            what = f"a list of {type(value[0]).__name__}" if value else "an empty list"
+        else:
+            what = type(value).__name__
+        raise WrongType(
+            f"{NOT_NPDATA}: input {self.alias!r} must be an ndarray or a list of texts, not {what}"
+        )
+
+    def _offsets(self, value: Any) -> NDArray[Any]:
+        try:
+            return np.array(lod_offsets(value), dtype=self.dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputMismatch(f"input {self.alias!r}: {error}") from error
+
+    def _cast(self, value: NDArray[Any]) -> NDArray[Any]:
+        if self._is_text:
+            return self._as_texts(value)
+        theirs, ours = value.dtype.kind, self.dtype.kind
+        if theirs in "biu" and ours in "iu":
+            if np.can_cast(value.dtype, self.dtype) or self._holds(value):
+                return value.astype(self.dtype)
+            raise self._mismatch(value, "with values out of its range")
+        if theirs == ours == "b" or (theirs in "biuf" and ours in "fc") or theirs == ours == "c":
+            try:
+                with np.errstate(over="raise"):
+                    return value.astype(self.dtype)
+            except FloatingPointError:
+                raise self._mismatch(value, "with values out of its range") from None
+        raise self._mismatch(value)
+
+    def _holds(self, value: NDArray[Any]) -> bool:
+        if value.size == 0:
+            return True
+        limits = np.iinfo(self.dtype)
+        return int(value.min()) >= limits.min and int(value.max()) <= limits.max
+
+    def _as_texts(self, value: NDArray[Any]) -> NDArray[Any]:
+        kind = value.dtype.kind
+        if kind == "U":
+            return value.astype(object)
+        if kind not in "OS":
+            raise self._mismatch(value)
+        texts = value.ravel().tolist()
+        if all(type(text) is str for text in texts):
+            return value
+        decoded = np.empty(len(texts), dtype=object)
+        for index, text in enumerate(texts):
+            try:
+                decoded[index] = text.decode() if isinstance(text, bytes) else text
+            except UnicodeDecodeError:
+                raise self._mismatch(value, "that are not UTF-8") from None
+            if not isinstance(decoded[index], str):
+                raise self._mismatch(value, f"holding a {type(text).__name__}")
+        return decoded.reshape(value.shape)
+
+    def _mismatch(self, value: NDArray[Any], why: str = "") -> InputMismatch:
+        expected = described(np.dtype(str) if self._is_text else self.dtype, self.spec.shape)
+        got = described(value.dtype, value.shape)
+        return InputMismatch(
+            f"invalid arg list: input {self.alias!r} expected {expected}, got {got}"
+            + (f" {why}" if why else "")
+        )
+
+
+def described(dtype: np.dtype[Any], shape: tuple[int | None, ...] | None) -> str:
+    """A dtype and shape for people: ``float32[?, 13]``."""
+    name = {"U": "str", "S": "bytes"}.get(dtype.kind, dtype.name)
+    if shape is None:
+        return f"{name} of any rank"
+    return f"{name}[{', '.join('?' if size is None else str(size) for size in shape)}]"

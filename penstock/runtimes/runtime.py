@@ -1,0 +1,190 @@
+"""The port to inference libraries: options in, a Session out.
+
+Decides which runtime opens a model; knows no library and imports none. A runtime is found by name,
+among the built-in ones or among the entry points of the group ``penstock.runtimes``, and imported
+only when a model needs it, so that an absent library costs nothing until then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from numpy.typing import NDArray
+
+from penstock.errors import ModelError
+from penstock.tensor import TensorSpec
+
+ENTRY_POINTS = "penstock.runtimes"
+
+BUILT_IN = {
+    "onnx": metadata.EntryPoint(
+        name="onnx", value="penstock.runtimes.onnx:OnnxRuntime", group=ENTRY_POINTS
+    ),
+}
+"""By name; asked first, in this order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """How to open one model. Defaults and meanings: ``docs/compatibility.md``.
+
+    Attributes:
+        path: a model file or a model folder.
+        fetch_list: output names (alias or real) to answer with; None is all, empty is none.
+        thread_num: CPU threads that one run may use, 1 or more.
+        device_type: -1 is decided by ``devices``; 0 CPU; 1 GPU; 2 GPU with TensorRT; 3 to 6 others.
+        devices: card ids, such as ``("0", "1")``. A session lives on the first of them.
+        mem_optim: reuse the memory of intermediate values.
+        ir_optim: optimise the graph of the model.
+        precision: ``fp32``, ``fp16``, ``bf16`` or ``int8``, in any case.
+        use_calib: calibrate for int8 while running.
+        use_mkldnn: use oneDNN kernels on the CPU.
+        mkldnn_cache_capacity: shapes kept in oneDNN's cache; 0 is the library's default.
+        mkldnn_op_list: kinds of operators that shall use oneDNN.
+        mkldnn_bf16_op_list: kinds of operators that shall use oneDNN in bf16.
+        min_subgraph_size: smallest subgraph handed to TensorRT.
+    """
+
+    path: str
+    fetch_list: tuple[str, ...] | None = None
+    thread_num: int = 2
+    device_type: int = -1
+    devices: tuple[str, ...] = ()
+    mem_optim: bool = True
+    ir_optim: bool = False
+    precision: str = "fp32"
+    use_calib: bool = False
+    use_mkldnn: bool = False
+    mkldnn_cache_capacity: int = 0
+    mkldnn_op_list: tuple[str, ...] = ()
+    mkldnn_bf16_op_list: tuple[str, ...] = ()
+    min_subgraph_size: int = 3
+
+
+class Session(Protocol):
+    """An opened model. It knows the names inside the model only; aliases are the Model's concern.
+
+    Thread rule: ``run`` may be called by several threads at once only if ``thread_safe``; otherwise
+    each thread needs its own ``clone``.
+    """
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """What ``run`` must be fed, all of it."""
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """What may be fetched."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the operator should read once, such as options that have no effect here."""
+
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may call ``run`` at once."""
+
+    def run(self, feeds: Mapping[str, NDArray[Any]], fetch: Sequence[str]) -> list[NDArray[Any]]:
+        """Run once.
+
+        Args:
+            feeds: one array for each input, by name, dtype and rank as ``inputs`` says. Read only.
+            fetch: names of outputs, at least one.
+
+        Returns:
+            One array for each name in ``fetch``, in that order. The caller owns them.
+
+        Raises:
+            InputMismatch: the values do not suit the model; a retry does not help.
+            InferenceFailed: the library gave up; a retry may help.
+        """
+
+    def clone(self) -> Session:
+        """A session that another thread may use; the same object if that is safe."""
+
+
+class Runtime(Protocol):
+    """An inference library."""
+
+    @property
+    def name(self) -> str:
+        """The name of its entry point."""
+
+    def can_open(self, path: Path) -> bool:
+        """Whether the file or folder looks like one of its own. Cheap; imports no library."""
+
+    def open(self, path: Path, options: ModelOptions) -> Session:
+        """Open a model for which ``can_open`` was true.
+
+        Raises:
+            ModelError: the library is missing, the files are bad, or an option cannot be obeyed.
+        """
+
+
+def runtime_names() -> tuple[str, ...]:
+    """Every known runtime: the built-in ones, then those of entry points by name."""
+    added = {entry.name for entry in metadata.entry_points(group=ENTRY_POINTS)}
+    return (*BUILT_IN, *sorted(added - BUILT_IN.keys()))
+
+
+def load_runtime(name: str) -> Runtime:
+    """Import a runtime and make it.
+
+    Raises:
+        ModelError: nobody offers that name, or its module cannot be imported.
+    """
+    entry = BUILT_IN.get(name) or next(
+        iter(metadata.entry_points(group=ENTRY_POINTS, name=name)), None
+    )
+    if entry is None:
+        raise ModelError(f"no runtime {name!r}; known: {', '.join(runtime_names())}")
+    try:
+        make = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ModelError(f"runtime {name!r} ({entry.value}) cannot be imported: {error}") from error
+    return cast("Runtime", make())
+
+
+def open_session(options: ModelOptions) -> Session:
+    """Open a model with the first runtime that recognises its files.
+
+    Raises:
+        ModelError: says what was looked for and what was found.
+    """
+    path = Path(options.path)
+    names = runtime_names()
+    try:
+        if not path.exists():
+            raise ModelError(f"model {options.path!r}: no such file or folder")
+        for name in names:
+            runtime = load_runtime(name)
+            if runtime.can_open(path):
+                return runtime.open(path, options)
+        raise ModelError(_unrecognised(path, names))
+    except OSError as error:
+        raise ModelError(f"model {options.path!r} cannot be read: {error}") from error
+
+
+_LISTED = 8  # file names shown in an error: enough to see what the folder is
+
+
+def _unrecognised(path: Path, names: Sequence[str]) -> str:
+    if path.is_dir():
+        files = sorted(entry.name for entry in path.iterdir())
+        shown = ", ".join(files[:_LISTED]) or "nothing"
+        if len(files) > _LISTED:
+            shown += f" and {len(files) - _LISTED} more"
+        text = f"model folder {str(path)!r} holds no model that a runtime here can open: "
+        text += f"looked for files of {', '.join(names)}, found {shown}"
+    else:
+        files = [path.name]
+        text = f"model file {str(path)!r} is of no kind that a runtime here can open ("
+        text += f"{', '.join(names)})"
+    if any(file == "__model__" or file.endswith((".pdmodel", ".pdiparams")) for file in files):
+        text += ". It looks like a Paddle model: convert it to ONNX (paddle2onnx) or install a "
+        text += f"package that offers a Paddle runtime as entry point {ENTRY_POINTS!r}"
+    return text

@@ -1,0 +1,48 @@
+"""FakeExecutor: workers whose results a test hands in when it likes."""
+
+from __future__ import annotations
+
+from penstock.executors.executor import Finished, Result, Work
+from penstock.request import Batch, Outcome
+
+
+class FakeExecutor:
+    """Holds submitted Works until ``finish`` is called."""
+
+    def __init__(self, workers: int = 1) -> None:
+        self.workers = workers
+        self.running: list[tuple[Work, Finished]] = []
+        self.abandoned: list[Work] = []
+
+    def submit(self, work: Work, finished: Finished) -> None:
+        """Take the Work; its first batch begins."""
+        assert len(self.running) < self.workers, "more Works than workers"
+        work.begin_next()
+        self.running.append((work, finished))
+
+    def abandon(self, work: Work) -> None:
+        """Note that the running batch was given up."""
+        self.abandoned.append(work)
+
+    async def close(self, timeout: float) -> bool:
+        """There is nothing to stop."""
+        return True
+
+    def batches(self) -> list[Batch]:
+        """The batches that run now."""
+        return [work.current for work, _ in self.running if work.current is not None]
+
+    def finish(self, index: int = 0, outcomes: list[Outcome] | None = None) -> None:
+        """Let a Work end: every batch with these outcomes, or with each sample's own inputs."""
+        work, finished = self.running.pop(index)
+        results: list[Result] = []
+        batch = work.current
+        while batch is not None:
+            batch.started = None
+            mine = outcomes or [
+                Outcome({k: v for feed in s.inputs.values() for k, v in feed.items()})
+                for s in batch.samples
+            ]
+            results.append((batch, mine))
+            batch = work.begin_next()
+        finished(work, results)

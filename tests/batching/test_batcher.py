@@ -1,0 +1,212 @@
+"""The batcher's guarantees, as properties over any interleaving of events and as single stories."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from penstock.batching.batcher import Batcher, BatchPolicy
+from penstock.errors import ServiceBusy
+from penstock.request import Batch, CloseReason, Sample
+
+FAR = 1e9
+
+
+def sample(data_id: int, *, deadline: float = FAR, rows: int = 1, key: str | None = None) -> Sample:
+    return Sample(data_id, {}, deadline, rows=rows, key=key)
+
+
+def offer(batcher: Batcher, now: float, *data_ids: int, key: str | None = None) -> None:
+    for data_id in data_ids:
+        batcher.offer(sample(data_id, key=key), now)
+
+
+def polled(batcher: Batcher, now: float, *, draining: bool = False) -> Batch:
+    batch = batcher.poll(now, draining=draining)
+    assert isinstance(batch, Batch)
+    return batch
+
+
+def test_without_a_window_an_idle_slot_takes_what_is_there() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=4))
+    offer(batcher, 0.0, 1, 2)
+    batch = polled(batcher, 0.0)
+    assert batch.data_ids == [1, 2]
+    assert batch.reason is CloseReason.IDLE_SLOT
+    assert batcher.poll(0.0) is None
+
+
+def test_a_batch_closes_when_it_is_full() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=2, window=1.0))
+    offer(batcher, 0.0, 1, 2, 3)
+    batch = polled(batcher, 0.0)
+    assert (batch.data_ids, batch.reason) == ([1, 2], CloseReason.FULL)
+    assert batcher.poll(0.0) == 1.0
+
+
+def test_the_oldest_sample_waits_for_company_at_most_the_window() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=8, window=0.5))
+    offer(batcher, 10.0, 1)
+    offer(batcher, 10.3, 2)
+    assert batcher.poll(10.3) == 10.5
+    batch = polled(batcher, 10.5)
+    assert (batch.data_ids, batch.reason) == ([1, 2], CloseReason.WINDOW)
+
+
+def test_a_sample_that_cannot_afford_the_window_closes_its_batch_early() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=8, window=0.5))
+    offer(batcher, 0.0, 1)
+    batcher.offer(sample(2, deadline=0.4), 0.1)
+    batch = polled(batcher, 0.1)
+    assert (batch.data_ids, batch.reason) == ([1, 2], CloseReason.DEADLINE)
+
+
+def test_a_full_group_goes_ahead_of_an_older_one_that_still_waits() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=2, window=1.0))
+    offer(batcher, 0.0, 1, key="odd")
+    offer(batcher, 0.1, 2, 3, key="even")
+    assert polled(batcher, 0.1).data_ids == [2, 3]
+    assert batcher.poll(0.1) == 1.0
+
+
+def test_a_sample_that_does_not_fit_closes_the_batch_and_leads_the_next() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=4))
+    for data_id, rows in ((1, 3), (2, 2), (3, 1)):
+        batcher.offer(sample(data_id, rows=rows), 0.0)
+    first = polled(batcher, 0.0)
+    assert (first.data_ids, first.reason) == ([1], CloseReason.SHAPE)
+    assert polled(batcher, 0.0).data_ids == [2, 3]
+
+
+def test_a_sample_larger_than_the_batch_runs_alone() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=4))
+    batcher.offer(sample(1, rows=9), 0.0)
+    offer(batcher, 0.0, 2)
+    batch = polled(batcher, 0.0)
+    assert (batch.data_ids, batch.rows, batch.reason) == ([1], 9, CloseReason.FULL)
+
+
+def test_draining_waits_for_nobody() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=4, window=5.0))
+    offer(batcher, 0.0, 1)
+    batch = polled(batcher, 0.0, draining=True)
+    assert (batch.data_ids, batch.reason) == ([1], CloseReason.DRAIN)
+
+
+def test_a_full_queue_refuses_and_does_not_block() -> None:
+    batcher = Batcher(BatchPolicy(capacity=2))
+    offer(batcher, 0.0, 1, 2)
+    with pytest.raises(ServiceBusy):
+        batcher.offer(sample(3), 0.0)
+    assert len(batcher) == 2
+
+
+def test_cancelling_leaves_no_trace_even_when_nothing_is_ever_taken() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=4, window=100.0))
+    for data_id in range(5000):
+        one = sample(data_id)
+        batcher.offer(one, 0.0)
+        batcher.cancel(one)
+        batcher.check_invariants()
+    assert len(batcher) == 0
+
+
+@settings(max_examples=150, stateful_step_count=60, deadline=None)
+class AnyInterleaving(RuleBasedStateMachine):
+    """Offers, polls, cancels and passing time in any order keep every promise of the module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batcher: Batcher | None = None
+        self.now = 0.0
+        self.next_id = 0
+        self.inside: dict[int, Sample] = {}
+        self.left: set[int] = set()
+
+    @precondition(lambda self: self.batcher is None)
+    @rule(
+        rows=st.integers(1, 5),
+        window=st.none() | st.sampled_from([0.5, 1.0]),
+        capacity=st.none() | st.integers(1, 8),
+    )
+    def start(self, rows: int, window: float | None, capacity: int | None) -> None:
+        self.policy = BatchPolicy(max_rows=rows, window=window, capacity=capacity)
+        self.batcher = Batcher(self.policy)
+
+    @precondition(lambda self: self.batcher is not None)
+    @rule(
+        rows=st.integers(1, 7),
+        key=st.sampled_from(["a", "b", None]),
+        life=st.sampled_from([0.1, 0.7, 3.0, FAR]),
+    )
+    def offer(self, rows: int, key: str | None, life: float) -> None:
+        one = sample(self.next_id, rows=rows, key=key, deadline=self.now + life)
+        self.next_id += 1
+        try:
+            self.batcher.offer(one, self.now)
+        except ServiceBusy:
+            assert self.policy.capacity is not None
+            assert len(self.batcher) == self.policy.capacity
+        else:
+            self.inside[one.data_id] = one
+        if self.policy.capacity is not None:
+            assert len(self.batcher) <= self.policy.capacity
+
+    @precondition(lambda self: self.inside)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.sampled_from(sorted(self.inside)))
+        one = self.inside.pop(chosen)
+        if one.waiting:
+            self.batcher.cancel(one)
+        self.left.add(chosen)
+
+    @precondition(lambda self: self.batcher is not None)
+    @rule(step=st.sampled_from([0.0, 0.1, 0.5, 2.0]))
+    def wait(self, step: float) -> None:
+        self.now += step
+
+    @precondition(lambda self: self.batcher is not None)
+    @rule(draining=st.booleans())
+    def poll(self, draining: bool) -> None:
+        answer = self.batcher.poll(self.now, draining=draining)
+        waiting = [s for s in self.inside.values() if s.waiting]
+        if isinstance(answer, Batch):
+            self.judge(answer, draining, waiting)
+        elif answer is None:
+            assert not [s for s in waiting if s.deadline > self.now]
+        else:
+            assert answer > self.now
+            assert self.policy.window is not None
+            assert not draining
+            for one in waiting:
+                assert self.now < one.arrived + self.policy.window
+                assert answer <= one.arrived + self.policy.window
+
+    def judge(self, batch: Batch, draining: bool, still: list[Sample]) -> None:
+        assert batch.samples
+        assert batch.rows == sum(s.rows for s in batch.samples)
+        assert batch.rows <= self.policy.max_rows or len(batch.samples) == 1
+        assert len({s.key for s in batch.samples}) == 1
+        ids = batch.data_ids
+        assert ids == sorted(ids), "arrival order within a key"
+        for one in batch.samples:
+            assert one.deadline > self.now, "nothing expired is dispatched"
+            assert one.data_id not in self.left, "every sample leaves exactly once"
+            assert self.inside.pop(one.data_id) is one
+            self.left.add(one.data_id)
+        older = [s for s in still if s.key == batch.samples[0].key and s.data_id < ids[0]]
+        assert older == [], "nobody of the same key is overtaken"
+        if batch.reason is CloseReason.WINDOW:
+            assert self.now >= batch.samples[0].arrived + self.policy.window
+        if batch.reason is CloseReason.DRAIN:
+            assert draining
+
+    @invariant()
+    def books_balance(self) -> None:
+        if self.batcher is not None:
+            self.batcher.check_invariants()
+            assert len(self.batcher) == sum(s.waiting for s in self.inside.values())
+
+
+TestAnyInterleaving = AnyInterleaving.TestCase

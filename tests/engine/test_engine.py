@@ -1,0 +1,329 @@
+"""The engine under a virtual clock: admission, deadlines, cancellation, time-outs, drain."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from penstock.batching.batcher import Batcher, BatchPolicy
+from penstock.engine.engine import Engine, EngineOptions, Journey
+from penstock.engine.stage import Stage
+from penstock.errors import DeadlineExceeded, HookFailed, OpTimeout, ServiceBusy, ServiceClosed
+from penstock.executors.work import WorkOptions
+from penstock.instrument import Instrument
+from penstock.request import Batch, Outcome, Request
+from penstock.testing.clock import ManualClock
+from penstock.testing.executor import FakeExecutor
+from tests.graph.test_dag import plan_of
+
+
+class Heard(Instrument):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def dispatched(self, op: str, batch: Batch, now: float) -> None:
+        self.lines.append(f"{op} {batch.data_ids} {batch.reason.value}")
+
+    def late(self, op: str, data_ids: object, now: float) -> None:
+        self.lines.append(f"late {op} {data_ids}")
+
+
+@dataclass
+class House:
+    """An engine on a manual clock with fake workers."""
+
+    engine: Engine
+    clock: ManualClock
+    workers: dict[str, FakeExecutor]
+    heard: Heard
+    answers: dict[int, list[Outcome]] = field(default_factory=dict)
+
+    def ask(self, life: float = 60.0, **feed: object) -> Journey:
+        request = Request(feed=dict(feed), deadline=self.clock.now() + life)
+        got: list[Outcome] = []
+        journey = self.engine.submit(request, got.append)
+        self.answers[journey.data_id] = got
+        self.clock.run()
+        return journey
+
+    def answer(self, journey: Journey) -> Outcome:
+        (outcome,) = self.answers[journey.data_id]
+        return outcome
+
+
+def house(
+    edges: dict[str, list[str]] | None = None,
+    *,
+    policy: BatchPolicy | None = None,
+    options: EngineOptions | None = None,
+    work: WorkOptions | None = None,
+    workers: int = 1,
+    attempts: int = 1,
+) -> House:
+    edges = edges or {"op": ["@"]}
+    plan = plan_of(edges, list(edges)[-1], attempts=attempts)
+    clock = ManualClock()
+    heard = Heard()
+    engine = Engine(plan, clock, options, heard)
+    executors = {name: FakeExecutor(workers) for name in plan.names}
+    for name in plan.names:
+        engine.stages.append(
+            Stage(
+                name,
+                Batcher(policy or BatchPolicy()),
+                executors[name],
+                work or WorkOptions(),
+                clock,
+                engine.settle,
+                heard,
+            )
+        )
+    return House(engine, clock, executors, heard)
+
+
+def test_a_request_goes_through_its_ops_and_is_answered_once() -> None:
+    h = house({"a": ["@"], "b": ["a"]})
+    journey = h.ask(x=1)
+    h.workers["a"].finish()
+    h.clock.run()
+    h.workers["b"].finish()
+    assert h.answer(journey).value == {"x": 1}
+    stats = h.engine.statistics()
+    assert (stats.admitted, stats.replied, stats.inside) == (1, 1, 0)
+
+
+def test_data_ids_start_and_step_as_told_so_that_engines_do_not_collide() -> None:
+    h = house(options=EngineOptions(first_id=2, id_step=3))
+    assert [h.ask().data_id for _ in range(3)] == [2, 5, 8]
+
+
+def test_one_too_many_is_refused_and_the_others_are_not_disturbed() -> None:
+    h = house(options=EngineOptions(max_requests=2))
+    first = h.ask()
+    h.ask()
+    with pytest.raises(ServiceBusy):
+        h.ask()
+    h.workers["op"].finish()
+    assert h.answer(first).error is None
+    h.ask()
+    assert h.engine.statistics().refused == 1
+
+
+def test_a_full_channel_refuses_at_the_entrance() -> None:
+    h = house({"a": ["@"], "b": ["a"]}, policy=BatchPolicy(capacity=1))
+    h.ask()  # runs
+    h.ask()  # waits
+    with pytest.raises(ServiceBusy, match="'a'"):
+        h.ask()
+
+
+def test_a_channel_that_fills_up_inside_ends_the_request_that_found_it_full() -> None:
+    h = house({"a": ["@"], "b": ["a"]}, policy=BatchPolicy(capacity=1), workers=3)
+    h.workers["b"].workers = 3
+    journeys = [h.ask() for _ in range(3)]
+    h.engine.stages[1]._idle = 0  # nobody takes from b's queue
+    for _ in range(3):
+        h.workers["a"].finish()
+        h.clock.run()
+    errors = [answers[0].error for answers in h.answers.values() if answers]
+    assert len(errors) == 2
+    assert all(isinstance(error, ServiceBusy) for error in errors)
+    assert h.answers[journeys[0].data_id] == []
+
+
+def test_beyond_the_running_limit_callers_wait_and_are_not_refused() -> None:
+    h = house(options=EngineOptions(max_running=1), workers=4)
+    first, second = h.ask(), h.ask()
+    assert [b.data_ids for b in h.workers["op"].batches()] == [[first.data_id]]
+    h.workers["op"].finish()
+    h.clock.run()
+    assert [b.data_ids for b in h.workers["op"].batches()] == [[second.data_id]]
+
+
+def test_queued_work_past_its_deadline_is_answered_and_never_dispatched() -> None:
+    h = house()
+    h.ask()
+    late = h.ask(life=0.5)
+    h.clock.advance(0.6)
+    error = h.answer(late).error
+    assert isinstance(error, DeadlineExceeded)
+    h.workers["op"].finish()
+    h.clock.run()
+    assert h.workers["op"].batches() == []
+
+
+@pytest.mark.parametrize("life", [0.1, 0.37, 1.0, 59.99])
+def test_the_answer_comes_within_a_tenth_of_a_second_after_the_deadline(life: float) -> None:
+    h = house()
+    h.ask(life=100.0)
+    journey = h.ask(life=life)
+    h.clock.advance(life)
+    assert h.answers[journey.data_id] == []
+    h.clock.advance(0.1)
+    assert isinstance(h.answer(journey).error, DeadlineExceeded)
+
+
+def test_a_result_after_the_deadline_is_dropped_without_a_word_to_the_caller() -> None:
+    h = house()
+    journey = h.ask(life=0.5)
+    h.clock.advance(1.0)
+    h.workers["op"].finish()
+    assert isinstance(h.answer(journey).error, DeadlineExceeded)
+
+
+def test_a_request_that_comes_too_late_is_refused() -> None:
+    with pytest.raises(DeadlineExceeded):
+        house().ask(life=0.0)
+
+
+def test_cancelling_takes_queued_work_out_and_leaves_the_rest_alone() -> None:
+    h = house(policy=BatchPolicy(max_rows=8))
+    h.ask()
+    gone, stays = h.ask(), h.ask()
+    h.engine.cancel(gone)
+    h.engine.cancel(gone)
+    h.workers["op"].finish()
+    h.clock.run()
+    assert [b.data_ids for b in h.workers["op"].batches()] == [[stays.data_id]]
+    assert h.answers[gone.data_id] == []
+    assert h.engine.statistics().cancelled == 1
+
+
+def test_cancelling_while_it_runs_gives_no_answer_and_frees_the_place() -> None:
+    h = house(options=EngineOptions(max_requests=1))
+    gone = h.ask()
+    h.engine.cancel(gone)
+    again = h.ask()
+    h.workers["op"].finish()
+    h.clock.run()
+    h.workers["op"].finish()
+    assert h.answers[gone.data_id] == []
+    assert h.answer(again).error is None
+
+
+def test_cancelling_in_the_admission_queue_leaves_no_trace() -> None:
+    h = house(options=EngineOptions(max_running=1))
+    h.ask()
+    for _ in range(50):
+        h.engine.cancel(h.ask())
+    assert h.engine.statistics().waiting == 0
+    assert not h.engine._waiting
+
+
+def begin(h: House, op: str = "op") -> None:
+    """Let the running calls' ``process`` begin now."""
+    for batch in h.workers[op].batches():
+        batch.started = h.clock.now()
+
+
+def test_a_call_over_its_time_out_is_answered_and_keeps_its_slot() -> None:
+    h = house(work=WorkOptions(timeout=0.5))
+    slow = h.ask()
+    begin(h)
+    waiting = h.ask()
+    h.clock.advance(0.6)
+    error = h.answer(slow).error
+    assert isinstance(error, OpTimeout)
+    assert "Failed to process(batch: [0]): exceeded retry count." in str(error)
+    assert len(h.workers["op"].running) == 1, "the abandoned call still holds the only slot"
+    h.workers["op"].finish()
+    h.clock.run()
+    assert "late op [0]" in h.heard.lines
+    assert [b.data_ids for b in h.workers["op"].batches()] == [[waiting.data_id]]
+
+
+def test_only_process_counts_for_the_time_out() -> None:
+    h = house(work=WorkOptions(timeout=0.5))
+    journey = h.ask()
+    h.clock.advance(3.0)  # a long preprocess
+    assert h.answers[journey.data_id] == []
+    begin(h)
+    h.clock.advance(0.4)
+    assert h.answers[journey.data_id] == []
+    h.clock.advance(0.7)
+    assert isinstance(h.answer(journey).error, OpTimeout)
+
+
+def test_a_timed_out_call_is_tried_again_on_another_worker_with_fresh_inputs() -> None:
+    h = house(work=WorkOptions(timeout=0.5, retry=2), workers=2)
+    journey = h.ask(x=1)
+    begin(h)
+    (batch,) = h.workers["op"].batches()
+    batch.samples[0].inputs["@DAGExecutor"]["x"] = "edited by the first attempt"
+    h.clock.advance(0.6)
+    first, second = h.workers["op"].batches()
+    assert (first.attempt, second.attempt) == (1, 2)
+    h.workers["op"].finish(1)
+    assert h.answer(journey).value == {"x": 1}
+
+
+def test_batches_behind_a_hanging_one_go_to_another_worker() -> None:
+    h = house(work=WorkOptions(timeout=0.5))
+    h.engine.stages[0]._hand_over.learn(1e-6)
+    three = [h.engine.submit(Request(feed={}, deadline=2000.0), lambda _: None) for _ in range(3)]
+    h.clock.run()
+    ((work, _),) = h.workers["op"].running
+    assert len(work.pending) == 2
+    begin(h)
+    h.clock.advance(0.6)
+    assert len(work.pending) == 0
+    h.workers["op"].finish()
+    h.clock.run()
+    redispatched = h.workers["op"].batches()
+    assert redispatched[0].data_ids == [three[1].data_id]
+
+
+def test_the_graph_is_tried_again_after_a_time_out_when_told_so() -> None:
+    h = house(work=WorkOptions(timeout=0.5), attempts=2, workers=2)
+    journey = h.ask(x=1)
+    begin(h)
+    h.clock.advance(0.6)
+    h.workers["op"].finish(1)
+    assert h.answer(journey).value == {"x": 1}
+
+
+def test_draining_refuses_new_requests_and_finishes_the_admitted_ones() -> None:
+    h = house(policy=BatchPolicy(max_rows=4, window=10.0))
+    inside = h.ask()
+    at_rest: list[bool] = []
+    h.engine.drain(lambda: at_rest.append(True))
+    with pytest.raises(ServiceClosed):
+        h.ask()
+    assert h.heard.lines == ["op [0] drain"], "nobody waits for company any more"
+    assert at_rest == []
+    h.workers["op"].finish()
+    assert h.answer(inside).error is None
+    assert at_rest == [True]
+
+
+def test_closing_answers_whoever_is_still_inside() -> None:
+    h = house()
+    journeys = [h.ask(), h.ask()]
+    h.engine.close()
+    assert [str(h.answer(j).error) for j in journeys] == ["dag closed."] * 2
+    h.workers["op"].finish()
+
+
+def test_double_and_late_outcomes_are_ignored() -> None:
+    h = house()
+    journey = h.ask()
+    ((work, _finished),) = h.workers["op"].running
+    sample = work.current.samples[0]  # type: ignore[union-attr]
+    h.workers["op"].finish()
+    h.engine.settle(sample, Outcome(None, HookFailed("again")))
+    assert h.answer(journey).error is None
+
+
+def test_a_reply_that_cannot_be_delivered_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    h = house()
+
+    def broken(_: Outcome) -> None:
+        raise RuntimeError("the transport broke")
+
+    h.engine.submit(Request(feed={}, deadline=2000.0), broken)
+    h.clock.run()
+    fine = h.ask()
+    h.workers["op"].finish()
+    h.clock.run()
+    h.workers["op"].finish()
+    assert h.answer(fine).error is None
+    assert "could not be delivered" in caplog.text

@@ -1,0 +1,163 @@
+"""A flight gives every op its inputs once and ends exactly once, whatever the order of arrivals."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import HookFailed, OpTimeout
+from penstock.graph.dag import OpSpec, Plan, compile_graph
+from penstock.graph.flight import Flight, Put
+from penstock.request import Outcome
+
+from .test_dag import plan_of
+
+
+def fly(
+    plan: Plan, outcomes: dict[str, Outcome], chooser: random.Random
+) -> tuple[Outcome | None, list[str], dict[str, dict[str, Any]]]:
+    """Run a graph; each op's outcome is given, or a dict that says who fed it."""
+    flight = Flight(plan)
+    ready: list[Put] = flight.start({"from": "request"})
+    ran: list[str] = []
+    seen: dict[str, dict[str, Any]] = {}
+    end: Outcome | None = None
+    while ready:
+        op, inputs = ready.pop(chooser.randrange(len(ready)))
+        name = plan.names[op]
+        ran.append(name)
+        seen[name] = {sender: dict(feed) for sender, feed in inputs.items()}
+        answer = flight.arrived(op, outcomes.get(name, Outcome({"from": name})))
+        if isinstance(answer, Outcome):
+            assert end is None, "a flight ends once"
+            end = answer
+        else:
+            ready.extend(answer)
+    return end, ran, seen
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Plan:
+    """Any legal graph of up to eight ops in which every op reaches the last one."""
+    size = draw(st.integers(1, 8))
+    edges: dict[str, list[str]] = {}
+    for number in range(size):
+        before = ["@", *(f"op{i}" for i in range(number))]
+        edges[f"op{number}"] = draw(
+            st.lists(st.sampled_from(before), min_size=1, max_size=3, unique=True)
+        )
+    fed = {name for inputs in edges.values() for name in inputs}
+    last = edges[f"op{size - 1}"]
+    last.extend(name for name in edges if name not in fed and name != f"op{size - 1}")
+    if len(last) > 1 and "@" in last and size > 1:
+        last.remove("@")
+    return plan_of(edges, f"op{size - 1}")
+
+
+@given(plan=graphs(), seed=st.integers())
+def test_every_op_runs_once_after_its_inputs_and_the_last_one_replies(
+    plan: Plan, seed: int
+) -> None:
+    end, ran, seen = fly(plan, {}, random.Random(seed))
+    assert end is not None
+    assert end.value == {"from": plan.names[plan.last]}
+    assert sorted(ran) == sorted(plan.names)
+    for op, name in enumerate(plan.names):
+        senders = {plan.names[i] if i >= 0 else "@DAGExecutor" for i in plan.inputs[op]}
+        assert set(seen[name]) == senders
+        assert all(
+            ran.index(sender) < ran.index(name) for sender in senders if sender in plan.names
+        )
+
+
+@given(plan=graphs(), seed=st.integers(), data=st.data())
+def test_the_first_error_in_producer_order_wins_whatever_the_timing(
+    plan: Plan, seed: int, data: st.DataObject
+) -> None:
+    failing = data.draw(st.lists(st.sampled_from(plan.names), min_size=1, unique=True))
+    outcomes = {name: Outcome(None, HookFailed(name)) for name in failing}
+    answers = []
+    for salt in range(4):
+        end, ran, _ = fly(plan, outcomes, random.Random(seed + salt))
+        assert end is not None
+        assert end.error is not None
+        answers.append((str(end.error), sorted(ran)))
+    assert len(set(map(repr, answers))) == 1
+
+
+def test_no_hook_runs_on_an_error_that_passes_through() -> None:
+    plan = plan_of({"a": ["@"], "b": ["a"], "c": ["b"]}, "c")
+    end, ran, _ = fly(plan, {"a": Outcome(None, HookFailed("broken"))}, random.Random(0))
+    assert ran == ["a"]
+    assert end is not None
+    assert str(end.error) == "broken"
+
+
+def test_each_consumer_gets_a_dict_of_its_own() -> None:
+    plan = plan_of({"a": ["@"], "b": ["@"], "c": ["a", "b"]}, "c")
+    (_, first), (_, second) = Flight(plan).start({"x": 1})
+    first["@DAGExecutor"]["x"] = 2
+    assert second["@DAGExecutor"]["x"] == 1
+
+
+def test_a_timed_out_graph_runs_again_with_the_original_feed() -> None:
+    plan = plan_of({"a": ["@"]}, "a", attempts=2)
+    flight = Flight(plan)
+    [(_, inputs)] = flight.start({"x": 1})
+    inputs["@DAGExecutor"]["x"] = "edited in place"
+    again = flight.arrived(0, Outcome(None, OpTimeout("slow")))
+    assert again == [(0, {"@DAGExecutor": {"x": 1}})]
+    end = flight.arrived(0, Outcome(None, OpTimeout("slow")))
+    assert isinstance(end, Outcome)
+    assert flight.ended
+
+
+def test_only_time_outs_are_tried_again() -> None:
+    flight = Flight(plan_of({"a": ["@"]}, "a", attempts=3))
+    flight.start({})
+    assert isinstance(flight.arrived(0, Outcome(None, HookFailed("no"))), Outcome)
+
+
+def test_a_join_on_first_arrival_passes_with_one_and_ignores_the_rest() -> None:
+    plan = plan_of({"a": ["@"], "b": ["@"], "c": ["a", "b"]}, "c", first_arrival=True)
+    flight = Flight(plan)
+    flight.start({})
+    names = plan.names
+    assert flight.arrived(names.index("b"), Outcome({"v": 1})) == [(2, {"b": {"v": 1}})]
+    assert flight.arrived(names.index("a"), Outcome({"v": 2})) == []
+    end = flight.arrived(2, Outcome({"done": 1}))
+    assert isinstance(end, Outcome)
+
+
+def jumping(edges: dict[str, list[str]], last: str, jumper: str, targets: list[str]) -> Plan:
+    keys = {name: number for number, name in enumerate(edges, start=1)}
+    specs = [OpSpec(key=0, name="request", is_request=True)] + [
+        OpSpec(
+            key=keys[n],
+            name=n,
+            inputs=tuple(keys.get(i, 0) for i in mine),
+            jump_to=tuple(keys[t] for t in targets) if n == jumper else (),
+        )
+        for n, mine in edges.items()
+    ]
+    return compile_graph(specs, keys[last])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_jump_skips_what_lies_between_and_stands_in_for_its_target(seed: int) -> None:
+    edges = {"a": ["@"], "b": ["a"], "t": ["b"], "side": ["a"], "end": ["t", "side"]}
+    plan = jumping(edges, "end", "a", ["t"])
+    end, ran, seen = fly(plan, {"a": Outcome({"v": 7}, jump=True)}, random.Random(seed))
+    assert end is not None
+    assert ran == ["a", "end"], "b and t are jumped over; side lost its only input"
+    assert seen["end"] == {"a": {"v": 7}}
+
+
+def test_a_jump_over_the_last_op_replies_at_once() -> None:
+    plan = jumping({"a": ["@"], "b": ["a"]}, "b", "a", ["b"])
+    end, ran, _ = fly(plan, {"a": Outcome({"v": 7}, jump=True)}, random.Random(0))
+    assert ran == ["a"]
+    assert end is not None
+    assert end.value == {"v": 7}

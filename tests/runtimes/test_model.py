@@ -1,0 +1,274 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from penstock.errors import InputMismatch, ModelError, WrongType
+from penstock.runtimes.model import Model, read_model_conf
+from penstock.runtimes.prototxt import parse_model_conf
+from penstock.runtimes.python import PythonSession
+from penstock.runtimes.runtime import ModelOptions
+from penstock.tensor import TensorSpec
+
+CONF = """
+feed_var { name: "x" alias_name: "features" feed_type: 1 shape: 13 }
+fetch_var { name: "price" alias_name: "cost" fetch_type: 1 shape: 1 }
+"""
+
+
+def spec(name: str, dtype=np.float32, shape=(None, 2), *, is_lod: bool = False) -> TensorSpec:
+    return TensorSpec(name=name, alias=name, dtype=np.dtype(dtype), shape=shape, is_lod=is_lod)
+
+
+def opened(path: Path, *fetch: str, **options) -> Model:
+    return Model.open(ModelOptions(path=str(path), fetch_list=fetch or None, **options))
+
+
+def doubler(*, is_lod: bool = False, extra: tuple[TensorSpec, ...] = ()) -> Model:
+    """``y = 2 x`` by rows, ``n`` the number of rows."""
+    return Model(
+        PythonSession(
+            lambda feeds: {"y": feeds["x"] * 2, "n": np.array(len(feeds["x"]))},
+            [spec("x"), *extra],
+            [spec("y", is_lod=is_lod), spec("n", shape=(), is_lod=is_lod)],
+        )
+    )
+
+
+@pytest.fixture
+def aliased(regression) -> Path:
+    folder = regression().parent
+    (folder / "serving_server_conf.prototxt").write_text(CONF)
+    return folder
+
+
+def test_a_run_answers_every_output_by_name(two_inputs) -> None:
+    model = opened(two_inputs)
+    assert model.feed_names == ("a", "ids")
+    assert model.fetch_names == ("sum", "twice")
+    got = model.run({"ids": np.array([[1, 2]]), "a": np.array([[0.5, 0.5]], np.float32)})
+    assert list(got) == ["sum", "twice"]
+    assert got["sum"].tolist() == [[1.5, 2.5]]
+    assert got["twice"].tolist() == [[1, 1]]
+
+
+def test_float64_arrays_of_deployed_ops_are_accepted(regression) -> None:
+    model = opened(regression())
+    feed = {"x": np.ones((3, 13))}
+    got = model.run(feed)
+    assert got["price"].tolist() == [[13.5]] * 3
+    assert feed["x"].dtype == np.float64
+
+
+def test_any_batch_size_runs(regression) -> None:
+    model = opened(regression())
+    for rows in (0, 1, 7):
+        assert model.run({"x": np.ones((rows, 13), np.float32)})["price"].shape == (rows, 1)
+
+
+def test_texts_run(texts) -> None:
+    assert opened(texts).run({"text": ["a", "b"]})["same"].tolist() == ["a", "b"]
+
+
+def test_the_fetch_list_chooses_and_orders(two_inputs) -> None:
+    feed = {"a": np.ones((1, 2), np.float32), "ids": np.ones((1, 2), np.int64)}
+    assert list(opened(two_inputs, "twice").run(feed)) == ["twice"]
+    assert list(opened(two_inputs, "twice", "sum").run(feed)) == ["twice", "sum"]
+
+
+def test_an_empty_fetch_list_answers_nothing(two_inputs) -> None:
+    model = Model.open(ModelOptions(path=str(two_inputs), fetch_list=()))
+    assert model.run({"a": np.ones((1, 2)), "ids": np.ones((1, 2), np.int64)}) == {}
+    with pytest.raises(InputMismatch):
+        model.run({})
+
+
+@pytest.mark.parametrize(
+    ("fetch", "text"),
+    [(("price2",), r"\['price'\], asked for \['price2'\]"), (("price",) * 2, "twice")],
+)
+def test_a_wrong_fetch_list_does_not_open(regression, fetch, text: str) -> None:
+    with pytest.raises(ModelError, match=text):
+        opened(regression(), *fetch)
+
+
+def test_an_unknown_output_asked_for_in_a_run_is_an_input_mismatch(regression) -> None:
+    model = opened(regression())
+    feed = {"x": np.ones((1, 13))}
+    with pytest.raises(InputMismatch, match=r"invalid arg list.*'price'.*'cost'"):
+        model.run(feed, ["cost"])
+    with pytest.raises(InputMismatch, match="twice"):
+        model.run(feed, ["price", "price"])
+
+
+@pytest.mark.parametrize(
+    ("feed", "got"),
+    [
+        ({}, r"\[\]"),
+        ({"a": 1}, None),
+        ({"a": np.ones((1, 2))}, r"\['a'\]"),
+        ({"a": np.ones((1, 2)), "idz": np.ones((1, 2))}, r"\['a', 'idz'\]"),
+        ({"a": np.ones((1, 2)), "ids": np.ones((1, 2), int), "b": 1}, r"\['a', 'b', 'ids'\]"),
+        ({"a": np.ones((1, 2)), "ids": np.ones((1, 2), int), 5: 1}, r"\['5', 'a', 'ids'\]"),
+        ({"a": np.ones((1, 2)), "lod": np.ones((1, 2))}, r"\['a', 'lod'\]"),
+        ({"a": np.ones((1, 2)), "ids.lod": [0, 1]}, r"\['a'\]"),
+    ],
+)
+def test_wrong_names_list_what_was_expected_and_what_came(two_inputs, feed, got) -> None:
+    if got is None:
+        with pytest.raises(WrongType):
+            opened(two_inputs).run(feed)
+        return
+    with pytest.raises(
+        InputMismatch, match=r"^invalid arg list: the model takes \['a', 'ids'\], got " + got
+    ):
+        opened(two_inputs).run(feed)
+
+
+def test_a_flood_of_names_is_not_repeated_in_the_error(two_inputs) -> None:
+    feed = {"k" * 200 + str(number): 1 for number in range(1000)}
+    with pytest.raises(InputMismatch, match="and 984 more") as caught:
+        opened(two_inputs).run(feed)
+    assert len(str(caught.value)) < 2000
+
+
+def test_a_value_that_is_no_npdata_is_a_wrong_type(regression) -> None:
+    model = opened(regression())
+    for value in ([0.5] * 13, [], "text", None):
+        with pytest.raises(WrongType, match=r"^feed_batch must be npdata"):
+            model.run({"x": value})
+
+
+def test_a_wrong_shape_is_refused_before_the_library_sees_it(regression) -> None:
+    model = opened(regression())
+    with pytest.raises(
+        InputMismatch, match=r"'x' expected float32\[\?, 13\], got float64\[2, 12\]"
+    ):
+        model.run({"x": np.ones((2, 12))})
+
+
+def test_the_configuration_of_the_folder_gives_aliases(aliased) -> None:
+    model = opened(aliased)
+    assert model.feed_names == ("features",)
+    assert model.fetch_names == ("cost",)
+    assert (model.inputs[0].name, model.inputs[0].alias) == ("x", "features")
+    assert model.inputs[0].shape == (None, 13)  # the model's own, not the file's
+
+
+@pytest.mark.parametrize("feed_name", ["features", "x"])
+@pytest.mark.parametrize("fetch_name", ["cost", "price"])
+def test_alias_and_real_name_are_both_accepted_and_answered(
+    aliased, feed_name: str, fetch_name: str
+) -> None:
+    feed = {feed_name: np.ones((1, 13))}
+    for got in (opened(aliased, fetch_name).run(feed), opened(aliased).run(feed, [fetch_name])):
+        assert {name: array.tolist() for name, array in got.items()} == {fetch_name: [[13.5]]}
+
+
+def test_one_input_under_both_names_is_refused(aliased) -> None:
+    with pytest.raises(InputMismatch, match=r"takes \['features'\], got \['features', 'x'\]"):
+        opened(aliased).run({"x": np.ones((1, 13)), "features": np.ones((1, 13))})
+
+
+def test_one_output_may_be_asked_for_by_both_names(aliased) -> None:
+    got = opened(aliased, "cost", "price").run({"x": np.ones((1, 13))})
+    assert got["cost"].tolist() == got["price"].tolist() == [[13.5]]
+
+
+def test_an_alias_wins_over_a_real_name(two_inputs) -> None:
+    session = opened(two_inputs).session
+    conf = parse_model_conf(
+        "feed_var { name: 'a' alias_name: 'ids' } feed_var { name: 'ids' alias_name: 'a' }"
+    )
+    model = Model(session, conf=conf)
+    got = model.run({"ids": np.array([[0.5, 0.5]]), "a": np.array([[1, 2]])}, ["sum"])
+    assert got["sum"].tolist() == [[1.5, 2.5]]
+
+
+def test_the_configuration_lists_the_default_outputs_and_hides_none(two_inputs) -> None:
+    session = opened(two_inputs).session
+    model = Model(session, conf=parse_model_conf("fetch_var { name: 'twice' alias_name: 't' }"))
+    feed = {"a": np.ones((1, 2)), "ids": np.ones((1, 2), np.int64)}
+    assert list(model.run(feed)) == ["t"]
+    assert list(model.run(feed, ["sum"])) == ["sum"]
+
+
+@pytest.mark.parametrize(
+    ("conf", "text"),
+    [
+        ('feed_var { name: "z" }', r"feed_var names \['z'\], the model has inputs \['x'\]"),
+        ('fetch_var { name: "z" }', r"fetch_var names \['z'\], the model has outputs \['price'\]"),
+        ('feed_var{name:"x"} feed_var{name:"x"}', "a name or an alias twice"),
+        ('feed_var {\n oops: "x" }', r"serving_server_conf.prototxt, line 2: unknown field"),
+        (b"\xff", "cannot be read"),
+    ],
+)
+def test_a_configuration_that_does_not_fit_the_model_does_not_open(aliased, conf, text) -> None:
+    file = aliased / "serving_server_conf.prototxt"
+    file.write_bytes(conf if isinstance(conf, bytes) else conf.encode())
+    with pytest.raises(ModelError, match=text):
+        opened(aliased)
+
+
+def test_two_variables_of_one_alias_do_not_open(two_inputs) -> None:
+    conf = parse_model_conf("feed_var{name:'a' alias_name:'q'} feed_var{name:'ids' alias_name:'q'}")
+    with pytest.raises(ModelError, match="twice"):
+        Model(opened(two_inputs).session, conf=conf)
+
+
+def test_the_client_s_file_serves_where_the_server_s_is_missing(aliased) -> None:
+    (aliased / "serving_server_conf.prototxt").rename(aliased / "serving_client_conf.prototxt")
+    assert opened(aliased).feed_names == ("features",)
+    assert read_model_conf(aliased / "model.onnx") is None
+
+
+def test_a_lod_beside_an_input_is_set_aside() -> None:
+    got = doubler().run({"x": np.ones((3, 2), np.float32), "x.lod": np.array([0, 1, 3])})
+    assert list(got) == ["y", "n"]
+
+
+def test_an_output_marked_as_lod_keeps_the_lod_of_equal_rows() -> None:
+    got = doubler(is_lod=True).run({"x": np.ones((3, 2), np.float32), "x.lod": [0, 1, 3]})
+    assert list(got) == ["y", "n", "y.lod"]
+    assert got["y.lod"].tolist() == [0, 1, 3]
+    assert got["y.lod"].dtype == np.int32
+
+
+def test_a_lod_of_other_rows_is_not_invented() -> None:
+    got = doubler(is_lod=True).run({"x": np.ones((3, 2), np.float32), "x.lod": [0, 1, 4]})
+    assert list(got) == ["y", "n"]
+
+
+def test_a_bad_lod_is_an_input_mismatch_when_it_would_be_used() -> None:
+    with pytest.raises(InputMismatch, match=r"x\.lod.*never decreases"):
+        doubler(is_lod=True).run({"x": np.ones((3, 2), np.float32), "x.lod": [0, 3, 1]})
+
+
+def test_a_model_with_an_input_for_the_lod_gets_it() -> None:
+    model = doubler(extra=(spec("x.lod", np.int64, (None,)),))
+    x = np.ones((3, 2), np.float32)
+    assert model.run({"x": x, "x.lod": [0, 1, 3]})["n"] == 3
+    with pytest.raises(InputMismatch, match=r"takes \['x', 'x.lod'\], got \['x'\]"):
+        model.run({"x": x})
+
+
+def test_a_clone_shares_a_thread_safe_session(aliased) -> None:
+    model = opened(aliased)
+    twin = model.clone()
+    assert twin is not model
+    assert twin.session is model.session
+    assert twin.run({"x": np.ones((1, 13))})["cost"].tolist() == [[13.5]]
+
+
+def test_a_clone_of_a_model_with_state_has_a_session_of_its_own() -> None:
+    session = PythonSession(lambda feeds: {}, [], [], thread_safe=False)
+    model = Model(session)
+    assert model.clone().session is not session
+
+
+def test_notes_are_those_of_the_session(regression) -> None:
+    assert "use_mkldnn" in opened(regression(), use_mkldnn=True).notes[0]
+
+
+def test_a_model_shows_its_names(aliased) -> None:
+    assert repr(opened(aliased)).startswith("<Model ['features'] -> ['cost'] by <OnnxSession")

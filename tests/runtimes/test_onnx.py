@@ -1,0 +1,319 @@
+import sys
+from pathlib import Path
+from threading import Thread
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from penstock.errors import InferenceFailed, InputMismatch, ModelError
+from penstock.runtimes import onnx as port
+from penstock.runtimes.onnx import OnnxRuntime, OnnxSession, model_file, providers_for
+from penstock.runtimes.runtime import ModelOptions, open_session
+from tests.runtimes.conftest import save, value
+
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+
+
+def opened(path: Path, **options) -> OnnxSession:
+    session = open_session(ModelOptions(path=str(path), **options))
+    assert isinstance(session, OnnxSession)
+    return session
+
+
+def test_a_file_and_its_folder_open_alike(regression) -> None:
+    file = regression()
+    x = np.arange(26, dtype=np.float32).reshape(2, 13)
+    for path in (file, file.parent):
+        (price,) = opened(path).run({"x": x}, ["price"])
+        np.testing.assert_allclose(price, x.sum(axis=1, keepdims=True) + 0.5)
+
+
+def test_model_onnx_is_preferred_in_a_folder_of_several(regression) -> None:
+    regression(file="a.onnx")
+    file = regression(file="model.onnx")
+    assert model_file(file.parent) == file
+
+
+def test_the_only_onnx_file_of_a_folder_is_taken(regression) -> None:
+    file = regression(file="other.onnx")
+    assert model_file(file.parent) == file
+
+
+def test_two_onnx_files_are_ambiguous(regression) -> None:
+    regression(file="a.onnx")
+    folder = regression(file="b.onnx").parent
+    with pytest.raises(
+        ModelError, match=r"model\.onnx or exactly one \*\.onnx file, found a\.onnx, b\.onnx"
+    ):
+        opened(folder)
+
+
+def test_a_folder_named_like_a_model_is_no_model(tmp_path) -> None:
+    (tmp_path / "sub.onnx").mkdir()
+    with pytest.raises(ModelError, match="found none"):
+        opened(tmp_path)
+
+
+def test_the_signature_has_dtypes_and_unknown_dimensions(two_inputs) -> None:
+    session = opened(two_inputs)
+    assert [(s.name, s.dtype, s.shape) for s in session.inputs] == [
+        ("a", np.float32, (None, 2)),
+        ("ids", np.int64, (None, 2)),
+    ]
+    assert [s.name for s in session.outputs] == ["sum", "twice"]
+
+
+def test_an_unknown_rank_is_unknown(tmp_path) -> None:
+    file = save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Identity", ["a"], ["b"])],
+        [value("a", TensorProto.FLOAT, None)],
+        [value("b", TensorProto.FLOAT, None)],
+    )
+    session = opened(file)
+    assert session.inputs[0].shape is None
+    assert session.run({"a": np.float32([[1]])}, ["b"])[0].shape == (1, 1)
+
+
+def test_outputs_come_in_the_order_asked(two_inputs) -> None:
+    feeds = {"a": np.ones((1, 2), np.float32), "ids": np.full((1, 2), 4)}
+    twice, total = opened(two_inputs).run(feeds, ["twice", "sum"])
+    assert twice.tolist() == [[2, 2]]
+    assert total.tolist() == [[5, 5]]
+
+
+def test_texts_go_in_and_out(texts) -> None:
+    given = np.array(["a", "", "ü"], dtype=object)
+    (same,) = opened(texts).run({"text": given}, ["same"])
+    assert same.tolist() == given.tolist()
+    assert opened(texts).inputs[0].dtype == object
+
+
+def test_weights_beside_the_model_file_are_found(tmp_path) -> None:
+    weights = np.arange(4096, dtype=np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"])],
+        "g",
+        [value("x", TensorProto.FLOAT, [4096])],
+        [value("y", TensorProto.FLOAT, [4096])],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(
+        model, str(tmp_path / "model.onnx"), save_as_external_data=True, location="weights.bin"
+    )
+    assert (tmp_path / "weights.bin").stat().st_size >= weights.nbytes
+    (y,) = opened(tmp_path).run({"x": weights}, ["y"])
+    np.testing.assert_array_equal(y, 2 * weights)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a model", b"\x08\x08" + bytes(range(200))])
+def test_a_corrupted_file_is_a_model_error_that_names_it(tmp_path, content: bytes) -> None:
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(ModelError, match=r"cannot open .*model\.onnx"):
+        opened(tmp_path)
+
+
+def test_a_truncated_model_is_a_model_error(regression) -> None:
+    file = regression()
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(ModelError, match="cannot open"):
+        opened(file)
+
+
+def test_without_onnx_runtime_the_extra_is_named(
+    regression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ModelError, match=r"penstock\[onnx\]"):
+        opened(regression())
+
+
+def test_a_wrong_rank_that_reaches_the_library_is_an_input_mismatch(regression) -> None:
+    with pytest.raises(InputMismatch, match="rank"):
+        opened(regression()).run({"x": np.ones(13, np.float32)}, ["price"])
+
+
+def test_a_missing_input_that_reaches_the_library_is_an_input_mismatch(regression) -> None:
+    with pytest.raises(InputMismatch, match="x"):
+        opened(regression()).run({}, ["price"])
+
+
+def test_a_failure_inside_the_model_is_an_inference_failure(tmp_path, capfd) -> None:
+    file = save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Reshape", ["x", "to"], ["y"])],
+        [value("x", TensorProto.FLOAT, ["n"]), value("to", TensorProto.INT64, [1])],
+        [value("y", TensorProto.FLOAT, ["m"])],
+    )
+    session = opened(file)
+    feeds = {"x": np.ones(4, np.float32), "to": np.array([3])}
+    with pytest.raises(InferenceFailed, match="Reshape"):
+        session.run(feeds, ["y"])
+    assert capfd.readouterr() == ("", "")  # the library keeps quiet: the error says it all
+
+
+def test_one_session_serves_many_threads(regression) -> None:
+    session = opened(regression())
+    assert session.thread_safe
+    assert session.clone() is session
+    wrong = []
+
+    def work(seed: int) -> None:
+        x = np.full((3, 13), seed, np.float32)
+        for _ in range(50):
+            (price,) = session.run({"x": x}, ["price"])
+            if not np.allclose(price, 13 * seed + 0.5):
+                wrong.append(seed)
+
+    threads = [Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_inputs_are_not_written_to(regression) -> None:
+    x = np.ones((1, 13), np.float32)
+    x.setflags(write=False)
+    opened(regression()).run({"x": x}, ["price"])
+    assert (x == 1).all()
+
+
+def test_an_output_that_is_no_tensor_is_left_out_with_a_note(tmp_path) -> None:
+    file = save(
+        tmp_path / "m.onnx",
+        [
+            helper.make_node("SequenceConstruct", ["x"], ["seq"]),
+            helper.make_node("Identity", ["x"], ["y"]),
+        ],
+        [value("x", TensorProto.FLOAT, ["n"])],
+        [
+            helper.make_tensor_sequence_value_info("seq", TensorProto.FLOAT, None),
+            value("y", TensorProto.FLOAT, ["n"]),
+        ],
+    )
+    session = opened(file)
+    assert [spec.name for spec in session.outputs] == ["y"]
+    assert any("'seq'" in note and "no tensor" in note for note in session.notes)
+
+
+def test_an_input_that_is_no_tensor_cannot_be_served(tmp_path) -> None:
+    file = save(
+        tmp_path / "m.onnx",
+        [helper.make_node("SequenceLength", ["seq"], ["n"])],
+        [helper.make_tensor_sequence_value_info("seq", TensorProto.FLOAT, None)],
+        [value("n", TensorProto.INT64, [])],
+    )
+    with pytest.raises(ModelError, match=r"'seq' is seq\(tensor\(float\)\)"):
+        opened(file)
+
+
+def test_an_element_type_without_numpy_dtype_cannot_be_served(tmp_path) -> None:
+    file = save(
+        tmp_path / "m.onnx",
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [value("x", TensorProto.BFLOAT16, ["n"])],
+        [value("y", TensorProto.BFLOAT16, ["n"])],
+    )
+    with pytest.raises(ModelError, match="bfloat16"):
+        opened(file)
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        ({"use_mkldnn": True}, "use_mkldnn"),
+        ({"mkldnn_cache_capacity": 10}, "mkldnn_cache_capacity"),
+        ({"mkldnn_op_list": ("conv2d",)}, "mkldnn_op_list"),
+        ({"mkldnn_bf16_op_list": ("conv2d",)}, "mkldnn_bf16_op_list"),
+        ({"min_subgraph_size": 5}, "min_subgraph_size"),
+    ],
+)
+def test_a_key_for_speed_elsewhere_is_noted(regression, options, key: str) -> None:
+    notes = opened(regression(), **options).notes
+    assert notes == (f"local_service_conf.{key} has no effect with ONNX Runtime",)
+
+
+def test_defaults_are_noted_nowhere(regression) -> None:
+    assert opened(regression(), ir_optim=True, mem_optim=False, thread_num=1).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"precision": "fp16"}, r"precision: fp16 is not available"),
+        ({"precision": "int8"}, r"precision: int8"),
+        ({"precision": "bf16"}, r"precision: bf16"),
+        ({"precision": "fp23"}, r"precision: fp23"),
+        ({"use_calib": True}, r"use_calib"),
+        ({"device_type": 1}, r"devices: device_type 1 needs the id of a card"),
+        ({"device_type": 2, "devices": ("0",)}, r"device_type: 2 \(GPU with TensorRT\)"),
+        ({"device_type": 3}, r"device_type: 3 \(ARM CPU\)"),
+        ({"device_type": 5}, r"device_type: 5 \(Ascend 310\)"),
+        ({"device_type": 9}, r"device_type: 9 is unknown"),
+        ({"devices": ("0",)}, r"devices: card 0 was asked for.*has no CUDAExecutionProvider"),
+        ({"device_type": 1, "devices": ("gpu",)}, r"devices: 'gpu' is not the id of a card"),
+        ({"thread_num": 0}, r"thread_num: 0 is below 1"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_an_error_that_names_the_key(
+    regression, monkeypatch: pytest.MonkeyPatch, options, text: str
+) -> None:
+    library = port._library()
+    monkeypatch.setattr(library, "get_available_providers", lambda: [CPU])
+    with pytest.raises(ModelError, match=r"local_service_conf\." + text):
+        opened(regression(), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "providers"),
+    [
+        ({}, [(CPU, {})]),
+        ({"precision": "FP32"}, [(CPU, {})]),
+        ({"device_type": 0, "devices": ("0",)}, [(CPU, {})]),
+        ({"devices": ("1", "2")}, [(CUDA, {"device_id": 1}), (CPU, {})]),
+        ({"device_type": 1, "devices": ("0",)}, [(CUDA, {"device_id": 0}), (CPU, {})]),
+    ],
+)
+def test_devices_decide_the_provider(options, providers) -> None:
+    assert providers_for(ModelOptions(path="m", **options), [CUDA, CPU]) == providers
+
+
+def test_a_card_that_does_not_start_is_an_error_and_not_a_silent_cpu(
+    regression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = port._library()
+    if CUDA in library.get_available_providers():
+        pytest.skip("this ONNX Runtime has a card")
+    monkeypatch.setattr(library, "get_available_providers", lambda: [CUDA, CPU])
+    with pytest.raises(ModelError):
+        with pytest.warns(UserWarning, match="CUDAExecutionProvider"):
+            opened(regression(), devices=("0",))
+
+
+def test_options_reach_the_library(regression, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = port._library()
+    seen = []
+    real = library.InferenceSession
+    monkeypatch.setattr(
+        library, "InferenceSession", lambda *a, **k: (seen.append(a[1]), real(*a, **k))[1]
+    )
+    opened(regression(), thread_num=3, mem_optim=False)
+    (options,) = seen
+    assert options.intra_op_num_threads == 3
+    assert options.inter_op_num_threads == 1
+    assert not options.enable_mem_pattern
+    assert not options.enable_mem_reuse
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+    assert options.graph_optimization_level == library.GraphOptimizationLevel.ORT_ENABLE_ALL
+
+
+def test_only_onnx_files_are_ours(tmp_path) -> None:
+    (tmp_path / "x.pdmodel").touch()
+    assert not OnnxRuntime().can_open(tmp_path)
+    assert not OnnxRuntime().can_open(tmp_path / "x.pdmodel")
+    assert OnnxRuntime().can_open(tmp_path / "x.onnx")

@@ -1,0 +1,139 @@
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import ModelError
+from penstock.runtimes import prototxt
+from penstock.runtimes.prototxt import Variable, parse_model_conf
+
+HOUSING = """\
+feed_var {
+  name: "x"
+  alias_name: "features"
+  is_lod_tensor: false
+  feed_type: 1
+  shape: 13
+}
+fetch_var {
+  name: "fc_0.tmp_1"
+  alias_name: "price"
+  is_lod_tensor: false
+  fetch_type: 1
+  shape: 1
+}
+"""
+
+
+def test_a_published_file_is_read() -> None:
+    conf = parse_model_conf(HOUSING)
+    assert conf.feeds == (Variable(name="x", alias="features", type_number=1, shape=(13,)),)
+    assert conf.fetches == (Variable(name="fc_0.tmp_1", alias="price", type_number=1, shape=(1,)),)
+
+
+def test_an_empty_file_names_nothing() -> None:
+    conf = parse_model_conf("# nothing\n")
+    assert (conf.feeds, conf.fetches) == ((), ())
+
+
+def test_defaults_are_those_of_the_message() -> None:
+    (one,) = parse_model_conf('feed_var { name: "x" }').feeds
+    assert one == Variable(name="x", alias="x", is_lod=False, type_number=0, shape=())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "feed_var { name: 'w' is_lod_tensor: true shape: -1 shape: 3 }",
+        "feed_var: { name: 'w', is_lod_tensor: true, shape: [-1, 3] };",
+        "feed_var <name:'w'is_lod_tensor:t shape:-1;shape:3>",
+        'feed_var{name:""\n"w"is_lod_tensor:1#x\nshape:[-1]shape:0x3}',
+        r"feed_var { name: '\x77' is_lod_tensor: True shape: -01 shape: 03 }",
+        "feed_var { name: 'w' alias_name: '' is_lod_tensor: true shape: [] shape: [-1, 3] }",
+    ],
+)
+def test_every_spelling_of_the_text_format_reads_alike(text: str) -> None:
+    (one,) = parse_model_conf(text).feeds
+    assert one == Variable(name="w", alias="w", is_lod=True, shape=(-1, 3))
+
+
+def test_names_outside_ascii_survive_the_octal_escapes_of_protobuf() -> None:
+    (one,) = parse_model_conf(r'feed_var { name: "\344\273\267\346\240\274\n\"" }').feeds
+    assert one.name == '价格\n"'
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype"),
+    [(0, np.int64), (1, np.float32), (5, np.float16), (7, np.uint8), (20, object)],
+)
+def test_type_numbers_are_dtypes(number: int, dtype) -> None:
+    (one,) = parse_model_conf(f'fetch_var {{ name: "y" fetch_type: {number} }}').fetches
+    assert one.dtype == np.dtype(dtype)
+
+
+def test_a_type_that_numpy_lacks_or_that_was_unknown_has_no_dtype() -> None:
+    conf = parse_model_conf('feed_var{name:"a" feed_type: 6} feed_var{name:"b" feed_type: -1}')
+    assert [one.dtype for one in conf.feeds] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("feed_var {\n nmae: 'x' }", "line 2: unknown field 'nmae', expected one of name"),
+        ("\nfeed_vars { }", "line 2: unknown field 'feed_vars'"),
+        ("feed_var { fetch_type: 1 }", "unknown field 'fetch_type'"),
+        ("feed_var {\n name: 'x'\n", "line 3: expected a field or '}', found 'end of the file'"),
+        ("feed_var", "expected '{', found 'end of the file'"),
+        ("feed_var [", r"expected '\{', found '\['"),
+        ("feed_var { name 'x' }", "expected ':' after name"),
+        ("feed_var { name: x }", "expected a quoted text for name, found 'x'"),
+        ("feed_var { name: 'x\n' }", "line 1: cannot read"),
+        ("feed_var { name: 'x' name: 'y' }", "name is given twice"),
+        ("feed_var { alias_name: 'x' }", "a variable without a name"),
+        (r"feed_var { name: '\q' }", r"unknown escape '\\\\q'"),
+        (r"feed_var { name: '\é' }", "unknown escape"),
+        (r"feed_var { name: '\377' }", "name is not UTF-8"),
+        (r"feed_var { name: '\777' }", "unknown escape"),
+        ("feed_var { name: 'x' is_lod_tensor: yes }", "expected true or false, found 'yes'"),
+        ("feed_var { name: 'x' feed_type: 12 }", "feed_type 12 is unknown"),
+        ("feed_var { name: 'x' shape: 1.5 }", "cannot read '1.5"),
+        ("feed_var { name: 'x' shape: 09 }", "'09' is no number"),
+        ("feed_var { name: 'x' shape: 4294967296 }", "does not fit 32 bits"),
+        ("feed_var { name: 'x' shape: [1 2] }", "expected ']', found '2'"),
+        ("feed_var { name: 'x' shape: [1,] }", "expected a number for shape"),
+        (f"feed_var {{ name: 'x' shape: {[1] * 17} }}", "more than 16 dimensions"),
+        ("feed_var { name: 'x' } }", "expected feed_var or fetch_var, found '}'"),
+        ("feed_var { name: 'x' } \x00", "cannot read"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(text: str, complaint: str) -> None:
+    with pytest.raises(ModelError, match=complaint) as caught:
+        parse_model_conf(text, "serving_server_conf.prototxt")
+    assert str(caught.value).startswith("serving_server_conf.prototxt, line ")
+
+
+def test_input_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelError, match="at most"):
+        parse_model_conf("#" * (prototxt.MAX_TEXT + 1))
+    monkeypatch.setattr(prototxt, "MAX_VARIABLES", 2)
+    with pytest.raises(ModelError, match="more than 2 of feed_var"):
+        parse_model_conf("feed_var{name:'x'}" * 3)
+
+
+def test_an_endless_number_is_refused_quickly() -> None:
+    with pytest.raises(ModelError, match=r"is no number|does not fit"):
+        parse_model_conf(f"feed_var {{ name: 'x' shape: {'9' * 10_000} }}")
+
+
+@given(st.text(alphabet="feed_varname:'\"{}<>[],;#\\ \n0123-x", max_size=80))
+def test_no_text_ends_in_anything_but_a_configuration_or_a_model_error(text: str) -> None:
+    with suppress(ModelError):
+        parse_model_conf(text)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30))
+def test_any_name_written_with_octal_escapes_is_read_back(name: str) -> None:
+    written = "".join(f"\\{byte:03o}" for byte in name.encode())
+    assert parse_model_conf(f'feed_var {{ name: "{written}" }}').feeds[0].name == name
