@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test check fmt test-real test-faults examples bench peers proto lock clean
+.PHONY: help setup demo test check fmt test-real test-faults examples bench proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -18,6 +18,9 @@ $(READY): requirements/dev.txt requirements/judge.txt pyproject.toml
 	@touch $@
 
 setup: $(READY) ## make the virtual environment with the pinned packages
+
+demo: $(READY) ## recognise text on real pictures over HTTP and gRPC, and show the result
+	$(BIN)/python examples/ocr/demo.py
 
 test: $(READY) ## pure and engine tests (under a minute)
 	$(BIN)/python -m pytest -m "not real and not faults"
@@ -34,6 +37,12 @@ check: $(READY) ## format, lint, types, floors, spelling, documents (under a min
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_docs.py
+
+examples: $(READY) ## every example as a process, asked by its own clients
+	$(BIN)/python -m pytest -m "real or not real" tests/examples
+
+bench: $(READY) ## ratios against bare servers and runtimes, measured in the same run
+	$(BIN)/python -m benchmarks
 
 fmt: $(READY) ## format and sort imports
 	$(BIN)/ruff check --fix-only --quiet .

@@ -8,6 +8,7 @@
     │   └── HookError           an op's hook cannot be called
     ├── RequestError            one request ends with it; nothing else is disturbed
     │   ├── Undecodable         caller: the bytes are not the message
+    │   │   └── UnknownEncoding caller: compressed in a way we do not speak
     │   ├── TooLarge            caller: the message is over the limit
     │   ├── UnknownService      caller: another service's name
     │   ├── PackageError        caller: decodable, but pairs or tensors are wrong
@@ -108,6 +109,12 @@ class Undecodable(RequestError):
 
     code = "undecodable"
     blame = Blame.CALLER
+
+
+class UnknownEncoding(Undecodable):
+    """The body is compressed in a way that we do not speak, or in several ways at once."""
+
+    code = "unknown_encoding"
 
 
 class TooLarge(RequestError):

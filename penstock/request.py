@@ -152,13 +152,13 @@ class Batch:
     """
 
     __slots__ = (
-        "settled",
         "attempt",
         "closed",
         "ran",
         "reason",
         "rows",
         "samples",
+        "settled",
         "started",
         "worker",
     )

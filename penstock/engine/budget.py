@@ -57,6 +57,32 @@ class ByteBudget:
         assert self.used >= 0, "more bytes were given back than taken"
 
 
+class Reservation:
+    """What one exchange has taken from a budget; gives all of it back at the end of a ``with``."""
+
+    __slots__ = ("_budget", "taken")
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self.taken = 0
+
+    def __enter__(self) -> Reservation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._budget.release(self.taken)
+
+    def take(self, count: int) -> None:
+        """Reserve more; raises ServiceBusy when it does not fit."""
+        self._budget.reserve(count)
+        self.taken += count
+
+    def add(self, count: int) -> None:
+        """Count bytes that exist already."""
+        self._budget.add(count)
+        self.taken += count
+
+
 def default_budget() -> int:
     """The lesser of 2 GiB and a quarter of the memory this process may use."""
     return min(DEFAULT_MOST, memory_limit() // 4)

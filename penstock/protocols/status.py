@@ -79,6 +79,9 @@ STATUS: dict[type[RequestError], Status] = {
     errors.Undecodable: Status(
         _Code.RPC_PACKAGE_ERROR, 400, GrpcCode.INVALID_ARGUMENT, transport=True
     ),
+    errors.UnknownEncoding: Status(
+        _Code.RPC_PACKAGE_ERROR, 415, GrpcCode.UNIMPLEMENTED, transport=True
+    ),
     errors.TooLarge: Status(
         _Code.RPC_PACKAGE_ERROR, 413, GrpcCode.RESOURCE_EXHAUSTED, transport=True
     ),

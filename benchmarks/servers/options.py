@@ -1,0 +1,57 @@
+"""The options every server script has; reading them pins the process to its core."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Where to listen and what to serve."""
+
+    http_port: int
+    grpc_port: int
+    executor: str
+    batch_size: int
+    models: list[Path]
+
+    def config(self, ops: dict[str, dict[str, Any]]) -> dict[str, Any]:
+        """Penstock's configuration: these options, defaults for the rest.
+
+        ``ops`` gives each op's own entry, to which the executor and the batch size are added.
+        """
+        common = {"executor": self.executor, "batch_size": self.batch_size}
+        return {
+            "http_port": self.http_port,
+            "rpc_port": self.grpc_port,
+            "op": {name: {**common, **own} for name, own in ops.items()},
+        }
+
+    def model(self, number: int = 0) -> dict[str, Any]:
+        """The entry of an op that runs the ``number``-th model on one CPU thread."""
+        path = str(self.models[number])
+        return {"local_service_conf": {"model_config": path, "thread_num": 1}}
+
+
+def server_options() -> ServerOptions:
+    """Parse the command line, then pin this process and all its threads to come to ``--core``."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--core", type=int, required=True)
+    parser.add_argument("--http-port", type=int, required=True)
+    parser.add_argument("--grpc-port", type=int, required=True)
+    parser.add_argument("--executor", choices=["thread", "inline", "process"], default="thread")
+    parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--model", type=Path, action="append", default=[], help="model folder")
+    arguments = parser.parse_args()
+    os.sched_setaffinity(0, {arguments.core})
+    return ServerOptions(
+        http_port=arguments.http_port,
+        grpc_port=arguments.grpc_port,
+        executor=arguments.executor,
+        batch_size=arguments.batch_size,
+        models=arguments.model,
+    )

@@ -1,0 +1,61 @@
+"""What ``host:port`` means. Pure: nothing is resolved here.
+
+Source: ``docs/compatibility.md`` (pipeline client). Host names are allowed, which the original
+refused.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass
+
+# Underscores are no legal host name, but container networks are full of them.
+_HOST_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252})")
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One address to call.
+
+    Attributes:
+        host: a name or a literal address; IPv6 without its brackets.
+        port: 1 to 65535.
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_endpoints(endpoints: object) -> tuple[Endpoint, ...]:
+    """Read a list of ``host:port`` texts.
+
+    Raises:
+        TypeError: not a list or tuple of texts.
+        ValueError: empty, or an entry is not ``host:port``; IPv6 is written ``[::1]:9993``.
+    """
+    if not isinstance(endpoints, list | tuple):
+        raise TypeError(f"endpoints must be a list of host:port, got {type(endpoints)}")
+    if not endpoints:
+        raise ValueError("endpoints must name at least one host:port")
+    return tuple(_parse(endpoint) for endpoint in endpoints)
+
+
+def _parse(text: object) -> Endpoint:
+    if not isinstance(text, str):
+        raise TypeError(f"an endpoint must be a text host:port, got {type(text)}")
+    host, _, port = text.rpartition(":")
+    if not _PORT.fullmatch(port) or not 1 <= int(port) <= 65535:
+        raise ValueError(f"an endpoint must be host:port, got {text!r}")
+    if host.startswith("[") and host.endswith("]"):
+        try:
+            host = ipaddress.IPv6Address(host[1:-1]).compressed
+        except ValueError as error:
+            raise ValueError(f"not an IPv6 address in the endpoint {text!r}") from error
+    elif not _HOST_NAME.fullmatch(host):
+        raise ValueError(f"an endpoint must be host:port, got {text!r}")
+    return Endpoint(host=host, port=int(port))

@@ -1,0 +1,49 @@
+"""What a client can meet that no server answered.
+
+    PenstockError
+    ├── NotConnected    the caller: no connection to use; call ``connect`` first
+    └── CallFailed      whoever its status names: the call itself failed
+
+A reply with an ``err_no`` is no failure of the call; ``raise_for_error`` turns it into the error
+that the server meant.
+"""
+
+from __future__ import annotations
+
+from penstock.errors import Blame, PenstockError
+from penstock.protocols.status import GrpcCode
+
+
+class NotConnected(PenstockError):
+    """The client has nothing to call through.
+
+    ``connect`` was not called, the client was closed, or it was connected in another process (a
+    fork) or on another event loop.
+    """
+
+    code = "not_connected"
+    blame = Blame.CALLER
+
+
+class CallFailed(PenstockError):
+    """The call ended without a reply.
+
+    Attributes:
+        status: the gRPC status of the failure.
+        retryable: whether the same call may succeed later, unchanged.
+        sent: False when certainly no server saw the request, so that a retry repeats nothing.
+    """
+
+    code = "call_failed"
+    blame = Blame.NOBODY
+
+    def __init__(
+        self, status: GrpcCode, text: str, *, retryable: bool = False, sent: bool = True
+    ) -> None:
+        super().__init__(status, text)  # its arguments, so that it survives pickling
+        self.status = status
+        self.retryable = retryable
+        self.sent = sent
+
+    def __str__(self) -> str:
+        return f"{self.status.name}: {self.args[1]}"

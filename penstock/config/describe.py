@@ -1,0 +1,136 @@
+"""The documentation and the JSON Schema of the configuration, made from its schema.
+
+``python -m penstock.config.describe`` writes ``docs/configuration.md`` to standard output,
+``python -m penstock.config.describe --json-schema`` the JSON Schema.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.config.schema import (
+    ENVIRONMENT,
+    DagConfig,
+    LocalServiceConfig,
+    OpConfig,
+    Section,
+    ServiceConfig,
+    TracerConfig,
+    entries_of,
+    keys_of,
+    section_of,
+)
+
+_TOLD = 1_000_000
+"""Upper bounds from here on only keep arithmetic sane; the tables leave them out."""
+
+_INTRODUCTION = """\
+# Configuration
+
+This page is made from the schema by `python -m penstock.config.describe`; a test keeps the two
+equal. `python -m penstock.config.describe --json-schema` writes the same as JSON Schema, for
+editors that complete and check YAML.
+
+A service is configured by one YAML file, usually `config.yml`, or by the same data as a dict.
+
+- **Precedence:** a flag, then the environment variable `PENSTOCK_<KEY>` (top-level keys only), then
+  what the constructor of an op was given, then YAML, then the default.
+- **Flags:** `-o key.inner=value` sets any key. Lists are written `-o op.uci.fetch_list=a,b`.
+- **Types are strict.** A boolean is no integer and a text is no number; an integer may stand for a
+  float. Numbers that are texts, such as card ids, need quotes.
+- **Unknown keys** are errors that name the nearest known key; `--lenient` makes them warnings. An
+  entry for an op that the graph does not contain is checked and otherwise ignored.
+- **A key left blank** is its default. Keys marked † may be left out, but not blank.
+- **Not yet available:** switching on such a key is an error, or a warning where the table says so.
+- YAML is read by the core schema of YAML 1.2 (`yes` and `on` are text). Keys given twice are
+  errors, and no tags but those of that schema are known.
+"""
+
+
+_SECTIONS: tuple[tuple[type[Section], str, str], ...] = (
+    (ServiceConfig, "Top of the file", "The service itself."),
+    (DagConfig, "`dag`", "What holds for the whole graph."),
+    (TracerConfig, "`dag.tracer`", "The periodic report."),
+    (OpConfig, "`op.<name>`", "One op. An op without an entry has every default and no model."),
+    (LocalServiceConfig, "`op.<name>.local_service_conf`", "The op's model, in this process."),
+)
+
+
+def _shape(schema: dict[str, Any]) -> str:
+    """Type and range of a key in a few words."""
+    if "const" in schema:
+        return json.dumps(schema["const"])
+    if "enum" in schema:
+        return " \\| ".join(f"`{each}`" for each in schema["enum"])
+    if "anyOf" in schema:
+        each = [_shape(one) for one in schema["anyOf"] if one.get("type") != "null"]
+        kind = {"integer": "integer, "}.get(schema.get("type", ""), "")
+        return kind + " or ".join(one.removeprefix(kind) for one in each)
+    words = {"array": "list of texts", "boolean": "true, false", "string": "text"}
+    kind = words.get(schema.get("type", ""), schema.get("type", "mapping"))
+    low, above, high = (schema.get(k) for k in ("minimum", "exclusiveMinimum", "maximum"))
+    if low is not None and high is not None and high < _TOLD:
+        return f"{kind}, {low} to {high}"
+    if low is not None:
+        return f"{kind} ≥ {low:g}"
+    return f"{kind} > {above:g}" if above is not None else kind
+
+
+def _default(value: Any) -> str:
+    return "–" if value is None else f"`{json.dumps(value)}`"
+
+
+def _table(section: type[Section], environment: bool = False) -> str:
+    properties = section.model_json_schema(by_alias=True)["properties"]
+    variables = {key: variable for variable, key in ENVIRONMENT.items()} if environment else {}
+    head = [
+        "Key",
+        "Type and range",
+        "Default",
+        *(["Environment"] if environment else []),
+        "Meaning",
+    ]
+    rows = [head, ["---"] * len(head)]
+    for key, annotation in keys_of(section).items():
+        if section_of(annotation) is not None or entries_of(annotation) is not None:
+            continue
+        schema = properties[key]
+        row = [
+            f"`{key}`{' †' if key in section.never_blank else ''}",
+            _shape(schema),
+            _default(schema.get("default")),
+            *([f"`{variables[key]}`"] if environment else []),
+            schema["description"],
+        ]
+        rows.append(row)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def markdown() -> str:
+    """The text of ``docs/configuration.md``."""
+    parts = [_INTRODUCTION]
+    for section, title, sentence in _SECTIONS:
+        parts += [f"## {title}\n\n{sentence}\n", _table(section, section is ServiceConfig)]
+    return "\n".join(parts)
+
+
+def json_schema() -> str:
+    """The JSON Schema (2020-12) of ``config.yml``, as text."""
+    schema = ServiceConfig.model_json_schema(by_alias=True)
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write one of the two to standard output."""
+    if list(arguments) not in ([], ["--json-schema"]):
+        sys.stderr.write("usage: python -m penstock.config.describe [--json-schema]\n")
+        return 2
+    sys.stdout.write(json_schema() if arguments else markdown())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,150 @@
+"""What is wrong with a configuration, in sentences for the person who wrote it.
+
+A Problem belongs to a key path; where that path was written (file and line, variable, flag) is
+added by whoever reports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, TypeAlias
+
+from pydantic import ValidationError
+
+from penstock.config.schema import Section, ServiceConfig, entries_of, keys_of, section_of
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+"""Keys and list positions from the top of the file."""
+
+SHOWN = 60
+"""Longest piece of a value that a message repeats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing to correct.
+
+    Attributes:
+        path: the key; empty for the whole file.
+        text: what is wrong, starting in lower case.
+        line: the line, where the path alone would not find it.
+        involves: further keys without which this is no problem.
+    """
+
+    path: KeyPath
+    text: str
+    line: int | None = None
+    involves: tuple[KeyPath, ...] = ()
+
+
+def dotted(path: KeyPath) -> str:
+    """``op.uci.fetch_list[1]`` for ``("op", "uci", "fetch_list", 1)``."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{clipped(part)}"
+    return text.removeprefix(".")
+
+
+def clipped(text: str) -> str:
+    """The text on one line and not too long."""
+    line = text if text.isprintable() else ascii(text)[1:-1]
+    return line if len(line) <= SHOWN else line[:SHOWN] + "…"
+
+
+def shown(value: object) -> str:
+    """The value as the user may recognise it; large ones only by their kind."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and value.bit_length() > 64:
+        return "a huge number"
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, str):
+        return f"the text '{clipped(value)}'"
+    if value is None:
+        return "nothing"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return f"a {type(value).__name__}"
+
+
+def explain(error: ValidationError) -> list[Problem]:
+    """The schema's refusals, one Problem for each."""
+    return [
+        Problem(
+            path=tuple(each["loc"]),
+            text=_sentence(each["type"], each["input"], each.get("ctx", {})),
+        )
+        for each in error.errors(include_url=False)
+    ]
+
+
+_WANTED = {
+    "int_type": "must be an integer",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "string_too_short": "must not be empty",
+    "tuple_type": "must be a list, such as [a, b]",
+    "dict_type": "must be a mapping of keys to values",
+    "model_type": "must be a mapping of keys to values",
+}
+_LIMITS = {
+    "greater_than_equal": ("must be at least", "ge"),
+    "greater_than": ("must be more than", "gt"),
+    "less_than_equal": ("must be at most", "le"),
+}
+
+
+def _sentence(kind: str, value: object, context: Mapping[str, Any]) -> str:
+    if kind == "value_error":
+        wanted = str(context["error"])
+    elif kind == "literal_error":
+        wanted = f"must be {context['expected']}"
+    elif kind in _LIMITS:
+        words, name = _LIMITS[kind]
+        limit = context[name]
+        wanted = f"{words} {int(limit) if int(limit) == limit else limit}"
+    else:
+        wanted = _WANTED.get(kind, f"is not right ({kind})")
+    return f"{wanted}, got {shown(value)}{_hint(kind, value)}"
+
+
+def _hint(kind: str, value: object) -> str:
+    if kind == "string_type" and isinstance(value, bool | int | float):
+        return f': put it in quotes, "{shown(value)}"'
+    if kind in ("int_type", "float_type") and isinstance(value, str):
+        return ": write the number without quotes and without a unit"
+    if kind == "bool_type" and isinstance(value, str | int):
+        return ": yes, no, on, off, 0 and 1 are not booleans here"
+    return ""
+
+
+def nearest(section: type[Section], key: str) -> str:
+    """A hint at what an unknown key was meant to be; empty when nothing is near."""
+    homes = [where for name, where in _HOMES if name == key]
+    if homes:
+        return f"; {key} belongs under {' or '.join(homes)}"
+    near = get_close_matches(key, list(keys_of(section)), n=1) or get_close_matches(
+        key.lower().replace("-", "_"), list(keys_of(section)), n=1
+    )
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _homes(section: type[Section], where: str) -> Iterable[tuple[str, str]]:
+    for key, annotation in keys_of(section).items():
+        yield key, where or "the top of the file"
+        inner, entries = section_of(annotation), entries_of(annotation)
+        if inner is not None:
+            yield from _homes(inner, f"{where}.{key}".removeprefix("."))
+        elif entries is not None:
+            yield from _homes(entries, f"{key}.<name>")
+
+
+_HOMES: Sequence[tuple[str, str]] = tuple(_homes(ServiceConfig, ""))
+"""Every key and where it lives."""

@@ -1,0 +1,186 @@
+"""One op's options, from its constructor and its entry in YAML.
+
+The rule is the same for every parameter: a flag, else the constructor, else YAML, else the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from penstock.config.availability import unavailable_op
+from penstock.config.problems import dotted, explain
+from penstock.config.schema import OpConfig
+from penstock.errors import ConfigError
+from penstock.runtimes.runtime import ModelOptions
+
+ExecutorKind = Literal["inline", "thread", "process"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpArguments:
+    """What an op's constructor was given, as its author wrote it. None is not given.
+
+    ``retry`` 0 and empty lists are not given either. ``timeout`` and ``auto_batching_timeout`` are
+    milliseconds, and -1 is given: it overrules a time in YAML with none.
+
+    Source: ``docs/compatibility.md``, the constructor of Op.
+    """
+
+    server_endpoints: Sequence[str] | None = None
+    fetch_list: Sequence[str] | None = None
+    client_config: str | None = None
+    client_type: str | None = None
+    concurrency: int | None = None
+    timeout: int | None = None
+    retry: int | None = None
+    batch_size: int | None = None
+    auto_batching_timeout: float | None = None
+    local_service_handler: object | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpOptions:
+    """How one op runs.
+
+    Attributes:
+        name: the op's name.
+        concurrency: workers.
+        timeout: seconds one ``process`` call may take; None is no limit.
+        retry: attempts of ``process`` in all, 1 or more.
+        batch_size: most samples of a batch, 1 or more.
+        window: seconds the first sample waits for company; None is not at all, and always so when
+            ``batch_size`` is 1.
+        executor: where ``process`` runs.
+        isolate_errors: whether a failed batch is bisected.
+        fetch_list: outputs to fetch; None is all.
+        model: the op's model; None is no model.
+    """
+
+    name: str
+    concurrency: int = 1
+    timeout: float | None = None
+    retry: int = 1
+    batch_size: int = 1
+    window: float | None = None
+    executor: ExecutorKind = "thread"
+    isolate_errors: bool = True
+    fetch_list: tuple[str, ...] | None = None
+    model: ModelOptions | None = None
+
+
+def resolve_op(name: str, constructor: OpArguments, yaml: OpConfig | None) -> OpOptions:
+    """Join what the constructor and the op's entry in YAML say.
+
+    Args:
+        name: the op's name, for messages.
+        constructor: what the author gave.
+        yaml: the op's entry of a loaded configuration; None when it has none.
+
+    Raises:
+        ConfigError: the constructor was given something wrong or not yet available.
+    """
+    given = _given(constructor)
+    code = _checked(name, given, constructor.local_service_handler is not None)
+    entry = yaml if yaml is not None else OpConfig()
+
+    def source(key: str) -> OpConfig:
+        return code if key in given and key not in entry.forced else entry
+
+    batch_size = source("batch_size").batch_size
+    fetch_list = _fetch_list(code, entry)
+    return OpOptions(
+        name=name,
+        concurrency=source("concurrency").concurrency,
+        timeout=source("timeout").timeout,
+        retry=source("retry").retry,
+        batch_size=batch_size,
+        window=source("auto_batching_timeout").window if batch_size > 1 else None,
+        executor=entry.executor or "thread",
+        isolate_errors=entry.isolate_errors,
+        fetch_list=fetch_list,
+        model=_model(entry, fetch_list),
+    )
+
+
+def advice(worker_num: int | None, ops: Iterable[OpOptions]) -> list[str]:
+    """Warnings about resolved options that work, but probably not as meant."""
+    options = list(ops)
+    warnings = [
+        f"op.{each.name}: batch_size is {each.batch_size} without auto_batching_timeout:"
+        " a batch is what is waiting when a worker is free, and no request waits for company"
+        for each in options
+        if each.batch_size > 1 and each.window is None
+    ]
+    largest = max(options, key=lambda each: each.batch_size, default=None)
+    if worker_num is not None and largest is not None and worker_num < largest.batch_size:
+        warnings.append(
+            f"worker_num is {worker_num}, below the batch_size {largest.batch_size} of"
+            f" op.{largest.name}: its batches can never be full"
+        )
+    return warnings
+
+
+def _given(constructor: OpArguments) -> dict[str, Any]:
+    values = {
+        each.name: getattr(constructor, each.name)
+        for each in fields(constructor)
+        if each.name != "local_service_handler"
+    }
+    listed = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+    if type(listed["retry"]) is int and listed["retry"] == 0:
+        del listed["retry"]
+    return {key: value for key, value in listed.items() if value is not None and value != []}
+
+
+def _checked(name: str, given: dict[str, Any], with_handler: bool) -> OpConfig:
+    """The constructor's values, checked by the same schema as those in YAML."""
+    problems = []
+    if with_handler:
+        problems.append("local_service_handler: is not yet available: use local_service_conf")
+    try:
+        code = OpConfig.model_validate(given)
+    except ValidationError as error:
+        problems += [f"{dotted(each.path)}: {each.text}" for each in explain(error)]
+    else:
+        problems += [f"{dotted(each.path)}: {each.text}" for each in unavailable_op(code)]
+    if problems:
+        raise ConfigError([f"constructor of op {name}: {each}" for each in problems])
+    return code
+
+
+def _fetch_list(code: OpConfig, entry: OpConfig) -> tuple[str, ...] | None:
+    local = entry.local_service_conf
+    within = local.fetch_list if local.path is not None else None
+    if "local_service_conf.fetch_list" in entry.forced:
+        lists = (within, code.fetch_list, entry.fetch_list)
+    elif "fetch_list" in entry.forced:
+        lists = (entry.fetch_list, code.fetch_list, within)
+    else:
+        lists = (code.fetch_list, within, entry.fetch_list)
+    return next((each for each in lists if each), None)
+
+
+def _model(entry: OpConfig, fetch_list: tuple[str, ...] | None) -> ModelOptions | None:
+    local = entry.local_service_conf
+    if local.path is None:
+        return None
+    return ModelOptions(
+        path=local.path,
+        fetch_list=fetch_list,
+        thread_num=local.thread_num,
+        device_type=local.device_type,
+        devices=local.device_ids,
+        mem_optim=local.mem_optim,
+        ir_optim=local.ir_optim,
+        precision=local.precision,
+        use_calib=local.use_calib,
+        use_mkldnn=local.use_mkldnn,
+        mkldnn_cache_capacity=local.mkldnn_cache_capacity,
+        mkldnn_op_list=local.mkldnn_op_list or (),
+        mkldnn_bf16_op_list=local.mkldnn_bf16_op_list or (),
+        min_subgraph_size=local.min_subgraph_size,
+    )

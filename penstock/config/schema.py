@@ -1,0 +1,398 @@
+"""Every key of ``config.yml``: its type, range, default and one sentence of meaning, written once.
+
+The checks, ``docs/configuration.md`` and the JSON Schema all come from these models. They are
+strict: a boolean is no integer, a text is no number; an integer may stand for a float. Values that
+the original spells -1 or 0 for "off" become None here, and nowhere else. Times of ops are
+milliseconds in YAML (fields ending in ``_ms``) and seconds in the properties beside them.
+
+Source: ``docs/compatibility.md``.
+"""
+
+from __future__ import annotations
+
+import re
+from inspect import isclass
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_origin
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    WithJsonSchema,
+)
+
+MIB = 1 << 20
+MAX_INT32 = (1 << 31) - 1
+"""Upper bound of counts and milliseconds: what the original's 32-bit fields could hold."""
+MAX_SECONDS = 31_536_000.0
+"""Upper bound of every time in seconds: a year, a guess that no timer overflows on."""
+
+
+def _port(value: int) -> int:
+    if value != 0 and not 1024 <= value <= 65535:
+        raise ValueError("must be 0 (any free port) or between 1024 and 65535")
+    return value
+
+
+def _unless_positive_off(value: Any) -> Any:
+    return value if value is not None and value > 0 else None
+
+
+def _listed(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _device_ids(value: str) -> str:
+    if value.strip() and not all(
+        re.fullmatch(r"[0-9]+", part.strip()) for part in value.split(",")
+    ):
+        raise ValueError('must be card numbers in quotes, such as "0" or "0,1"; "" is no card')
+    return value
+
+
+def _url_segment(value: str) -> str:
+    if not value or "/" in value or not value.isprintable():
+        raise ValueError("must be text without '/' and control characters: it is part of the URL")
+    return value
+
+
+def _entry_point(value: str) -> str:
+    file, _, name = value.rpartition(":")
+    if not file.endswith(".py") or not name.isidentifier():
+        raise ValueError("must name a file and what it defines, such as service.py:OcrService")
+    return value
+
+
+_PORT_SCHEMA = {
+    "anyOf": [{"const": 0}, {"type": "integer", "minimum": 1024, "maximum": 65535}],
+    "type": "integer",
+}
+
+Port: TypeAlias = Annotated[int, AfterValidator(_port), WithJsonSchema(_PORT_SCHEMA)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INT32)]
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
+Pause: TypeAlias = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
+Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+Names: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
+OffInt: TypeAlias = Annotated[int | None, Field(le=MAX_INT32), AfterValidator(_unless_positive_off)]
+OffFloat: TypeAlias = Annotated[
+    float | None, Field(le=float(MAX_INT32)), AfterValidator(_unless_positive_off)
+]
+
+
+class Section(BaseModel):
+    """A mapping of ``config.yml``. ``never_blank``: keys that may be left out, but not empty."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+    never_blank: ClassVar[frozenset[str]] = frozenset()
+
+
+class TracerConfig(Section):
+    """``dag.tracer``: the periodic report."""
+
+    interval_s: OffInt = Field(
+        default=None,
+        description="Seconds between two reports of the tracer; below 1 is off."
+        " Not yet available: a value that switches it on is answered with a warning.",
+    )
+
+
+class DagConfig(Section):
+    """``dag``: what holds for the whole graph."""
+
+    retry: Count = Field(
+        default=1,
+        description="Attempts of the whole graph for one request, in all;"
+        " repeated only after a timeout, within the request's deadline.",
+    )
+    client_type: Literal["brpc", "grpc"] = Field(
+        default="brpc", description="Accepted for old files; no effect. What counts is an op's own."
+    )
+    use_profile: bool = Field(
+        default=False,
+        description="Write profile lines."
+        " Not yet available: switching it on is answered with a warning.",
+    )
+    channel_size: Annotated[
+        int | None, Field(ge=0, le=MAX_INT32), AfterValidator(_unless_positive_off)
+    ] = Field(
+        default=None, description="Most samples that wait for one op; 0 sets no limit of its own."
+    )
+    is_thread_op: bool = Field(
+        default=True,
+        description="Run ops in threads (true) or in processes (false)."
+        " Processes are not yet available.",
+    )
+    tracer: TracerConfig = Field(default=TracerConfig(), description="The periodic report.")
+    channel_recv_frist_arrive: bool = Field(
+        default=False,
+        description="An op with several inputs runs on the first that arrives"
+        " instead of waiting for all. The spelling is the original's.",
+    )
+    enable_prometheus: bool = Field(
+        default=False,
+        description="Serve metrics for Prometheus."
+        " Not yet available: switching it on is answered with a warning.",
+    )
+    prometheus_port: Port | None = Field(
+        default=None, description="Port of the metrics; without it they stay off."
+    )
+
+
+class LocalServiceConfig(Section):
+    """``op.<name>.local_service_conf``: the op's model, in this process."""
+
+    never_blank = frozenset({"model_config", "mkldnn_op_list", "mkldnn_bf16_op_list"})
+
+    path: Text | None = Field(
+        default=None,
+        alias="model_config",
+        description="Folder or file of the model, relative to the working directory."
+        " Without it the op has no model and its default `process` is skipped.",
+    )
+    client_type: Literal["local_predictor", "brpc", "grpc"] | None = Field(
+        default=None,
+        description="`local_predictor` runs the model in this process and is what holds without"
+        " the key. `brpc` and `grpc`, which start a model server, are not yet available.",
+    )
+    fetch_list: Names | None = Field(
+        default=None,
+        description="Outputs to fetch, by alias or real name; none or an empty list is all.",
+    )
+    workdir: str = Field(
+        default="", description="Folder of a started model server's files; no effect."
+    )
+    thread_num: Count = Field(
+        default=2, description="CPU threads that one run of the model may use."
+    )
+    device_type: Annotated[int, Field(ge=-1, le=6)] = Field(
+        default=-1,
+        description="-1 is decided by `devices`; 0 CPU; 1 GPU; 2 GPU with TensorRT;"
+        " 3 ARM CPU, 4 Kunlun XPU, 5 Ascend 310 and 6 Ascend 910 are not available.",
+    )
+    devices: Annotated[str, AfterValidator(_device_ids)] = Field(
+        default="", description='Card ids in quotes, such as "0" or "0,1"; "" is the CPU.'
+    )
+    mem_optim: bool = Field(default=True, description="Reuse the memory of intermediate values.")
+    ir_optim: bool = Field(default=False, description="Optimise the graph of the model.")
+    precision: Annotated[Literal["fp32", "fp16", "int8", "bf16"], BeforeValidator(_lower)] = Field(
+        default="fp32", description="Precision of the run, in any case of letters."
+    )
+    use_calib: bool = Field(
+        default=False, description="Calibrate for int8 while running (TensorRT)."
+    )
+    use_mkldnn: bool = Field(default=False, description="Use oneDNN kernels on the CPU.")
+    mkldnn_cache_capacity: Annotated[int, Field(ge=0, le=MAX_INT32)] = Field(
+        default=0, description="Shapes kept in the cache of oneDNN; 0 is the library's default."
+    )
+    mkldnn_op_list: Names | None = Field(
+        default=None, description="Kinds of operators that shall use oneDNN."
+    )
+    mkldnn_bf16_op_list: Names | None = Field(
+        default=None, description="Kinds of operators that shall use bf16, with `precision: bf16`."
+    )
+    min_subgraph_size: Count = Field(default=3, description="Smallest subgraph handed to TensorRT.")
+
+    @property
+    def device_ids(self) -> tuple[str, ...]:
+        """``devices`` cut at its commas."""
+        return tuple(part.strip() for part in self.devices.split(",") if part.strip())
+
+
+class OpConfig(Section):
+    """``op.<name>``: one op. An op without an entry has every default and no model."""
+
+    never_blank = frozenset({"server_endpoints", "client_config", "fetch_list"})
+
+    concurrency: Count = Field(default=1, description="Workers of this op.")
+    timeout_ms: OffInt = Field(
+        default=None,
+        alias="timeout",
+        description="Milliseconds one call of `process` may take; 0 or less is no limit.",
+    )
+    retry: Count = Field(
+        default=1, description="Attempts of `process` in all; repeated after a timeout."
+    )
+    batch_size: Count = Field(default=1, description="Most requests joined into one batch.")
+    auto_batching_timeout_ms: OffFloat = Field(
+        default=None,
+        alias="auto_batching_timeout",
+        description="Milliseconds the first request of a batch waits for company while a worker is"
+        " free; 0 or less is not at all: a batch is what is waiting already.",
+    )
+    client_type: Literal["brpc", "grpc", "local_predictor", "pipeline_grpc"] | None = Field(
+        default=None,
+        description="What `process` calls. `local_predictor` is the model of `local_service_conf`;"
+        " the others are remote and not yet available.",
+    )
+    server_endpoints: Names | None = Field(
+        default=None, description="`host:port` list of a remote model server. Not yet available."
+    )
+    client_config: Text | None = Field(
+        default=None, description="Client configuration of the remote model: a file or its folder."
+    )
+    fetch_list: Names | None = Field(
+        default=None,
+        description="Outputs to fetch; none or an empty list is all."
+        " That of `local_service_conf` comes first.",
+    )
+    use_encryption_model: bool = Field(
+        default=False, description="The remote server holds an encrypted model. Not available."
+    )
+    encryption_key: Text | None = Field(
+        default=None, description="File of the key for `use_encryption_model`."
+    )
+    executor: Literal["inline", "thread", "process"] | None = Field(
+        default=None,
+        description="Where `process` runs: on the event loop (for very short work), in threads, or"
+        " in processes (not yet available). Without the key `dag.is_thread_op` decides.",
+    )
+    isolate_errors: bool = Field(
+        default=True,
+        description="When `process` fails for a batch, run its halves again until only the"
+        " culprit has the error; false gives every sample of the batch the error.",
+    )
+    local_service_conf: LocalServiceConfig = Field(
+        default=LocalServiceConfig(), description="The model of this op."
+    )
+
+    _forced: frozenset[str] = PrivateAttr(frozenset())
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds one call of ``process`` may take."""
+        return None if self.timeout_ms is None else self.timeout_ms / 1000
+
+    @property
+    def window(self) -> float | None:
+        """Seconds the first sample of a batch waits for company."""
+        ms = self.auto_batching_timeout_ms
+        return None if ms is None else ms / 1000
+
+    @property
+    def forced(self) -> frozenset[str]:
+        """Keys, dotted below this op, that a flag set: they outrank even the op's constructor."""
+        return self._forced
+
+    def forcing(self, keys: frozenset[str]) -> OpConfig:
+        """The same entry, remembering that ``keys`` were set by flags."""
+        copy = self.model_copy()
+        copy._forced = keys
+        return copy
+
+
+class ServiceConfig(Section):
+    """The top of the file: the service itself."""
+
+    never_blank = frozenset({"rpc_port", "http_port", "grpc_gateway_port"})
+
+    rpc_port: Port | None = Field(
+        default=None,
+        description="gRPC port; 0 takes any free one."
+        " Without it: the next free port after `http_port`.",
+    )
+    http_port: Port | None = Field(
+        default=None, description="HTTP port; 0 takes any free one. Without it there is no HTTP."
+    )
+    host: Text = Field(
+        default="127.0.0.1",
+        description="Address to listen on. 0.0.0.0 lets other machines reach the service.",
+    )
+    service: Annotated[str, AfterValidator(_entry_point)] | None = Field(
+        default=None, description="What `penstock run config.yml` runs: `file.py:Class`."
+    )
+    name: Annotated[str, AfterValidator(_url_segment)] | None = Field(
+        default=None, description="Name of the service, the first part of its URLs."
+    )
+    worker_num: Count | None = Field(
+        default=None,
+        description="Most requests inside the graph at once; others wait."
+        " Without it only `max_requests` limits them.",
+    )
+    build_dag_each_worker: bool = Field(
+        default=False,
+        description="Run `worker_num` processes with a graph each, on one port. Not yet available.",
+    )
+    grpc_gateway_port: int | None = Field(
+        default=None, description="Accepted for old files; no effect."
+    )
+    deadline: Seconds = Field(
+        default=60.0,
+        description="Seconds within which a request is answered, if its caller sets no less.",
+    )
+    max_deadline: Seconds = Field(
+        default=600.0,
+        description="Most seconds that any request may be given; at least `deadline`.",
+    )
+    max_message_bytes: Annotated[int, Field(ge=1, le=MAX_INT32)] = Field(
+        default=64 * MIB,
+        description="Largest request or answer on either port, after decompression.",
+    )
+    max_inflight_bytes: Annotated[int, Field(ge=1, le=(1 << 63) - 1)] | None = Field(
+        default=None,
+        description="Most bytes held for all requests at once."
+        " Without it: 2 GiB or a quarter of the memory, whichever is less.",
+    )
+    max_requests: Count = Field(
+        default=1024,
+        description="Most requests admitted at once; further ones are refused as busy.",
+    )
+    max_connections: Count | None = Field(
+        default=None,
+        description="Most open connections."
+        " Without it: 1024 or the descriptor limit less 128, whichever is less.",
+    )
+    strict_status: bool = Field(
+        default=False,
+        description="On the Paddle routes, answer a busy service with HTTP 429 and gRPC"
+        " RESOURCE_EXHAUSTED instead of only `err_no`.",
+    )
+    drain_delay: Pause = Field(
+        default=0.0,
+        description="Seconds a stopping service still accepts requests while not ready.",
+    )
+    drain_timeout: Pause = Field(
+        default=30.0, description="Seconds a stopping service lets admitted requests finish."
+    )
+    header_timeout: Seconds = Field(
+        default=10.0, description="Seconds within which the headers of a request must arrive."
+    )
+    body_timeout: Seconds = Field(
+        default=30.0, description="Seconds within which the body of a request must arrive."
+    )
+    keep_alive: Seconds = Field(
+        default=5.0, description="Seconds an idle HTTP connection is kept open."
+    )
+    dag: DagConfig = Field(default=DagConfig(), description="The whole graph.")
+    op: dict[str, OpConfig] = Field(default={}, description="Op name: its entry.")
+
+
+def keys_of(section: type[Section]) -> dict[str, Any]:
+    """Key as written in YAML -> type annotation, in the order of the schema."""
+    return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
+
+
+def section_of(annotation: Any) -> type[Section] | None:
+    """The section that a key's value is, if it is one."""
+    return annotation if isclass(annotation) and issubclass(annotation, Section) else None
+
+
+def entries_of(annotation: Any) -> type[Section] | None:
+    """The section that each entry is, when a key's value maps names of the user's to sections."""
+    return section_of(get_args(annotation)[1]) if get_origin(annotation) is dict else None
+
+
+ENVIRONMENT: dict[str, str] = {
+    f"PENSTOCK_{key.upper()}": key
+    for key, annotation in keys_of(ServiceConfig).items()
+    if section_of(annotation) is None and entries_of(annotation) is None
+}
+"""Environment variable -> the top-level key it sets."""

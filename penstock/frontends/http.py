@@ -1,0 +1,249 @@
+"""HTTP routes: a request's parts in, a reply's parts out. Knows no server.
+
+    POST /{name}/{method}    the pipeline protocol
+    GET  /livez /readyz      probes
+
+Errors of the transport have the original gateway's JSON form; 404 and 405 are plain text, as there.
+Source: ``docs/compatibility.md`` (the HTTP gateway), RFC 9110.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+from urllib.parse import unquote_to_bytes
+
+from penstock.engine.budget import ByteBudget, Reservation
+from penstock.errors import RequestError, ServiceBusy, TooLarge, Undecodable
+from penstock.frontends.body import decompress
+from penstock.frontends.health import Health
+from penstock.frontends.pipeline import PipelineProtocol
+from penstock.protocols import paddle
+from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode, status_of
+
+Headers: TypeAlias = list[tuple[bytes, bytes]]
+Reader: TypeAlias = Callable[[], Awaitable[bytes | None]]
+"""Gives the body piece by piece; None at its end."""
+
+JSON: Final = (b"content-type", b"application/json")
+TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
+CLOSE: Final = (b"connection", b"close")
+
+_MOST_PATHS = 1024
+_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_GRPC_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
+_BAD_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpReply:
+    """A whole answer. ``content-length`` is added by the server."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What the routes enforce themselves; the rest is the server's."""
+
+    max_body: int = 64 << 20
+    body_timeout: float = 30.0
+    body_pace: int = 64 << 10  # bytes a second that the time for a body grows by
+
+
+class Refused(Exception):
+    """Ends the exchange with this reply; not an error of ours."""
+
+    def __init__(self, reply: HttpReply) -> None:
+        self.reply = reply
+        super().__init__(f"HTTP {reply.status}")
+
+
+class HttpRoutes:
+    """Every route of the HTTP port. Belongs to the engine's loop."""
+
+    def __init__(
+        self, protocol: PipelineProtocol, health: Health, budget: ByteBudget, limits: HttpLimits
+    ) -> None:
+        self._protocol = protocol
+        self._health = health
+        self._budget = budget
+        self._limits = limits
+        self._paths: dict[bytes, tuple[str, str] | None] = {}
+
+    async def respond(
+        self,
+        method: str,
+        path: bytes,
+        headers: Headers,
+        read: Reader,
+        *,
+        needs_host: bool = True,
+    ) -> HttpReply:
+        """Answer one request; every failure is a reply.
+
+        Args:
+            method: as sent.
+            path: raw, without the query.
+            headers: names in lower case.
+            read: gives the body.
+            needs_host: whether the version of HTTP demands exactly one Host.
+        """
+        try:
+            fields = self._fields(headers, needs_host)
+            route = self._paths[path] if path in self._paths else self._parse(path)
+            if route is None:
+                return self._plain(method, path)
+            if method != "POST":
+                return _text(405, "Method Not Allowed", (b"allow", b"POST"))
+            return await self._pipeline(*route, fields, read)
+        except Refused as refused:
+            return refused.reply
+
+    def _plain(self, method: str, path: bytes) -> HttpReply:
+        """Routes that are no pipeline calls."""
+        probe = {b"/livez": self._health.live, b"/readyz": self._health.ready}.get(path)
+        if probe is None:
+            return _text(404, "Not Found")
+        if method not in ("GET", "HEAD"):
+            return _text(405, "Method Not Allowed", (b"allow", b"GET, HEAD"))
+        good, why = probe()
+        return _text(200 if good else 503, why)
+
+    async def _pipeline(
+        self, name: str, method: str, fields: dict[bytes, bytes], read: Reader
+    ) -> HttpReply:
+        try:
+            timeout = _client_timeout(fields)
+            with Reservation(self._budget) as held:
+                body = await self._body(fields, read, held)
+                call = paddle.decode_json(body, name=name, method=method)
+                if call.tensors:
+                    held.take(len(body))  # the decoded tensors
+                reply = await self._protocol.answer(call, timeout)
+                return HttpReply(200, (JSON,), paddle.encode_json(reply))
+        except RequestError as error:
+            return self._failure(error)
+
+    async def _body(self, fields: dict[bytes, bytes], read: Reader, held: Reservation) -> bytes:
+        """The whole body in plain. What was announced is reserved before it is read."""
+        most = self._limits.max_body
+        announced = _length(fields, most)
+        held.take(announced)
+        body = await read() or b""
+        if len(body) != announced or not announced:
+            pieces = [body]
+            size = len(body)
+            while (piece := await read()) is not None:
+                pieces.append(piece)
+                size += len(piece)
+                if size > most:
+                    raise TooLarge(f"the body is over {most} bytes")
+                if size > held.taken:
+                    held.take(size - held.taken)
+            body = b"".join(pieces)
+        encoding = fields.get(b"content-encoding")
+        if encoding is not None:
+            body = decompress(encoding, body, most)
+            held.take(len(body))
+        return body
+
+    def _failure(self, error: RequestError) -> HttpReply:
+        """The reply for what ends the call itself."""
+        status = status_of(error)
+        if isinstance(error, ServiceBusy) and not self._protocol.options.strict_status:
+            data = paddle.encode_json(paddle.Reply(err_no=status.err_no.value, err_msg=str(error)))
+            return HttpReply(200, (JSON,), data)
+        extra: tuple[tuple[bytes, bytes], ...] = ()
+        if isinstance(error, ServiceBusy):
+            extra = ((b"retry-after", b"1"),)
+        elif isinstance(error, TooLarge):
+            extra = (CLOSE,)
+        return _gateway(status.http, status.grpc, str(error), *extra)
+
+    @staticmethod
+    def _fields(headers: Headers, needs_host: bool) -> dict[bytes, bytes]:
+        """The headers as a dict; refuses what must not stand twice, or not be missing."""
+        fields = dict(headers)
+        if needs_host and b"host" not in fields:
+            raise Refused(failure(400, "the header host is missing"))
+        if len(fields) != len(headers):
+            names = [name for name, _ in headers]
+            for name in (b"host", b"content-length", b"content-encoding", b"transfer-encoding"):
+                if names.count(name) > 1:
+                    status = 415 if name == b"content-encoding" else 400
+                    text = f"the header {name.decode()} stands more than once"
+                    raise Refused(_gateway(status, GrpcCode.INVALID_ARGUMENT, text, CLOSE))
+        return fields
+
+    def _parse(self, path: bytes) -> tuple[str, str] | None:
+        """``(name, method)`` of a two-segment path, split before decoding; None for others."""
+        route: tuple[str, str] | None = None
+        parts = path.split(b"/")
+        if len(parts) == 3 and not parts[0] and parts[1] and parts[2]:
+            name, method = _segment(parts[1]), _segment(parts[2])
+            route = None if name is None or method is None else (name, method)
+        if len(self._paths) < _MOST_PATHS:  # clients choose paths, so the memory is bounded
+            self._paths[path] = route
+        return route
+
+
+def _segment(raw: bytes) -> str | None:
+    """A path segment decoded once; None when it could be taken for more than a name."""
+    if re.search(rb"%(?![0-9A-Fa-f]{2})", raw):
+        raise Refused(_gateway(400, GrpcCode.INVALID_ARGUMENT, "bad percent escape in the path"))
+    try:
+        text = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        return None
+    return None if text in (".", "..") or _BAD_SEGMENT.search(text) else text
+
+
+def _length(fields: dict[bytes, bytes], most: int) -> int:
+    """The announced length, 0 when it is not announced; refuses too much before reading it."""
+    raw = fields.get(b"content-length")
+    if raw is None:
+        return 0
+    if not raw.isdigit():
+        raise Refused(
+            _gateway(400, GrpcCode.INVALID_ARGUMENT, "content-length is no number", CLOSE)
+        )
+    length = int(raw)
+    if length > most:
+        raise TooLarge(f"the body is over {most} bytes")
+    return length
+
+
+def _client_timeout(fields: dict[bytes, bytes]) -> float | None:
+    """Seconds from ``Grpc-Timeout`` or ``Penstock-Timeout``; None when neither is there."""
+    raw = fields.get(b"grpc-timeout")
+    if raw is not None:
+        match = _GRPC_TIMEOUT.fullmatch(raw)
+        if match is None:
+            raise Undecodable("malformed grpc-timeout")
+        return int(match[1]) * _UNITS[match[2]]
+    raw = fields.get(b"penstock-timeout")
+    if raw is None:
+        return None
+    if _SECONDS.fullmatch(raw) is None:
+        raise Undecodable("malformed penstock-timeout: give seconds, such as 1.5")
+    return float(raw)
+
+
+def _text(status: int, text: str, *headers: tuple[bytes, bytes]) -> HttpReply:
+    return HttpReply(status, (TEXT, *headers), text.encode() + b"\n")
+
+
+def _gateway(status: int, code: GrpcCode, text: str, *headers: tuple[bytes, bytes]) -> HttpReply:
+    return HttpReply(status, (JSON, *headers), paddle.gateway_error(code, text))
+
+
+def failure(status: int, text: str) -> HttpReply:
+    """A transport failure in the gateway's form; the connection closes."""
+    code = GRPC_OF_HTTP.get(status, GrpcCode.UNKNOWN)
+    return _gateway(status, code, text, CLOSE)

@@ -1,0 +1,60 @@
+"""Ports are bound first and listened on last: a taken port fails at once, before models load."""
+
+from __future__ import annotations
+
+import socket
+from ipaddress import ip_address
+
+from penstock.errors import StartupError
+
+
+def bind(host: str, port: int, what: str) -> socket.socket:
+    """A bound TCP socket that does not listen yet.
+
+    Args:
+        host: address or name.
+        port: 0 lets the system choose.
+        what: names the port in the error.
+
+    Raises:
+        StartupError: the address is taken or not ours.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise StartupError(f"host {host!r} is no address: {error.strerror}") from error
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        # So that a restart does not wait for old connections to be forgotten.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise StartupError(
+            f"{what} {port} on {host} cannot be bound: {error.strerror}; "
+            f"is another service running there?"
+        ) from error
+    return listener
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether the port could be bound just now."""
+    try:
+        bind(host, port, "port").close()
+    except StartupError:
+        return False
+    return True
+
+
+def port_of(listener: socket.socket) -> int:
+    """The number of a bound socket's port."""
+    return int(listener.getsockname()[1])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

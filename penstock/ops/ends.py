@@ -1,0 +1,206 @@
+"""RequestOp and ResponseOp: the two ends of a graph, where wire messages meet dicts.
+
+Users override ``unpack_request_package`` and ``pack_response_package``; everybody else gets the
+defaults, which read and write the wire's own light records without building messages. Source:
+``docs/compatibility.md`` (request and response ops).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from penstock.errors import GraphError, HookFailed, PackageError, RequestError, WrongType
+from penstock.ops.channel_data import ChannelData
+from penstock.ops.hooks import bind, overrides
+from penstock.ops.op import Op
+from penstock.ops.product import CustomException, declared_error, product_error
+from penstock.protocols import paddle, pb, tensors
+from penstock.protocols.status import err_no_of
+from penstock.request import REQUEST_OP_NAME, Feed, Outcome
+
+Unpacked: TypeAlias = tuple[Feed, int, RequestError | None]
+
+
+class RequestOp(Op):
+    """The graph's root: makes the first dict from a request.
+
+    ``unpack_request_package`` may run for several requests at once, in several threads.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(name=REQUEST_OP_NAME)
+
+    def unpack_request_package(self, request: Any) -> Any:
+        """Make the request's dict.
+
+        Args:
+            request: the ``Request`` message (or a record with the same fields).
+
+        Returns:
+            the dict, or the tuple ``(dict, log_id, prod_errcode, prod_errinfo)``.
+
+        Raises:
+            PackageError: the pairs or tensors are wrong.
+            ValueError: ``request`` is None.
+        """
+        if request is None:
+            raise ValueError("request is None")
+        feed, _ = paddle.unpack(request)
+        return feed, request.logid, None, ""
+
+    def proto_tensor_2_numpy(self, tensor: pb.Tensor) -> tuple[Any, np.ndarray[Any, Any] | None]:
+        """A wire tensor's value and its lod, or None.
+
+        Raises:
+            PackageError: its parts contradict each other.
+        """
+        return tensors.decode(tensor)
+
+
+class ResponseOp(Op):
+    """The graph's end: makes a reply from the last op's dict.
+
+    Args:
+        input_ops: exactly one op.
+
+    ``pack_response_package`` may run for several requests at once, in several threads.
+    """
+
+    def __init__(self, input_ops: Op | Sequence[Op]) -> None:
+        super().__init__(name=REQUEST_OP_NAME, input_ops=input_ops)
+        if len(self.get_input_ops()) != 1:
+            raise GraphError(
+                f"the ResponseOp has {len(self.get_input_ops())} inputs, but takes exactly one: "
+                f"put an op before it that combines them"
+            )
+        self.is_tensor_format = False
+
+    def set_pack_format(self, isTensor: bool = False) -> None:
+        """Whether replies carry typed tensors instead of text pairs."""
+        self.is_tensor_format = isTensor
+
+    def pack_response_package(self, channeldata: ChannelData) -> Any:
+        """Make the reply message from a value or an error."""
+        if channeldata.error_code:
+            product = channeldata.prod_error_code
+            if product is not None:
+                return pb.Response(err_no=product, err_msg=channeldata.prod_error_info)
+            return pb.Response(err_no=channeldata.error_code, err_msg=channeldata.error_info)
+        reply = paddle.pack(
+            channeldata.parse(), typed=self.is_tensor_format, keep_text=not self.is_tensor_format
+        )
+        return pb.Response(
+            err_no=reply.err_no,
+            err_msg=reply.err_msg,
+            key=reply.key,
+            value=reply.value,
+            tensors=reply.tensors,
+        )
+
+
+class Ends:
+    """Both ends of one service, with the user's hooks bound and the defaults short-cut.
+
+    ``blocking_unpack`` and ``blocking_pack`` say that user code runs there, which may take its time
+    and must not run on the loop.
+    """
+
+    __slots__ = ("_pack", "_request_op", "_response_op", "_unpack")
+
+    def __init__(self, request_op: RequestOp, response_op: ResponseOp) -> None:
+        self._request_op = request_op
+        self._response_op = response_op
+        self._unpack = (
+            bind(request_op, "unpack_request_package")
+            if overrides(request_op, "unpack_request_package", RequestOp)
+            else None
+        )
+        self._pack = (
+            bind(response_op, "pack_response_package")
+            if overrides(response_op, "pack_response_package", ResponseOp)
+            else None
+        )
+
+    @property
+    def blocking_unpack(self) -> bool:
+        """Whether ``unpack`` runs user code."""
+        return self._unpack is not None
+
+    @property
+    def blocking_pack(self) -> bool:
+        """Whether ``pack`` runs user code."""
+        return self._pack is not None
+
+    def unpack(self, call: paddle.Call) -> Unpacked:
+        """The request's dict, its log id, and the error that ends it at once, if any.
+
+        Raises nothing: whatever goes wrong is the third value.
+        """
+        if self._unpack is None:
+            try:
+                feed, _ = paddle.unpack(call)
+            except PackageError as error:
+                return {}, call.logid, _rpc_package_error(error)
+            return feed, call.logid, None
+        try:
+            given = self._unpack(call.message())
+        except CustomException as error:
+            return {}, call.logid, declared_error(error, str(error))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
+            return {}, call.logid, _rpc_package_error(error)
+        log_id, failure = call.logid, None
+        if isinstance(given, tuple) and len(given) == 4:
+            given, log_id, number, text = given
+            if number is not None:
+                failure = product_error(number, text)
+        if failure is None and not isinstance(given, dict):
+            failure = _rpc_package_error(
+                TypeError(f"unpack_request_package must give a dict, got {type(given).__name__}")
+            )
+        return (given if isinstance(given, dict) else {}), int(log_id), failure
+
+    def pack(
+        self, outcome: Outcome, data_id: int, log_id: int, typed: bool
+    ) -> paddle.Reply | pb.Response:
+        """The reply to a request.
+
+        Args:
+            outcome: the graph's answer.
+            data_id: the request's id.
+            log_id: the caller's trace id.
+            typed: whether the request carried tensors, so that the reply carries them too.
+        """
+        if self._pack is None:
+            error = outcome.error
+            if error is not None:
+                return error_reply(error)
+            only_tensors = self._response_op.is_tensor_format
+            try:
+                return paddle.pack(
+                    outcome.value or {}, typed=typed or only_tensors, keep_text=not only_tensors
+                )
+            except (RequestError, ValueError, TypeError) as failure:
+                return error_reply(_rpc_package_error(failure))
+        try:
+            reply = self._pack(ChannelData(outcome, data_id, log_id))
+        except (Exception, SystemExit) as failure:  # noqa: BLE001 - user code may raise anything
+            return error_reply(_rpc_package_error(failure))
+        if not isinstance(reply, pb.Response):
+            return error_reply(
+                WrongType(f"pack_response_package must give a Response, got {type(reply).__name__}")
+            )
+        return reply
+
+
+def error_reply(error: RequestError) -> paddle.Reply:
+    """A reply that carries nothing but the error's number and text."""
+    return paddle.Reply(err_no=err_no_of(error), err_msg=str(error))
+
+
+def _rpc_package_error(error: BaseException) -> RequestError:
+    if isinstance(error, RequestError) and not isinstance(error, PackageError | HookFailed):
+        return error
+    return PackageError(f"rpc package error: {error}")

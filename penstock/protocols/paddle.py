@@ -1,0 +1,141 @@
+"""The Paddle pipeline protocol: what goes over its HTTP and gRPC doors, and what ops make of it.
+
+Bytes become a ``Call``, a ``Call`` becomes a feed dict; an op's result becomes a ``Reply``, and a
+``Reply`` becomes bytes. Nothing here knows servers, and nothing a caller sends is ever evaluated.
+Source: ``docs/compatibility.md``.
+
+Pure; safe from any thread.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock.errors import InputMismatch, PackageError
+from penstock.protocols import tensors
+from penstock.protocols.array_text import format_value
+from penstock.protocols.paddle_json import decode_json, encode_json, gateway_error
+from penstock.protocols.paddle_message import decode_message, encode_message
+from penstock.protocols.paddle_records import Call, Reply
+from penstock.protocols.pb import Request, Tensor
+from penstock.protocols.status import CustomExceptionCode
+from penstock.request import Feed
+from penstock.tensor import LOD_SUFFIX
+
+__all__ = [
+    "PROFILE_KEY",
+    "Call",
+    "Reply",
+    "decode_json",
+    "decode_message",
+    "encode_json",
+    "encode_message",
+    "gateway_error",
+    "pack",
+    "unpack",
+]
+
+PROFILE_KEY = "pipeline.profile"
+_MAX_NAME = 256
+
+
+def unpack(request: Call | Request) -> tuple[Feed, bool]:
+    """The feed that a request's pairs and tensors make, and whether it asked for a profile.
+
+    Texts stay texts. A tensor's lod stands beside it as ``<name>.lod``. Of two entries with one
+    name the last wins, and a tensor wins over a text.
+
+    Raises:
+        PackageError: fewer values than keys, or a tensor that contradicts itself.
+        InputMismatch: a tensor's name is empty or over 256 characters.
+    """
+    key, value = request.key, request.value
+    if len(value) < len(key):
+        raise PackageError(f"there are {len(key)} keys, but only {len(value)} values")
+    feed: Feed = dict(zip(key, value, strict=False))
+    for tensor in request.tensors:
+        name = tensor.name
+        if not 0 < len(name) <= _MAX_NAME:
+            raise InputMismatch(
+                f"a tensor's name has 1 to {_MAX_NAME} characters, got one of {len(name)}"
+            )
+        feed[name], lod = tensors.decode(tensor)
+        if lod is not None:
+            feed[name + LOD_SUFFIX] = lod
+    asked: Any = feed.pop(PROFILE_KEY, None)
+    return feed, isinstance(asked, str) and asked == "1"
+
+
+def pack(value: Feed, *, typed: bool, keep_text: bool) -> Reply:
+    """The reply that carries an op's result.
+
+    A result of arrays and of lists of texts is written as numpy's ``repr``. In any other, every
+    value must be a text; the first that is not makes the reply an error 7000 that keeps the pairs
+    before it.
+
+    Args:
+        value: names to values; read, never kept.
+        typed: send arrays as tensors, those that the wire can carry. Texts stay pairs.
+        keep_text: of arrays that went into tensors, send the text as well.
+
+    Raises:
+        PackageError: a name is not a text.
+    """
+    for name in value:
+        if not isinstance(name, str):
+            raise PackageError(f"the names of a result must be texts, got {type(name).__name__}")
+    sent = _tensors_of(value) if typed else {}
+    reply = Reply(tensors=list(sent.values()))
+    as_repr = _is_arrays(value)
+    for name, item in value.items():
+        if not keep_text and _is_sent(name, sent):
+            continue
+        if as_repr:
+            text = format_value(item)
+        elif isinstance(item, str):
+            text = item
+        else:
+            reply.err_no = CustomExceptionCode.TYPE_ERROR.value
+            reply.err_msg = f"@DAGExecutor fetch var type must be str({type(item)})."
+            reply.tensors = []
+            break
+        reply.key.append(name)
+        reply.value.append(text)
+    return reply
+
+
+def _is_arrays(value: Feed) -> bool:
+    for item in value.values():
+        if isinstance(item, np.ndarray):
+            continue
+        if not (isinstance(item, list) and item and isinstance(item[0], str)):
+            return False
+    return True
+
+
+def _tensors_of(value: Feed) -> dict[str, Tensor]:
+    """The tensors of a result by name; a lod goes with the array that it belongs to."""
+    sent: dict[str, Tensor] = {}
+    for name, item in value.items():
+        if not isinstance(item, np.ndarray) or _is_lod(name, value):
+            continue
+        lod = value.get(f"{name}{LOD_SUFFIX}")
+        try:
+            sent[name] = tensors.encode(name, item, lod=lod)
+        except TypeError:
+            continue  # complex numbers, texts in arrays: those have only the text form
+    return sent
+
+
+def _is_lod(name: str, value: Feed) -> bool:
+    base = name.removesuffix(LOD_SUFFIX)
+    return base != name and isinstance(value.get(base), np.ndarray)
+
+
+def _is_sent(name: str, sent: dict[str, Tensor]) -> bool:
+    if name in sent:
+        return True
+    base = name.removesuffix(LOD_SUFFIX)
+    return base != name and base in sent and bool(sent[base].lod)

@@ -1,0 +1,141 @@
+"""The pipeline's JSON: bodies to calls, replies to bodies.
+
+The form is that of the original's HTTP gateway: proto3 JSON with the proto's own names, every
+member of a reply always present, 64-bit numbers as texts. The usual body, texts only, takes a path
+of its own. Source: ``docs/compatibility.md`` (HTTP).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from penstock.errors import Undecodable
+from penstock.protocols import tensor_json
+from penstock.protocols.json_values import (
+    as_integer,
+    as_list,
+    as_text,
+    as_texts,
+    check_depth,
+    check_numbers,
+    wrong,
+)
+from penstock.protocols.paddle_records import MAX_CLIENT_IP, MAX_MEMBERS, Call, Reply, mended
+from penstock.protocols.pb import Response
+from penstock.protocols.status import GrpcCode
+
+_BLANK = b" \t\r\n"
+
+
+def decode_json(body: bytes, *, name: str, method: str) -> Call:
+    """The call in an HTTP body.
+
+    Args:
+        body: one JSON object in UTF-8; nothing at all and ``null`` mean an empty one.
+        name: the service's name from the URL, which wins over the body's.
+        method: the method's name from the URL, likewise.
+
+    Raises:
+        Undecodable: the body is not JSON, is nested deeper than 64 levels, has more than 10,000
+            pairs or tensors, or a member has the wrong JSON type; the text names the element.
+    """
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        if body.strip(_BLANK):
+            raise Undecodable(
+                f"the body is not a JSON document (line {error.lineno}, column {error.colno})"
+            ) from None
+        document = None
+    if type(document) is dict and len(document) == 2:
+        key, value = document.get("key"), document.get("value")
+        if type(key) is list and type(value) is list and _are_few_texts(key, value):
+            return Call(key, value, [], name, method, 0, "", len(body))
+    return _decode_members(document, body, name, method)
+
+
+def _are_few_texts(key: list[Any], value: list[Any]) -> bool:
+    for item in key:
+        if type(item) is not str:
+            return False
+    for item in value:
+        if type(item) is not str:
+            return False
+    return len(key) <= MAX_MEMBERS and len(value) <= MAX_MEMBERS
+
+
+def _decode_members(document: Any, body: bytes, name: str, method: str) -> Call:
+    if document is None:
+        document = {}
+    if type(document) is not dict:
+        raise wrong("the body", "an object", document)
+    if len(document) > MAX_MEMBERS:
+        raise Undecodable(f"the body has more than {MAX_MEMBERS} members")
+    call = Call([], [], [], name, method, 0, "", len(body))
+    numbers = False  # whether any number may stand in the body
+    for member, content in document.items():
+        if content is None:
+            continue
+        if member == "key":
+            call.key = as_texts(_few(content, "key"), "key")
+        elif member == "value":
+            call.value = as_texts(_few(content, "value"), "value")
+        elif member == "tensors":
+            numbers = True
+            call.tensors = [
+                tensor_json.decode(item, f"tensors[{index}]")
+                for index, item in enumerate(_few(content, "tensors"))
+            ]
+        elif member == "logid":
+            numbers = True
+            call.logid = as_integer(content, "logid", -(2**63), 2**63 - 1)
+        elif member == "clientip":
+            call.clientip = as_text(content, "clientip")[:MAX_CLIENT_IP]
+        elif member in ("name", "method"):
+            as_text(content, member)
+        else:
+            numbers = True
+            check_depth(content, 1)
+    if numbers:
+        check_numbers(body)
+    return call
+
+
+def _few(content: Any, where: str) -> list[Any]:
+    items = as_list(content, where)
+    if len(items) > MAX_MEMBERS:
+        raise Undecodable(f"{where} has more than {MAX_MEMBERS} elements")
+    return items
+
+
+def encode_json(reply: Reply | Response) -> bytes:
+    """The HTTP body of a reply: all five members, in the order of the message's fields.
+
+    Texts that are not Unicode (lone surrogates) go out with replacement characters.
+    """
+    if type(reply) is Reply:
+        key, value = reply.key, reply.value
+    else:
+        key, value = list(reply.key), list(reply.value)
+    body = {
+        "err_no": reply.err_no,
+        "err_msg": reply.err_msg,
+        "key": key,
+        "value": value,
+        "tensors": [tensor_json.encode(tensor) for tensor in reply.tensors],
+    }
+    try:
+        return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+    except orjson.JSONEncodeError:
+        body["err_msg"] = mended(reply.err_msg)
+        body["key"] = list(map(mended, key))
+        body["value"] = list(map(mended, value))
+        return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def gateway_error(code: GrpcCode, text: str) -> bytes:
+    """The HTTP body of a failed call, in the form of the original's gateway."""
+    text = mended(text)
+    return orjson.dumps({"error": text, "code": int(code), "message": text, "details": []})

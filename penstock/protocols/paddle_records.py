@@ -1,0 +1,117 @@
+"""A decoded call and a reply: light records with the fields of the wire messages.
+
+Ops see them in place of ``pb.Request`` and ``pb.Response``; building those costs several times
+more, and most requests never need them.
+"""
+
+from __future__ import annotations
+
+from penstock.protocols.pb import Request, Tensor
+
+MAX_MEMBERS = 10_000
+"""How many pairs or tensors one request may have."""
+
+MAX_CLIENT_IP = 64
+"""Characters of ``clientip`` that are kept: it is only logged, and callers may claim anything."""
+
+
+class Call:
+    """One decoded request; its attributes are those of ``pb.Request``.
+
+    Attributes:
+        key: names, paired by index with ``value``.
+        value: texts.
+        tensors: typed inputs as they came, not yet checked.
+        name: the service that is meant; empty means any.
+        method: never looked at by default.
+        logid: the caller's trace id (int64).
+        clientip: the caller's address as it claims it, at most 64 characters.
+        nbytes: the size of the encoded request.
+    """
+
+    __slots__ = ("clientip", "key", "logid", "method", "name", "nbytes", "tensors", "value")
+
+    def __init__(
+        self,
+        key: list[str],
+        value: list[str],
+        tensors: list[Tensor],
+        name: str = "",
+        method: str = "",
+        logid: int = 0,
+        clientip: str = "",
+        nbytes: int = 0,
+    ) -> None:
+        self.key = key
+        self.value = value
+        self.tensors = tensors
+        self.name = name
+        self.method = method
+        self.logid = logid
+        self.clientip = clientip
+        self.nbytes = nbytes
+
+    @property
+    def typed(self) -> bool:
+        """Whether it carried tensors, so that its reply carries them too."""
+        return bool(self.tensors)
+
+    def message(self) -> Request:
+        """A new ``pb.Request`` with the same fields, for user code that wants the real message."""
+        return Request(
+            key=self.key,
+            value=self.value,
+            tensors=self.tensors,
+            name=self.name,
+            method=self.method,
+            logid=self.logid,
+            clientip=self.clientip,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<Call {self.name}/{self.method} log_id={self.logid} "
+            f"pairs={len(self.key)} tensors={len(self.tensors)} bytes={self.nbytes}>"
+        )
+
+
+class Reply:
+    """One reply; its attributes are those of ``pb.Response``.
+
+    Attributes:
+        err_no: 0 or an error number (int32).
+        err_msg: empty on success.
+        key: names, paired by index with ``value``.
+        value: texts.
+        tensors: typed results.
+    """
+
+    __slots__ = ("err_msg", "err_no", "key", "tensors", "value")
+
+    def __init__(
+        self,
+        err_no: int = 0,
+        err_msg: str = "",
+        key: list[str] | None = None,
+        value: list[str] | None = None,
+        tensors: list[Tensor] | None = None,
+    ) -> None:
+        self.err_no = err_no
+        self.err_msg = err_msg
+        self.key = [] if key is None else key
+        self.value = [] if value is None else value
+        self.tensors = [] if tensors is None else tensors
+
+    def __repr__(self) -> str:
+        return (
+            f"<Reply err_no={self.err_no} {self.err_msg!r} "
+            f"pairs={len(self.key)} tensors={len(self.tensors)}>"
+        )
+
+
+def mended(text: str) -> str:
+    """The text with lone surrogates replaced, which no encoding of the wire can carry.
+
+    User code makes such texts, mostly from file names; a reply must go out even so.
+    """
+    return text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")

@@ -1,0 +1,54 @@
+"""What a service says of itself, at start and in ``penstock check``."""
+
+from __future__ import annotations
+
+from penstock.config.resolve import OpOptions
+from penstock.frontends.listeners import is_loopback
+from penstock.graph.dag import Plan
+from penstock.service.build import Blueprint
+
+
+def banner(
+    name: str | None, blueprint: Blueprint, host: str, rpc_port: int, http_port: int | None
+) -> str:
+    """What is served, where, and with which ops."""
+    who = "this machine only" if is_loopback(host) else "every machine that reaches this one"
+    lines = [f"penstock serves {name or 'every name'} to {who}"]
+    if http_port is not None:
+        path = f"/{name or '{name}'}/{{method}}"
+        lines.append(f"  http  POST http://{host}:{http_port}{path}   GET /livez /readyz")
+    lines.append(f"  grpc  {host}:{rpc_port}   PipelineService, health, reflection")
+    lines += _ops(blueprint)
+    return "\n".join(lines)
+
+
+def check_report(name: str | None, blueprint: Blueprint) -> str:
+    """The graph and its options; nothing was started."""
+    lines = [f"{name or 'a service without a name'}: the configuration and the graph are good"]
+    lines += _ops(blueprint)
+    lines += [f"  warning  {text}" for text in blueprint.warnings]
+    return "\n".join(lines)
+
+
+def _ops(blueprint: Blueprint) -> list[str]:
+    plan = blueprint.graph.plan
+    width = max(len(name) for name in plan.names)
+    return [
+        f"  op    {name:<{width}}  {_inputs(plan, index)}  {_describe(options)}"
+        for index, (name, options) in enumerate(zip(plan.names, blueprint.options, strict=True))
+    ]
+
+
+def _inputs(plan: Plan, index: int) -> str:
+    names = ["request" if i < 0 else plan.names[i] for i in plan.inputs[index]]
+    return f"after {' and '.join(names)}"
+
+
+def _describe(options: OpOptions) -> str:
+    parts = [f"{options.concurrency} {options.executor}"]
+    if options.batch_size > 1:
+        window = f" within {options.window * 1000:g} ms" if options.window else ""
+        parts.append(f"batches of {options.batch_size}{window}")
+    if options.model is not None:
+        parts.append(options.model.path)
+    return ", ".join(parts)

@@ -1,0 +1,218 @@
+"""Builds an engine from a graph and a configuration: options resolved, models opened, ops bound."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.batching.batcher import Batcher, BatchPolicy
+from penstock.config.load import Loaded
+from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
+from penstock.config.schema import ServiceConfig
+from penstock.engine.clock import LoopClock
+from penstock.engine.engine import Engine, EngineOptions
+from penstock.engine.stage import Stage
+from penstock.errors import ConfigError, ModelError, PenstockError, StartupError
+from penstock.executors.coroutine import CoroutineExecutor
+from penstock.executors.executor import Executor
+from penstock.executors.inline import InlineExecutor
+from penstock.executors.thread import ThreadExecutor
+from penstock.executors.work import BoundOp, WorkOptions
+from penstock.instrument import Instrument
+from penstock.ops.ends import Ends, ResponseOp
+from penstock.ops.hooks import Hooks, bind, overrides
+from penstock.ops.op import Op
+from penstock.runtimes.local_service import LocalPredictor, LocalServiceHandler
+from penstock.runtimes.model import Model
+from penstock.runtimes.runtime import ModelOptions
+from penstock.service.graph import Graph, graph_of
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """Everything that is known before anything is started.
+
+    Attributes:
+        config: the service's configuration.
+        graph: the checked graph.
+        options: each op's options, by the plan's index.
+        warnings: what works, but probably not as meant; to be logged once.
+    """
+
+    config: ServiceConfig
+    graph: Graph
+    options: tuple[OpOptions, ...]
+    warnings: tuple[str, ...]
+
+
+def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
+    """Check the graph, the hooks and every op's options, without opening or starting anything.
+
+    Raises:
+        ConfigError: every problem of the ops' options at once.
+        GraphError, HookError: the graph or a hook is not legal.
+    """
+    config = loaded.config
+    dag = config.dag
+    graph = graph_of(response_op, attempts=dag.retry, first_arrival=dag.channel_recv_frist_arrive)
+    problems: list[str] = []
+    options: list[OpOptions] = []
+    for op in graph.ops:
+        try:
+            options.append(resolve_op(op.name, _arguments(op), config.op.get(op.name)))
+        except ConfigError as error:
+            problems.extend(error.problems)
+    if problems:
+        raise ConfigError(problems)
+    Ends(graph.request_op, graph.response_op)
+    for op in graph.ops:
+        Hooks(op)
+        bind(op, "init_op")
+    warnings = [
+        *loaded.warnings,
+        *advice(config.worker_num, options),
+        *_doubts(graph),
+    ]
+    return Blueprint(config=config, graph=graph, options=tuple(options), warnings=tuple(warnings))
+
+
+def _arguments(op: Op) -> OpArguments:
+    return OpArguments(
+        server_endpoints=op.server_endpoints,
+        fetch_list=op.fetch_list,
+        client_config=op.client_config,
+        client_type=op.client_type,
+        concurrency=op.concurrency,
+        timeout=op.timeout,
+        retry=op.retry or None,
+        batch_size=op.batch_size,
+        auto_batching_timeout=op.auto_batching_timeout,
+        local_service_handler=op.local_service_handler,
+    )
+
+
+def _doubts(graph: Graph) -> list[str]:
+    doubts = [
+        f"op {name!r} does not reach the ResponseOp and is not part of the graph"
+        for name in graph.left_out
+    ]
+    doubts += [
+        f"op {op.name!r} has several inputs but no preprocess of its own: "
+        f"every request will fail there"
+        for op in graph.ops
+        if len(op.get_input_ops()) > 1 and not overrides(op, "preprocess", Op)
+    ]
+    return doubts
+
+
+class Works:
+    """A blueprint come to life: models open, ops initialised. Makes engines."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        """Open every model and run every ``init_op``.
+
+        Raises:
+            StartupError: with the original exception as its cause.
+        """
+        self.blueprint = blueprint
+        graph = blueprint.graph
+        self.ends = Ends(graph.request_op, graph.response_op)
+        self._models: list[Model | None] = []
+        notes: dict[str, None] = {}
+        for op, options in zip(graph.ops, blueprint.options, strict=True):
+            model = _open_model(op, options)
+            if model is not None:
+                notes.update((f"op {op.name!r}: {note}", None) for note in model.notes)
+                op.client = LocalPredictor(model)
+            op.fetch_list = None if options.fetch_list is None else list(options.fetch_list)
+            self._models.append(model)
+        self.notes = tuple(notes)
+        for op in (graph.request_op, *graph.ops, graph.response_op):
+            try:
+                bind(op, "init_op")()
+            except Exception as error:
+                raise StartupError(f"op {op.name!r}: init_op failed: {error!r}") from error
+
+    def engine(self, loop: asyncio.AbstractEventLoop, hear: Instrument | None = None) -> Engine:
+        """An engine with all its workers, on this loop."""
+        blueprint = self.blueprint
+        config = blueprint.config
+        engine = Engine(
+            blueprint.graph.plan,
+            LoopClock(loop),
+            EngineOptions(max_requests=config.max_requests, max_running=config.worker_num),
+            hear,
+        )
+        for op, options, model in zip(
+            blueprint.graph.ops, blueprint.options, self._models, strict=True
+        ):
+            work = WorkOptions(
+                isolate_errors=options.isolate_errors,
+                timeout=options.timeout,
+                retry=options.retry,
+            )
+            policy = BatchPolicy(
+                max_rows=options.batch_size,
+                window=options.window,
+                capacity=config.dag.channel_size,
+            )
+            stage = Stage(
+                op.name,
+                Batcher(policy),
+                _executor(op, options, model, work, loop),
+                work,
+                engine.clock,
+                engine.settle,
+                engine.hear,
+            )
+            engine.stages.append(stage)
+        return engine
+
+
+def _executor(
+    op: Op,
+    options: OpOptions,
+    model: Model | None,
+    work: WorkOptions,
+    loop: asyncio.AbstractEventLoop,
+) -> Executor:
+    first = BoundOp(op, model, work)
+    if first.hooks.is_async:
+        return CoroutineExecutor(first, options.concurrency, loop)
+    if options.executor == "inline":
+        return InlineExecutor(first)
+    workers = [first]
+    for index in range(1, options.concurrency):
+        own = None if model is None else model.clone()
+        bound = BoundOp(op, own, work, index)
+        if own is not None:
+            bound.op.client = LocalPredictor(own)
+        workers.append(bound)
+    return ThreadExecutor(workers, loop)
+
+
+def _open_model(op: Op, options: OpOptions) -> Model | None:
+    """The op's model, or None when it has none."""
+    handler: Any = op.local_service_handler
+    try:
+        if isinstance(handler, LocalServiceHandler):
+            handler.prepare_server()
+            handler.start_server()
+            return handler.get_client().model
+        if options.model is not None:
+            return Model.open(_one_card(options.model))
+        path = getattr(op, "model_path", None)
+        if path is not None:
+            return Model.open(ModelOptions(path=str(path), fetch_list=options.fetch_list))
+    except PenstockError as error:
+        raise ModelError(f"op {op.name!r}: {error}") from error
+    return None
+
+
+def _one_card(options: ModelOptions) -> ModelOptions:
+    """Threads share one model, which lives on the first of the op's cards."""
+    return replace(options, devices=options.devices[:1])

@@ -1,0 +1,50 @@
+"""What the command line says to a script that it runs.
+
+``penstock run`` and ``penstock check`` execute the user's script, which configures and starts its
+service by itself; the flags wait here until it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True, kw_only=True)
+class Flags:
+    """One command's flags.
+
+    Attributes:
+        overrides: dotted configuration key to value.
+        lenient: unknown configuration keys are warnings.
+        check_only: stop after the checks; nothing is opened or started.
+        served: names of the services that the script has run (or checked).
+        reports: one line per service, of ``check_only``.
+    """
+
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    lenient: bool = False
+    check_only: bool = False
+    served: list[str] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)
+
+
+_current = Flags()
+
+
+def current() -> Flags:
+    """The flags in force; those of a plain ``python service.py`` say nothing."""
+    return _current
+
+
+@contextmanager
+def using(flags: Flags) -> Iterator[Flags]:
+    """Put these flags in force for a while."""
+    global _current
+    before, _current = _current, flags
+    try:
+        yield flags
+    finally:
+        _current = before

@@ -1,0 +1,77 @@
+"""From op objects to the graph's specs: walks back from the ResponseOp."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.errors import GraphError
+from penstock.graph.dag import OpSpec, Plan, compile_graph
+from penstock.ops.ends import RequestOp, ResponseOp
+from penstock.ops.op import Op
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A checked graph and its ops.
+
+    Attributes:
+        plan: what flights walk.
+        ops: the ops by the plan's index.
+        request_op: the root.
+        response_op: the end.
+        left_out: names of ops that read from the graph but do not reach its end.
+    """
+
+    plan: Plan
+    ops: tuple[Op, ...]
+    request_op: RequestOp
+    response_op: ResponseOp
+    left_out: tuple[str, ...]
+
+
+def graph_of(response_op: ResponseOp, *, attempts: int = 1, first_arrival: bool = False) -> Graph:
+    """Check the graph that ends in ``response_op``.
+
+    Raises:
+        GraphError: names the op and the way to mend it.
+    """
+    (last,) = response_op.get_input_ops()
+    if isinstance(last, RequestOp):
+        raise GraphError("the graph has no op: put one between the RequestOp and the ResponseOp")
+    found: dict[int, Op] = {}
+    frontier = [last]
+    while frontier:
+        op = frontier.pop()
+        if id(op) in found:
+            continue
+        if isinstance(op, ResponseOp):
+            raise GraphError("a ResponseOp feeds another op: it may only be the end of the graph")
+        found[id(op)] = op
+        # Reversed, so that ops are met in the order in which the user named them.
+        frontier.extend(reversed(op.get_input_ops()))
+    specs = [
+        OpSpec(
+            key=key,
+            name=op.name,
+            inputs=tuple(id(source) for source in op.get_input_ops()),
+            is_request=isinstance(op, RequestOp),
+            jump_to=tuple(id(target) for target in op.get_jump_to_ops()),
+        )
+        for key, op in found.items()
+    ]
+    plan = compile_graph(specs, id(last), attempts=attempts, first_arrival=first_arrival)
+    by_name = {op.name: op for op in found.values() if not isinstance(op, RequestOp)}
+    request_op = next(op for op in found.values() if isinstance(op, RequestOp))
+    outside = {
+        follower.name
+        for op in found.values()
+        for follower in op.followers()
+        if id(follower) not in found and not isinstance(follower, ResponseOp)
+    }
+    return Graph(
+        plan=plan,
+        ops=tuple(by_name[name] for name in plan.names),
+        request_op=request_op,
+        response_op=response_op,
+        left_out=tuple(sorted(outside)),
+    )

@@ -1,0 +1,249 @@
+"""Runs a blueprint: ports bound, models opened, workers started, then served until told to stop.
+
+Order of start: bind both ports (a taken one fails at once), open models and run ``init_op``, start
+workers, listen, say so. Order of stop: readiness false, ``drain_delay`` still accepting, refuse,
+finish what was admitted, close the ports, end the workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+
+import uvloop
+
+from penstock.config.ports import ports
+from penstock.config.schema import ServiceConfig
+from penstock.engine.budget import ByteBudget, default_budget
+from penstock.engine.engine import Engine
+from penstock.errors import StartupError
+from penstock.frontends.grpc_port import GrpcPort
+from penstock.frontends.health import Health
+from penstock.frontends.http import HttpLimits, HttpRoutes
+from penstock.frontends.listeners import bind, is_free, is_loopback, port_of
+from penstock.frontends.pipeline import PipelineOptions, PipelineProtocol
+from penstock.frontends.uvicorn_port import UvicornLimits, UvicornPort
+from penstock.observe.logs import log_to_stderr
+from penstock.service import flags
+from penstock.service.banner import banner, check_report
+from penstock.service.build import Blueprint, Works
+
+_log = logging.getLogger(__name__)
+
+_ENDS_THREADS = 8  # threads for users' own pack and unpack hooks; a guess
+
+
+class _Stopped(BaseException):
+    """A signal came before the loop could take it."""
+
+
+def run_service(name: str | None, blueprint: Blueprint) -> None:
+    """Serve in this thread, the main one, until SIGTERM or SIGINT.
+
+    Raises:
+        StartupError: the service cannot start; nothing is left running.
+    """
+    now = flags.current()
+    name = blueprint.config.name or name
+    now.served.append(name or "a service without a name")
+    if now.check_only:
+        now.reports.append(check_report(name, blueprint))
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise StartupError("a service must run in the main thread, which takes the signals")
+    log_to_stderr()
+    for warning in blueprint.warnings:
+        _log.warning("%s", warning)
+    try:
+        with ExitStack() as stack:
+            with _signals_stop_the_start():
+                sockets = _bind(blueprint.config, stack)
+                works = Works(blueprint)
+            for note in works.notes:
+                _log.warning("%s", note)
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(_Service(name, works, *sockets).serve())
+    except _Stopped:
+        _log.info("stopped before the start was over")
+
+
+@contextmanager
+def _signals_stop_the_start() -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise _Stopped
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _bind(config: ServiceConfig, stack: ExitStack) -> tuple[socket.socket, socket.socket | None]:
+    """Both ports, bound but not listening."""
+    chosen = ports(config, lambda port: is_free(config.host, port))
+    rpc = bind(config.host, chosen.rpc, "rpc_port")
+    stack.callback(rpc.close)
+    http = None
+    if chosen.http is not None:
+        http = bind(config.host, chosen.http, "http_port")
+        stack.callback(http.close)
+    if chosen.rpc_chosen:
+        _log.info("rpc_port is not set: gRPC is served on port %s", port_of(rpc))
+    return rpc, http
+
+
+class _Service:
+    """One run, on its loop."""
+
+    def __init__(
+        self, name: str | None, works: Works, rpc: socket.socket, http: socket.socket | None
+    ) -> None:
+        self._name = name
+        self._works = works
+        self._rpc = rpc
+        self._http = http
+        self._config = works.blueprint.config
+        self._health = Health()
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    async def serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._told_to_stop)
+        engine = self._works.engine(loop)
+        ends = self._works.ends
+        pool = None
+        if ends.blocking_pack or ends.blocking_unpack:
+            pool = ThreadPoolExecutor(_ENDS_THREADS, thread_name_prefix="ends")
+        try:
+            http_port, grpc_port = self._ports(engine, pool)
+            await self._listen(http_port, grpc_port)
+            await self._stop.wait()
+            await self._shut_down(engine, http_port, grpc_port)
+        finally:
+            if pool is not None:
+                pool.shutdown(wait=False, cancel_futures=True)
+            timeout = 1.0 if self._hurry.is_set() else self._config.drain_timeout
+            for stage in engine.stages:
+                await stage.executor.close(timeout)
+
+    def _ports(
+        self, engine: Engine, pool: ThreadPoolExecutor | None
+    ) -> tuple[UvicornPort | None, GrpcPort]:
+        config = self._config
+        budget = ByteBudget(config.max_inflight_bytes or default_budget())
+        options = PipelineOptions(
+            name=self._name,
+            deadline=min(config.deadline, config.max_deadline),
+            strict_status=config.strict_status,
+        )
+        protocol = PipelineProtocol(engine, self._works.ends, options, pool)
+        grpc_port = GrpcPort(
+            protocol,
+            budget,
+            max_message_bytes=config.max_message_bytes,
+            read_timeout=config.body_timeout,
+        )
+        if self._http is None:
+            return None, grpc_port
+        bodies = HttpLimits(max_body=config.max_message_bytes, body_timeout=config.body_timeout)
+        limits = UvicornLimits(
+            max_connections=max_connections(config.max_connections),
+            header_timeout=config.header_timeout,
+            keep_alive=config.keep_alive,
+        )
+        routes = HttpRoutes(protocol, self._health, budget, bodies)
+        return UvicornPort(routes, limits, bodies), grpc_port
+
+    async def _listen(self, http_port: UvicornPort | None, grpc_port: GrpcPort) -> None:
+        host = self._config.host
+        # grpc binds by itself; the socket that kept its port until now makes room for it.
+        number = port_of(self._rpc)
+        self._rpc.close()
+        address = f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+        try:
+            await grpc_port.start(address)
+        except OSError as error:
+            raise StartupError(f"rpc_port: {error}") from error
+        http_number = None
+        if http_port is not None and self._http is not None:
+            http_number = port_of(self._http)
+            await http_port.start(self._http)
+        self._health.set_ready()
+        text = banner(self._name, self._works.blueprint, host, number, http_number)
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+        if not is_loopback(host):
+            _log.warning("every machine that reaches %s can send requests; nothing asks who", host)
+
+    def _told_to_stop(self) -> None:
+        """The first signal drains, the second one hurries."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._health.set_unready("shutting down")
+        self._stop.set()
+
+    async def _shut_down(
+        self, engine: Engine, http_port: UvicornPort | None, grpc_port: GrpcPort
+    ) -> None:
+        config = self._config
+        _log.info("shutting down: %s requests inside", engine.statistics().inside)
+        await grpc_port.set_serving(False)
+        await self._pause(config.drain_delay)
+        if http_port is not None:
+            http_port.drain()
+        at_rest = asyncio.Event()
+        engine.drain(at_rest.set)
+        drained = asyncio.create_task(at_rest.wait())
+        hurried = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait(
+            {drained, hurried},
+            timeout=config.drain_timeout,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        for task in (drained, hurried):
+            task.cancel()
+        engine.close()
+        grace = 1.0
+        stopping = [grpc_port.stop(grace)]
+        if http_port is not None:
+            stopping.append(http_port.stop(grace))
+        await asyncio.gather(*stopping)
+        left = engine.statistics()
+        _log.info(
+            "stopped: %s admitted, %s answered, %s cancelled, %s refused",
+            left.admitted,
+            left.replied,
+            left.cancelled,
+            left.refused,
+        )
+
+    async def _pause(self, seconds: float) -> None:
+        """Still accepting, so that load balancers have time to look away."""
+        if seconds <= 0:
+            return
+        try:
+            await asyncio.wait_for(self._hurry.wait(), seconds)
+        except TimeoutError:
+            return
+
+
+def max_connections(configured: int | None) -> int:
+    """The connection limit: below the descriptor limit, less a reserve for everything else."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reserve = min(128, soft // 4)
+    most = max(16, soft - reserve)
+    return min(configured or 1024, most)

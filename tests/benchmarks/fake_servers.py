@@ -1,0 +1,169 @@
+"""Tiny servers on asyncio that answer as told, right or wrong, for the load generators to judge."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import hpack
+
+Protocol = Callable[[], asyncio.Protocol]
+
+RIGHT_BODY = b'{"err_no":0,"err_msg":"","key":["x"],"value":["1"],"tensors":[]}'
+
+
+def http_response(body: bytes = RIGHT_BODY, status: str = "200 OK", date: int = 0) -> bytes:
+    head = f"HTTP/1.1 {status}\r\ndate: {date}\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+class FakeHttp(asyncio.Protocol):
+    """Gives ``answers(n)`` to the n-th request of the connection; None drops the connection.
+
+    ``pieces`` cuts every response into that many writes, each in a turn of the loop of its own.
+    """
+
+    def __init__(self, answers: Callable[[int], bytes | None], pieces: int = 1) -> None:
+        self._answers = answers
+        self._pieces = pieces
+        self.seen = 0
+        self._buffer = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while (end := self._buffer.find(b"\r\n\r\n") + 4) > 3:
+            head = self._buffer[:end].lower()
+            length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
+            if len(self._buffer) < end + length:
+                return
+            self._buffer = self._buffer[end + length :]
+            answer = self._answers(self.seen)
+            self.seen += 1
+            if answer is None:
+                self._transport.close()
+                return
+            self._write(answer)
+
+    def _write(self, answer: bytes) -> None:
+        size = -(-len(answer) // self._pieces)
+        if self._pieces > 1:
+            asyncio.get_running_loop().call_soon(self._write_rest, answer[size:], size)
+        self._transport.write(answer[:size])
+
+    def _write_rest(self, rest: bytes, size: int) -> None:
+        if rest:
+            self._transport.write(rest[:size])
+            asyncio.get_running_loop().call_soon(self._write_rest, rest[size:], size)
+
+
+class FakeGrpc(asyncio.Protocol):
+    """A minimal HTTP/2 server: echoes each call's message, or does what ``misbehave`` names.
+
+    Grants flow control sparingly: ``window`` bytes a stream at first, topped up as bytes arrive.
+    """
+
+    def __init__(self, misbehave: str = "", window: int = 65_535, max_frame: int = 16_384) -> None:
+        self._misbehave = misbehave
+        self._window = window
+        self._max_frame = max_frame
+        self._buffer = b""
+        self._greeted = False
+        self._bodies: dict[int, bytes] = {}
+        self._encoder = hpack.Encoder()
+        self._received = {0: 65_535}
+        self.calls = 0
+        self.pings_acked = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        settings = struct.pack("!HIHI", 0x4, self._window, 0x5, self._max_frame)
+        self._send(4, 0, 0, settings)
+        self._send(6, 0, 0, b"pingpong")
+
+    def _send(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        head = struct.pack("!I", len(payload))[1:] + struct.pack("!BBI", kind, flags, stream)
+        self._transport.write(head + payload)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if not self._greeted:
+            if len(self._buffer) < 24:
+                return
+            assert self._buffer.startswith(b"PRI * HTTP/2.0")
+            self._buffer, self._greeted = self._buffer[24:], True
+        while len(self._buffer) >= 9:
+            size = int.from_bytes(self._buffer[:3], "big")
+            if len(self._buffer) < 9 + size:
+                return
+            kind, flags, stream = struct.unpack("!BBI", self._buffer[3:9])
+            payload, self._buffer = self._buffer[9 : 9 + size], self._buffer[9 + size :]
+            self._frame(kind, flags, stream, payload)
+
+    def _frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == 6:
+            assert flags & 1
+            assert payload == b"pingpong"
+            self.pings_acked += 1
+        elif kind == 1:
+            self._bodies[stream] = b""
+            self._received[stream] = self._window
+        elif kind == 0:
+            self._data(flags, stream, payload)
+
+    def _data(self, flags: int, stream: int, payload: bytes) -> None:
+        assert len(payload) <= self._max_frame, "over SETTINGS_MAX_FRAME_SIZE"
+        for window in (0, stream):
+            self._received[window] -= len(payload)
+            assert self._received[window] >= 0, "more than flow control allows"
+        self._bodies[stream] += payload
+        if flags & 1:
+            self._answer(stream, self._bodies.pop(stream))
+        for window in (0, stream):
+            if payload and (window == 0 or not flags & 1):
+                self._received[window] += len(payload)
+                self._send(8, 0, window, struct.pack("!I", len(payload)))
+
+    def _answer(self, stream: int, body: bytes) -> None:
+        self.calls += 1
+        wrong = self._misbehave if self.calls > 5 else ""
+        if wrong == "drop":
+            self._transport.close()
+        elif wrong == "reset":
+            self._send(3, 0, stream, struct.pack("!I", 2))
+        elif wrong == "goaway":
+            self._send(7, 0, 0, struct.pack("!II", 0, 11) + b"calm down")
+        elif wrong == "silence":
+            pass
+        elif wrong == "http 503":
+            self._headers(stream, 1, [(":status", "503")])
+        elif wrong == "status 14":
+            trailers = [("grpc-status", "14"), ("grpc-message", "gone")]
+            self._headers(stream, 1, [(":status", "200"), *trailers])
+        else:
+            self._headers(stream, 0, [(":status", "200"), ("content-type", "application/grpc")])
+            if wrong == "body":
+                body = body[:-1] + b"?"
+            half = len(body) // 2
+            if wrong != "no message":
+                self._send(0, 0, stream, body[:half])
+                self._send(0, 0, stream, body[half:])
+            self._headers(stream, 1, [("grpc-status", "0"), ("grpc-message", "")])
+
+    def _headers(self, stream: int, end: int, fields: list[tuple[str, str]]) -> None:
+        self._send(1, 4 | end, stream, self._encoder.encode(fields))
+
+
+@asynccontextmanager
+async def serving(protocol: Protocol) -> AsyncIterator[int]:
+    """Serve on a free port of loopback; gives the port."""
+    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await server.wait_closed()

@@ -1,0 +1,80 @@
+"""The whole way with real processes: the floor measured against itself."""
+
+import dataclasses
+from pathlib import Path
+
+import orjson
+import pytest
+
+from benchmarks.__main__ import chosen, hop_chosen, parse
+from benchmarks.results import machine_facts, table_of, to_json
+from benchmarks.run import ScenarioRun
+from benchmarks.scenarios import Contender, Load, Scenario, all_scenarios
+
+
+def floor_against_itself() -> Scenario:
+    (echo,) = chosen(["http-echo"])
+    twin = Contender(name="twin", server="floor_http", protocols=("http",))
+    load = Load(protocol="http", connections=2)
+    return dataclasses.replace(
+        echo, ours=(twin,), loads=(load,), targets={("twin", load.label): 0.1}
+    )
+
+
+@pytest.mark.real
+def test_a_scenario_gives_a_row_for_each_contender(tmp_path: Path) -> None:
+    run = ScenarioRun(floor_against_itself(), tmp_path, rounds=2, seconds=0.1)
+    ticks: list[str] = []
+    floor, twin = run.run(ticks.append)
+    assert len(ticks) == run.measurements == 4
+    assert floor.failure is None
+    assert twin.failure is None
+    assert floor.is_floor
+    assert twin.summary is not None
+    assert twin.summary.rounds == 2
+    assert 0.1 < twin.summary.ratio < 10
+    assert twin.meets_target
+    assert table_of("title", [floor, twin]).row_count == 2
+    document = orjson.loads(to_json([floor, twin], [], {"seconds": 0.1}, machine_facts()))
+    assert [row["contender"] for row in document["rows"]] == ["uvicorn", "twin"]
+
+
+@pytest.mark.real
+def test_a_contender_that_answers_wrongly_or_not_at_all_is_a_failed_row(tmp_path: Path) -> None:
+    scenario = floor_against_itself()
+    wrong = dataclasses.replace(scenario, right=lambda body, models: False)
+    rows = ScenarioRun(wrong, tmp_path, rounds=1, seconds=0.1).run(lambda what: None)
+    assert all("wrong answer" in str(row.failure) for row in rows)
+    missing = dataclasses.replace(scenario.ours[0], server="no_such_server")
+    run = ScenarioRun(
+        dataclasses.replace(scenario, ours=(missing,)), tmp_path, rounds=1, seconds=0.1
+    )
+    floor, twin = run.run(lambda what: None)
+    assert floor.summary is not None
+    assert "no_such_server" in str(twin.failure)
+    assert twin.summary is None
+    assert table_of("title", [floor, twin]).row_count == 2
+
+
+def test_every_target_belongs_to_a_measured_row() -> None:
+    for scenario in all_scenarios():
+        rows = {(ours.name, load.label) for ours in scenario.ours for load in scenario.loads}
+        assert set(scenario.targets) <= rows
+        assert scenario.body()
+        protocols = {load.protocol for load in scenario.loads}
+        for contender in (scenario.floor, *scenario.ours):
+            assert contender.server is None or protocols <= set(contender.protocols)
+            assert contender.server or contender.models
+
+
+def test_scenarios_are_chosen_by_how_their_names_begin() -> None:
+    assert [scenario.name for scenario in chosen(["resnet50"])] == ["resnet50-b1", "resnet50-b8"]
+    assert len(chosen(None)) == len(all_scenarios())
+    assert hop_chosen(None)
+    assert hop_chosen(["hop"])
+    assert not hop_chosen(["http"])
+    with pytest.raises(SystemExit):
+        parse(["--only", "nothing-like-it"])
+    with pytest.raises(SystemExit):
+        parse(["--rounds", "0"])
+    assert parse(["--only", "http", "--seconds", "0.2"]).seconds == 0.2

@@ -1,0 +1,140 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import numpy as np
+import pytest
+
+from penstock.client import AsyncPipelineClient, CallFailed, NotConnected, response_arrays
+from penstock.protocols import pb
+from penstock.protocols.status import GrpcCode
+
+from .conftest import PATIENCE, Service, Stuck, echo
+
+Serve = Callable[..., Service]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[AsyncPipelineClient]:
+    async with AsyncPipelineClient() as client:
+        yield client
+
+
+async def reached(stuck: Stuck) -> bool:
+    return await asyncio.to_thread(stuck.entered.wait, PATIENCE)
+
+
+async def abandoned(stuck: Stuck) -> bool:
+    return await asyncio.to_thread(stuck.abandoned.wait, PATIENCE)
+
+
+async def test_it_sends_what_its_twin_sends(serve: Serve, client: AsyncPipelineClient) -> None:
+    service = serve(echo)
+    await client.connect([service.endpoint])
+    array = np.array([1.5], dtype=np.float32)
+    response = await client.predict(
+        {"x": array, "logid": 3, "clientip": "c"}, ["y"], pack_tensor_format=True, name="n"
+    )
+    tensor = pb.Tensor(name="x", elem_type=1, shape=[1], float_data=[1.5])
+    assert service.next_request() == pb.Request(tensors=[tensor], logid=3, clientip="c", name="n")
+    assert np.array_equal(response_arrays(response)["x"], array)
+
+
+async def test_many_calls_run_at_once(serve: Serve, client: AsyncPipelineClient) -> None:
+    await client.connect([serve(echo).endpoint, serve(echo).endpoint])
+    calls = [client.predict({"x": str(i)}, timeout=PATIENCE) for i in range(50)]
+    assert [reply.value[0] for reply in await asyncio.gather(*calls)] == [str(i) for i in range(50)]
+
+
+async def test_two_endpoints_take_turns(serve: Serve, client: AsyncPipelineClient) -> None:
+    services = [serve(), serve()]
+    await client.connect([service.endpoint for service in services])
+    for turn in range(4):
+        await client.predict({"x": str(turn)}, timeout=PATIENCE)
+    values = [[service.next_request().value[0] for _ in range(2)] for service in services]
+    assert values == [["0", "2"], ["1", "3"]]
+
+
+async def test_an_endpoint_that_refuses_is_passed_over(
+    serve: Serve, client: AsyncPipelineClient, dead_endpoint: str
+) -> None:
+    await client.connect([dead_endpoint, serve().endpoint])
+    for _ in range(3):
+        assert (await client.predict({"x": "1"}, timeout=PATIENCE)).err_no == 0
+
+
+async def test_a_dead_endpoint_alone_fails_the_call(
+    client: AsyncPipelineClient, dead_endpoint: str
+) -> None:
+    await client.connect([dead_endpoint])
+    with pytest.raises(CallFailed) as caught:
+        await client.predict({"x": "1"}, timeout=PATIENCE)
+    assert caught.value.status is GrpcCode.UNAVAILABLE
+
+
+async def test_a_reply_that_is_none_fails_the_call(
+    serve: Serve, client: AsyncPipelineClient
+) -> None:
+    await client.connect([serve(lambda request, context: b"\xff" * 9).endpoint])
+    with pytest.raises(CallFailed, match="not a Response"):
+        await client.predict({"x": "1"}, timeout=PATIENCE)
+
+
+async def test_a_call_ends_when_its_time_is_over(
+    serve: Serve, client: AsyncPipelineClient, stuck: Stuck
+) -> None:
+    await client.connect([serve(stuck).endpoint])
+    with pytest.raises(CallFailed) as caught:
+        await client.predict({"x": "1"}, timeout=0.2)
+    assert caught.value.status is GrpcCode.DEADLINE_EXCEEDED
+
+
+async def test_cancelling_the_task_reaches_the_server(
+    serve: Serve, client: AsyncPipelineClient, stuck: Stuck
+) -> None:
+    await client.connect([serve(stuck).endpoint])
+    task = asyncio.create_task(client.predict({"x": "1"}))
+    assert await reached(stuck)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await abandoned(stuck)
+
+
+async def test_closing_ends_a_call_under_way(
+    serve: Serve, client: AsyncPipelineClient, stuck: Stuck
+) -> None:
+    await client.connect([serve(stuck).endpoint])
+    task = asyncio.create_task(client.predict({"x": "1"}))
+    assert await reached(stuck)
+    await client.close()
+    with pytest.raises(CallFailed) as caught:
+        await asyncio.wait_for(task, PATIENCE)
+    assert caught.value.status is GrpcCode.CANCELLED
+    assert await abandoned(stuck)
+
+
+async def test_before_connect_and_after_close_there_is_nothing_to_call(serve: Serve) -> None:
+    client = AsyncPipelineClient()
+    with pytest.raises(NotConnected):
+        await client.predict({"x": "1"})
+    service = serve()
+    await client.connect([service.endpoint])
+    assert repr(client) == f"<AsyncPipelineClient {service.endpoint}>"
+    await client.close()
+    await client.close()
+    assert repr(client) == "<AsyncPipelineClient not connected>"
+    with pytest.raises(NotConnected):
+        await client.predict({"x": "1"})
+
+
+async def test_a_client_stays_on_the_loop_that_connected_it(
+    serve: Serve, client: AsyncPipelineClient
+) -> None:
+    await client.connect([serve().endpoint])
+
+    def elsewhere() -> None:
+        asyncio.run(client.predict({"x": "1"}))
+
+    with pytest.raises(NotConnected, match="another event loop"):
+        await asyncio.to_thread(elsewhere)
+    assert (await client.predict({"x": "1"}, timeout=PATIENCE)).err_no == 0

@@ -1,0 +1,415 @@
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from penstock.client import CallFailed, NotConnected, PipelineClient, response_arrays
+from penstock.errors import TooLarge
+from penstock.protocols import pb
+from penstock.protocols.status import GrpcCode
+
+from .conftest import PATIENCE, Service, Stuck, echo
+
+Serve = Callable[..., Service]
+
+
+@pytest.fixture
+def client() -> Iterator[PipelineClient]:
+    with PipelineClient() as client:
+        yield client
+
+
+def refusing(request: bytes, context: grpc.ServicerContext) -> bytes:
+    return pb.Response(err_no=3004, err_msg="busy").SerializeToString()
+
+
+def test_a_call_comes_back_with_the_reply(serve: Serve, client: PipelineClient) -> None:
+    client.connect([serve(echo).endpoint])
+    response = client.predict({"x": "1"}, timeout=PATIENCE)
+    assert (list(response.key), list(response.value)) == (["x"], ["1"])
+
+
+def test_arguments_keep_their_positions(serve: Serve, client: PipelineClient) -> None:
+    service = serve()
+    client.connect([service.endpoint])
+    array = np.array([1.5], dtype=np.float32)
+    client.predict({"x": array, "clientip": "c"}, None, False, True, False, True, 7)
+    tensor = pb.Tensor(name="x", elem_type=1, shape=[1], float_data=[1.5])
+    assert service.next_request() == pb.Request(tensors=[tensor], logid=7, clientip="c")
+    client.predict({"x": "1", "clientip": "c"}, ["y"], name="n", method="m", profile=True)
+    assert service.next_request() == pb.Request(
+        key=["x", "pipeline.profile"], value=["1", "1"], clientip="c", name="n", method="m"
+    )
+
+
+def test_the_callers_address_is_filled_in(serve: Serve, client: PipelineClient) -> None:
+    service = serve()
+    client.connect([service.endpoint])
+    client.predict({"x": "1"}, timeout=PATIENCE)
+    assert service.next_request().clientip
+
+
+def test_a_reply_with_an_error_number_is_returned(serve: Serve, client: PipelineClient) -> None:
+    client.connect([serve(refusing).endpoint])
+    response = client.predict({"x": "1"}, timeout=PATIENCE)
+    assert (response.err_no, response.err_msg) == (3004, "busy")
+
+
+def test_a_reply_that_is_none_fails_the_call(serve: Serve, client: PipelineClient) -> None:
+    client.connect([serve(lambda request, context: b"\xff" * 9).endpoint])
+    with pytest.raises(CallFailed, match="not a Response") as caught:
+        client.predict({"x": "1"}, timeout=PATIENCE)
+    assert caught.value.status is GrpcCode.INTERNAL
+
+
+def test_six_mebibytes_go_both_ways(serve: Serve, client: PipelineClient) -> None:
+    client.connect([serve(echo).endpoint])
+    array = np.arange(6 * 2**20 // 8, dtype=np.float64)
+    for as_bytes in (False, True):
+        response = client.predict(
+            {"x": array},
+            pack_tensor_format=True,
+            use_tensor_bytes=as_bytes,
+            timeout=3 * PATIENCE,
+        )
+        assert np.array_equal(response_arrays(response)["x"], array)
+
+
+def test_a_request_over_the_limit_is_not_sent(
+    serve: Serve, client: PipelineClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.packing.MAX_MESSAGE_BYTES", 1000)
+    service = serve()
+    client.connect([service.endpoint])
+    with pytest.raises(TooLarge):
+        client.predict({"x": "1" * 1000})
+    assert service.received.empty()
+
+
+def test_a_host_may_be_named(serve: Serve, client: PipelineClient) -> None:
+    client.connect([f"localhost:{serve().port}"])
+    assert client.predict({"x": "1"}, timeout=PATIENCE).err_no == 0
+
+
+def test_two_endpoints_take_turns(serve: Serve, client: PipelineClient) -> None:
+    services = [serve(), serve()]
+    client.connect([service.endpoint for service in services])
+    for turn in range(4):
+        client.predict({"x": str(turn)}, timeout=PATIENCE)
+    values = [[service.next_request().value[0] for _ in range(2)] for service in services]
+    assert values == [["0", "2"], ["1", "3"]]
+
+
+def test_an_endpoint_that_refuses_is_passed_over(
+    serve: Serve, client: PipelineClient, dead_endpoint: str
+) -> None:
+    service = serve()
+    client.connect([dead_endpoint, service.endpoint])
+    for _ in range(3):
+        assert client.predict({"x": "1"}, timeout=PATIENCE).err_no == 0
+    assert service.received.qsize() == 3
+
+
+def test_a_dead_endpoint_alone_fails_the_call_and_says_so(
+    client: PipelineClient, dead_endpoint: str
+) -> None:
+    client.connect([dead_endpoint])
+    with pytest.raises(CallFailed, match="UNAVAILABLE: " + dead_endpoint) as caught:
+        client.predict({"x": "1"}, timeout=PATIENCE)
+    assert caught.value.retryable
+
+
+def test_a_call_that_a_server_saw_is_not_sent_to_another(
+    serve: Serve, client: PipelineClient
+) -> None:
+    def unavailable(request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.abort(grpc.StatusCode.UNAVAILABLE, "draining")
+
+    first, second = serve(unavailable), serve()
+    client.connect([first.endpoint, second.endpoint])
+    with pytest.raises(CallFailed, match="draining"):
+        client.predict({"x": "1"}, timeout=PATIENCE)
+    assert second.received.empty()
+
+
+def test_a_call_ends_when_its_time_is_over(
+    serve: Serve, client: PipelineClient, stuck: Stuck
+) -> None:
+    client.connect([serve(stuck).endpoint])
+    with pytest.raises(CallFailed) as caught:
+        client.predict({"x": "1"}, timeout=0.2)
+    assert caught.value.status is GrpcCode.DEADLINE_EXCEEDED
+    assert caught.value.retryable
+    assert stuck.abandoned.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
+def test_a_timeout_is_a_length_of_time(client: PipelineClient, timeout: float) -> None:
+    with pytest.raises(ValueError, match="timeout must be a positive number"):
+        client.predict({"x": "1"}, timeout=timeout)
+
+
+def test_a_future_gives_the_reply_to_every_thread_that_asks(
+    serve: Serve, client: PipelineClient
+) -> None:
+    client.connect([serve(echo).endpoint])
+    futures = [client.predict({"x": str(i)}, asyn=True, timeout=PATIENCE) for i in range(20)]
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(2):
+            replies = threads.map(lambda future: future.result(PATIENCE).value[0], futures)
+            assert list(replies) == [str(i) for i in range(20)]
+    assert all(future.done() for future in futures)
+
+
+def test_a_future_waits_no_longer_than_asked(
+    serve: Serve, client: PipelineClient, stuck: Stuck
+) -> None:
+    client.connect([serve(stuck).endpoint])
+    future = client.predict({"x": "1"}, asyn=True)
+    with pytest.raises(TimeoutError):
+        future.result(timeout=0.05)
+    assert not future.done()
+    stuck.released.set()
+    assert future.result(PATIENCE).err_no == 0
+    assert not future.cancel()
+
+
+def test_cancelling_a_future_reaches_the_server(
+    serve: Serve, client: PipelineClient, stuck: Stuck
+) -> None:
+    client.connect([serve(stuck).endpoint])
+    future = client.predict({"x": "1"}, asyn=True)
+    assert stuck.entered.wait(PATIENCE)
+    assert future.cancel()
+    assert stuck.abandoned.wait(PATIENCE)
+    assert future.done()
+    for _ in range(2):
+        with pytest.raises(CallFailed) as caught:
+            future.result()
+        assert caught.value.status is GrpcCode.CANCELLED
+
+
+def test_a_failed_future_is_freed_as_soon_as_it_is_dropped(
+    serve: Serve, client: PipelineClient
+) -> None:
+    client.connect([serve(lambda request, context: b"\xff" * 9).endpoint])
+    future = client.predict({"x": "1"}, asyn=True, timeout=PATIENCE)
+    with pytest.raises(CallFailed):
+        future.result(PATIENCE)
+    freed = threading.Event()
+    weakref.finalize(future, freed.set)
+    gc.disable()
+    try:
+        del future
+        assert freed.wait(PATIENCE)
+    finally:
+        gc.enable()
+
+
+def test_a_future_passes_over_an_endpoint_that_refuses(
+    serve: Serve, client: PipelineClient, dead_endpoint: str
+) -> None:
+    client.connect([dead_endpoint, serve(echo).endpoint])
+    future = client.predict({"x": "1"}, asyn=True, timeout=PATIENCE)
+    assert list(future.result(PATIENCE).value) == ["1"]
+
+
+def test_closing_ends_a_call_under_way(serve: Serve, client: PipelineClient, stuck: Stuck) -> None:
+    client.connect([serve(stuck).endpoint])
+    with ThreadPoolExecutor(1) as threads:
+        blocked = threads.submit(client.predict, {"x": "1"})
+        future = client.predict({"x": "1"}, asyn=True)
+        assert stuck.entered.wait(PATIENCE)
+        client.close()
+        for failure in (blocked.exception(PATIENCE), future_failure(future)):
+            assert isinstance(failure, CallFailed)
+            assert failure.status is GrpcCode.CANCELLED
+    assert stuck.abandoned.wait(PATIENCE)
+
+
+def future_failure(future: Any) -> BaseException:
+    with pytest.raises(CallFailed) as caught:
+        future.result(PATIENCE)
+    return caught.value
+
+
+def test_before_connect_and_after_close_there_is_nothing_to_call(serve: Serve) -> None:
+    client = PipelineClient()
+    assert repr(client) == "<PipelineClient not connected>"
+    with pytest.raises(NotConnected):
+        client.predict({"x": "1"})
+    service = serve()
+    client.connect([service.endpoint])
+    assert repr(client) == f"<PipelineClient {service.endpoint}>"
+    client.close()
+    client.close()
+    with pytest.raises(NotConnected):
+        client.predict({"x": "1"})
+
+
+def test_connecting_again_moves_to_the_new_endpoints(serve: Serve, client: PipelineClient) -> None:
+    former, latter = serve(), serve()
+    client.connect([former.endpoint])
+    client.connect([latter.endpoint])
+    client.predict({"x": "1"}, timeout=PATIENCE)
+    assert (former.received.qsize(), latter.received.qsize()) == (0, 1)
+
+
+def test_endpoints_that_are_none_leave_the_connection_as_it_was(
+    serve: Serve, client: PipelineClient
+) -> None:
+    client.connect([serve().endpoint])
+    with pytest.raises(ValueError, match="host:port"):
+        client.connect(["nonsense"])
+    assert client.predict({"x": "1"}, timeout=PATIENCE).err_no == 0
+
+
+def test_many_threads_share_one_client(serve: Serve, client: PipelineClient) -> None:
+    client.connect([serve(echo).endpoint, serve(echo).endpoint])
+
+    def call(i: int) -> str:
+        return str(client.predict({"x": str(i)}, timeout=PATIENCE).value[0])
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(call, range(160))) == [str(i) for i in range(160)]
+
+
+def test_no_thread_outlives_close(serve: Serve) -> None:
+    service = serve()
+    service_threads = set(threading.enumerate())
+    with PipelineClient() as client:
+        client.connect([service.endpoint])
+        client.predict({"x": "1"}, timeout=PATIENCE)
+        client.predict({"x": "1"}, asyn=True, timeout=PATIENCE)
+    ours = {t for t in set(threading.enumerate()) - service_threads if "ThreadPool" not in t.name}
+    for thread in ours:
+        thread.join(PATIENCE)
+    assert not [thread for thread in ours if thread.is_alive()]
+
+
+def run_script(
+    script: str, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=3 * PATIENCE,
+        cwd=Path(__file__).parents[2],
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+QUIET = """
+import sys
+from penstock.client import CallFailed, PipelineClient
+client = PipelineClient()
+client.connect([sys.argv[1]])
+client.predict({"x": "1"}, timeout=10)
+client.predict({"x": "1"}, asyn=True, timeout=10).result()
+client.connect([sys.argv[2]])
+try:
+    client.predict({"x": "1"}, timeout=10)
+except CallFailed:
+    pass
+client.close()
+"""
+
+
+def test_nothing_is_printed_and_nothing_is_left_open(serve: Serve, dead_endpoint: str) -> None:
+    done = run_script(QUIET, serve().endpoint, dead_endpoint)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+FORK = """
+import os, signal, sys
+from penstock.client import NotConnected, PipelineClient
+client = PipelineClient()
+client.connect([sys.argv[1]])
+client.predict({"x": "parent"}, timeout=10)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    try:
+        client.predict({"x": "stale"})
+    except NotConnected:
+        client.connect([sys.argv[1]])
+        client.predict({"x": "child"}, timeout=10)
+        client.close()
+        os._exit(0)
+    os._exit(1)
+assert os.waitpid(child, 0)[1] == 0
+client.predict({"x": "parent again"}, timeout=10)
+client.close()
+"""
+
+
+def test_a_forked_child_is_told_to_connect_for_itself(serve: Serve) -> None:
+    service = serve()
+    done = run_script(FORK, service.endpoint)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    seen = [service.next_request().value[0] for _ in range(3)]
+    assert seen == ["parent", "child", "parent again"]
+
+
+FORK_DURING_A_CALL = """
+import os, signal, sys
+from penstock.client import NotConnected, PipelineClient
+client = PipelineClient()
+client.connect([sys.argv[1]])
+waiting = client.predict({"x": "1"}, asyn=True)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    try:
+        waiting.result()
+    except NotConnected:
+        os._exit(waiting.cancel())
+    os._exit(1)
+assert os.waitpid(child, 0)[1] == 0
+print(waiting.done(), waiting.cancel())
+client.close()
+"""
+
+
+def test_a_forked_child_neither_waits_for_its_parents_call_nor_ends_it(
+    serve: Serve, stuck: Stuck
+) -> None:
+    # The transport writes a line of its own about a fork in the middle of a call.
+    done = run_script(FORK_DURING_A_CALL, serve(stuck).endpoint, GRPC_VERBOSITY="NONE")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False True\n", "")
+
+
+INTERRUPT = """
+import sys
+from penstock.client import PipelineClient
+client = PipelineClient()
+client.connect([sys.argv[1]])
+try:
+    client.predict({"x": "1"})
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_interrupting_a_call_reaches_the_server(serve: Serve, stuck: Stuck) -> None:
+    command = [sys.executable, "-c", INTERRUPT, serve(stuck).endpoint]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert stuck.entered.wait(PATIENCE)
+        process.send_signal(signal.SIGINT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"interrupted\n"
+        assert stuck.abandoned.wait(PATIENCE)  # though the client lives on

@@ -1,0 +1,206 @@
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.client.packing import encode_request, pack_request
+from penstock.protocols import pb
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+
+
+def pack(feed: object, fetch: object = None, **options: Any) -> pb.Request:
+    return pack_request(feed, fetch, own_address=lambda: "10.0.0.1", **options)
+
+
+def message(**fields: Any) -> pb.Request:
+    return pb.Request(clientip="10.0.0.1", **fields)
+
+
+def test_the_bytes_of_a_text_request() -> None:
+    request = pack({"x": "1", "logid": 7, "clientip": "c"}, name="n", method="m")
+    expected = b'\n\x01x\x12\x011"\x01n*\x01m0\x07:\x01c'
+    assert encode_request(request) == expected
+
+
+def test_texts_go_as_they_are() -> None:
+    feed = {"words": "我爱北京", "empty": "", "code": "__import__('os')"}
+    assert pack(feed) == message(key=list(feed), value=list(feed.values()))
+
+
+def test_arrays_go_as_the_text_that_numpy_prints() -> None:
+    feed = {"x": np.array([[1.5, 2.0]], dtype=np.float32), "ids": np.array([1, 2])}
+    assert pack(feed) == message(
+        key=["x", "ids"], value=["array([[1.5, 2. ]], dtype=float32)", "array([1, 2])"]
+    )
+
+
+def test_lists_become_arrays_in_the_text_form() -> None:
+    feed = {"x": [0.0137, -0.1136], "ids": [[1], [2]]}
+    assert list(pack(feed).value) == ["array([ 0.0137, -0.1136])", "array([[1],\n       [2]])"]
+
+
+def test_long_arrays_are_never_summarised_and_print_options_are_left_alone() -> None:
+    with np.printoptions(threshold=3, precision=1):
+        before = np.get_printoptions()
+        (text,) = pack({"x": np.arange(5000) + 0.125}).value
+        assert np.get_printoptions() == before
+    assert "..." not in text
+    assert text.count("125") >= 5000
+
+
+def test_profile_adds_its_pair_last_and_only_to_texts() -> None:
+    asked = pack({"x": "1"}, profile=True)
+    assert asked == message(key=["x", "pipeline.profile"], value=["1", "1"])
+    assert not pack({"x": "1"}, profile=True, pack_tensor_format=True).key
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code", "field"),
+    [
+        (np.int64, 0, "int64_data"),
+        (np.float32, 1, "float_data"),
+        (np.int32, 2, "int_data"),
+        (np.float64, 3, "float64_data"),
+        (np.int16, 4, "int_data"),
+        (np.float16, 5, "float_data"),
+        (np.uint16, 6, "uint32_data"),
+        (np.uint8, 7, "uint32_data"),
+        (np.int8, 8, "int_data"),
+        (np.bool_, 9, "bool_data"),
+    ],
+)
+def test_an_array_goes_into_the_field_of_its_type(
+    dtype: type[np.generic], code: int, field: str
+) -> None:
+    array = np.array([[1, 0, 1]], dtype=dtype)
+    tensor = pb.Tensor(name="x", elem_type=code, shape=[1, 3], **{field: [1, 0, 1]})
+    assert pack({"x": array}, pack_tensor_format=True) == message(tensors=[tensor])
+
+
+def test_a_text_goes_as_a_string_tensor() -> None:
+    (tensor,) = pack({"words": "爱"}, pack_tensor_format=True).tensors
+    assert (tensor.name, tensor.elem_type, list(tensor.str_data)) == ("words", 12, ["爱"])
+
+
+def test_arrays_go_as_npy_bytes_when_asked() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (tensor,) = pack({"x": array}, pack_tensor_format=True, use_tensor_bytes=True).tensors
+    assert (tensor.name, tensor.elem_type) == ("x", 13)
+    assert not tensor.float_data
+    back = np.load(io.BytesIO(tensor.byte_data), allow_pickle=False)
+    assert back.dtype == array.dtype
+    assert np.array_equal(back, array)
+
+
+def test_bytes_alone_change_nothing() -> None:
+    feed = {"x": np.array([1])}
+    assert pack(feed, use_tensor_bytes=True) == pack(feed)
+
+
+def test_a_lod_rides_on_its_tensor_and_is_none_itself() -> None:
+    feed = {"x": np.array([[1], [2], [3]]), "x.lod": [0, 2, 2, 3], "lonely.lod": [0, 1]}
+    tensor = pb.Tensor(name="x", elem_type=0, shape=[3, 1], int64_data=[1, 2, 3], lod=[0, 2, 2, 3])
+    assert pack(feed, pack_tensor_format=True) == message(tensors=[tensor])
+
+
+def test_a_lod_is_a_pair_like_any_other_among_texts() -> None:
+    assert list(pack({"x": "1", "x.lod": [0, 1]}).key) == ["x", "x.lod"]
+
+
+@pytest.mark.parametrize("value", [1, 1.5, None, b"x", np.float32(1), {"a": 1}, (1, 2)])
+def test_a_value_of_another_type_is_refused_as_the_original_does(value: object) -> None:
+    with pytest.raises(TypeError, match=r"only str and np.ndarray type is supported: <class"):
+        pack({"x": value})
+
+
+def test_lists_are_refused_as_tensors() -> None:
+    with pytest.raises(TypeError, match=r"only str and np.ndarray type is supported: .*list"):
+        pack({"x": [1]}, pack_tensor_format=True)
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+@pytest.mark.parametrize(
+    "array", [np.array([object()]), np.zeros(1, "i4,f4"), np.zeros(1, "M8[s]")]
+)
+def test_an_array_that_cannot_travel_raises_instead_of_going_empty(
+    array: np.ndarray[Any, Any], as_bytes: bool
+) -> None:
+    with pytest.raises(TypeError):
+        pack({"x": array}, pack_tensor_format=True, use_tensor_bytes=as_bytes)
+
+
+@pytest.mark.parametrize("feed", [None, [("x", "1")], "x"])
+def test_a_feed_must_be_a_dict(feed: object) -> None:
+    with pytest.raises(TypeError, match="feed_dict must be a dict"):
+        pack(feed)
+
+
+def test_names_must_be_texts() -> None:
+    with pytest.raises(TypeError, match="names in feed_dict must be texts"):
+        pack({1: "x"})
+
+
+def test_fetch_is_checked_and_otherwise_without_effect() -> None:
+    assert pack({"x": "1"}, ["y"]) == pack({"x": "1"}, [])
+    with pytest.raises(TypeError, match="fetch must be None or a list"):
+        pack({"x": "1"}, "y")
+
+
+@given(argument=st.none() | INT64, fed=st.none() | INT64 | INT64.map(str))
+def test_the_log_id_is_the_argument_or_the_feeds_or_zero(
+    argument: int | None, fed: int | str | None
+) -> None:
+    given_ids = [int(v) for v in (argument, fed) if v is not None]
+    request = pack({"x": "1", "logid": fed}, log_id=argument)
+    assert request.logid == (given_ids[0] if given_ids else 0)
+    assert list(request.key) == ["x"]
+
+
+def test_numpy_integers_are_log_ids() -> None:
+    assert pack({"logid": np.int64(5)}).logid == 5
+
+
+@pytest.mark.parametrize("log_id", [2**63, -(2**63) - 1, "x"])
+def test_a_log_id_that_is_no_int64_is_refused(log_id: int | str) -> None:
+    with pytest.raises(ValueError, match=r"log id|invalid literal"):
+        pack({"logid": log_id})
+
+
+def test_a_log_id_is_never_rounded() -> None:
+    with pytest.raises(TypeError):
+        pack({"logid": 1.5})
+
+
+@pytest.mark.parametrize("options", [{}, {"pack_tensor_format": True}])
+def test_the_clients_address_is_the_feeds_or_looked_up(options: dict[str, bool]) -> None:
+    def forbidden() -> str:
+        raise AssertionError("asked for an address that the feed gives")
+
+    feed = {"x": "1", "clientip": "192.168.0.7"}
+    assert pack_request(feed, own_address=forbidden, **options).clientip == "192.168.0.7"
+    assert pack({"x": "1"}, **options).clientip == "10.0.0.1"
+
+
+def test_a_clientip_that_is_no_text_is_refused() -> None:
+    with pytest.raises(TypeError, match="clientip must be a text"):
+        pack({"clientip": 127})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"pack_tensor_format": True}, {"pack_tensor_format": True, "use_tensor_bytes": True}],
+)
+def test_the_callers_dict_and_arrays_are_only_read(options: dict[str, bool]) -> None:
+    array = np.array([[1.0], [2.0]])
+    array.flags.writeable = False
+    lod = [0, 2]
+    feed = {"logid": 3, "clientip": "c", "x": array, "x.lod": lod, "t": "text"}
+    before = dict(feed)
+    pack(feed, log_id=9, profile=True, **options)
+    assert list(feed) == list(before)
+    assert all(feed[key] is before[key] for key in before)
+    assert lod == [0, 2]

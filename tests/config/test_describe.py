@@ -1,0 +1,59 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.config.describe import json_schema, main, markdown
+from penstock.config.schema import (
+    ENVIRONMENT,
+    DagConfig,
+    LocalServiceConfig,
+    OpConfig,
+    ServiceConfig,
+    TracerConfig,
+    keys_of,
+)
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "configuration.md"
+
+
+def test_the_committed_page_is_what_the_schema_says() -> None:
+    assert PAGE.read_text() == markdown(), (
+        "python -m penstock.config.describe > docs/configuration.md"
+    )
+
+
+def test_the_page_names_every_key_and_variable() -> None:
+    text = markdown()
+    for section in (ServiceConfig, DagConfig, TracerConfig, OpConfig, LocalServiceConfig):
+        for key in keys_of(section):
+            assert f"`{key}`" in text or f".{key}`" in text or f"`{key}." in text
+    assert all(f"`{variable}`" in text for variable in ENVIRONMENT)
+
+
+@pytest.mark.parametrize(
+    "section", [ServiceConfig, DagConfig, TracerConfig, OpConfig, LocalServiceConfig]
+)
+def test_every_key_has_a_sentence(section: type[ServiceConfig]) -> None:
+    for name, field in section.model_fields.items():
+        assert field.description, name
+        assert field.description.endswith("."), name
+
+
+def test_the_json_schema_knows_the_keys_as_written_in_yaml() -> None:
+    schema = json.loads(json_schema())
+    assert schema["properties"]["http_port"]
+    assert schema["$defs"]["OpConfig"]["properties"]["timeout"]["anyOf"][0]["type"] == "integer"
+    assert "model_config" in schema["$defs"]["LocalServiceConfig"]["properties"]
+    assert schema["additionalProperties"] is False
+
+
+def test_the_command_writes_either_and_refuses_other_arguments(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([]) == 0
+    assert capsys.readouterr().out == markdown()
+    assert main(["--json-schema"]) == 0
+    assert capsys.readouterr().out == json_schema()
+    assert main(["--html"]) == 2
+    assert "usage" in capsys.readouterr().err

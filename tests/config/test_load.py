@@ -1,0 +1,333 @@
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.config.load import Loaded, load
+from penstock.config.overrides import parse_override
+from penstock.config.schema import (
+    DagConfig,
+    LocalServiceConfig,
+    OpConfig,
+    ServiceConfig,
+    TracerConfig,
+    keys_of,
+)
+from penstock.errors import ConfigError
+
+MANY_FAULTS = """\
+rpc_port:
+http_prot: 18080
+worker_num: true
+dag:
+  retry: 0
+  tracer: 10
+op:
+  det:
+    concurrency: 2
+    device_type: 1
+    concurrency: 3
+    local_service_conf:
+      devices: 0
+      thread_nums: 2
+  rec:
+    batch_size: "4"
+    fetch_list:
+    local_service_conf:
+      fetch_list: [a, 1, b, 2]
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "config.yml"
+    path.write_text(text)
+    return path
+
+
+def problems_of(**arguments: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(**{"environ": {}, **arguments})
+    return caught.value.problems
+
+
+def test_every_problem_is_listed_at_once_with_its_line_and_key(tmp_path: Path) -> None:
+    path = write(tmp_path, MANY_FAULTS)
+    problems = [each.removeprefix(f"{path}:") for each in problems_of(yml_file=path)]
+    assert problems == [
+        "1: rpc_port: is left blank: give it a value or leave the key out",
+        "2: http_prot: is not a known key; did you mean http_port?",
+        "3: worker_num: must be an integer, got true",
+        "5: dag.retry: must be at least 1, got 0",
+        "6: dag.tracer: must be a mapping of keys to values, got 10",
+        "10: op.det.device_type: is not a known key;"
+        " device_type belongs under op.<name>.local_service_conf",
+        "11: op.det.concurrency: is given twice, first on line 9",
+        '13: op.det.local_service_conf.devices: must be text, got 0: put it in quotes, "0"',
+        "14: op.det.local_service_conf.thread_nums: is not a known key; did you mean thread_num?",
+        "16: op.rec.batch_size: must be an integer, got the text '4':"
+        " write the number without quotes and without a unit",
+        "17: op.rec.fetch_list: is left blank: give it a value or leave the key out",
+        '19: op.rec.local_service_conf.fetch_list[1]: must be text, got 1: put it in quotes, "1"',
+        '19: op.rec.local_service_conf.fetch_list[3]: must be text, got 2: put it in quotes, "2"',
+    ]
+
+
+def test_a_blank_key_with_a_default_has_the_default() -> None:
+    blank: dict[str, Any] = {"rpc_port": 0, "http_port": 0}
+    sections = [
+        (ServiceConfig, blank),
+        (DagConfig, blank.setdefault("dag", {})),
+        (TracerConfig, blank["dag"].setdefault("tracer", {})),
+        (OpConfig, blank.setdefault("op", {}).setdefault("uci", {})),
+        (LocalServiceConfig, blank["op"]["uci"].setdefault("local_service_conf", {})),
+    ]
+    for section, data in sections:
+        for key in keys_of(section):
+            if key not in section.never_blank:
+                data.setdefault(key, None)
+    config = load(yml_dict=blank, environ={}).config
+    assert config == ServiceConfig(rpc_port=0, http_port=0, op={"uci": OpConfig()})
+
+
+@pytest.mark.parametrize(
+    ("text", "config"),
+    [
+        ("dag:\nop:\n", ServiceConfig(rpc_port=0)),
+        ("dag:\n  tracer:\n", ServiceConfig(rpc_port=0)),
+        ("op:\n  uci:\n", ServiceConfig(rpc_port=0, op={"uci": OpConfig()})),
+        (
+            "op:\n  uci:\n    local_service_conf:\n",
+            ServiceConfig(rpc_port=0, op={"uci": OpConfig()}),
+        ),
+        (
+            "op:\n  bert:\n    local_service_conf:\n      fetch_list:\n",
+            ServiceConfig(rpc_port=0, op={"bert": OpConfig()}),
+        ),
+    ],
+)
+def test_blank_sections_and_a_blank_fetch_list_of_a_local_model_are_absent(
+    tmp_path: Path, text: str, config: ServiceConfig
+) -> None:
+    assert load(yml_file=write(tmp_path, "rpc_port: 0\n" + text), environ={}).config == config
+
+
+@pytest.mark.parametrize(
+    ("place", "key"),
+    [
+        *(((), key) for key in ("rpc_port", "http_port", "grpc_gateway_port")),
+        *((("op", "a"), key) for key in ("server_endpoints", "client_config", "fetch_list")),
+        *(
+            (("op", "a", "local_service_conf"), key)
+            for key in ("model_config", "mkldnn_op_list", "mkldnn_bf16_op_list")
+        ),
+    ],
+)
+def test_a_blank_key_that_had_to_have_a_value_is_refused(place: tuple[str, ...], key: str) -> None:
+    data: dict[str, Any] = {"rpc_port": 0, "http_port": 0}
+    inner = data
+    for step in place:
+        inner = inner.setdefault(step, {})
+    inner[key] = None
+    path = ".".join((*place, key))
+    expected = f"yml_dict: {path}: is left blank: give it a value or leave the key out"
+    assert problems_of(yml_dict=data) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("data", "hint"),
+    [
+        ({"work_num": 1}, "work_num: is not a known key; did you mean worker_num?"),
+        ({"RPC-PORT": 1}, "RPC-PORT: is not a known key; did you mean rpc_port?"),
+        ({"dag": {"is_tread": 1}}, "dag.is_tread: is not a known key; did you mean is_thread_op?"),
+        ({"timeout": 1}, "timeout: is not a known key; timeout belongs under op.<name>"),
+        (
+            {"op": {"a": {"host": 1}}},
+            "op.a.host: is not a known key; host belongs under the top of the file",
+        ),
+        ({"retry": 1}, "retry: is not a known key; retry belongs under dag or op.<name>"),
+        ({"zzz": 1}, "zzz: is not a known key"),
+    ],
+)
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(data: Any, hint: str) -> None:
+    assert problems_of(yml_dict={"rpc_port": 0, **data}) == [f"yml_dict: {hint}"]
+
+
+def test_lenient_makes_unknown_keys_warnings_and_nothing_else(tmp_path: Path) -> None:
+    path = write(tmp_path, "rpc_port: 0\nwork_num: 1\nop:\n  det:\n    devices: ''\n")
+    loaded = load(yml_file=path, environ={}, lenient=True)
+    assert loaded.config == ServiceConfig(rpc_port=0, op={"det": OpConfig()})
+    assert loaded.warnings == [
+        f"{path}:2: work_num: is not a known key; did you mean worker_num?",
+        f"{path}:5: op.det.devices: is not a known key;"
+        " devices belongs under op.<name>.local_service_conf",
+    ]
+    assert problems_of(yml_dict={"rpc_port": 0, "work_num": 1, "worker_num": 0}, lenient=True) == [
+        "yml_dict: worker_num: must be at least 1, got 0"
+    ]
+
+
+def test_a_dict_is_not_modified_even_by_overrides() -> None:
+    data: dict[str, Any] = {"rpc_port": 0, "dag": None, "op": {"uci": {"fetch_list": ["a"]}}}
+    before = copy.deepcopy(data)
+    loaded = load(yml_dict=data, overrides={"op.uci.concurrency": 3, "dag.retry": 2}, environ={})
+    assert data == before
+    assert loaded.config.op["uci"].concurrency == 3
+    assert loaded.config.dag.retry == 2
+    assert loaded.source == "yml_dict"
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_yaml(tmp_path: Path) -> None:
+    path = write(tmp_path, "rpc_port: 18080\nhttp_port: 18081\nhost: 127.0.0.2\nworker_num: 1\n")
+    environ = {
+        "PENSTOCK_HTTP_PORT": "18082",
+        "PENSTOCK_HOST": "0.0.0.0",
+        "PENSTOCK_NAME": "7",
+        "PENSTOCK_WORKER_NUM": "",
+    }
+    overrides = {"host": "::1", "deadline": 2.5, "name": None}
+    config = load(yml_file=path, environ=environ, overrides=overrides).config
+    assert (config.rpc_port, config.http_port) == (18080, 18082)
+    assert (config.host, config.name, config.worker_num) == ("::1", "7", 1)
+    assert config.deadline == 2.5
+
+
+def test_a_wrong_value_is_blamed_on_whoever_gave_it(tmp_path: Path) -> None:
+    path = write(tmp_path, "rpc_port: 18080\nworker_num: 1\nop:\n  a: 5\n")
+    problems = problems_of(
+        yml_file=path,
+        environ={"PENSTOCK_WORKER_NUM": "many"},
+        overrides={"op.b.retry": 0, "op.b.retri": 1, "dag.": 1},
+    )
+    assert sorted(problems) == sorted(
+        [
+            f"{path}:4: op.a: must be a mapping of keys to values, got 5",
+            "environment PENSTOCK_WORKER_NUM: worker_num: must be an integer, got the text 'many':"
+            " write the number without quotes and without a unit",
+            "flag: op.b.retry: must be at least 1, got 0",
+            "flag: op.b.retri: is not a known key; did you mean retry?",
+            "flag: dag.: is not a known key",
+        ]
+    )
+
+
+def test_an_op_remembers_what_flags_set() -> None:
+    loaded = load(
+        yml_dict={"rpc_port": 0, "op": {"a": {"retry": 2}, "b": {}}},
+        overrides={"op.a.concurrency": 2, "op.a.local_service_conf.fetch_list": ["x"]},
+        environ={},
+    )
+    assert loaded.config.op["a"].forced == {"concurrency", "local_service_conf.fetch_list"}
+    assert loaded.config.op["b"].forced == frozenset()
+
+
+def test_a_relative_file_is_looked_up_in_the_base_folder(tmp_path: Path) -> None:
+    write(tmp_path, "rpc_port: 18080\n")
+    loaded = load(yml_file="config.yml", base_dir=tmp_path, environ={})
+    assert loaded == Loaded(
+        config=ServiceConfig(rpc_port=18080), warnings=[], source=str(tmp_path / "config.yml")
+    )
+
+
+@pytest.mark.parametrize("arguments", [{}, {"yml_file": "a.yml", "yml_dict": {}}])
+def test_a_file_or_a_dict_must_be_given_and_not_both(arguments: dict[str, Any]) -> None:
+    assert problems_of(**arguments) == [
+        "give either yml_file or yml_dict, not both and not neither"
+    ]
+
+
+@pytest.mark.parametrize("data", [[], "rpc_port: 1", 5])
+def test_a_dict_that_is_none_is_refused(data: Any) -> None:
+    [problem] = problems_of(yml_dict=data)
+    assert problem.startswith("yml_dict: must be a mapping, got ")
+
+
+def test_keys_of_a_dict_must_be_text() -> None:
+    assert problems_of(yml_dict={"rpc_port": 0, 1: 2, "op": {3: {}, "a": {None: 1}}}) == [
+        "yml_dict: the key 1 is not text",
+        "yml_dict: op: the name 3 is not text: put it in quotes",
+        "yml_dict: op.a: the key nothing is not text",
+    ]
+
+
+def test_a_dict_that_contains_itself_is_answered() -> None:
+    data: dict[str, Any] = {"rpc_port": 0}
+    data["op"] = {"a": data}
+    data["dag"] = {"tracer": data}
+    assert problems_of(yml_dict=data)
+
+
+KEYS = sorted(
+    {
+        key
+        for s in (ServiceConfig, DagConfig, TracerConfig, OpConfig, LocalServiceConfig)
+        for key in keys_of(s)
+    }
+)
+SCALARS = (
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+    | st.sampled_from(["local_predictor", "brpc", "0", "fp16", 18080, 2, 10**400])
+)  # fmt: skip
+TREES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(KEYS) | st.text(max_size=5) | st.integers(), inner, max_size=6
+        )
+    ),
+    max_leaves=25,
+)
+
+
+def loaded_or_refused(**arguments: Any) -> Loaded | ConfigError:
+    try:
+        return load(**{"environ": {}, **arguments})
+    except ConfigError as error:
+        return error
+
+
+def check(result: Loaded | ConfigError) -> None:
+    if isinstance(result, ConfigError):
+        assert result.problems
+        assert all("\n" not in each for each in result.problems)
+    else:
+        assert isinstance(result.config, ServiceConfig)
+
+
+@given(
+    data=st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=5), TREES, max_size=8),
+    lenient=st.booleans(),
+)
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_any_dict_is_loaded_or_a_config_error(data: dict[str, Any], lenient: bool) -> None:
+    check(loaded_or_refused(yml_dict=data, lenient=lenient))
+
+
+VALUES = ["", "0", "1", "18080", "true", "'0'", "[a, b]", "{a: 1}", "*x", "&x 5", "-1", "brpc", "|"]
+LINES = st.builds(
+    lambda indent, key, value: f"{'  ' * indent}{key}: {value}",
+    st.integers(0, 3),
+    st.sampled_from([*KEYS, "uci", "*x", "<<", "&x", "1"]),
+    st.sampled_from(VALUES),
+)
+
+
+@given(st.text(max_size=40) | st.lists(LINES, max_size=8).map("\n".join), st.booleans())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_file_is_loaded_or_a_config_error(tmp_path: Path, text: str, lenient: bool) -> None:
+    path = tmp_path / "config.yml"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    check(loaded_or_refused(yml_file=path, lenient=lenient))
+
+
+@given(st.text(max_size=30), st.text(max_size=10))
+def test_any_override_and_variable_are_taken_or_a_config_error(text: str, value: str) -> None:
+    try:
+        key, parsed = parse_override(f"{text}={value}")
+    except ConfigError:
+        return
+    environ = {"PENSTOCK_HOST": value, "PENSTOCK_DEADLINE": value}
+    check(loaded_or_refused(yml_dict={"rpc_port": 0}, overrides={key: parsed}, environ=environ))

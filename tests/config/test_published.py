@@ -1,0 +1,252 @@
+"""Files as published services have them: what each is loaded as, and what is said about it."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.config.load import Loaded, load
+from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
+from penstock.config.schema import DagConfig, OpConfig, ServiceConfig, TracerConfig
+from penstock.errors import ConfigError
+from penstock.runtimes.runtime import ModelOptions
+
+NO_EFFECT = "is not yet available and has no effect"
+
+UCI = """\
+# one regression model
+worker_num: 1
+rpc_port: 9998
+http_port: 18082
+dag:
+    is_thread_op: {thread}
+    tracer:
+        interval_s: 10
+op:
+    uci:
+        concurrency: 1
+        local_service_conf:
+            model_config: uci_housing_model
+            device_type: 0
+            devices: "" # "0,1"
+            client_type: local_predictor
+            fetch_list: ["price"]
+            precision: "fp32"
+            ir_optim: True
+            use_mkldnn: True
+"""
+
+IMDB_REMOTE = """\
+rpc_port: 18070
+http_port: 18071
+worker_num: 4
+build_dag_each_worker: False
+dag:
+    is_thread_op: True
+    retry: 1
+    client_type: brpc
+    use_profile: True
+    channel_size: 0
+    tracer:
+        interval_s: 10
+op:
+    bow:
+        concurrency: 1
+        client_type: brpc
+        timeout: 3000
+        retry: 1
+        batch_size: 1
+        auto_batching_timeout: 2000
+        server_endpoints: ["127.0.0.1:9393"]
+        client_config: "imdb_bow/serving_client_conf.prototxt"
+        fetch_list: ["prediction"]
+"""
+
+IMDB_LOCAL = """\
+rpc_port: 18070
+http_port: 18071
+worker_num: 4
+dag:
+    is_thread_op: True
+    use_profile: True
+    channel_size: 0
+    tracer: {interval_s: 10}
+op:
+    bow: &model
+        concurrency: 1
+        timeout: 3000
+        retry: 1
+        batch_size: 2
+        auto_batching_timeout: 2000
+        local_service_conf: {model_config: imdb_bow, fetch_list: [prediction]}
+    cnn:
+        <<: *model
+        batch_size: 8
+        auto_batching_timeout:
+        local_service_conf: {model_config: imdb_cnn, fetch_list: [prediction]}
+    combine:
+"""
+
+OCR = """\
+rpc_port: 18090
+http_port: 9999
+worker_num: 20
+build_dag_each_worker: false
+dag:
+    is_thread_op: True
+    retry: 1
+    use_profile: false
+    tracer:
+        interval_s: 10
+op:
+    det:
+        concurrency: 6
+        local_service_conf:
+            client_type: local_predictor
+            model_config: ocr_det_model
+            fetch_list: ["save_infer_model/scale_0.tmp_1"]
+            device_type: 0
+            devices: ""
+            thread_num: 2
+            ir_optim: True
+    rec:
+        concurrency: 3
+        timeout: -1
+        retry: 1
+        local_service_conf:
+            client_type: local_predictor
+            model_config: ocr_rec_model
+            fetch_list:
+            device_type: 0
+            devices: ""
+            thread_num: 2
+            ir_optim: True
+"""
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    return tmp_path / "config.yml"
+
+
+def loaded_from(path: Path, text: str) -> Loaded:
+    path.write_text(text)
+    return load(yml_file=path, environ={})
+
+
+def resolved(config: ServiceConfig) -> dict[str, OpOptions]:
+    return {name: resolve_op(name, OpArguments(), op) for name, op in config.op.items()}
+
+
+def test_the_regression_service_in_thread_mode(config_file: Path) -> None:
+    loaded = loaded_from(config_file, UCI.format(thread=True))
+    config = loaded.config
+    assert config == ServiceConfig(
+        worker_num=1,
+        rpc_port=9998,
+        http_port=18082,
+        dag=DagConfig(tracer=TracerConfig(interval_s=10)),
+        op=config.op,
+    )
+    assert loaded.warnings == [f"{config_file}:8: dag.tracer.interval_s: {NO_EFFECT}"]
+    assert resolved(config) == {
+        "uci": OpOptions(
+            name="uci",
+            fetch_list=("price",),
+            model=ModelOptions(
+                path="uci_housing_model",
+                fetch_list=("price",),
+                device_type=0,
+                ir_optim=True,
+                use_mkldnn=True,
+            ),
+        )
+    }
+    assert advice(config.worker_num, resolved(config).values()) == []
+
+
+def test_the_regression_service_in_process_mode_is_told_what_to_write(config_file: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded_from(config_file, UCI.format(thread=False))
+    assert caught.value.problems == [
+        f"{config_file}:6: dag.is_thread_op: process workers are not yet available:"
+        " write true for thread workers"
+    ]
+
+
+def test_the_ensemble_with_remote_models_is_told_all_that_is_missing(config_file: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        loaded_from(config_file, IMDB_REMOTE)
+    assert caught.value.problems == [
+        f"{config_file}:16: op.bow.client_type: brpc is not yet available: only local_predictor is",
+        f"{config_file}:21: op.bow.server_endpoints: remote model servers are not yet available:"
+        " use local_service_conf",
+    ]
+
+
+def test_the_ensemble_with_local_models(config_file: Path) -> None:
+    loaded = loaded_from(config_file, IMDB_LOCAL)
+    assert loaded.warnings == [
+        f"{config_file}:6: dag.use_profile: {NO_EFFECT}",
+        f"{config_file}:8: dag.tracer.interval_s: {NO_EFFECT}",
+    ]
+    assert loaded.config.op["combine"] == OpConfig()
+    options = resolved(loaded.config)
+    common = {"timeout": 3.0, "fetch_list": ("prediction",)}
+    assert options == {
+        "bow": OpOptions(
+            name="bow",
+            batch_size=2,
+            window=2.0,
+            model=ModelOptions(path="imdb_bow", fetch_list=("prediction",)),
+            **common,
+        ),
+        "cnn": OpOptions(
+            name="cnn",
+            batch_size=8,
+            model=ModelOptions(path="imdb_cnn", fetch_list=("prediction",)),
+            **common,
+        ),
+        "combine": OpOptions(name="combine"),
+    }
+    assert advice(loaded.config.worker_num, options.values()) == [
+        "op.cnn: batch_size is 8 without auto_batching_timeout:"
+        " a batch is what is waiting when a worker is free, and no request waits for company",
+        "worker_num is 4, below the batch_size 8 of op.cnn: its batches can never be full",
+    ]
+
+
+def test_the_text_recognition_service(config_file: Path) -> None:
+    loaded = loaded_from(config_file, OCR)
+    assert (loaded.config.rpc_port, loaded.config.http_port) == (18090, 9999)
+    assert loaded.config.worker_num == 20
+    assert loaded.warnings == [f"{config_file}:10: dag.tracer.interval_s: {NO_EFFECT}"]
+    model = {"device_type": 0, "ir_optim": True, "thread_num": 2}
+    fetch = ("save_infer_model/scale_0.tmp_1",)
+    assert resolved(loaded.config) == {
+        "det": OpOptions(
+            name="det",
+            concurrency=6,
+            fetch_list=fetch,
+            model=ModelOptions(path="ocr_det_model", fetch_list=fetch, **model),
+        ),
+        "rec": OpOptions(
+            name="rec", concurrency=3, model=ModelOptions(path="ocr_rec_model", **model)
+        ),
+    }
+
+
+def test_keys_that_the_original_ignored_are_found_and_lenient_lets_them_pass(
+    config_file: Path,
+) -> None:
+    text = OCR + "    pre_det:\n        concurrency: 25\n        device_type: 0\n"
+    with pytest.raises(ConfigError) as caught:
+        loaded_from(config_file, text)
+    line = text.count("\n")
+    unknown = (
+        f"{config_file}:{line}: op.pre_det.device_type: is not a known key;"
+        " device_type belongs under op.<name>.local_service_conf"
+    )
+    assert caught.value.problems == [unknown]
+    loaded = load(yml_file=config_file, environ={}, lenient=True)
+    assert loaded.warnings[0] == unknown
+    assert loaded.config.op["pre_det"].concurrency == 25

@@ -1,0 +1,242 @@
+from typing import Any
+
+import pytest
+
+from penstock.config.load import load
+from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
+from penstock.config.schema import OpConfig
+from penstock.errors import ConfigError
+from penstock.runtimes.runtime import ModelOptions
+
+
+def entry(**keys: Any) -> OpConfig:
+    return load(yml_dict={"rpc_port": 0, "op": {"uci": keys}}, environ={}).config.op["uci"]
+
+
+def resolve(yaml: OpConfig | None = None, **arguments: Any) -> OpOptions:
+    return resolve_op("uci", OpArguments(**arguments), yaml)
+
+
+def test_an_op_that_nobody_configured_has_the_defaults_and_no_model() -> None:
+    assert resolve() == OpOptions(name="uci")
+    assert resolve(entry()) == OpOptions(name="uci")
+    assert OpOptions(name="uci") == OpOptions(
+        name="uci",
+        concurrency=1,
+        timeout=None,
+        retry=1,
+        batch_size=1,
+        window=None,
+        executor="thread",
+        isolate_errors=True,
+        fetch_list=None,
+        model=None,
+    )
+
+
+YAML = {
+    "concurrency": 2,
+    "timeout": 3000,
+    "retry": 2,
+    "batch_size": 4,
+    "auto_batching_timeout": 2000,
+    "fetch_list": ["y"],
+}
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "option", "expected"),
+    [
+        ("concurrency", 5, "concurrency", 5),
+        ("concurrency", 1, "concurrency", 1),
+        ("concurrency", None, "concurrency", 2),
+        ("timeout", 500, "timeout", 0.5),
+        ("timeout", -1, "timeout", None),
+        ("timeout", None, "timeout", 3.0),
+        ("retry", 3, "retry", 3),
+        ("retry", 1, "retry", 1),
+        ("retry", 0, "retry", 2),
+        ("retry", None, "retry", 2),
+        ("batch_size", 8, "batch_size", 8),
+        ("batch_size", 1, "batch_size", 1),
+        ("auto_batching_timeout", 1.5, "window", 0.0015),
+        ("auto_batching_timeout", -1, "window", None),
+        ("auto_batching_timeout", None, "window", 2.0),
+        ("fetch_list", ["c"], "fetch_list", ("c",)),
+        ("fetch_list", ("c",), "fetch_list", ("c",)),
+        ("fetch_list", [], "fetch_list", ("y",)),
+        ("fetch_list", None, "fetch_list", ("y",)),
+        ("client_type", "local_predictor", "concurrency", 2),
+        ("server_endpoints", [], "concurrency", 2),
+    ],
+)
+def test_the_constructor_wins_over_yaml_when_it_was_given(
+    argument: str, value: Any, option: str, expected: Any
+) -> None:
+    assert getattr(resolve(entry(**YAML), **{argument: value}), option) == expected
+
+
+def test_one_argument_of_the_constructor_leaves_the_others_to_yaml() -> None:
+    assert resolve(entry(**YAML), batch_size=8) == OpOptions(
+        name="uci",
+        concurrency=2,
+        timeout=3.0,
+        retry=2,
+        batch_size=8,
+        window=2.0,
+        fetch_list=("y",),
+    )
+
+
+def test_a_flag_wins_over_the_constructor() -> None:
+    data = {"rpc_port": 0, "op": {"uci": {"local_service_conf": {"model_config": "m"}}}}
+    flags = {"op.uci.concurrency": 7, "op.uci.retry": 4}
+    op = load(yml_dict=data, overrides=flags, environ={}).config.op["uci"]
+    options = resolve(op, concurrency=2, retry=2, batch_size=3)
+    assert (options.concurrency, options.retry, options.batch_size) == (7, 4, 3)
+
+
+@pytest.mark.parametrize("key", ["op.uci.fetch_list", "op.uci.local_service_conf.fetch_list"])
+def test_a_fetch_list_from_a_flag_wins_over_every_other(key: str) -> None:
+    conf = {"model_config": "m", "fetch_list": ["l"]}
+    data = {"rpc_port": 0, "op": {"uci": {"fetch_list": ["y"], "local_service_conf": conf}}}
+    op = load(yml_dict=data, overrides={key: ["flag"]}, environ={}).config.op["uci"]
+    assert resolve(op, fetch_list=["c"]).fetch_list == ("flag",)
+
+
+@pytest.mark.parametrize(
+    ("constructor", "local", "op_level", "expected"),
+    [
+        (["c"], ["l"], ["y"], ("c",)),
+        (None, ["l"], ["y"], ("l",)),
+        (None, None, ["y"], ("y",)),
+        (None, [], ["y"], ("y",)),
+        (None, [], None, None),
+        (None, None, None, None),
+    ],
+)
+def test_the_fetch_list_of_the_local_model_comes_before_that_of_the_op(
+    constructor: Any, local: Any, op_level: Any, expected: Any
+) -> None:
+    keys = {} if op_level is None else {"fetch_list": op_level}
+    conf = {"model_config": "m", "fetch_list": local}
+    options = resolve(entry(**keys, local_service_conf=conf), fetch_list=constructor)
+    assert options.fetch_list == expected
+    assert options.model == ModelOptions(path="m", fetch_list=expected)
+
+
+def test_the_fetch_list_of_a_local_model_that_is_not_there_does_not_count() -> None:
+    options = resolve(entry(fetch_list=["y"], local_service_conf={"fetch_list": ["l"]}))
+    assert options.fetch_list == ("y",)
+    assert options.model is None
+
+
+def test_the_model_has_every_key_of_its_section() -> None:
+    conf = {
+        "model_config": "../models/uci",
+        "client_type": "local_predictor",
+        "fetch_list": ["price"],
+        "thread_num": 4,
+        "device_type": 2,
+        "devices": "0, 1",
+        "mem_optim": False,
+        "ir_optim": True,
+        "precision": "FP16",
+        "use_calib": True,
+        "use_mkldnn": True,
+        "mkldnn_cache_capacity": 3,
+        "mkldnn_op_list": ["conv2d"],
+        "mkldnn_bf16_op_list": ["fc"],
+        "min_subgraph_size": 13,
+    }
+    assert resolve(entry(local_service_conf=conf)).model == ModelOptions(
+        path="../models/uci",
+        fetch_list=("price",),
+        thread_num=4,
+        device_type=2,
+        devices=("0", "1"),
+        mem_optim=False,
+        ir_optim=True,
+        precision="fp16",
+        use_calib=True,
+        use_mkldnn=True,
+        mkldnn_cache_capacity=3,
+        mkldnn_op_list=("conv2d",),
+        mkldnn_bf16_op_list=("fc",),
+        min_subgraph_size=13,
+    )
+
+
+def test_a_section_that_names_only_the_model_has_the_defaults_of_a_model() -> None:
+    assert resolve(entry(local_service_conf={"model_config": "m"})).model == ModelOptions(path="m")
+
+
+def test_a_batch_of_one_never_waits() -> None:
+    assert resolve(entry(batch_size=1, auto_batching_timeout=2000)).window is None
+    assert resolve(entry(batch_size=2, auto_batching_timeout=2000)).window == 2.0
+    assert resolve(entry(auto_batching_timeout=2000), batch_size=2).window == 2.0
+
+
+def test_where_and_how_an_op_fails_come_from_yaml() -> None:
+    options = resolve(entry(executor="inline", isolate_errors=False))
+    assert (options.executor, options.isolate_errors) == ("inline", False)
+
+
+def test_everything_wrong_in_a_constructor_is_listed_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(
+            concurrency=0,
+            retry=-1,
+            batch_size=True,
+            timeout="3",
+            fetch_list="price",
+            client_type="x",
+            local_service_handler=object(),
+        )
+    assert sorted(caught.value.problems) == [
+        "constructor of op uci: batch_size: must be an integer, got true",
+        "constructor of op uci: client_type: must be 'brpc', 'grpc', 'local_predictor' or"
+        " 'pipeline_grpc', got the text 'x'",
+        "constructor of op uci: concurrency: must be at least 1, got 0",
+        "constructor of op uci: fetch_list: must be a list, such as [a, b], got the text 'price'",
+        "constructor of op uci: local_service_handler: is not yet available:"
+        " use local_service_conf",
+        "constructor of op uci: retry: must be at least 1, got -1",
+        "constructor of op uci: timeout: must be an integer, got the text '3':"
+        " write the number without quotes and without a unit",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"server_endpoints": ["127.0.0.1:9393"]},
+        {"client_type": "brpc"},
+        {"client_type": "pipeline_grpc"},
+        {"local_service_handler": object()},
+    ],
+)
+def test_a_constructor_that_asks_for_what_is_not_built_is_refused(
+    arguments: dict[str, Any],
+) -> None:
+    with pytest.raises(ConfigError, match=r"constructor of op uci: .* not yet available"):
+        resolve(**arguments)
+
+
+def test_a_batch_without_a_window_is_warned_about() -> None:
+    options = [OpOptions(name="a", batch_size=4), OpOptions(name="b", batch_size=4, window=0.1)]
+    assert advice(None, options) == [
+        "op.a: batch_size is 4 without auto_batching_timeout:"
+        " a batch is what is waiting when a worker is free, and no request waits for company"
+    ]
+
+
+def test_fewer_workers_than_the_largest_batch_is_one_warning() -> None:
+    options = [
+        OpOptions(name="a", batch_size=4, window=0.1),
+        OpOptions(name="b", batch_size=8, window=0.1),
+    ]
+    assert advice(2, options) == [
+        "worker_num is 2, below the batch_size 8 of op.b: its batches can never be full"
+    ]
+    assert advice(8, options) == advice(None, options) == advice(1, []) == []

@@ -1,0 +1,211 @@
+"""Every key: a good value, one of a wrong type, one out of range (where it has a range)."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.config.load import load
+from penstock.config.schema import (
+    DagConfig,
+    LocalServiceConfig,
+    OpConfig,
+    ServiceConfig,
+    TracerConfig,
+    keys_of,
+)
+from penstock.errors import ConfigError
+
+NO_RANGE = object()
+HUGE = 10**400
+
+# place: (key, good, value it becomes, wrong type, out of range)
+SERVICE = [
+    ("rpc_port", 18080, 18080, "18080", 80),
+    ("http_port", 0, 0, True, 65536),
+    ("host", "0.0.0.0", "0.0.0.0", 0, ""),
+    ("service", "ocr.py:OcrService", "ocr.py:OcrService", ["a.py:B"], "OcrService"),
+    ("name", "uci", "uci", 7, "a/b"),
+    ("worker_num", 4, 4, True, 0),
+    ("build_dag_each_worker", False, False, 0, NO_RANGE),
+    ("grpc_gateway_port", 80, 80, "80", NO_RANGE),
+    ("deadline", 5, 5.0, "60s", 0),
+    ("max_deadline", 600.5, 600.5, True, float("inf")),
+    ("max_message_bytes", 256 << 20, 256 << 20, 1.5, 1 << 31),
+    ("max_inflight_bytes", 4 << 30, 4 << 30, "2GiB", 0),
+    ("max_requests", 10, 10, 10.0, 0),
+    ("max_connections", 10, 10, [], -1),
+    ("strict_status", True, True, "yes", NO_RANGE),
+    ("drain_delay", 0, 0.0, None.__class__, -0.1),
+    ("drain_timeout", 1, 1.0, "1", float("nan")),
+    ("header_timeout", 2, 2.0, {}, 0),
+    ("body_timeout", 2.5, 2.5, False, HUGE),
+    ("keep_alive", 75, 75.0, "75", -1),
+    ("dag", {}, DagConfig(), 1, NO_RANGE),
+    ("op", {}, {}, [], NO_RANGE),
+]
+DAG = [
+    ("retry", 2, 2, "2", 0),
+    ("client_type", "grpc", "grpc", 1, "http"),
+    ("use_profile", False, False, 1, NO_RANGE),
+    ("channel_size", 0, None, 1.0, -1),
+    ("is_thread_op", True, True, "True", NO_RANGE),
+    ("tracer", {}, TracerConfig(), 10, NO_RANGE),
+    ("channel_recv_frist_arrive", True, True, 1, NO_RANGE),
+    ("enable_prometheus", False, False, "no", NO_RANGE),
+    ("prometheus_port", 19393, 19393, "19393", 1),
+]
+TRACER = [("interval_s", -1, None, 1.5, 1 << 31)]
+OP = [
+    ("concurrency", 6, 6, "6", 0),
+    ("timeout", 3000, 3000, 0.5, HUGE),
+    ("retry", 3, 3, True, 0),
+    ("batch_size", 8, 8, 8.0, -1),
+    ("auto_batching_timeout", 0.5, 0.5, "2000", 1e10),
+    ("client_type", "local_predictor", "local_predictor", 1, "tcp"),
+    ("server_endpoints", [], (), "127.0.0.1:9393", [""]),
+    ("client_config", "conf.prototxt", "conf.prototxt", ["conf"], ""),
+    ("fetch_list", ["price"], ("price",), "price", [""]),
+    ("use_encryption_model", False, False, 0, NO_RANGE),
+    ("encryption_key", "./key", "./key", 1, ""),
+    ("executor", "inline", "inline", 1, "ray"),
+    ("isolate_errors", False, False, "false", NO_RANGE),
+    ("local_service_conf", {}, LocalServiceConfig(), "model", NO_RANGE),
+]
+LOCAL = [
+    ("model_config", "uci_housing_model", "uci_housing_model", 1, ""),
+    ("client_type", "local_predictor", "local_predictor", False, "pipeline_grpc"),
+    ("fetch_list", ["a", "b"], ("a", "b"), [1], [""]),
+    ("workdir", "work", "work", 0, NO_RANGE),
+    ("thread_num", 4, 4, "4", 0),
+    ("device_type", 0, 0, "0", 7),
+    ("devices", "0,1", "0,1", 0, "gpu0"),
+    ("mem_optim", False, False, 0, NO_RANGE),
+    ("ir_optim", True, True, "True", NO_RANGE),
+    ("precision", "INT8", "int8", 8, "fp61"),
+    ("use_calib", True, True, 1, NO_RANGE),
+    ("use_mkldnn", True, True, 1, NO_RANGE),
+    ("mkldnn_cache_capacity", 10, 10, True, -1),
+    ("mkldnn_op_list", ["conv2d"], ("conv2d",), "conv2d", [""]),
+    ("mkldnn_bf16_op_list", ["fc"], ("fc",), {"fc": 1}, [""]),
+    ("min_subgraph_size", 13, 13, "13", 0),
+]
+PLACES: list[tuple[type[Any], tuple[str, ...], list[Any]]] = [
+    (ServiceConfig, (), SERVICE),
+    (DagConfig, ("dag",), DAG),
+    (TracerConfig, ("dag", "tracer"), TRACER),
+    (OpConfig, ("op", "uci"), OP),
+    (LocalServiceConfig, ("op", "uci", "local_service_conf"), LOCAL),
+]
+ROWS = [(section, place, *row) for section, place, rows in PLACES for row in rows]
+IDS = [".".join((*row[1], row[2])) for row in ROWS]
+
+
+def written(place: tuple[str, ...], key: str, value: Any) -> dict[str, Any]:
+    inner: dict[str, Any] = {key: value}
+    for step in reversed(place):
+        inner = {step: inner}
+    return inner if inner.keys() & {"rpc_port"} else {"rpc_port": 0, **inner}
+
+
+def section_at(config: ServiceConfig, place: tuple[str, ...]) -> Any:
+    found: Any = config
+    for step in place:
+        found = found[step] if isinstance(found, dict) else getattr(found, step)
+    return found
+
+
+def test_the_tables_here_name_every_key() -> None:
+    for section, _, rows in PLACES:
+        assert [row[0] for row in rows if row[0] in keys_of(section)] == [row[0] for row in rows]
+        assert {row[0] for row in rows} == set(keys_of(section))
+
+
+@pytest.mark.parametrize(
+    ("section", "place", "key", "good", "becomes", "wrong", "beyond"), ROWS, ids=IDS
+)
+def test_a_good_value_is_taken(
+    section: Any, place: Any, key: str, good: Any, becomes: Any, wrong: Any, beyond: Any
+) -> None:
+    loaded = load(yml_dict=written(place, key, good), environ={})
+    field = {field.alias or name: name for name, field in section.model_fields.items()}[key]
+    value = getattr(section_at(loaded.config, place), field)
+    assert value == becomes
+    assert type(value) is type(becomes)
+    assert loaded.warnings == []
+
+
+@pytest.mark.parametrize(
+    ("section", "place", "key", "good", "becomes", "wrong", "beyond"), ROWS, ids=IDS
+)
+def test_a_value_of_a_wrong_type_is_refused_with_its_key_path(
+    section: Any, place: Any, key: str, good: Any, becomes: Any, wrong: Any, beyond: Any
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(yml_dict=written(place, key, wrong), environ={})
+    path = ".".join((*place, key))
+    assert len(caught.value.problems) == 1
+    assert caught.value.problems[0].startswith(
+        (f"yml_dict: {path}: must", f"yml_dict: {path}[0]: must")
+    )
+    assert ", got " in caught.value.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("place", "key", "beyond"),
+    [(row[1], row[2], row[6]) for row in ROWS if row[6] is not NO_RANGE],
+    ids=[each for each, row in zip(IDS, ROWS, strict=True) if row[6] is not NO_RANGE],
+)
+def test_a_value_out_of_range_is_refused_with_its_key_path(
+    place: Any, key: str, beyond: Any
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(yml_dict=written(place, key, beyond), environ={})
+    path = ".".join((*place, key))
+    assert len(caught.value.problems) == 1
+    assert caught.value.problems[0].startswith(
+        (f"yml_dict: {path}: must", f"yml_dict: {path}[0]: must")
+    )
+
+
+def test_the_defaults_of_the_service_are_those_documented() -> None:
+    config = ServiceConfig()
+    assert (config.host, config.deadline, config.max_deadline) == ("127.0.0.1", 60.0, 600.0)
+    assert config.max_message_bytes == 64 << 20
+    assert (config.max_requests, config.max_inflight_bytes, config.max_connections) == (
+        1024,
+        None,
+        None,
+    )
+    assert (config.drain_delay, config.drain_timeout) == (0.0, 30.0)
+    assert (config.header_timeout, config.body_timeout, config.keep_alive) == (10.0, 30.0, 5.0)
+    assert config.worker_num is None
+    assert config.strict_status is False
+    assert config.dag.is_thread_op is True
+    assert config.dag.channel_size is None
+
+
+def test_times_of_an_op_are_seconds_outside_and_none_when_off() -> None:
+    op = OpConfig.model_validate({"timeout": 3000, "auto_batching_timeout": 2.5})
+    assert (op.timeout, op.window) == (3.0, 0.0025)
+    off = OpConfig.model_validate({"timeout": 0, "auto_batching_timeout": -1})
+    assert (off.timeout, off.window) == (None, None)
+
+
+@given(st.integers() | st.floats())
+def test_a_time_is_positive_and_finite_or_absent(value: float) -> None:
+    try:
+        loaded = load(
+            yml_dict={"rpc_port": 0, "op": {"a": {"auto_batching_timeout": value}}}, environ={}
+        )
+    except ConfigError:
+        assert not 0 < value <= 2147483647
+        return
+    window = loaded.config.op["a"].window
+    assert (window is None) == (value <= 0)
+
+
+def test_card_ids_are_cut_at_commas() -> None:
+    assert LocalServiceConfig(devices=" 0, 1 ").device_ids == ("0", "1")
+    assert LocalServiceConfig().device_ids == ()

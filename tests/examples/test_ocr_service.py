@@ -1,0 +1,135 @@
+"""The OCR example as a process, over both doors, against its judge."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import PipelineClient
+from tests.examples.ocr_chain import EXAMPLE, check_same_lines, example, judged
+from tests.services.process import ServiceProcess, direct, running
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+
+PICTURES = example().pictures
+NAMES = [*PICTURES.GOOD, PICTURES.SCAN]
+SCRIPT = EXAMPLE / "ocr_service.py"
+COMMANDS = {"script": (sys.executable,), "cli": (sys.executable, "-m", "penstock", "run")}
+
+Reply = tuple[int, str, dict[str, str]]
+Ask = Callable[[ServiceProcess, bytes], Reply]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    drawn = tmp_path_factory.mktemp("pictures")
+    PICTURES.draw_pictures(drawn)
+    return drawn
+
+
+@pytest.fixture(scope="module", params=list(COMMANDS))
+def server(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
+    command: Sequence[str] = COMMANDS[request.param]
+    with running(SCRIPT, command=command) as started:
+        yield started
+        assert started.stop() == 0
+        assert started.leftovers() == []
+
+
+def over_http(server: ServiceProcess, picture: bytes) -> Reply:
+    image = base64.b64encode(picture).decode()
+    body = json.dumps({"key": ["image"], "value": [image]}).encode()
+    request = urllib.request.Request(f"{server.http_url}/ocr/prediction", body)
+    with direct.open(request, timeout=60) as answer:
+        assert answer.status == 200
+        reply: dict[str, Any] = json.load(answer)
+    values = dict(zip(reply.get("key") or [], reply.get("value") or [], strict=True))
+    return reply["err_no"], reply["err_msg"], values
+
+
+def over_grpc(server: ServiceProcess, picture: bytes) -> Reply:
+    image = base64.b64encode(picture).decode()
+    with PipelineClient() as client:
+        client.connect([server.rpc_endpoint])
+        reply = client.predict(feed_dict={"image": image}, timeout=60)
+    return reply.err_no, reply.err_msg, dict(zip(reply.key, reply.value, strict=True))
+
+
+DOORS = pytest.mark.parametrize("ask", [over_http, over_grpc])
+
+
+@DOORS
+@pytest.mark.parametrize("name", NAMES)
+def test_the_service_finds_the_same_lines_as_the_judge(
+    server: ServiceProcess, folder: Path, name: str, ask: Ask
+) -> None:
+    err_no, err_msg, values = ask(server, (folder / name).read_bytes())
+    assert (err_no, err_msg) == (0, "")
+    assert set(values) == {"result", "times"}
+    check_same_lines(json.loads(values["result"]), judged(folder / name))
+    assert list(json.loads(values["times"])) == ["det", "cls", "rec"]
+
+
+@DOORS
+def test_a_picture_without_text_gives_an_empty_list(
+    server: ServiceProcess, folder: Path, ask: Ask
+) -> None:
+    err_no, _, values = ask(server, (folder / PICTURES.BLANK).read_bytes())
+    assert err_no == 0
+    assert json.loads(values["result"]) == []
+
+
+@DOORS
+@pytest.mark.parametrize(
+    ("name", "number", "said"),
+    [
+        (PICTURES.NOT_A_PICTURE, 101, "not a picture"),
+        (PICTURES.TOO_LARGE, 102, "at most 64 million"),
+    ],
+)
+def test_bad_input_gets_a_product_error_and_the_next_request_is_served(
+    server: ServiceProcess, folder: Path, ask: Ask, name: str, number: int, said: str
+) -> None:
+    err_no, err_msg, values = ask(server, (folder / name).read_bytes())
+    assert err_no == number
+    assert said in err_msg
+    assert values == {}
+    assert ask(server, (folder / "small.png").read_bytes())[0] == 0
+
+
+def test_pictures_sent_at_the_same_time_get_their_own_lines(
+    server: ServiceProcess, folder: Path
+) -> None:
+    names = ["plain.png", "columns.png", PICTURES.BLANK, "downwards.png"] * 2
+    asks = [over_http, over_grpc] * 4
+    with ThreadPoolExecutor(len(names)) as pool:
+        replies = list(
+            pool.map(lambda name, ask: ask(server, (folder / name).read_bytes()), names, asks)
+        )
+    for name, (err_no, err_msg, values) in zip(names, replies, strict=True):
+        assert err_no == 0, err_msg
+        check_same_lines(json.loads(values["result"]), judged(folder / name))
+
+
+def test_the_clients_to_copy_print_the_lines(server: ServiceProcess, folder: Path) -> None:
+    picture = str(folder / "small.png")
+    url = f"{server.http_url}/ocr/prediction"
+    for command in (
+        ["http_client.py", picture, "--url", url],
+        ["grpc_client.py", picture, "--endpoint", server.rpc_endpoint],
+    ):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=EXAMPLE, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        for line in judged(folder / "small.png"):
+            assert line["text"] in done.stdout

@@ -1,0 +1,275 @@
+"""The house price example: its training, its op, and the service as a process."""
+
+import importlib.util
+import json
+import re
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from tests.services.process import ROOT, ServiceProcess, direct, running
+from tests.services.transcript import numbers_in, output_of, shown_like
+
+EXAMPLE = ROOT / "examples/simple_web_service"
+HOUSE = (
+    "0.0137, -0.1136, 0.2553, -0.0692, 0.0582, -0.0727, -0.1583, -0.0584, "
+    "0.6283, 0.4919, 0.1856, 0.0795, -0.0332"
+)
+HOUSE_ROW = [float(number) for number in HOUSE.split(",")]
+WRONG_INPUT = 51
+
+
+@pytest.fixture(scope="module")
+def train() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("uci_train", EXAMPLE / "train.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "uci_train", module)  # its dataclasses look themselves up
+        spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def model(train: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("uci")
+    train.main(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bare(model: Path) -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(model / "uci.onnx")
+
+
+def prices(bare: onnxruntime.InferenceSession, rows: Any) -> np.ndarray:
+    (price,) = bare.run(None, {"x": np.asarray(rows, dtype=np.float32)})
+    return price
+
+
+# Training
+
+
+def test_training_twice_writes_the_same_bytes(train: ModuleType, model: Path, tmp_path: Path):
+    train.main(tmp_path)
+    names = sorted(path.name for path in model.iterdir())
+    assert names == ["serving_server_conf.prototxt", "uci.onnx"]
+    assert all((tmp_path / name).read_bytes() == (model / name).read_bytes() for name in names)
+
+
+def test_the_model_beats_the_mean_price_by_far_on_houses_it_never_saw(
+    train: ModuleType, bare: onnxruntime.InferenceSession
+):
+    learn, kept_out = train.load()
+    assert (len(learn.x), len(kept_out.x)) == (405, 101)
+    error = np.sqrt(np.mean((prices(bare, kept_out.x) - kept_out.price) ** 2))
+    guess = np.sqrt(np.mean((learn.price.mean() - kept_out.price) ** 2))
+    assert error < 5.0
+    assert error < 0.6 * guess
+
+
+def test_features_are_scaled_to_mean_zero_and_spread_one(train: ModuleType):
+    learn, kept_out = train.load()
+    x = np.concatenate([learn.x, kept_out.x])
+    assert np.allclose(x.mean(axis=0), 0, atol=1e-6)
+    assert np.allclose(x.max(axis=0) - x.min(axis=0), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7])
+def test_the_batch_axis_is_open(bare: onnxruntime.InferenceSession, count: int):
+    assert prices(bare, np.tile(HOUSE_ROW, (count, 1))).shape == (count, 1)
+
+
+def test_the_conf_names_the_model_s_own_inputs_and_outputs(
+    model: Path, bare: onnxruntime.InferenceSession
+):
+    conf = (model / "serving_server_conf.prototxt").read_text()
+    inside = [bare.get_inputs()[0].name, bare.get_outputs()[0].name]
+    assert re.findall(r'\bname: "(.*)"', conf) == inside
+    assert re.findall(r'alias_name: "(.*)"', conf) == ["x", "price"]
+
+
+# The op
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, Any]:
+    """What the server script defines, run without serving."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.WebService.prepare_pipeline_config", lambda self, path: None)
+        patch.setattr("penstock.WebService.run_service", lambda self: None)
+        patch.chdir(EXAMPLE)  # the script changes it; this puts it back
+        return runpy.run_path(str(EXAMPLE / "web_service.py"))
+
+
+@pytest.fixture
+def op(script: dict[str, Any]) -> Any:
+    uci_op = script["UciOp"](name="uci")
+    uci_op.init_op()
+    return uci_op
+
+
+def preprocess(op: Any, **feed: Any) -> Any:
+    return op.preprocess({"@DAGExecutor": feed}, 3, 4)
+
+
+def test_text_becomes_one_row_per_sample(op: Any):
+    feed, skip, code, info = preprocess(op, x=f"{HOUSE};{HOUSE} ; {HOUSE}", other="ignored")
+    assert (skip, code, info) == (False, None, "")
+    assert list(feed) == ["x"]
+    assert feed["x"].dtype == np.float32
+    assert np.array_equal(feed["x"], np.float32([HOUSE_ROW] * 3))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+def test_a_tensor_of_the_right_shape_is_taken_as_it_is(op: Any, dtype: type):
+    sent = np.arange(26).reshape(2, 13).astype(dtype)
+    feed, _, code, _ = preprocess(op, x=sent)
+    assert code is None
+    assert feed["x"].dtype == np.float32
+    assert np.array_equal(feed["x"], sent)
+
+
+@pytest.mark.parametrize(
+    ("x", "reason"),
+    [
+        ("", "a sample has 1 numbers"),
+        ("1,2,3", "a sample has 3 numbers"),
+        (f"{HOUSE};", "a sample has 1 numbers"),
+        (f"{HOUSE},1", "a sample has 14 numbers"),
+        (HOUSE.replace("0.0137", "__import__('os')"), "only numbers"),
+        (HOUSE.replace("0.0137", ""), "only numbers"),
+        (f"array([[{HOUSE}]])", "only numbers"),
+        (HOUSE.replace("0.0137", "nan"), "finite"),
+        (HOUSE.replace("0.0137", "-inf"), "finite"),
+        (HOUSE.replace("0.0137", "1e39"), "finite"),  # too large for float32
+        (np.zeros(13, dtype=np.float32), "shape"),
+        (np.zeros((1, 12), dtype=np.float32), "shape"),
+        (np.zeros((0, 5), dtype=np.float32), "shape"),
+        (np.zeros((1, 13), dtype=bool), "numbers"),
+        (np.array(1.0), "shape"),
+        (np.full((1, 13), np.nan, dtype=np.float32), "finite"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_a_product_error_that_says_what_is_wrong(op: Any, x: Any, reason: str):
+    _, _, code, info = preprocess(op, x=x)
+    assert code == WRONG_INPUT
+    assert info.startswith("x: ")
+    assert reason in info
+
+
+def test_a_missing_key_is_a_product_error(op: Any):
+    _, _, code, info = preprocess(op, y=HOUSE)
+    assert (code, info) == (WRONG_INPUT, "the request has no key 'x'")
+
+
+def test_an_error_text_does_not_repeat_what_was_sent(op: Any):
+    _, _, _, info = preprocess(op, x="z" * 100_000 + ",0" * 12)
+    assert len(info) < 100
+
+
+def test_the_reply_is_the_array_as_text(op: Any):
+    price = np.float32([[18.901152], [-1.5]])
+    reply, code, info = op.postprocess({}, {"price": price}, 3, 4)
+    assert (reply, code, info) == ({"price": str(price)}, None, "")
+
+
+def test_a_long_reply_is_never_shortened(op: Any):
+    price = np.arange(5000, dtype=np.float32).reshape(-1, 1)
+    reply, _, _ = op.postprocess({}, {"price": price}, 3, 4)
+    assert numbers_in(reply["price"]) == price.reshape(-1).tolist()
+
+
+# The service, as a process
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(((sys.executable,), EXAMPLE), id="python in the folder"),
+        pytest.param(((sys.executable, "-m", "penstock", "run"), ROOT), id="penstock run"),
+    ],
+)
+def server(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
+    command, cwd = request.param
+    with running(EXAMPLE / "web_service.py", command=command, cwd=cwd, timeout=50) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def served(server: ServiceProcess) -> onnxruntime.InferenceSession:
+    """The very model that the service opened, bare."""
+    return onnxruntime.InferenceSession(EXAMPLE / "models/uci/uci.onnx")
+
+
+def ask(server: ServiceProcess, x: str) -> dict[str, Any]:
+    body = json.dumps({"key": ["x"], "value": [x]}).encode()
+    with direct.open(f"{server.http_url}/uci/prediction", data=body, timeout=20) as reply:
+        assert reply.status == 200
+        answer: dict[str, Any] = json.load(reply)
+    return answer
+
+
+@pytest.mark.real
+def test_http_answers_what_the_bare_model_answers(
+    server: ServiceProcess, served: onnxruntime.InferenceSession
+):
+    answer = ask(server, f"{HOUSE};{HOUSE.replace('0.6283', '0.1')}")
+    other = [0.1 if number == 0.6283 else number for number in HOUSE_ROW]
+    assert (answer["err_no"], answer["key"]) == (0, ["price"])
+    expected = prices(served, [HOUSE_ROW, other]).reshape(-1)
+    assert numbers_in(answer["value"][0]) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("as_tensor", [False, True], ids=["text", "tensor"])
+def test_grpc_answers_what_the_bare_model_answers(
+    server: ServiceProcess, served: onnxruntime.InferenceSession, as_tensor: bool
+):
+    from penstock import PipelineClient
+
+    feed = np.float32([HOUSE_ROW] * 2) if as_tensor else f"{HOUSE};{HOUSE}"
+    with PipelineClient() as client:
+        client.connect([server.rpc_endpoint])
+        reply = client.predict(feed_dict={"x": feed}, fetch=["price"], pack_tensor_format=as_tensor)
+    assert reply.err_no == 0
+    price = dict(zip(reply.key, reply.value, strict=True))["price"]
+    expected = prices(served, [HOUSE_ROW] * 2).reshape(-1)
+    assert numbers_in(price) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.real
+def test_a_bad_request_is_refused_and_the_next_one_served(server: ServiceProcess):
+    refused = ask(server, "one,two")
+    assert refused["err_no"] == WRONG_INPUT
+    assert refused["err_msg"] == "x: a sample has 2 numbers, it must have 13"
+    assert ask(server, HOUSE)["err_no"] == 0
+
+
+@pytest.mark.real
+def test_the_clients_print_what_the_readme_shows(server: ServiceProcess):
+    for client, address in [
+        ("http_client.py", server.http_url),
+        ("grpc_client.py", server.rpc_endpoint),
+    ]:
+        printed = output_of(EXAMPLE / client, address)
+        shown = shown_like(EXAMPLE / "README.md", printed)
+        assert numbers_in(printed) == pytest.approx(numbers_in(shown), rel=1e-4)
+
+
+@pytest.mark.real
+def test_sigterm_ends_the_service_with_0_and_leaves_nothing():
+    with running(EXAMPLE / "web_service.py", timeout=50) as process:
+        assert ask(process, HOUSE)["err_no"] == 0
+        assert process.stop() == 0
+        assert process.leftovers() == []
+        assert "Traceback" not in process.log()

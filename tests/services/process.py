@@ -1,0 +1,243 @@
+"""Runs a server script as a process of its own: start, wait until ready, stop, collect the log.
+
+    with running(script) as server:
+        urlopen(f"{server.http_url}/uci/prediction", ...)
+        assert server.stop() == 0
+
+Every process started here is gone when the ``with`` block is left, however it is left.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+LOG_TAIL_LINES = 60
+
+# The kernel takes ports for outgoing connections from 32768 up (Linux's default), so one from
+# below stays free between being chosen and being bound by the server.
+CANDIDATE_PORTS = range(15_000, 32_000)
+_handed_out: set[int] = set()
+
+# Never through a proxy: the servers are on this machine.
+direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class ServiceFailed(AssertionError):
+    """The process did not do what was waited for; the text ends with its log."""
+
+
+def free_port() -> int:
+    """A port nobody listens on, never the same one twice in a test run."""
+    for _ in range(200):
+        port = random.choice(CANDIDATE_PORTS)
+        if port not in _handed_out and _can_bind(port):
+            _handed_out.add(port)
+            return port
+    raise RuntimeError(f"no free port found in {CANDIDATE_PORTS}")
+
+
+def _can_bind(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True
+
+
+class ServiceProcess:
+    """One started server; made by ``running``.
+
+    Attributes:
+        http_port: the HTTP port it was told to take.
+        rpc_port: the gRPC port it was told to take.
+        pid: of the process that was started; its workers are its descendants.
+    """
+
+    def __init__(
+        self, command: Sequence[str], cwd: Path, environment: Mapping[str, str], log: IO[bytes]
+    ) -> None:
+        self.http_port = free_port()
+        self.rpc_port = free_port()
+        self._log = log
+        self._family: set[psutil.Process] = set()
+        self._process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=_clean_environment()
+            | {
+                "PENSTOCK_HTTP_PORT": str(self.http_port),
+                "PENSTOCK_RPC_PORT": str(self.rpc_port),
+            }
+            | dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            # A group of its own, so that it can be ended as a whole without ending the tests.
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    def __repr__(self) -> str:
+        code = self._process.returncode
+        state = "running" if code is None else f"exit {code}"
+        return f"<ServiceProcess {self.pid} http={self.http_port} rpc={self.rpc_port} {state}>"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def rpc_endpoint(self) -> str:
+        return f"127.0.0.1:{self.rpc_port}"
+
+    def log(self) -> str:
+        """All that the process and its children wrote so far, both streams together."""
+        return Path(self._log.name).read_text(errors="replace")
+
+    def is_ready(self) -> bool:
+        """Whether ``/readyz`` answers 200 at this moment."""
+        try:
+            with direct.open(f"{self.http_url}/readyz", timeout=5) as reply:
+                return bool(reply.status == 200)
+        except (urllib.error.URLError, OSError):  # HTTPError, refused, reset, timed out
+            return False
+
+    def wait_ready(self, timeout: float = 60.0) -> None:
+        """Return when ``/readyz`` answers 200.
+
+        Raises:
+            ServiceFailed: it exited first, or did not get ready in ``timeout`` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while not self.is_ready():
+            code = self._exit_code_within(0.05)
+            if code is not None:
+                raise ServiceFailed(self._story(f"exited with {code} before it was ready"))
+            if time.monotonic() > deadline:
+                raise ServiceFailed(self._story(f"not ready within {timeout} s"))
+
+    def wait_exit(self, timeout: float = 30.0) -> int:
+        """The exit status; negative for a signal.
+
+        Raises:
+            ServiceFailed: it still ran after ``timeout`` seconds.
+        """
+        code = self._exit_code_within(timeout)
+        if code is None:
+            raise ServiceFailed(self._story(f"still running after {timeout} s"))
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the started process alone, as an operator or a container would."""
+        self._remember_family()
+        self._process.send_signal(number)
+
+    def stop(self, number: int = signal.SIGTERM, timeout: float = 30.0) -> int:
+        """Ask it to end and return the exit status of ``wait_exit``."""
+        self.send_signal(number)
+        return self.wait_exit(timeout)
+
+    def descendants(self) -> list[psutil.Process]:
+        """Its living children, grandchildren and so on."""
+        try:
+            return psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def leftovers(self, timeout: float = 5.0) -> list[psutil.Process]:
+        """Descendants that still live ``timeout`` seconds after the process has ended."""
+        _, alive = psutil.wait_procs(self._family, timeout=timeout)
+        return alive
+
+    def close(self) -> None:
+        """End the whole family at once and reap it; harmless when it is gone."""
+        self._remember_family()
+        if self._process.poll() is None:
+            # The whole group, while its leader is unreaped and the number cannot be another's.
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        for process in self._family:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(self._family, timeout=10)
+
+    def _exit_code_within(self, timeout: float) -> int | None:
+        # Waiting for the exit is also the pause between two looks at /readyz.
+        self._remember_family()
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _remember_family(self) -> None:
+        # Once the parent is gone nobody knows any more whose children they were.
+        self._family.update(self.descendants())
+
+    def _story(self, what: str) -> str:
+        lines = self.log().splitlines()[-LOG_TAIL_LINES:]
+        return "\n".join([f"{self!r}: {what}; its log ends with:", *lines])
+
+
+def _clean_environment() -> dict[str, str]:
+    """Ours, without what would change the server: its own settings and proxies."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("PENSTOCK_") and not name.lower().endswith("_proxy")
+    }
+    return kept | {"PYTHONUNBUFFERED": "1"}
+
+
+@contextmanager
+def running(
+    script: Path,
+    *arguments: str,
+    command: Sequence[str] = (sys.executable,),
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    ready: bool = True,
+    timeout: float = 60.0,
+) -> Iterator[ServiceProcess]:
+    """Start a server script, wait until it is ready, and end it at the end of the block.
+
+    Args:
+        script: the server script.
+        *arguments: what follows the script on the command line.
+        command: what comes before it; ``(sys.executable, "-m", "penstock", "run")`` for the CLI.
+        cwd: working directory; the script's folder when absent.
+        environment: variables added last, so that they can replace the ports given here.
+        ready: False to return at once, for services that are expected not to start.
+        timeout: seconds for getting ready.
+
+    Raises:
+        ServiceFailed: the service did not get ready.
+    """
+    with tempfile.NamedTemporaryFile(prefix="service-", suffix=".log") as log:
+        server = ServiceProcess(
+            [*command, str(script), *arguments], cwd or script.parent, environment or {}, log
+        )
+        try:
+            if ready:
+                server.wait_ready(timeout)
+            yield server
+        finally:
+            server.close()
