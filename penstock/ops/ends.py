@@ -142,7 +142,7 @@ class Ends:
         if self._unpack is None:
             try:
                 feed, _ = paddle.unpack(call)
-            except PackageError as error:
+            except RequestError as error:
                 return {}, call.logid, _rpc_package_error(error)
             return feed, call.logid, None
         try:

@@ -57,9 +57,9 @@ def product_error(number: Any, text: Any) -> RequestError:
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, int):
         return HookFailed(f"a product error number must be an int, got {number!r}")
-    if value == 0 or value in RESERVED:
+    if value == 0 or value in RESERVED or not -(2**31) <= value < 2**31:
         return HookFailed(
-            f"product error number {value} is reserved: use any int but 0 and 3000 to 10000"
+            f"product error number {value} cannot be used: give an int32 but 0 and 3000 to 10000"
         )
     return ProductError(value, "" if text is None else str(text))
 

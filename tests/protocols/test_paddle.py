@@ -1,0 +1,138 @@
+import numpy as np
+import pytest
+
+from penstock.errors import InputMismatch, PackageError
+from penstock.protocols import paddle, pb, tensors
+
+ARRAY = np.array([[18.901152]], np.float32)
+ARRAY_TEXT = "array([[18.901152]], dtype=float32)"
+
+
+def call(*pairs: tuple[str, str], sent: list[pb.Tensor] | None = None) -> paddle.Call:
+    return paddle.Call([k for k, _ in pairs], [v for _, v in pairs], sent or [])
+
+
+class TestUnpack:
+    def test_texts_stay_texts(self) -> None:
+        request = call(("x", "__import__('os')"), ("y", "array([1])"))
+        assert paddle.unpack(request) == ({"x": "__import__('os')", "y": "array([1])"}, False)
+
+    def test_the_last_of_equal_keys_wins(self) -> None:
+        assert paddle.unpack(call(("x", "1"), ("x", "2")))[0] == {"x": "2"}
+
+    def test_surplus_values_are_ignored(self) -> None:
+        assert paddle.unpack(paddle.Call(["x"], ["1", "2"], []))[0] == {"x": "1"}
+
+    def test_fewer_values_than_keys_are_refused(self) -> None:
+        with pytest.raises(PackageError, match="2 keys, but only 1 values"):
+            paddle.unpack(paddle.Call(["x", "y"], ["1"], []))
+
+    def test_a_tensor_wins_over_a_text_and_brings_its_lod(self) -> None:
+        tensor = tensors.encode("x", ARRAY, lod=[0, 1])
+        feed, _ = paddle.unpack(call(("x", "text"), sent=[tensor]))
+        np.testing.assert_array_equal(feed["x"], ARRAY)
+        assert feed["x.lod"].tolist() == [[0], [1]]
+        assert list(feed) == ["x", "x.lod"]
+
+    def test_the_last_of_equal_tensors_wins(self) -> None:
+        sent = [tensors.encode("x", "first"), tensors.encode("x", "last")]
+        assert paddle.unpack(call(sent=sent))[0] == {"x": "last"}
+
+    @pytest.mark.parametrize("name", ["", "n" * 257])
+    def test_a_tensor_without_a_sensible_name_fits_no_input(self, name: str) -> None:
+        with pytest.raises(InputMismatch, match="1 to 256 characters"):
+            paddle.unpack(call(sent=[tensors.encode(name, ARRAY)]))
+
+    @pytest.mark.parametrize(("value", "asked"), [("1", True), ("0", False), ("", False)])
+    def test_the_wish_for_a_profile_is_taken_out(self, value: str, asked: bool) -> None:
+        feed, profile = paddle.unpack(call(("x", "1"), ("pipeline.profile", value)))
+        assert feed == {"x": "1"}
+        assert profile is asked
+
+    def test_a_message_is_unpacked_like_a_call(self) -> None:
+        request = call(("x", "1"), sent=[tensors.encode("t", "text")])
+        assert paddle.unpack(request.message()) == paddle.unpack(request)
+
+
+class TestPack:
+    def pack(self, value: dict, typed: bool = False, keep_text: bool = True) -> paddle.Reply:
+        return paddle.pack(value, typed=typed, keep_text=keep_text)
+
+    def test_texts_are_sent_as_they_are(self) -> None:
+        reply = self.pack({"a": "1", "b": np.str_("x")})
+        assert (reply.err_no, reply.err_msg, reply.tensors) == (0, "", [])
+        assert (reply.key, reply.value) == (["a", "b"], ["1", "x"])
+
+    def test_arrays_and_lists_of_texts_are_sent_as_repr(self) -> None:
+        reply = self.pack({"price": ARRAY, "names": ["a", "b"]})
+        assert reply.key == ["price", "names"]
+        assert reply.value == [ARRAY_TEXT, "['a', 'b']"]
+
+    def test_nothing_is_sent_as_nothing(self) -> None:
+        reply = self.pack({})
+        assert (reply.err_no, reply.key, reply.value) == (0, [], [])
+
+    @pytest.mark.parametrize(
+        ("bad", "kind"),
+        [
+            (1.5, "<class 'float'>"),
+            (None, "<class 'NoneType'>"),
+            ([], "<class 'list'>"),
+            ([1], "<class 'list'>"),
+            (ARRAY, "<class 'numpy.ndarray'>"),
+        ],
+        ids=repr,
+    )
+    def test_the_first_value_that_is_no_text_ends_the_reply(self, bad: object, kind: str) -> None:
+        reply = self.pack({"a": "1", "b": bad, "c": "2"})
+        assert reply.err_no == 7000
+        assert reply.err_msg == f"@DAGExecutor fetch var type must be str({kind})."
+        assert (reply.key, reply.value) == (["a"], ["1"])
+
+    def test_a_typed_reply_keeps_the_text_for_old_clients(self) -> None:
+        reply = self.pack({"price": ARRAY, "names": ["a"]}, typed=True)
+        assert reply.value == [ARRAY_TEXT, "['a']"]
+        assert [tensor.name for tensor in reply.tensors] == ["price"]
+        np.testing.assert_array_equal(tensors.decode(reply.tensors[0])[0], ARRAY)
+
+    def test_a_typed_reply_alone_drops_the_text_of_its_tensors(self) -> None:
+        reply = self.pack({"price": ARRAY, "names": ["a"]}, typed=True, keep_text=False)
+        assert reply.key == ["names"]
+        assert [tensor.name for tensor in reply.tensors] == ["price"]
+
+    def test_what_no_tensor_can_carry_stays_text(self) -> None:
+        value = {"z": np.array([1j]), "y": np.array(["a"])}
+        reply = self.pack(value, typed=True, keep_text=False)
+        assert reply.key == ["z", "y"]
+        assert reply.tensors == []
+
+    def test_texts_beside_arrays_are_legal_where_arrays_need_no_text(self) -> None:
+        value = {"label": "cat", "score": ARRAY}
+        assert self.pack(value, typed=True, keep_text=True).err_no == 7000
+        reply = self.pack(value, typed=True, keep_text=False)
+        assert (reply.err_no, reply.key, reply.value) == (0, ["label"], ["cat"])
+        assert [tensor.name for tensor in reply.tensors] == ["score"]
+
+    def test_a_lod_travels_with_its_array(self) -> None:
+        value = {"x": np.zeros((3, 1)), "x.lod": np.array([0, 1, 3, 3])}
+        reply = self.pack(value, typed=True, keep_text=False)
+        assert reply.key == []
+        assert [(tensor.name, list(tensor.lod)) for tensor in reply.tensors] == [
+            ("x", [0, 1, 3, 3])
+        ]
+
+    def test_an_error_reply_has_no_tensors(self) -> None:
+        reply = self.pack({"score": ARRAY, "n": 1}, typed=True, keep_text=False)
+        assert (reply.err_no, reply.tensors) == (7000, [])
+
+    def test_names_must_be_texts(self) -> None:
+        with pytest.raises(PackageError, match="must be texts, got int"):
+            self.pack({1: "x"}, typed=True)
+
+
+def test_a_call_shows_what_it_is() -> None:
+    request = paddle.Call(["x"], ["1"], [], "uci", "prediction", 7, nbytes=33)
+    assert repr(request) == "<Call uci/prediction log_id=7 pairs=1 tensors=0 bytes=33>"
+    assert not request.typed
+    assert request.message().logid == 7
+    assert "7000" in repr(paddle.Reply(err_no=7000))

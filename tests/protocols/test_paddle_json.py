@@ -1,0 +1,249 @@
+import json
+
+import numpy as np
+import pytest
+from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import Undecodable
+from penstock.protocols import paddle, pb, tensors
+from penstock.protocols.paddle_json import decode_json, encode_json, gateway_error
+from penstock.protocols.status import GrpcCode
+
+
+def decode(body: bytes) -> paddle.Call:
+    return decode_json(body, name="uci", method="prediction")
+
+
+def test_the_usual_body_is_a_call() -> None:
+    body = b'{"key":["x"],"value":["0.1,0.2"]}'
+    call = decode(body)
+    assert (call.key, call.value, call.tensors) == (["x"], ["0.1,0.2"], [])
+    assert (call.name, call.method, call.logid, call.clientip) == ("uci", "prediction", 0, "")
+    assert call.nbytes == len(body)
+
+
+@pytest.mark.parametrize("body", [b"", b" \r\n", b"null", b" null ", b"{}"])
+def test_an_empty_body_is_an_empty_request(body: bytes) -> None:
+    call = decode(body)
+    assert (call.key, call.value, call.tensors, call.name) == ([], [], [], "uci")
+
+
+def test_the_url_wins_over_the_body() -> None:
+    call = decode(b'{"name":"other","method":"other"}')
+    assert (call.name, call.method) == ("uci", "prediction")
+
+
+def test_null_means_absent_and_unknown_members_are_ignored() -> None:
+    members = "key value tensors name method logid clientip".split()  # noqa: SIM905
+    body = {**dict.fromkeys(members), "appid": {"deep": [1, None]}}
+    call = decode(json.dumps(body).encode())
+    assert (call.key, call.logid, call.clientip) == ([], 0, "")
+
+
+def test_the_last_of_equal_members_wins() -> None:
+    assert decode(b'{"logid":1,"logid":2}').logid == 2
+    call = decode(b'{"tensors":[{"float_data":[1],"floatData":[2,3]}]}')
+    assert list(call.tensors[0].float_data) == [2, 3]
+
+
+@pytest.mark.parametrize("logid", ["7", '"7"', "7.0", "70e-1"])
+def test_a_log_id_is_a_whole_number_or_its_text(logid: str) -> None:
+    assert decode(f'{{"logid":{logid}}}'.encode()).logid == 7
+
+
+def test_log_ids_have_64_bits() -> None:
+    assert decode(b'{"logid":"-9223372036854775808"}').logid == -(2**63)
+    assert decode(b'{"logid":9223372036854775807}').logid == 2**63 - 1
+
+
+def test_a_client_ip_is_cut() -> None:
+    assert decode(b'{"clientip":"' + b"9" * 1000 + b'"}').clientip == "9" * 64
+
+
+def test_nul_is_text() -> None:
+    assert decode(b'{"key":["a\\u0000"]}').key == ["a\0"]
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b'{"value":["a",1.5]}', "value[1] must be a text, got a number"),
+        (b'{"key":["x"],"value":[null]}', "value[0] must be a text, got null"),
+        (b'{"key":"x"}', "key must be a list, got a text"),
+        (b'{"logid":true}', "logid must be a whole number, got a truth value"),
+        (b"[]", "the body must be an object, got a list"),
+        (b'{"tensors":[{},3]}', "tensors[1] must be an object, got a number"),
+        (
+            b'{"tensors":[{"shape":[1,"x"]}]}',
+            "tensors[0].shape[1] must be a whole number, got another text",
+        ),
+        (b'{"tensors":[{"bool_data":[1]}]}', "tensors[0].bool_data[0] must be true or false"),
+        (b'{"tensors":[{"float_data":[0,4e38]}]}', "tensors[0].float_data[1] is too large"),
+        (b'{"tensors":[{"byte_data":"*"}]}', "tensors[0].byte_data must be a base64 text"),
+        (b'{"key":["x"],}', "the body is not a JSON document (line 1, "),
+    ],
+)
+def test_an_error_names_the_element(body: bytes, text: str) -> None:
+    with pytest.raises(Undecodable) as caught:
+        decode(body)
+    assert str(caught.value).startswith(text)
+
+
+nan = st.just(float("nan"))
+# json_format itself cannot read the shortest digits of the largest float32.
+finite32 = st.floats(-(2.0**127), 2.0**127, width=32)
+floats32 = finite32 | nan | st.sampled_from([float("inf"), -float("inf")])
+floats64 = st.floats(allow_nan=False) | nan
+int32s = st.integers(-(2**31), 2**31 - 1)
+any_tensor = st.builds(
+    pb.Tensor,
+    int64_data=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=2),
+    float_data=st.lists(floats32, max_size=2),
+    int_data=st.lists(int32s, max_size=2),
+    float64_data=st.lists(floats64, max_size=2),
+    uint32_data=st.lists(st.integers(0, 2**32 - 1), max_size=2),
+    bool_data=st.lists(st.booleans(), max_size=2),
+    complex64_data=st.lists(finite32, max_size=2),
+    complex128_data=st.lists(st.floats(allow_nan=False), max_size=2),
+    str_data=st.lists(st.text(max_size=5), max_size=2),
+    byte_data=st.binary(max_size=10),
+    elem_type=int32s,
+    shape=st.lists(int32s, max_size=2),
+    lod=st.lists(int32s, max_size=2),
+    name=st.text(max_size=5),
+)
+requests = st.builds(
+    pb.Request,
+    key=st.lists(st.text(max_size=5), max_size=2),
+    value=st.lists(st.text(max_size=5), max_size=2),
+    tensors=st.lists(any_tensor, max_size=2),
+    name=st.just("uci"),
+    method=st.just("prediction"),
+    logid=st.integers(-(2**63), 2**63 - 1),
+    clientip=st.text(max_size=64),
+)
+responses = st.builds(
+    pb.Response,
+    err_no=int32s,
+    err_msg=st.text(max_size=5),
+    key=st.lists(st.text(max_size=5), max_size=2),
+    value=st.lists(st.text(max_size=5), max_size=2),
+    tensors=st.lists(any_tensor, max_size=2),
+)
+
+
+def same(left: pb.Request | pb.Response, right: pb.Request | pb.Response) -> bool:
+    """Equal byte for byte, so that NaN equals NaN and 0.0 is not -0.0."""
+    return left.SerializeToString(deterministic=True) == right.SerializeToString(deterministic=True)
+
+
+@given(requests, st.booleans(), st.booleans())
+def test_requests_are_read_as_protobuf_reads_them(
+    request: pb.Request, proto_names: bool, defaults: bool
+) -> None:
+    body = json_format.MessageToJson(
+        request,
+        preserving_proto_field_name=proto_names,
+        always_print_fields_with_no_presence=defaults,
+    )
+    assert same(decode(body.encode()).message(), request)
+
+
+@given(responses)
+def test_replies_are_written_so_that_protobuf_reads_them(response: pb.Response) -> None:
+    body = encode_json(response)
+    assert same(json_format.Parse(body, pb.Response()), response)
+    written = json.loads(body)
+    assert list(written) == ["err_no", "err_msg", "key", "value", "tensors"]
+    for tensor in written["tensors"]:
+        assert list(tensor) == [field.name for field in pb.Tensor.DESCRIPTOR.fields]
+        assert all(type(number) is str for number in tensor["int64_data"])
+
+
+def test_a_reply_always_has_five_members_in_order() -> None:
+    reply = paddle.Reply(key=["price"], value=["[[18.901152]]"])
+    assert encode_json(reply) == (
+        b'{"err_no":0,"err_msg":"","key":["price"],"value":["[[18.901152]]"],"tensors":[]}'
+    )
+    assert encode_json(pb.Response()) == (
+        b'{"err_no":0,"err_msg":"","key":[],"value":[],"tensors":[]}'
+    )
+
+
+def test_a_tensor_in_a_reply_has_every_member() -> None:
+    array = np.array([0.1, np.nan, -np.inf], np.float32)
+    reply = paddle.Reply(tensors=[tensors.encode("x", array, lod=[0, 3])])
+    assert encode_json(reply) == (
+        b'{"err_no":0,"err_msg":"","key":[],"value":[],"tensors":[{"int64_data":[],'
+        b'"float_data":[0.1,"NaN","-Infinity"],"int_data":[],"float64_data":[],"uint32_data":[],'
+        b'"bool_data":[],"complex64_data":[],"complex128_data":[],"str_data":[],"byte_data":"",'
+        b'"elem_type":1,"shape":[3],"lod":[0,3],"name":"x"}]}'
+    )
+
+
+def test_64_bit_numbers_are_texts_and_bytes_are_base64() -> None:
+    sent = [
+        tensors.encode("a", np.array([2**53 + 1])),
+        pb.Tensor(elem_type=13, byte_data=b"\xfb\xff"),
+    ]
+    first, second = json.loads(encode_json(paddle.Reply(tensors=sent)))["tensors"]
+    assert first["int64_data"] == ["9007199254740993"]
+    assert second["byte_data"] == "+/8="
+
+
+def test_a_text_that_is_no_unicode_still_gets_out() -> None:
+    reply = paddle.Reply(50, "bad \udcff", ["k\ud800"], ["v\udfff"])
+    written = json.loads(encode_json(reply))
+    assert written["err_no"] == 50
+    assert written["err_msg"].startswith("bad \ufffd")
+    assert json.loads(gateway_error(GrpcCode.INTERNAL, "\udcff"))["code"] == 13
+
+
+def test_a_failed_call_has_the_gateways_form() -> None:
+    assert gateway_error(GrpcCode.INVALID_ARGUMENT, "no JSON") == (
+        b'{"error":"no JSON","code":3,"message":"no JSON","details":[]}'
+    )
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=4)
+    | st.sampled_from(["1", "NaN", "Infinity", "AA==", "-1"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    *("key", "value", "tensors", "name", "logid", "clientip", "x", "shape"),
+                    *("lod", "elem_type", "float_data", "intData", "bool_data", "byteData"),
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(json_values)
+def test_any_json_is_a_call_or_undecodable(value: object) -> None:
+    try:
+        call = decode(json.dumps(value).encode())
+    except Undecodable:
+        return
+    assert all(type(text) is str for text in [*call.key, *call.value])
+    assert call.message() is not None
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_call_or_undecodable(data: bytes) -> None:
+    try:
+        assert isinstance(decode(data), paddle.Call)
+    except Undecodable:
+        return

@@ -1,0 +1,81 @@
+"""Each broken rule gets its one answer from the codec, over either wire."""
+
+import numpy as np
+import pytest
+
+from penstock.errors import RequestError, Undecodable
+from penstock.protocols import paddle
+from penstock.protocols.status import err_no_of
+from tests.wire.broken import UNDECODABLE, Case, cases, valid_body, valid_message
+
+CASES = cases()
+BODIES = [case for case in CASES if case.body is not None]
+MESSAGES = [case for case in CASES if case.message is not None]
+
+
+def answer_to(decode: object) -> str | int:
+    try:
+        paddle.unpack(decode())  # type: ignore[operator]
+    except Undecodable:
+        return UNDECODABLE
+    except RequestError as error:
+        return err_no_of(error)
+    return 0
+
+
+def from_body(body: bytes) -> paddle.Call:
+    return paddle.decode_json(body, name="uci", method="prediction")
+
+
+def from_message(message: bytes) -> paddle.Call:
+    return paddle.decode_message(message, "uci")
+
+
+def rule(case: Case) -> str:
+    return case.rule
+
+
+def test_every_rule_has_a_name_of_its_own() -> None:
+    assert len({case.rule for case in CASES}) == len(CASES)
+
+
+def test_the_request_that_is_broken_is_valid_itself() -> None:
+    for call in (from_body(valid_body()), from_message(valid_message())):
+        feed, _ = paddle.unpack(call)
+        assert feed["x"] == "0.1,0.2"
+        np.testing.assert_array_equal(feed["t"], np.array([[1, 2], [3, 4]], np.float32))
+
+
+@pytest.mark.parametrize("case", BODIES, ids=rule)
+def test_a_body_is_refused(case: Case) -> None:
+    assert case.body is not None
+    assert answer_to(lambda: from_body(case.body)) == case.answer
+
+
+@pytest.mark.parametrize("case", MESSAGES, ids=rule)
+def test_a_message_is_refused(case: Case) -> None:
+    assert case.message is not None
+    assert answer_to(lambda: from_message(case.message)) == case.answer
+
+
+@pytest.mark.parametrize("case", [*BODIES, *MESSAGES], ids=rule)
+def test_the_text_of_a_refusal_is_short_and_says_nothing_about_us(case: Case) -> None:
+    for data, decode in ((case.body, from_body), (case.message, from_message)):
+        if data is None:
+            continue
+        with pytest.raises(RequestError) as caught:
+            paddle.unpack(decode(data))
+        text = str(caught.value)
+        assert 0 < len(text) < 200
+        assert not any(mark in text for mark in ("<class", "Traceback", "/", "0x", "penstock"))
+
+
+def test_long_digits_inside_of_a_text_are_legal() -> None:
+    body = b'{"key":["x"],"value":["' + b"1" * 5000 + b'"],"logid":1,"other":"\\"' + b"2" * 5000
+    assert from_body(body + b'"}').value == ["1" * 5000]
+
+
+@pytest.mark.parametrize("levels", [1, 63])
+def test_unknown_members_may_be_nested_up_to_64_levels(levels: int) -> None:
+    body = b'{"other":' + b"[" * levels + b"]" * levels + b"}"
+    assert from_body(body).key == []
