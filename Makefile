@@ -23,10 +23,10 @@ demo: $(READY) ## recognise text on real pictures over HTTP and gRPC, and show t
 	$(BIN)/python examples/ocr/demo.py
 
 test: $(READY) ## pure and engine tests (under a minute)
-	$(BIN)/python -m pytest -m "not real and not faults"
+	$(BIN)/python -m pytest -m "not real and not faults" --ignore tests/examples
 
 test-real: $(READY) ## real services as processes, real models, real clients
-	$(BIN)/python -m pytest -m real
+	$(BIN)/python -m pytest -m real --ignore tests/examples
 
 test-faults: $(READY) ## break things on purpose, with real processes
 	$(BIN)/python -m pytest -m faults
@@ -39,7 +39,7 @@ check: $(READY) ## format, lint, types, floors, spelling, documents (under a min
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_docs.py
 
 examples: $(READY) ## every example as a process, asked by its own clients
-	$(BIN)/python -m pytest -m "real or not real" tests/examples
+	$(BIN)/python -m pytest tests/examples
 
 bench: $(READY) ## ratios against bare servers and runtimes, measured in the same run
 	$(BIN)/python -m benchmarks

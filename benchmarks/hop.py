@@ -74,7 +74,7 @@ def chain(length: int, executor: str, loop: asyncio.AbstractEventLoop) -> Engine
         options = WorkOptions()
         bound = BoundOp(EchoOp(name), None, options)
         worker = InlineExecutor(bound) if executor == "inline" else ThreadExecutor([bound], loop)
-        engine.stages.append(
+        engine.add_stage(
             Stage(
                 name,
                 Batcher(BatchPolicy()),

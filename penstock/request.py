@@ -98,10 +98,10 @@ class Sample:
         data_id: int,
         inputs: dict[str, Feed],
         deadline: float,
-        *,
         log_id: int = 0,
         op: int = 0,
         flight: Any = None,
+        *,
         rows: int = 1,
         key: Any = None,
     ) -> None:

@@ -30,7 +30,7 @@ FLOORS = {
     "penstock.config": 7,
     "penstock.service": 8,
     "penstock.cli": 9,
-    "penstock.__main__": 9,
+    "penstock.__main__": 10,
 }
 GROUND = ["penstock.errors", "penstock.tensor", "penstock.request", "penstock.instrument"]
 ROOF = {"penstock", "penstock.testing"}  # the public face and the public fakes see every room

@@ -43,6 +43,71 @@ class BatchPolicy:
     capacity: int | None = None
 
 
+class Line:
+    """The Batcher of an op that takes one sample at a time (``max_rows`` 1, the default).
+
+    With nobody to share a batch with, keys and windows decide nothing; only the order of arrival
+    is left. Same contract, a fraction of the work.
+    """
+
+    __slots__ = ("_samples", "_waiting", "capacity", "policy")
+
+    def __init__(self, policy: BatchPolicy) -> None:
+        self.policy = policy
+        self.capacity = policy.capacity
+        self._samples: deque[Sample] = deque()  # cancelled ones stay until they reach the front
+        self._waiting = 0
+
+    def __len__(self) -> int:
+        return self._waiting
+
+    def __repr__(self) -> str:
+        return f"<Line {self._waiting} waiting, {self.policy}>"
+
+    @property
+    def full(self) -> bool:
+        """Whether the next ``offer`` would be refused."""
+        return self.capacity is not None and self._waiting >= self.capacity
+
+    def offer(self, sample: Sample, now: float) -> None:
+        """As ``Batcher.offer``."""
+        if self.capacity is not None and self._waiting >= self.capacity:
+            raise ServiceBusy("the queue in front of an op is full")
+        sample.arrived = now
+        sample.waiting = True
+        self._samples.append(sample)
+        self._waiting += 1
+
+    def cancel(self, sample: Sample) -> None:
+        """As ``Batcher.cancel``."""
+        sample.waiting = False
+        self._waiting -= 1
+        if len(self._samples) > 2 * self._waiting + 64:
+            self._samples = deque(s for s in self._samples if s.waiting)
+
+    def poll(self, now: float, *, draining: bool = False) -> Batch | float | None:
+        """As ``Batcher.poll``; never a time, since nobody waits for company."""
+        samples = self._samples
+        while samples:
+            sample = samples.popleft()
+            if sample.waiting:
+                sample.waiting = False
+                self._waiting -= 1
+                if sample.deadline > now:
+                    return Batch([sample], CloseReason.FULL, now, sample.rows)
+        return None
+
+    def check_invariants(self) -> None:
+        """As ``Batcher.check_invariants``."""
+        assert self._waiting == sum(s.waiting for s in self._samples)
+        assert len(self._samples) <= 2 * self._waiting + 65
+
+
+def batcher_for(policy: BatchPolicy) -> Batcher | Line:
+    """The queue that serves a policy."""
+    return Line(policy) if policy.max_rows == 1 else Batcher(policy)
+
+
 class _Group:
     """Waiting samples of one key, oldest first; cancelled ones stay until they reach the front.
 

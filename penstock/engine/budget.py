@@ -58,19 +58,13 @@ class ByteBudget:
 
 
 class Reservation:
-    """What one exchange has taken from a budget; gives all of it back at the end of a ``with``."""
+    """What one exchange has taken from a budget; ``release`` gives all of it back."""
 
     __slots__ = ("_budget", "taken")
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
         self.taken = 0
-
-    def __enter__(self) -> Reservation:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._budget.release(self.taken)
 
     def take(self, count: int) -> None:
         """Reserve more; raises ServiceBusy when it does not fit."""
@@ -81,6 +75,12 @@ class Reservation:
         """Count bytes that exist already."""
         self._budget.add(count)
         self.taken += count
+
+    def release(self) -> None:
+        """Give everything back; the exchange is over."""
+        if self.taken:
+            self._budget.release(self.taken)
+            self.taken = 0
 
 
 def default_budget() -> int:

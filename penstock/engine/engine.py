@@ -103,7 +103,7 @@ class Journey:
 
 
 class Engine:
-    """See the module. ``stages`` is filled by the composition root, in the plan's order."""
+    """See the module. ``add_stage`` is called by the composition root, in the plan's order."""
 
     def __init__(
         self,
@@ -115,8 +115,9 @@ class Engine:
         self.plan = plan
         self.clock = clock
         self.options = options or EngineOptions()
-        self.hear = hear or Instrument()
+        self.hear = hear
         self.stages: list[Stage] = []
+        self._bounded: list[Stage] = []  # those whose queues can be full
         self._journeys: set[Journey] = set()
         self._waiting: dict[Journey, None] = {}  # in order of arrival
         self._letting_in = False
@@ -131,6 +132,12 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"<Engine {self.statistics()}>"
+
+    def add_stage(self, stage: Stage) -> None:
+        """Give the next op of the plan its stage."""
+        self.stages.append(stage)
+        if stage.batcher.policy.capacity is not None:
+            self._bounded.append(stage)
 
     def statistics(self) -> EngineStatistics:
         """How the engine stands now."""
@@ -157,7 +164,8 @@ class Engine:
         refusal = self._refusal(request, now)
         if refusal is not None:
             self._refused += 1
-            self.hear.refused(refusal, now)
+            if self.hear is not None:
+                self.hear.refused(refusal, now)
             raise refusal
         data_id = self._next_id
         self._next_id += self.options.id_step
@@ -166,7 +174,8 @@ class Engine:
         journey = Journey(data_id, request, Flight(self.plan), reply)
         self._journeys.add(journey)
         self._admitted += 1
-        self.hear.admitted(data_id, request.log_id, now)
+        if self.hear is not None:
+            self.hear.admitted(data_id, request.log_id, now)
         if self._deadlines.add(journey, request.deadline):
             self._set_alarm()
         most = self.options.max_running
@@ -180,9 +189,9 @@ class Engine:
         """The caller went away: queued work is dropped, running work is let finish, no reply."""
         if journey.over:
             return
-        now = self.clock.now()
         self._cancelled += 1
-        self.hear.cancelled(journey.data_id, now)
+        if self.hear is not None:
+            self.hear.cancelled(journey.data_id, self.clock.now())
         self._finish(journey)
 
     def drain(self, at_rest: Callable[[], None]) -> None:
@@ -230,7 +239,7 @@ class Engine:
             return ServiceBusy("the service is at capacity; try again later")
         if request.deadline <= now:
             return self._too_late(request.deadline_by_client)
-        for stage in self.stages:
+        for stage in self._bounded:
             if stage.batcher.full:
                 return ServiceBusy(f"op {stage.name!r} is at capacity; try again later")
         return None
@@ -243,14 +252,7 @@ class Engine:
     def _put(self, journey: Journey, puts: Sequence[Put], now: float) -> None:
         """Offer what is ready to its ops. A full queue is that op's outcome."""
         for op, inputs in puts:
-            sample = Sample(
-                journey.data_id,
-                inputs,
-                journey.deadline,
-                log_id=journey.log_id,
-                op=op,
-                flight=journey,
-            )
+            sample = Sample(journey.data_id, inputs, journey.deadline, journey.log_id, op, journey)
             self._offer(journey, sample, now)
 
     def _offer(self, journey: Journey, sample: Sample, now: float) -> None:
@@ -272,9 +274,9 @@ class Engine:
             sample.data_id,
             sample.spare,
             sample.deadline,
-            log_id=sample.log_id,
-            op=sample.op,
-            flight=journey,
+            sample.log_id,
+            sample.op,
+            journey,
             rows=sample.rows,
             key=sample.key,
         )
@@ -284,7 +286,8 @@ class Engine:
 
     def _reply(self, journey: Journey, outcome: Outcome) -> None:
         self._replied += 1
-        self.hear.replied(journey.data_id, outcome.error, self.clock.now())
+        if self.hear is not None:
+            self.hear.replied(journey.data_id, outcome.error, self.clock.now())
         self._finish(journey)
         try:
             journey.reply(outcome)

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.batching.batcher import Batcher
+from penstock.batching.batcher import Batcher, Line
 from penstock.batching.dispatch import HandOver
 from penstock.engine.clock import Alarm, Clock
 from penstock.executors.executor import Executor, Result, Work
@@ -28,6 +28,10 @@ from penstock.instrument import Instrument
 from penstock.request import Batch, Outcome, Sample
 
 _log = logging.getLogger(__name__)
+
+
+_TURN = 64
+"""Hand-overs of one stage in one turn of the loop; a guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,18 +57,18 @@ class Stage:
         options: time-out and retries.
         clock: time and turns.
         settle: called with each sample and its Outcome, once.
-        hear: is told what happens.
+        hear: is told what happens; None when nobody listens.
     """
 
     def __init__(
         self,
         name: str,
-        batcher: Batcher,
+        batcher: Batcher | Line,
         executor: Executor,
         options: WorkOptions,
         clock: Clock,
         settle: Callable[[Sample, Outcome], None],
-        hear: Instrument,
+        hear: Instrument | None,
     ) -> None:
         self.name = name
         self.batcher = batcher
@@ -121,7 +125,13 @@ class Stage:
         # Stays set meanwhile: an inline worker reports before ``submit`` returns, and must find the
         # loop below, not start another one inside it.
         self._pumping = True
+        hand_overs = 0
         while self._idle:
+            if hand_overs >= _TURN:
+                # An inline worker is always idle again at once: let the loop breathe.
+                self._clock.soon(self._pump)
+                return
+            hand_overs += 1
             now = self._clock.now()
             batches, wait = self._take(now)
             if not batches:
@@ -148,10 +158,11 @@ class Stage:
         return batches, None
 
     def _submit(self, work: Work, batches: list[Batch], now: float) -> None:
+        self._batches += len(batches)
         for batch in batches:
-            self._batches += 1
             self._samples += len(batch.samples)
-            self.hear.dispatched(self.name, batch, now)
+            if self.hear is not None:
+                self.hear.dispatched(self.name, batch, now)
         if self.options.timeout is not None:
             self._watch(work, now + self.options.timeout)
         self.executor.submit(work, self._finished)
@@ -159,18 +170,21 @@ class Stage:
     def _finished(self, work: Work, results: list[Result]) -> None:
         """A worker is free again and reports."""
         self._idle += 1
-        now = self._clock.now()
+        ran = 0.0
         for batch, outcomes in results:
-            self._hand_over.learn(batch.ran)
+            ran += batch.ran
             if batch.settled:
-                self.hear.late(self.name, batch.data_ids, now)
+                if self.hear is not None:
+                    self.hear.late(self.name, batch.data_ids, self._clock.now())
                 continue
             batch.settled = True
-            failed = 0
             for sample, outcome in zip(batch.samples, outcomes, strict=True):
-                failed += outcome.error is not None
                 self._settle(sample, outcome)
-            self.hear.returned(self.name, batch, failed, now)
+            if self.hear is not None:
+                failed = sum(outcome.error is not None for outcome in outcomes)
+                self.hear.returned(self.name, batch, failed, self._clock.now())
+        if results:
+            self._hand_over.learn(ran / len(results))
         if not self._pumping:
             self._pump()
 

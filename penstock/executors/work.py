@@ -195,8 +195,16 @@ def batch_steps(op: BoundOp, batch: Batch) -> Steps:
             results[i] = []
         else:
             outcomes[i] = Outcome(None, _not_a_feed(op, data))
-    for call in explode(feeds):
-        yield from _run_call(op, samples, call, feeds, results, outcomes)
+    if len(samples) == 1 and type(feeds[0]) is dict:
+        # Alone there is nothing to group, to stack or to cut apart.
+        answer = yield [feeds[0]], samples[0].log_id
+        if isinstance(answer, RequestError):
+            outcomes[0] = Outcome(None, answer)
+        else:
+            results[0] = answer
+    else:
+        for call in explode(feeds):
+            yield from _run_call(op, samples, call, feeds, results, outcomes)
     for i, sample in enumerate(samples):
         if outcomes[i] is None:
             outcomes[i] = _postprocess(op, sample, results[i])
@@ -265,18 +273,24 @@ def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, bool, Req
         return None, False, Cancelled("the caller went away")
     if sample.deadline <= now:
         return None, False, DeadlineExceeded("the request's deadline passed before the op began")
+    hook = op.hooks.preprocess
+    if hook is None and len(sample.inputs) == 1:
+        return next(iter(sample.inputs.values())), False, None
     try:
         return read_preprocess(
-            op.op, op.hooks.preprocess(sample.inputs, sample.data_id, sample.log_id)
+            op.op, (hook or op.op.preprocess)(sample.inputs, sample.data_id, sample.log_id)
         )
     except HOOK_FAULTS as error:
         return None, False, _hook_failed(op, "preprocess", sample, error)
 
 
 def _postprocess(op: BoundOp, sample: Sample, result: Any) -> Outcome:
+    hook = op.hooks.postprocess
+    if hook is None:
+        return Outcome(result if isinstance(result, dict) else {})
     try:
         value, error = read_postprocess(
-            op.op, op.hooks.postprocess(sample.inputs, result, sample.data_id, sample.log_id)
+            op.op, hook(sample.inputs, result, sample.data_id, sample.log_id)
         )
     except HOOK_FAULTS as fault:
         return Outcome(None, _hook_failed(op, "postprocess", sample, fault))

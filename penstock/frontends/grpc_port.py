@@ -107,24 +107,22 @@ class GrpcPort:
     async def _inference(self, _: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         """One call. The iterator is not used: reading through the context costs less."""
         self.calls += 1
+        held = Reservation(self._budget)
         try:
             data = await self._read(context)
             if not isinstance(data, bytes):
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
-            with Reservation(self._budget) as held:
-                try:
+            try:
+                held.take(len(data))
+                call = paddle.decode_message(data, self._protocol.options.name or "")
+                if call.tensors:
                     held.take(len(data))
-                    call = paddle.decode_message(data, self._protocol.options.name or "")
-                    if call.tensors:
-                        held.take(len(data))
-                    timeout = _time_left(context)
-                    reply = await self._protocol.answer(call, timeout)
-                except RequestError as error:
-                    return await self._failure(error, context)
-                answer = paddle.encode_message(reply)
-                held.add(len(answer))
-                return answer
+                reply = await self._protocol.answer(call, _time_left(context))
+            except RequestError as error:
+                return await self._failure(error, context)
+            return paddle.encode_message(reply)
         finally:
+            held.release()
             self.calls -= 1
 
     async def _read(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes
 
 from penstock.engine.budget import ByteBudget, Reservation
@@ -35,11 +35,13 @@ _MOST_PATHS = 1024
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _GRPC_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
+_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[-A-Za-z0-9._~!$&'()*+,;=%]*)(?::[0-9]*)?")
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_BLANK = b" \t"
 _BAD_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
-@dataclass(frozen=True, slots=True)
-class HttpReply:
+class HttpReply(NamedTuple):
     """A whole answer. ``content-length`` is added by the server."""
 
     status: int
@@ -74,7 +76,8 @@ class HttpRoutes:
         self._health = health
         self._budget = budget
         self._limits = limits
-        self._paths: dict[bytes, tuple[str, str] | None] = {}
+        self._paths: dict[bytes, tuple[str, str]] = {}
+        self._hosts: set[bytes | None] = set()
 
     async def respond(
         self,
@@ -83,7 +86,7 @@ class HttpRoutes:
         headers: Headers,
         read: Reader,
         *,
-        needs_host: bool = True,
+        version: str = "1.1",
     ) -> HttpReply:
         """Answer one request; every failure is a reply.
 
@@ -92,43 +95,48 @@ class HttpRoutes:
             path: raw, without the query.
             headers: names in lower case.
             read: gives the body.
-            needs_host: whether the version of HTTP demands exactly one Host.
+            version: of HTTP, as the request says.
         """
+        held = Reservation(self._budget)
         try:
-            fields = self._fields(headers, needs_host)
-            route = self._paths[path] if path in self._paths else self._parse(path)
+            fields = dict(headers)
+            if (
+                len(fields) != len(headers)
+                or version != "1.1"
+                or fields.get(b"host") not in self._hosts
+                or b"transfer-encoding" in fields
+            ):
+                self._refuse_ambiguity(headers, fields, version)
+            route = self._paths.get(path) or self._parse(path)
             if route is None:
                 return self._plain(method, path)
             if method != "POST":
                 return _text(405, "Method Not Allowed", (b"allow", b"POST"))
-            return await self._pipeline(*route, fields, read)
+            timeout = _client_timeout(fields)
+            body = await self._body(fields, read, held)
+            call = paddle.decode_json(body, name=route[0], method=route[1])
+            if call.tensors:
+                held.take(len(body))  # the decoded tensors
+            reply = await self._protocol.answer(call, timeout)
+            return HttpReply(200, (JSON,), paddle.encode_json(reply))
+        except RequestError as error:
+            return self._failure(error)
         except Refused as refused:
             return refused.reply
+        finally:
+            held.release()
 
     def _plain(self, method: str, path: bytes) -> HttpReply:
         """Routes that are no pipeline calls."""
         probe = {b"/livez": self._health.live, b"/readyz": self._health.ready}.get(path)
+        if probe is None and path == b"*" and method != "OPTIONS":
+            return failure(400, "the target * is for OPTIONS")
         if probe is None:
             return _text(404, "Not Found")
         if method not in ("GET", "HEAD"):
             return _text(405, "Method Not Allowed", (b"allow", b"GET, HEAD"))
         good, why = probe()
         return _text(200 if good else 503, why)
-
-    async def _pipeline(
-        self, name: str, method: str, fields: dict[bytes, bytes], read: Reader
-    ) -> HttpReply:
-        try:
-            timeout = _client_timeout(fields)
-            with Reservation(self._budget) as held:
-                body = await self._body(fields, read, held)
-                call = paddle.decode_json(body, name=name, method=method)
-                if call.tensors:
-                    held.take(len(body))  # the decoded tensors
-                reply = await self._protocol.answer(call, timeout)
-                return HttpReply(200, (JSON,), paddle.encode_json(reply))
-        except RequestError as error:
-            return self._failure(error)
 
     async def _body(self, fields: dict[bytes, bytes], read: Reader, held: Reservation) -> bytes:
         """The whole body in plain. What was announced is reserved before it is read."""
@@ -166,37 +174,45 @@ class HttpRoutes:
             extra = (CLOSE,)
         return _gateway(status.http, status.grpc, str(error), *extra)
 
-    @staticmethod
-    def _fields(headers: Headers, needs_host: bool) -> dict[bytes, bytes]:
-        """The headers as a dict; refuses what must not stand twice, or not be missing."""
-        fields = dict(headers)
-        if needs_host and b"host" not in fields:
-            raise Refused(failure(400, "the header host is missing"))
-        if len(fields) != len(headers):
-            names = [name for name, _ in headers]
-            for name in (b"host", b"content-length", b"content-encoding", b"transfer-encoding"):
-                if names.count(name) > 1:
-                    status = 415 if name == b"content-encoding" else 400
-                    text = f"the header {name.decode()} stands more than once"
-                    raise Refused(_gateway(status, GrpcCode.INVALID_ARGUMENT, text, CLOSE))
-        return fields
-
     def _parse(self, path: bytes) -> tuple[str, str] | None:
         """``(name, method)`` of a two-segment path, split before decoding; None for others."""
         route: tuple[str, str] | None = None
+        if _BAD_ESCAPE.search(path):
+            text = "bad percent escape in the path"
+            raise Refused(_gateway(400, GrpcCode.INVALID_ARGUMENT, text))
         parts = path.split(b"/")
         if len(parts) == 3 and not parts[0] and parts[1] and parts[2]:
             name, method = _segment(parts[1]), _segment(parts[2])
             route = None if name is None or method is None else (name, method)
-        if len(self._paths) < _MOST_PATHS:  # clients choose paths, so the memory is bounded
-            self._paths[path] = route
+        if route is not None and len(self._paths) < _MOST_PATHS:
+            self._paths[path] = route  # bounded, because clients choose the paths
         return route
+
+    def _refuse_ambiguity(self, headers: Headers, fields: dict[bytes, bytes], version: str) -> None:
+        """Refuse what could be framed or addressed in two ways: a proxy might read it otherwise."""
+        if version not in ("1.1", "1.0"):
+            raise Refused(failure(505, "the version of HTTP must be 1.0 or 1.1"))
+        names = [name for name, _ in headers]
+        for name in (b"host", b"content-length", b"content-encoding", b"transfer-encoding"):
+            if names.count(name) > 1:
+                status = 415 if name == b"content-encoding" else 400
+                raise Refused(failure(status, f"the header {name.decode()} stands more than once"))
+        coding = fields.get(b"transfer-encoding")
+        if coding is not None and version == "1.0":
+            raise Refused(failure(400, "HTTP/1.0 knows no transfer-encoding"))
+        if coding is not None and coding.strip(_BLANK).lower() != b"chunked":
+            raise Refused(failure(501, "the only transfer-encoding known is chunked"))
+        host = fields.get(b"host")
+        if host is None and version == "1.1":
+            raise Refused(failure(400, "the header host is missing"))
+        if host is not None and _HOST.fullmatch(host.strip(_BLANK)) is None:
+            raise Refused(failure(400, "the header host is malformed"))
+        if host is not None and len(self._hosts) < _MOST_PATHS:
+            self._hosts.add(host)
 
 
 def _segment(raw: bytes) -> str | None:
     """A path segment decoded once; None when it could be taken for more than a name."""
-    if re.search(rb"%(?![0-9A-Fa-f]{2})", raw):
-        raise Refused(_gateway(400, GrpcCode.INVALID_ARGUMENT, "bad percent escape in the path"))
     try:
         text = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:
@@ -209,6 +225,7 @@ def _length(fields: dict[bytes, bytes], most: int) -> int:
     raw = fields.get(b"content-length")
     if raw is None:
         return 0
+    raw = raw.strip(_BLANK)
     if not raw.isdigit():
         raise Refused(
             _gateway(400, GrpcCode.INVALID_ARGUMENT, "content-length is no number", CLOSE)
@@ -223,14 +240,14 @@ def _client_timeout(fields: dict[bytes, bytes]) -> float | None:
     """Seconds from ``Grpc-Timeout`` or ``Penstock-Timeout``; None when neither is there."""
     raw = fields.get(b"grpc-timeout")
     if raw is not None:
-        match = _GRPC_TIMEOUT.fullmatch(raw)
+        match = _GRPC_TIMEOUT.fullmatch(raw.strip(_BLANK))
         if match is None:
             raise Undecodable("malformed grpc-timeout")
         return int(match[1]) * _UNITS[match[2]]
     raw = fields.get(b"penstock-timeout")
     if raw is None:
         return None
-    if _SECONDS.fullmatch(raw) is None:
+    if _SECONDS.fullmatch(raw.strip(_BLANK)) is None:
         raise Undecodable("malformed penstock-timeout: give seconds, such as 1.5")
     return float(raw)
 

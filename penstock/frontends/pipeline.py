@@ -10,6 +10,7 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 from penstock.engine.engine import Engine
@@ -22,7 +23,7 @@ from penstock.errors import (
 )
 from penstock.ops.ends import Ends, error_reply
 from penstock.protocols import paddle, pb
-from penstock.request import Outcome, Request
+from penstock.request import Feed, Outcome, Request
 
 Reply: TypeAlias = paddle.Reply | pb.Response
 
@@ -65,6 +66,7 @@ class PipelineProtocol:
         self._engine = engine
         self._ends = ends
         self._pool = pool
+        self._loop = asyncio.get_running_loop()
         self.options = options
 
     async def answer(self, call: paddle.Call, client_timeout: float | None = None) -> Reply:
@@ -89,49 +91,65 @@ class PipelineProtocol:
             by_client = client_timeout <= limit
             limit = min(client_timeout, limit)
         deadline = now + limit
-        outcome, data_id, log_id = await self._run(call, deadline, by_client)
-        error = outcome.error
-        if isinstance(error, DeadlineExceeded) and error.by_client:
-            raise error
-        if self._ends.blocking_pack:
-            reply: Reply = await self._in_pool(
-                self._ends.pack, outcome, data_id, log_id, call.typed
-            )
-            return reply
-        return self._ends.pack(outcome, data_id, log_id, call.typed)
-
-    async def _run(
-        self, call: paddle.Call, deadline: float, by_client: bool
-    ) -> tuple[Outcome, int, int]:
-        """The graph's outcome, the data id and the log id."""
-        if self._ends.blocking_unpack:
-            try:
-                async with asyncio.timeout(deadline - time.monotonic()):
-                    feed, log_id, error = await self._in_pool(self._ends.unpack, call)
-            except TimeoutError:
-                late = DeadlineExceeded("the request's deadline passed", by_client=by_client)
-                return Outcome(None, late), NO_ID, call.logid
+        ends = self._ends
+        if ends.blocking_unpack:
+            feed, log_id, error = await self._unpack_in_pool(call, deadline, by_client)
         else:
-            feed, log_id, error = self._ends.unpack(call)
+            feed, log_id, error = ends.unpack(call)
+        data_id = NO_ID
         if error is not None:
-            return Outcome(None, error), NO_ID, log_id
-        request = Request(feed=feed, log_id=log_id, deadline=deadline, deadline_by_client=by_client)
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+            outcome = Outcome(None, error)
+        else:
+            future: asyncio.Future[Outcome] = self._loop.create_future()
+            request = Request(
+                feed=feed, log_id=log_id, deadline=deadline, deadline_by_client=by_client
+            )
+            try:
+                journey = self._engine.submit(request, partial(_hand_in, future))
+            except RequestError as refusal:
+                outcome = self._refused(refusal)
+            else:
+                data_id = journey.data_id
+                try:
+                    outcome = await future
+                except asyncio.CancelledError:
+                    self._engine.cancel(journey)
+                    raise
+        error = outcome.error
+        if error is not None and isinstance(error, DeadlineExceeded) and error.by_client:
+            raise error
+        if ends.blocking_pack:
+            reply: Reply = await self._in_pool(ends.pack, outcome, data_id, log_id, call.typed)
+            return reply
+        return ends.pack(outcome, data_id, log_id, bool(call.tensors))
+
+    def _refused(self, refusal: RequestError) -> Outcome:
+        """What was not admitted is answered, unless the call itself is to fail."""
+        if isinstance(refusal, ServiceClosed):
+            raise refusal
+        if isinstance(refusal, ServiceBusy) and self.options.strict_status:
+            raise refusal
+        return Outcome(None, refusal)
+
+    async def _unpack_in_pool(
+        self, call: paddle.Call, deadline: float, by_client: bool
+    ) -> tuple[Feed, int, RequestError | None]:
+        """The user's ``unpack_request_package``, in a thread, until the deadline."""
         try:
-            journey = self._engine.submit(request, future.set_result)
-        except ServiceClosed:
-            raise
-        except ServiceBusy as busy:
-            if self.options.strict_status:
-                raise
-            return Outcome(None, busy), NO_ID, log_id
-        except RequestError as refused:
-            return Outcome(None, refused), NO_ID, log_id
-        try:
-            return await future, journey.data_id, log_id
-        except asyncio.CancelledError:
-            self._engine.cancel(journey)
-            raise
+            async with asyncio.timeout(deadline - time.monotonic()):
+                unpacked: tuple[Feed, int, RequestError | None] = await self._in_pool(
+                    self._ends.unpack, call
+                )
+                return unpacked
+        except TimeoutError:
+            late = DeadlineExceeded("the request's deadline passed", by_client=by_client)
+            return {}, call.logid, late
 
     def _in_pool(self, function: Any, *args: Any) -> asyncio.Future[Any]:
-        return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+        return self._loop.run_in_executor(self._pool, function, *args)
+
+
+def _hand_in(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+    """Complete the future, unless its caller went away in this very turn."""
+    if not future.done():
+        future.set_result(outcome)

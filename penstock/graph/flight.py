@@ -33,23 +33,36 @@ _SKIPPED = _Skipped()
 _Item: TypeAlias = Feed | RequestError | _Skipped
 
 
+class _Joins:
+    """What one attempt remembers beyond a straight line of ops.
+
+    ``held``: op -> {producer: (sender's name, dict, error or skipped)}; ``fired``: ops that got
+    their inputs, or were jumped over; ``failure``: what reached the end without an op's help.
+    """
+
+    __slots__ = ("failure", "fired", "held")
+
+    def __init__(self) -> None:
+        self.held: dict[int, dict[int, tuple[str, _Item]]] = {}
+        self.fired: set[int] = set()
+        self.failure: RequestError | None = None
+
+
 class Flight:
     """The state of one request in the graph. Not thread-safe; owned by the engine's loop."""
 
-    __slots__ = ("_failure", "_feed", "_fired", "_held", "attempt", "ended", "plan")
+    __slots__ = ("_feed", "_joins", "attempt", "ended", "plan")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.attempt = 0
         self.ended = False
         self._feed: Feed | None = None
-        # Joins and jumps only: op -> {producer: (sender's name, dict | error | skipped)}.
-        self._held: dict[int, dict[int, tuple[str, _Item]]] = {}
-        self._fired: set[int] = set()  # ops that got their inputs, or were jumped over
-        self._failure: RequestError | None = None  # what reached the end without an op's help
+        self._joins: _Joins | None = None  # made at the first need; most flights have none
 
     def __repr__(self) -> str:
-        held = {self.plan.names[op]: len(got) for op, got in self._held.items()}
+        joins = self._joins or _Joins()
+        held = {self.plan.names[op]: len(got) for op, got in joins.held.items()}
         return f"<Flight try={self.attempt} holds={held}{' ended' if self.ended else ''}>"
 
     def start(self, feed: Feed) -> list[Put]:
@@ -78,17 +91,20 @@ class Flight:
         if op == plan.last:
             return self._end(outcome)
         item: _Item = error if error is not None else outcome.value or {}
-        puts = self._deliver(op, plan.names[op], item, plan.consumers[op])
-        return puts if self._failure is None else self._end(Outcome(None, self._failure))
+        return self._unless_failed(self._deliver(op, plan.names[op], item, plan.consumers[op]))
+
+    def _unless_failed(self, puts: list[Put]) -> list[Put] | Outcome:
+        joins = self._joins
+        if joins is None or joins.failure is None:
+            return puts
+        return self._end(Outcome(None, joins.failure))
 
     def _end(self, outcome: Outcome) -> list[Put] | Outcome:
         """End here, or run the graph once more when an op timed out and attempts are left."""
         if isinstance(outcome.error, OpTimeout) and self.attempt < self.plan.attempts:
             assert self._feed is not None
             self.attempt += 1
-            self._failure = None
-            self._held.clear()
-            self._fired.clear()
+            self._joins = None
             return self._deliver(REQUEST, REQUEST_OP_NAME, dict(self._feed), self.plan.entry)
         self.ended = True
         return outcome
@@ -103,24 +119,27 @@ class Flight:
             only = consumers[0]
             if len(plan.inputs[only]) == 1:
                 return [(only, {name: item})]
+        joins = self._joins = self._joins or _Joins()
         puts: list[Put] = []
         for position, consumer in enumerate(consumers):
             mine = dict(item) if isinstance(item, dict) and position < last else item
-            self._receive(consumer, sender, name, mine, puts)
+            self._receive(joins, consumer, sender, name, mine, puts)
         return puts
 
-    def _receive(self, op: int, slot: int, name: str, item: _Item, puts: list[Put]) -> None:
+    def _receive(
+        self, joins: _Joins, op: int, slot: int, name: str, item: _Item, puts: list[Put]
+    ) -> None:
         """One delivery at one op; runs on through ops that only pass an error or a skip along."""
-        if op in self._fired:
+        if op in joins.fired:
             return
         slots = self.plan.inputs[op]
-        held = self._held.setdefault(op, {})
+        held = joins.held.setdefault(op, {})
         held.setdefault(slot, (name, item))
         first_wins = self.plan.first_arrival and not isinstance(item, _Skipped)
         if len(held) < len(slots) and not first_wins:
             return
-        del self._held[op]
-        self._fired.add(op)
+        del joins.held[op]
+        joins.fired.add(op)
         inputs: dict[str, Feed] = {}
         error: RequestError | None = None
         for sender, got in (held[producer] for producer in slots if producer in held):
@@ -131,28 +150,30 @@ class Flight:
         if error is None and inputs:
             puts.append((op, inputs))
         else:
-            self._pass_on(op, error, puts)
+            self._pass_on(joins, op, error, puts)
 
-    def _pass_on(self, op: int, error: RequestError | None, puts: list[Put]) -> None:
+    def _pass_on(self, joins: _Joins, op: int, error: RequestError | None, puts: list[Put]) -> None:
         """The op does not run: its consumers get the error, or learn that it was skipped."""
         plan = self.plan
         if op == plan.last:
-            self._failure = error or NotProvided("every op that feeds the reply was jumped over")
+            joins.failure = error or NotProvided("every op that feeds the reply was jumped over")
             return
         for consumer in plan.consumers[op]:
-            self._receive(consumer, op, plan.names[op], error or _SKIPPED, puts)
+            self._receive(joins, consumer, op, plan.names[op], error or _SKIPPED, puts)
 
     def _jump(self, op: int, outcome: Outcome) -> list[Put] | Outcome:
         """The op's result takes the place of its targets' results; what lies between is skipped."""
         plan = self.plan
-        targets = [target for target in plan.jump_to[op] if target not in self._fired]
-        self._fired.update(targets)
+        joins = self._joins = self._joins or _Joins()
+        targets = [target for target in plan.jump_to[op] if target not in joins.fired]
+        joins.fired.update(targets)
         if plan.last in targets:
             return self._end(Outcome(outcome.value))
+        name = plan.names[op]
         puts: list[Put] = []
         for target in targets:
             for consumer in plan.consumers[target]:
-                self._receive(consumer, target, plan.names[op], dict(outcome.value or {}), puts)
+                self._receive(joins, consumer, target, name, dict(outcome.value or {}), puts)
         for consumer in plan.consumers[op]:
-            self._receive(consumer, op, plan.names[op], _SKIPPED, puts)
-        return puts if self._failure is None else self._end(Outcome(None, self._failure))
+            self._receive(joins, consumer, op, name, _SKIPPED, puts)
+        return self._unless_failed(puts)

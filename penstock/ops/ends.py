@@ -7,7 +7,9 @@ defaults, which read and write the wire's own light records without building mes
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,7 +23,12 @@ from penstock.protocols import paddle, pb, tensors
 from penstock.protocols.status import err_no_of
 from penstock.request import REQUEST_OP_NAME, Feed, Outcome
 
+_log = logging.getLogger(__name__)
+
 Unpacked: TypeAlias = tuple[Feed, int, RequestError | None]
+
+# What user code may raise without ending the thread that ran it.
+_FAULTS = (Exception, SystemExit, KeyboardInterrupt)
 
 
 class RequestOp(Op):
@@ -146,21 +153,9 @@ class Ends:
                 return {}, call.logid, _rpc_package_error(error)
             return feed, call.logid, None
         try:
-            given = self._unpack(call.message())
-        except CustomException as error:
-            return {}, call.logid, declared_error(error, str(error))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - user code may raise anything
-            return {}, call.logid, _rpc_package_error(error)
-        log_id, failure = call.logid, None
-        if isinstance(given, tuple) and len(given) == 4:
-            given, log_id, number, text = given
-            if number is not None:
-                failure = product_error(number, text)
-        if failure is None and not isinstance(given, dict):
-            failure = _rpc_package_error(
-                TypeError(f"unpack_request_package must give a dict, got {type(given).__name__}")
-            )
-        return (given if isinstance(given, dict) else {}), int(log_id), failure
+            return _read_unpacked(self._unpack(call.message()), call.logid)
+        except _FAULTS as error:
+            return {}, call.logid, _end_failed("unpack_request_package", error, call.logid)
 
     def pack(
         self, outcome: Outcome, data_id: int, log_id: int, typed: bool
@@ -186,8 +181,8 @@ class Ends:
                 return error_reply(_rpc_package_error(failure))
         try:
             reply = self._pack(ChannelData(outcome, data_id, log_id))
-        except (Exception, SystemExit) as failure:  # noqa: BLE001 - user code may raise anything
-            return error_reply(_rpc_package_error(failure))
+        except _FAULTS as failure:
+            return error_reply(_end_failed("pack_response_package", failure, log_id))
         if not isinstance(reply, pb.Response):
             return error_reply(
                 WrongType(f"pack_response_package must give a Response, got {type(reply).__name__}")
@@ -200,7 +195,40 @@ def error_reply(error: RequestError) -> paddle.Reply:
     return paddle.Reply(err_no=err_no_of(error), err_msg=str(error))
 
 
+def _read_unpacked(given: Any, log_id: int) -> Unpacked:
+    """What a user's ``unpack_request_package`` gave: a dict, or the tuple of four.
+
+    Raises:
+        TypeError: it is neither, or its log id is no number.
+    """
+    failure: RequestError | None = None
+    if isinstance(given, tuple) and len(given) == 4:
+        given, log_id, number, text = given
+        if number is not None:
+            failure = product_error(number, text)
+    if not isinstance(log_id, Integral):
+        raise TypeError(
+            f"the log_id of unpack_request_package must be an int, got {type(log_id).__name__}"
+        )
+    if failure is None and not isinstance(given, dict):
+        raise TypeError(f"unpack_request_package must give a dict, got {_kind(given)}")
+    return (given if isinstance(given, dict) else {}), int(log_id), failure
+
+
+def _kind(given: Any) -> str:
+    return f"a tuple of {len(given)}" if isinstance(given, tuple) else type(given).__name__
+
+
+def _end_failed(hook: str, error: BaseException, log_id: int) -> RequestError:
+    """The error for what a user's hook at one of the graph's ends raised."""
+    if not isinstance(error, RequestError):
+        _log.info("%s raised (log_id=%s)", hook, log_id, exc_info=error)
+    if isinstance(error, CustomException):
+        return declared_error(error, error.message)
+    return _rpc_package_error(error)
+
+
 def _rpc_package_error(error: BaseException) -> RequestError:
     if isinstance(error, RequestError) and not isinstance(error, PackageError | HookFailed):
         return error
-    return PackageError(f"rpc package error: {error}")
+    return PackageError(f"rpc package error: {str(error) or type(error).__name__}")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from penstock.errors import (
@@ -26,7 +27,7 @@ from penstock.errors import (
     WrongType,
 )
 from penstock.ops.op import Op
-from penstock.ops.product import product_error
+from penstock.ops.product import INT32, product_error
 from penstock.request import Feed
 
 Hook: TypeAlias = Callable[..., Any]
@@ -41,29 +42,34 @@ _CHOICES: dict[str, dict[int, tuple[int, ...]]] = {
     "init_op": {0: ()},
     "check_jumping": {1: (0,)},
 }
+_SIGNATURES = {
+    "preprocess": "(self, input_dicts, data_id, log_id)",
+    "process": "(self, feed_batch, typical_logid)",
+    "postprocess": "(self, input_data, fetch_data, data_id, log_id)",
+    "unpack_request_package": "(self, request)",
+    "pack_response_package": "(self, channeldata)",
+    "init_op": "(self)",
+    "check_jumping": "(self, input_data)",
+}
 
 
 class Hooks:
     """An op's hooks, each callable with the full argument list of the newest generation.
 
-    ``process`` is None when the op leaves the default one. Bind anew for each worker's copy.
+    A hook that the op leaves as it is in ``Op`` is None. Bind anew for each worker's copy.
     """
 
     __slots__ = ("is_async", "postprocess", "preprocess", "process")
 
     def __init__(self, op: Op) -> None:
-        self.preprocess = bind(op, "preprocess")
-        self.postprocess = bind(op, "postprocess")
-        self.process: Hook | None = None
-        self.is_async = False
-        if overrides(op, "process", Op):
-            self.is_async = inspect.iscoroutinefunction(inspect.unwrap(op.process))
-            self.process = bind(op, "process")
-        for hook in (op.preprocess, op.postprocess, op.init_op):
-            if inspect.iscoroutinefunction(inspect.unwrap(hook)):
-                raise HookError(
-                    f"op {op.name!r}: {hook.__name__} is a coroutine; only process may be one"
-                )
+        self.preprocess = _own(op, "preprocess")
+        self.process = _own(op, "process")
+        self.postprocess = _own(op, "postprocess")
+        self.is_async = inspect.iscoroutinefunction(op.process)
+
+
+def _own(op: Op, hook: str) -> Hook | None:
+    return bind(op, hook) if overrides(op, hook, Op) else None
 
 
 def overrides(op: Op, hook: str, base: type[Op]) -> bool:
@@ -78,37 +84,61 @@ def bind(op: Op, hook: str) -> Hook:
         HookError: it needs a number of arguments that no generation gives.
     """
     function = getattr(op, hook)
-    choices = _CHOICES[hook]
-    low, high = _positional(function, op, hook)
-    fitting = [count for count in choices if low <= count <= high]
-    if not fitting:
+    if hook != "process" and inspect.iscoroutinefunction(function):
         raise HookError(
-            f"op {op.name!r}: {hook} takes {_range(low, high)} arguments after self, "
-            f"but is called with {' or '.join(map(str, choices))}"
+            f"op {op.name!r}: {hook} is a coroutine, which only process may be: "
+            f"write def {hook}{_SIGNATURES[hook]}"
         )
-    picked = choices[max(fitting)]
+    choices = _CHOICES[hook]
+    count = _count(function, op, hook)
+    picked = choices[count]
     if picked == choices[max(choices)]:
         return function  # type: ignore[no-any-return]
     return lambda *args: function(*(args[i] for i in picked))
 
 
-def _positional(function: Hook, op: Op, hook: str) -> tuple[int, float]:
+def _count(function: Hook, op: Op, hook: str) -> int:
+    """With how many arguments to call a bound hook: the most that a generation gives it.
+
+    What stands outside takes the arguments, so a decorator's own signature is the law; where it
+    takes any number, that of the function inside decides.
+    """
+    low, high = _positional(function, op, hook, follow_wrapped=False)
+    fitting = [count for count in _CHOICES[hook] if low <= count <= high]
+    if not fitting:
+        counts = " or ".join(map(str, _CHOICES[hook]))
+        raise HookError(
+            f"op {op.name!r}: {hook} takes {_range(low, high)} arguments after self, "
+            f"but is called with {counts}: write def {hook}{_SIGNATURES[hook]}"
+        )
+    low, high = _positional(function, op, hook, follow_wrapped=True)
+    return max([count for count in fitting if low <= count <= high] or fitting)
+
+
+def _positional(function: Hook, op: Op, hook: str, *, follow_wrapped: bool) -> tuple[int, float]:
     """The fewest and the most positional arguments a bound hook takes."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        signature = inspect.signature(function, follow_wrapped=follow_wrapped)
     except (TypeError, ValueError) as error:
-        raise HookError(f"op {op.name!r}: {hook} cannot be called: {error}") from error
+        raise HookError(
+            f"op {op.name!r}: {hook} cannot be called ({error}): "
+            f"write def {hook}{_SIGNATURES[hook]}"
+        ) from error
     low, high = 0, 0.0
-    for parameter in parameters:
+    for parameter in signature.parameters.values():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             high += 1
             low += parameter.default is parameter.empty
         elif parameter.kind is parameter.VAR_POSITIONAL:
             high = float("inf")
-        elif parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty:
+        elif (
+            parameter.kind is parameter.KEYWORD_ONLY
+            and parameter.default is parameter.empty
+            and not follow_wrapped  # a decorator may well give it
+        ):
             raise HookError(
-                f"op {op.name!r}: {hook} needs the keyword {parameter.name!r}, "
-                f"but hooks are called with positional arguments only"
+                f"op {op.name!r}: {hook} needs the keyword {parameter.name!r}, but hooks are "
+                f"called with positional arguments only: write def {hook}{_SIGNATURES[hook]}"
             )
     return low, high
 
@@ -121,7 +151,7 @@ def _range(low: int, high: float) -> str:
 
 def read_preprocess(op: Op, given: Any) -> tuple[Any, bool, RequestError | None]:
     """``(data, skip process, error)`` from what ``preprocess`` returned."""
-    if type(given) is tuple and len(given) == 4:
+    if isinstance(given, tuple) and len(given) == 4:
         data, skip, number, text = given
         return data, bool(skip), None if number is None else product_error(number, text)
     if isinstance(given, tuple):
@@ -141,25 +171,30 @@ def read_process(op: Op, given: Any) -> Feed | RequestError:
     code: Any = 0
     text: Any = ""
     if (
-        type(given) is tuple
+        isinstance(given, tuple)
         and len(given) == 3
         and (given[0] is None or isinstance(given[0], dict))
-        and isinstance(given[1], int)
+        and isinstance(given[1], Integral)
     ):
         given, code, text = given
     if code:
-        return process_failure(op, str(text), code)
+        return process_failure(op, str(text), int(code))
     if given is None:
         return InferenceFailed(failed_to_predict(op.name, "process gave no result"))
-    if not isinstance(given, dict):
-        return WrongType(
-            failed_to_predict(op.name, f"process must give a dict, got {type(given).__name__}")
-        )
-    return given
+    if isinstance(given, dict):
+        return given
+    if inspect.iscoroutine(given):
+        given.close()
+    return WrongType(
+        failed_to_predict(op.name, f"process must give a dict, got {type(given).__name__}")
+    )
 
 
 def process_failure(op: Op, text: str, number: int) -> RequestError:
     """The error for a code that ``process`` returned: the number is the op's choice."""
+    if number not in INT32:
+        text = f"process gave the error code {number}, which is no int32"
+        return HookFailed(failed_to_predict(op.name, text))
     return DeclaredError(number, failed_to_predict(op.name, text))
 
 
@@ -174,7 +209,7 @@ def failed_to_predict(op: str, text: str) -> str:
 def read_postprocess(op: Op, given: Any) -> tuple[Feed, RequestError | None]:
     """``(output dict, error)`` from what ``postprocess`` returned."""
     error: RequestError | None = None
-    if type(given) is tuple and len(given) == 3:
+    if isinstance(given, tuple) and len(given) == 3:
         given, number, text = given
         if number is not None:
             error = product_error(number, text)

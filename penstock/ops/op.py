@@ -7,14 +7,15 @@ gives it workers. Names, order of parameters and defaults are the original's. So
 
 from __future__ import annotations
 
+import inspect
 import itertools
-import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from types import MethodType
+from typing import Any, ClassVar, Self
 
 from penstock.errors import GraphError, NotProvided
 from penstock.ops.channel_data import ChannelData
-from penstock.request import REQUEST_OP_NAME, Feed
+from penstock.request import Feed
 
 _unnamed = itertools.count()
 
@@ -77,7 +78,10 @@ class Op:
         self.client: Any = None
         self.dynamic_shape_info: Mapping[str, Any] = {}
         self.pack_tensor_format = False
-        self._followers: weakref.WeakSet[Op] = weakref.WeakSet()
+        self._input_ops: list[Op] = []
+        self._followers: list[Op] = []
+        if not isinstance(self.name, str) or not self.name or not self.name.isprintable():
+            raise GraphError(f"an op's name must be printable text, got {name!r}")
         self.set_input_ops(() if input_ops is None else input_ops)
         self.set_jump_to_ops(() if jump_to_ops is None else jump_to_ops)
         self.set_dynamic_shape_info()
@@ -85,6 +89,16 @@ class Op:
     def __repr__(self) -> str:
         inputs = [op.name for op in self._input_ops]
         return f"<{type(self).__name__} {self.name!r} after {inputs}>"
+
+    def __copy__(self) -> Self:
+        """A worker's own copy: values are shared, methods kept on the object follow the copy."""
+        twin = object.__new__(type(self))
+        for name, value in vars(self).items():
+            if inspect.ismethod(value) and value.__self__ is self:
+                # Left as it is, it would keep one worker's state on the object of all of them.
+                value = MethodType(value.__func__, twin)
+            vars(twin)[name] = value
+        return twin
 
     @property
     def with_serving(self) -> bool:
@@ -159,9 +173,12 @@ class Op:
 
     def set_input_ops(self, ops: Op | Sequence[Op]) -> None:
         """Set the predecessors."""
-        self._input_ops = _ops(self, "input_ops", ops)
+        inputs = _ops(self, "input_ops", ops)
         for op in self._input_ops:
-            op._followers.add(self)
+            op._followers.remove(self)
+        self._input_ops = inputs
+        for op in inputs:
+            op._followers.append(self)
 
     def get_jump_to_ops(self) -> list[Op]:
         """The ops that this op may jump over."""
@@ -180,12 +197,15 @@ class Op:
         self.pack_tensor_format = is_tensor_format
 
     def followers(self) -> list[Op]:
-        """Ops made with this one as an input and still alive."""
+        """Ops that have this one as an input."""
         return list(self._followers)
 
 
 def _ops(owner: Op, parameter: str, given: Op | Sequence[Op]) -> list[Op]:
-    ops = [given] if isinstance(given, Op) else list(given)
+    try:
+        ops = [given] if isinstance(given, Op) else list(given)
+    except TypeError:
+        ops = [given]  # type: ignore[list-item]  # refused below
     for op in ops:
         if not isinstance(op, Op):
             raise GraphError(
@@ -193,8 +213,3 @@ def _ops(owner: Op, parameter: str, given: Op | Sequence[Op]) -> list[Op]:
                 f"give it Op objects, such as {parameter}=[read_op]"
             )
     return ops
-
-
-def is_request_op(op: Op) -> bool:
-    """Whether the op is a graph's root."""
-    return op.name == REQUEST_OP_NAME and not op.get_input_ops()

@@ -5,15 +5,24 @@ Source: ``docs/compatibility.md`` (product errors, CustomException).
 
 from __future__ import annotations
 
+import logging
 from enum import Enum
+from numbers import Integral
 from typing import Any
 
 from penstock.errors import DeclaredError, HookFailed, ProductError, RequestError
 from penstock.protocols.status import CustomExceptionCode
 
+_log = logging.getLogger(__name__)
+
+INT32 = range(-(2**31), 2**31)
+"""What the wire's ``err_no`` can hold."""
 RESERVED = range(3000, 10001)
 """Numbers of the framework's own errors; a product may not use them, nor 0."""
 RECOMMENDED = range(50, 1000)
+
+_MOST_ADVISED = 16
+_advised: set[int] = set()
 
 
 class ProductErrCode(Enum):
@@ -24,20 +33,26 @@ class CustomException(Exception):
     """Raised in a hook to end the sample with a framework error number.
 
     Args:
-        code: a member of ``CustomExceptionCode``.
+        code: a member of ``CustomExceptionCode``, or its number; not OK.
         message: shown to the caller only with ``isSendToUser``; else it goes to the log.
         isSendToUser: False answers 10000 with a generic text.
+
+    Raises:
+        ValueError: ``code`` is no error of the framework; a product's own number is returned from
+            the hook instead.
     """
 
     def __init__(
         self,
-        code: CustomExceptionCode,
+        code: CustomExceptionCode | int,
         message: str,
         isSendToUser: bool = False,
     ) -> None:
         super().__init__(message)
-        self.code = code
-        self.message = message
+        self.code = CustomExceptionCode(code)
+        if self.code is CustomExceptionCode.OK:
+            raise ValueError("CustomExceptionCode.OK is no error")
+        self.message = str(message)
         self.send_to_user = isSendToUser
 
 
@@ -55,18 +70,27 @@ def product_error(number: Any, text: Any) -> RequestError:
     value = number.value if isinstance(number, Enum) else number
     if isinstance(value, tuple) and len(value) == 1:
         value = value[0]
-    if isinstance(value, bool) or not isinstance(value, int):
-        return HookFailed(f"a product error number must be an int, got {number!r}")
-    if value == 0 or value in RESERVED or not -(2**31) <= value < 2**31:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        return HookFailed(f"a product error number must be an int, got {type(number).__name__}")
+    value = int(value)
+    if value == 0 or value in RESERVED or value not in INT32:
         return HookFailed(
             f"product error number {value} cannot be used: give an int32 but 0 and 3000 to 10000"
         )
+    if value not in RECOMMENDED:
+        _advise(value)
     return ProductError(value, "" if text is None else str(text))
+
+
+def _advise(number: int) -> None:
+    """Say once of each of the first few numbers that it is unusual."""
+    if number not in _advised and len(_advised) < _MOST_ADVISED:
+        _advised.add(number)
+        _log.warning("product error number %s: numbers from 50 to 999 are recommended", number)
 
 
 def declared_error(error: CustomException, text: str) -> RequestError:
     """The error for a CustomException raised in a hook; ``text`` is what its caller may read."""
     if not error.send_to_user:
         return HookFailed("the op failed; the server's log has the details")
-    code = error.code
-    return DeclaredError(code.value if isinstance(code, Enum) else int(code), text)
+    return DeclaredError(error.code.value, text)

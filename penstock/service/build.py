@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.batching.batcher import Batcher, BatchPolicy
+from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.config.load import Loaded
 from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
 from penstock.config.schema import ServiceConfig
@@ -162,14 +162,14 @@ class Works:
             )
             stage = Stage(
                 op.name,
-                Batcher(policy),
+                batcher_for(policy),
                 _executor(op, options, model, work, loop),
                 work,
                 engine.clock,
                 engine.settle,
                 engine.hear,
             )
-            engine.stages.append(stage)
+            engine.add_stage(stage)
         return engine
 
 

@@ -1,11 +1,13 @@
 """The batcher's guarantees, as properties over any interleaving of events and as single stories."""
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.batching.batcher import Batcher, BatchPolicy
+from penstock.batching.batcher import Batcher, BatchPolicy, Line, batcher_for
 from penstock.errors import ServiceBusy
 from penstock.request import Batch, CloseReason, Sample
 
@@ -117,7 +119,7 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.batcher: Batcher | None = None
+        self.batcher: Batcher | Line | None = None
         self.now = 0.0
         self.next_id = 0
         self.inside: dict[int, Sample] = {}
@@ -128,10 +130,11 @@ class AnyInterleaving(RuleBasedStateMachine):
         rows=st.integers(1, 5),
         window=st.none() | st.sampled_from([0.5, 1.0]),
         capacity=st.none() | st.integers(1, 8),
+        make=st.sampled_from([Batcher, batcher_for]),
     )
-    def start(self, rows: int, window: float | None, capacity: int | None) -> None:
+    def start(self, rows: int, window: float | None, capacity: int | None, make: Any) -> None:
         self.policy = BatchPolicy(max_rows=rows, window=window, capacity=capacity)
-        self.batcher = Batcher(self.policy)
+        self.batcher = make(self.policy)
 
     @precondition(lambda self: self.batcher is not None)
     @rule(

@@ -66,7 +66,7 @@ def house(
     engine = Engine(plan, clock, options, heard)
     executors = {name: FakeExecutor(workers) for name in plan.names}
     for name in plan.names:
-        engine.stages.append(
+        engine.add_stage(
             Stage(
                 name,
                 Batcher(policy or BatchPolicy()),

@@ -1,0 +1,75 @@
+"""Threads for what may hang: they never keep the process from ending.
+
+``concurrent.futures.ThreadPoolExecutor`` has the interpreter wait for its threads at exit, for ever
+if need be; one user's hook that never returns would make a service that cannot be stopped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+class DaemonPool(Executor):
+    """A fixed number of daemon threads behind one queue.
+
+    Args:
+        threads: how many.
+        name: of the threads, in logs and debuggers.
+
+    Threads: ``submit`` from any thread.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        # Bounded by the connections: each open call has at most one task here.
+        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._unfinished: set[Future[Any]] = set()
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"{name}|{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __repr__(self) -> str:
+        return f"<DaemonPool threads={len(self._threads)} unfinished={len(self._unfinished)}>"
+
+    def submit(
+        self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any
+    ) -> Future[Result]:
+        """Run a call in the first thread that is free."""
+        future: Future[Result] = Future()
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
+        self._queue.put((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def unfinished(self) -> list[Future[Any]]:
+        """Calls that wait or run."""
+        return list(self._unfinished)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End each thread after the call it is in; calls that wait run first, unless cancelled."""
+        if cancel_futures:
+            for future in self.unfinished():
+                future.cancel()
+        for _ in self._threads:
+            self._queue.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+    def _serve(self) -> None:
+        while (item := self._queue.get()) is not None:
+            future, call = item
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
+                future.set_exception(error)
