@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from penstock.batching.batcher import Batcher, Line
@@ -25,7 +25,7 @@ from penstock.engine.clock import Alarm, Clock
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.work import WorkOptions, timed_out
 from penstock.instrument import Instrument
-from penstock.request import Batch, Outcome, Sample
+from penstock.request import Batch, Feed, Outcome, Sample
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ class Stage:
         clock: time and turns.
         settle: called with each sample and its Outcome, once.
         hear: is told what happens; None when nobody listens.
+        key_of: what samples of one batch must have in common, as far as their inputs tell; None
+            when only ``preprocess`` knows.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Stage:
         clock: Clock,
         settle: Callable[[Sample, Outcome], None],
         hear: Instrument | None,
+        key_of: Callable[[dict[str, Feed]], Hashable] | None = None,
     ) -> None:
         self.name = name
         self.batcher = batcher
@@ -78,6 +81,7 @@ class Stage:
         self.options = options
         self._clock = clock
         self._settle = settle
+        self._key_of = key_of
         self._idle = executor.workers
         self._hand_over = HandOver()
         self._again: deque[Batch] = deque()  # taken back from a worker that hangs
@@ -109,6 +113,8 @@ class Stage:
         Raises:
             ServiceBusy: the queue is full.
         """
+        if self._key_of is not None:
+            sample.key = self._key_of(sample.inputs)
         self.batcher.offer(sample, now)
         if self._idle and not self._pumping:
             self._pumping = True

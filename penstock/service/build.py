@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.batching.batcher import BatchPolicy, batcher_for
+from penstock.batching.stack import signature
 from penstock.config.load import Loaded
 from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
-from penstock.config.schema import ServiceConfig
+from penstock.config.schema import OpConfig, ServiceConfig
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions
 from penstock.engine.stage import Stage
@@ -24,6 +26,7 @@ from penstock.instrument import Instrument
 from penstock.ops.ends import Ends, ResponseOp
 from penstock.ops.hooks import Hooks, bind, overrides
 from penstock.ops.op import Op
+from penstock.request import Feed
 from penstock.runtimes.local_service import LocalPredictor, LocalServiceHandler
 from penstock.runtimes.model import Model
 from penstock.runtimes.runtime import ModelOptions
@@ -63,6 +66,7 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
     options: list[OpOptions] = []
     for op in graph.ops:
         try:
+            _check_handler(op)
             options.append(resolve_op(op.name, _arguments(op), config.op.get(op.name)))
         except ConfigError as error:
             problems.extend(error.problems)
@@ -71,11 +75,13 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
     Ends(graph.request_op, graph.response_op)
     for op in graph.ops:
         Hooks(op)
+        bind(op, "check_jumping")
+    for op in (graph.request_op, *graph.ops, graph.response_op):
         bind(op, "init_op")
     warnings = [
         *loaded.warnings,
         *advice(config.worker_num, options),
-        *_doubts(graph),
+        *_doubts(graph, options),
     ]
     return Blueprint(config=config, graph=graph, options=tuple(options), warnings=tuple(warnings))
 
@@ -91,11 +97,21 @@ def _arguments(op: Op) -> OpArguments:
         retry=op.retry or None,
         batch_size=op.batch_size,
         auto_batching_timeout=op.auto_batching_timeout,
-        local_service_handler=op.local_service_handler,
     )
 
 
-def _doubts(graph: Graph) -> list[str]:
+def _check_handler(op: Op) -> None:
+    handler: Any = op.local_service_handler
+    if handler is not None and not isinstance(handler, LocalServiceHandler):
+        raise ConfigError(
+            [
+                f"constructor of op {op.name}: local_service_handler: must be a "
+                f"LocalServiceHandler, got {type(handler).__name__}"
+            ]
+        )
+
+
+def _doubts(graph: Graph, options: list[OpOptions]) -> list[str]:
     doubts = [
         f"op {name!r} does not reach the ResponseOp and is not part of the graph"
         for name in graph.left_out
@@ -105,6 +121,12 @@ def _doubts(graph: Graph) -> list[str]:
         f"every request will fail there"
         for op in graph.ops
         if len(op.get_input_ops()) > 1 and not overrides(op, "preprocess", Op)
+    ]
+    doubts += [
+        f"op {each.name!r} runs inline, where there is one worker: "
+        f"its concurrency of {each.concurrency} has no effect"
+        for each in options
+        if each.executor == "inline" and each.concurrency > 1
     ]
     return doubts
 
@@ -124,7 +146,7 @@ class Works:
         self._models: list[Model | None] = []
         notes: dict[str, None] = {}
         for op, options in zip(graph.ops, blueprint.options, strict=True):
-            model = _open_model(op, options)
+            model = _open_model(op, options, self.blueprint.config.op.get(op.name))
             if model is not None:
                 notes.update((f"op {op.name!r}: {note}", None) for note in model.notes)
                 op.client = LocalPredictor(model)
@@ -134,7 +156,8 @@ class Works:
         for op in (graph.request_op, *graph.ops, graph.response_op):
             try:
                 bind(op, "init_op")()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
+                _log.error("op %s: init_op raised", op.name, exc_info=error)
                 raise StartupError(f"op {op.name!r}: init_op failed: {error!r}") from error
 
     def engine(self, loop: asyncio.AbstractEventLoop, hear: Instrument | None = None) -> Engine:
@@ -168,9 +191,19 @@ class Works:
                 engine.clock,
                 engine.settle,
                 engine.hear,
+                _key_of(op, options),
             )
             engine.add_stage(stage)
         return engine
+
+
+def _key_of(op: Op, options: OpOptions) -> Callable[[dict[str, Feed]], Hashable] | None:
+    """Where the feed is the input itself, unlike shapes can wait apart instead of sharing a batch
+    that would be run in parts.
+    """
+    if options.batch_size == 1 or overrides(op, "preprocess", Op) or len(op.get_input_ops()) > 1:
+        return None
+    return lambda inputs: signature(next(iter(inputs.values())))
 
 
 def _executor(
@@ -195,22 +228,31 @@ def _executor(
     return ThreadExecutor(workers, loop)
 
 
-def _open_model(op: Op, options: OpOptions) -> Model | None:
+def _open_model(op: Op, options: OpOptions, entry: OpConfig | None) -> Model | None:
     """The op's model, or None when it has none."""
-    handler: Any = op.local_service_handler
+    forced = entry is not None and "local_service_conf.model_config" in entry.forced
+    handler: Any = None if forced else op.local_service_handler
+    path = getattr(op, "model_path", None)
     try:
-        if isinstance(handler, LocalServiceHandler):
-            handler.prepare_server()
-            handler.start_server()
-            return handler.get_client().model
+        if handler is not None:
+            return _handed_in(handler, options)
+        if path is not None and not forced:
+            return Model.open(ModelOptions(path=str(path), fetch_list=options.fetch_list))
         if options.model is not None:
             return Model.open(_one_card(options.model))
-        path = getattr(op, "model_path", None)
-        if path is not None:
-            return Model.open(ModelOptions(path=str(path), fetch_list=options.fetch_list))
     except PenstockError as error:
         raise ModelError(f"op {op.name!r}: {error}") from error
     return None
+
+
+def _handed_in(handler: LocalServiceHandler, options: OpOptions) -> Model:
+    """The handler's model; the op's own ``fetch_list`` comes before the handler's."""
+    handler.prepare_server()
+    handler.start_server()
+    wanted = options.fetch_list
+    if wanted is None or wanted == handler.options.fetch_list:
+        return handler.get_client().model
+    return Model.open(_one_card(replace(handler.options, fetch_list=wanted)))
 
 
 def _one_card(options: ModelOptions) -> ModelOptions:

@@ -1,0 +1,139 @@
+"""Stacking and cutting apart are inverses; what must not be joined stays apart."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from penstock.batching.minibatch import Call, explode
+from penstock.batching.stack import group, rows_of, scatter, signature, stack
+from penstock.errors import InferenceFailed, InputMismatch
+from penstock.request import Feed
+
+
+@st.composite
+def like_feeds(draw: st.DrawFn) -> list[Feed]:
+    """Feeds of one signature: a plain array and a sequence with its lod, rows as drawn."""
+    tail = draw(hnp.array_shapes(min_dims=0, max_dims=2, max_side=3))
+    feeds: list[Feed] = []
+    for _ in range(draw(st.integers(1, 5))):
+        rows = draw(st.integers(0, 4))
+        lengths = draw(st.lists(st.integers(0, 3), min_size=rows, max_size=rows))
+        offsets = np.cumsum([0, *lengths])
+        feeds.append(
+            {
+                "x": draw(hnp.arrays(np.float32, (rows, *tail), elements=st.integers(-9, 9))),
+                "words": draw(hnp.arrays(np.int64, (int(offsets[-1]), 1))),
+                "words.lod": offsets,
+            }
+        )
+    if any(rows_of(feed) == 0 for feed in feeds):  # a lod has at least one sequence
+        feeds = [{"x": feed["x"]} for feed in feeds]
+    return feeds
+
+
+def same(left: Any, right: Any) -> bool:
+    return left.dtype == right.dtype and np.array_equal(left, right)
+
+
+@given(feeds=like_feeds())
+def test_scatter_undoes_stack(feeds: list[Feed]) -> None:
+    joined, rows = stack(feeds)
+    parts = scatter(joined, rows)
+    assert len(parts) == len(feeds)
+    for part, feed in zip(parts, feeds, strict=True):
+        assert part.keys() == feed.keys()
+        assert all(same(part[name], feed[name]) for name in feed)
+
+
+@given(feeds=like_feeds(), order=st.randoms())
+def test_like_feeds_form_one_group_and_odd_ones_their_own(feeds: list[Feed], order: Any) -> None:
+    odd: Feed = {"x": np.zeros((1, 9, 9, 9), np.float32)}
+    mixed = [*feeds, odd]
+    order.shuffle(mixed)
+    groups = group(mixed)
+    assert sorted(i for members in groups for i in members) == list(range(len(mixed)))
+    assert sorted(map(len, groups)) == sorted([len(feeds), 1])
+
+
+def test_a_single_feed_is_passed_through_untouched() -> None:
+    feed: Feed = {"x": np.zeros(3), "text": "hello"}
+    joined, rows = stack([feed])
+    assert joined is feed
+    (part,) = scatter(feed, rows)
+    assert part is feed
+
+
+def test_offsets_are_added_when_sequences_are_joined() -> None:
+    one = {"w": np.arange(3).reshape(3, 1), "w.lod": [0, 1, 3]}
+    two = {"w": np.arange(2).reshape(2, 1), "w.lod": [0, 2]}
+    joined, rows = stack([one, two])
+    assert joined["w.lod"] == [0, 1, 3, 5]
+    assert rows == [2, 1], "the rows of sequences are sequences"
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ({"x": np.zeros((1, 2))}, {"x": np.zeros((1, 3))}),
+        ({"x": np.zeros((1, 2))}, {"x": np.zeros((1, 2), np.float32)}),
+        ({"x": np.zeros((1, 2))}, {"y": np.zeros((1, 2))}),
+        ({"x": np.zeros((1, 2))}, {"x": np.zeros((1, 2)), "y": np.zeros(1)}),
+        ({"x": "one"}, {"x": "two"}),
+        ({"x": np.array(1)}, {"x": np.array(2)}),
+        ({"x": ["a", "b"]}, {"x": ["a", "c"]}),
+        ({"x": [1, [2]]}, {"x": [1, [2]]}),
+        ({"x": 1}, {"x": True}),
+    ],
+)
+def test_unlike_feeds_are_not_joined(left: Feed, right: Feed) -> None:
+    assert signature(left) != signature(right)
+
+
+def test_the_order_of_names_does_not_matter() -> None:
+    left = {"x": np.zeros((1, 2)), "y": np.zeros((2, 2))}
+    right = {"y": np.zeros((5, 2)), "x": np.zeros((7, 2))}
+    assert signature(left) == signature(right)
+
+
+def test_rows_are_counted_by_the_first_value() -> None:
+    assert rows_of({"x": np.zeros((4, 2)), "y": np.zeros((9, 2))}) == 4
+    assert rows_of({"x": "text"}) == 1
+    assert rows_of({"x": ["a", "b"]}) == 2
+    assert rows_of({}) == 1
+
+
+def test_an_output_that_does_not_follow_the_batch_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(InferenceFailed, match=r"'total' has 1 rows .* 5; .* shared_outputs"):
+        scatter({"y": np.zeros((5, 1)), "total": np.zeros(1)}, [2, 3])
+    with pytest.raises(InferenceFailed, match="'note' has no batch axis"):
+        scatter({"note": "text"}, [1, 1])
+
+
+def test_a_shared_output_goes_whole_to_everybody() -> None:
+    total = np.zeros(7)
+    parts = scatter({"y": np.arange(2), "total": total}, [1, 1], shared=["total"])
+    assert all(part["total"] is total for part in parts)
+
+
+def test_an_output_with_a_lod_is_cut_by_sequences_and_rebased() -> None:
+    result = {"y": np.arange(6), "y.lod": np.array([0, 2, 3, 6], np.int32)}
+    first, second = scatter(result, [2, 1])
+    assert (first["y"].tolist(), first["y.lod"].tolist()) == ([0, 1, 2], [0, 2, 3])
+    assert (second["y"].tolist(), second["y.lod"].tolist()) == ([3, 4, 5], [0, 3])
+    assert second["y.lod"].dtype == np.int32
+
+
+@pytest.mark.parametrize("lod", [[1, 2], [0], [0, 3, 2]])
+def test_a_malformed_lod_is_the_callers_mistake(lod: list[int]) -> None:
+    with pytest.raises(InputMismatch):
+        stack([{"w": np.zeros((3, 1)), "w.lod": lod}] * 2)
+
+
+def test_each_element_of_a_list_is_a_call_of_its_own_beside_the_grouped_feeds() -> None:
+    x = {"x": np.zeros((1, 2))}
+    calls = explode([x, [x, x], None, x, []])
+    assert calls == [Call((0, 3)), Call((1,), 0), Call((1,), 1)]

@@ -1,0 +1,66 @@
+"""The wheel reports everything once, nothing early, and everything within one tick."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.engine.deadlines import TICK, Deadlines
+
+
+@given(
+    deadlines=st.lists(st.floats(0.0, 100.0), max_size=40),
+    removed=st.sets(st.integers(0, 39)),
+    steps=st.lists(st.floats(0.001, 5.0), min_size=1, max_size=60),
+)
+def test_every_item_is_due_once_within_a_tick_after_its_deadline(
+    deadlines: list[float], removed: set[int], steps: list[float]
+) -> None:
+    wheel: Deadlines[int] = Deadlines()
+    for item, deadline in enumerate(deadlines):
+        wheel.add(item, deadline)
+    for item in removed:
+        if item < len(deadlines):
+            wheel.remove(item, deadlines[item])
+    expected = {i: d for i, d in enumerate(deadlines) if i not in removed}
+    assert len(wheel) == len(expected)
+    now = 0.0
+    for step in [*steps, 200.0]:
+        now += step
+        due = set(wheel.expire(now))
+        for item in due:
+            assert now >= expected.pop(item), "nothing is reported early"
+        for deadline in expected.values():
+            assert now < deadline + TICK * 1.001, "nothing is reported more than a tick late"
+    assert not expected
+    assert len(wheel) == 0
+
+
+@given(deadlines=st.lists(st.floats(0.0, 100.0), min_size=1, max_size=20))
+def test_it_says_when_to_look_again(deadlines: list[float]) -> None:
+    wheel: Deadlines[int] = Deadlines()
+    earliest = None
+    for item, deadline in enumerate(deadlines):
+        earlier = wheel.add(item, deadline)
+        due = wheel.next_due()
+        assert due is not None
+        assert earlier == (earliest is None or due < earliest)
+        earliest = due
+    assert min(deadlines) <= earliest <= min(deadlines) + TICK * 1.001  # type: ignore[operator]
+    assert wheel.expire(earliest)  # type: ignore[arg-type]
+
+
+def test_an_empty_wheel_asks_for_nothing_and_forgets_what_came_and_went() -> None:
+    wheel: Deadlines[int] = Deadlines()
+    for item in range(1000):
+        wheel.add(item, float(item))
+        wheel.remove(item, float(item))
+    assert wheel.next_due() is None
+    assert not wheel._buckets
+    assert not wheel._ticks
+
+
+def test_removing_what_is_not_there_does_nothing() -> None:
+    wheel: Deadlines[int] = Deadlines()
+    wheel.remove(1, 5.0)
+    wheel.add(2, 5.0)
+    wheel.remove(1, 5.0)
+    assert wheel.expire(6.0) == [2]
