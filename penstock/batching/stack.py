@@ -54,8 +54,35 @@ def group(feeds: Sequence[Feed]) -> list[list[int]]:
         return [[0]]
     groups: dict[Any, list[int]] = {}
     for position, feed in enumerate(feeds):
-        groups.setdefault(signature(feed), []).append(position)
+        key = signature(feed) if _rows_agree(feed) else position
+        groups.setdefault(key, []).append(position)
     return list(groups.values())
+
+
+def _rows_agree(feed: Feed) -> bool:
+    """Whether all values have equally many rows.
+
+    Otherwise the feed runs alone: joined with others it could not be told whose rows are whose,
+    and one request would get a part of another's result.
+    """
+    try:
+        rows = rows_of(feed)
+        for name, value in feed.items():
+            if not isinstance(value, np.ndarray) or not value.ndim:
+                continue
+            if name.endswith(LOD_SUFFIX) and name[: -len(LOD_SUFFIX)] in feed:
+                continue
+            lod = feed.get(name + LOD_SUFFIX)
+            if lod is None:
+                if value.shape[0] != rows:
+                    return False
+            else:
+                offsets = lod_offsets(lod)
+                if len(offsets) - 1 != rows or offsets[-1] != value.shape[0]:
+                    return False
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def rows_of(feed: Feed) -> int:

@@ -179,7 +179,7 @@ class Engine:
         if self._deadlines.add(journey, request.deadline):
             self._set_alarm()
         most = self.options.max_running
-        if most is not None and self._running >= most:
+        if most is not None and (self._running >= most or self._waiting):
             self._waiting[journey] = None
         else:
             self._start(journey, now)
@@ -193,16 +193,15 @@ class Engine:
         if self.hear is not None:
             self.hear.cancelled(journey.data_id, self.clock.now())
         self._finish(journey)
+        self._go_on()
 
     def drain(self, at_rest: Callable[[], None]) -> None:
         """Refuse new requests and finish the admitted ones; then call ``at_rest``, once."""
         self._draining = True
         for stage in self.stages:
             stage.drain()
-        if self._journeys:
-            self._at_rest.append(at_rest)
-        else:
-            at_rest()
+        self._at_rest.append(at_rest)
+        self._go_on()
 
     def close(self) -> None:
         """Answer whoever is still inside with ServiceClosed, now."""
@@ -252,6 +251,8 @@ class Engine:
     def _put(self, journey: Journey, puts: Sequence[Put], now: float) -> None:
         """Offer what is ready to its ops. A full queue is that op's outcome."""
         for op, inputs in puts:
+            if journey.over:  # a full queue has ended it just now
+                return
             sample = Sample(journey.data_id, inputs, journey.deadline, journey.log_id, op, journey)
             self._offer(journey, sample, now)
 
@@ -285,6 +286,8 @@ class Engine:
         return True
 
     def _reply(self, journey: Journey, outcome: Outcome) -> None:
+        if journey.over:  # another's end, or what its caller did then, has ended this one too
+            return
         self._replied += 1
         if self.hear is not None:
             self.hear.replied(journey.data_id, outcome.error, self.clock.now())
@@ -293,20 +296,24 @@ class Engine:
             journey.reply(outcome)
         except Exception:  # noqa: BLE001 - whatever the transport does, the engine goes on
             _log.exception("a reply could not be delivered (data_id=%s)", journey.data_id)
+        self._go_on()
 
     def _finish(self, journey: Journey) -> None:
-        """Forget the journey and what it still has in queues; let the next one in."""
+        """Forget the journey and what it still has in queues."""
         journey.over = True
         self._journeys.discard(journey)
         self._deadlines.remove(journey, journey.deadline)
         self._forget_samples(journey)
         if journey.flight.attempt:
             self._running -= 1
-            if self._waiting and not self._letting_in:
-                self._let_in()
         else:
             self._waiting.pop(journey, None)
-        if not self._journeys and self._at_rest:
+
+    def _go_on(self) -> None:
+        """After an end, and after its answer has been delivered: the next ones, or the rest."""
+        if self._waiting and not self._letting_in:
+            self._let_in()
+        if self._at_rest and not self._journeys:
             ready, self._at_rest = self._at_rest, []
             for tell in ready:
                 tell()

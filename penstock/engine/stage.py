@@ -84,7 +84,8 @@ class Stage:
         self._key_of = key_of
         self._idle = executor.workers
         self._hand_over = HandOver()
-        self._again: deque[Batch] = deque()  # taken back from a worker that hangs
+        self._out: set[Work] = set()
+        self._again: deque[Batch] = deque()  # taken back from a worker that hangs or died
         self._pumping = False
         self._alarm: Alarm | None = None
         self._alarm_at = 0.0
@@ -153,15 +154,21 @@ class Stage:
         most = self._hand_over.batches(self._idle)
         batches: list[Batch] = []
         while len(batches) < most:
-            answer = (
-                self._again.popleft()
-                if self._again
-                else self.batcher.poll(now, draining=self.draining)
-            )
+            answer = self._take_again(now) or self.batcher.poll(now, draining=self.draining)
             if not isinstance(answer, Batch):
                 return batches, answer
             batches.append(answer)
         return batches, None
+
+    def _take_again(self, now: float) -> Batch | None:
+        """A batch that was taken back, without those whom nobody waits for any more."""
+        while self._again:
+            batch = self._again.popleft()
+            batch.samples = [s for s in batch.samples if not s.gone and s.deadline > now]
+            if batch.samples:
+                batch.rows = sum(sample.rows for sample in batch.samples)
+                return batch
+        return None
 
     def _submit(self, work: Work, batches: list[Batch], now: float) -> None:
         self._batches += len(batches)
@@ -171,11 +178,19 @@ class Stage:
                 self.hear.dispatched(self.name, batch, now)
         if self.options.timeout is not None:
             self._watch(work, now + self.options.timeout)
+        self._out.add(work)
         self.executor.submit(work, self._finished)
 
     def _finished(self, work: Work, results: list[Result]) -> None:
         """A worker is free again and reports."""
+        if work not in self._out:  # it has reported already
+            if self.hear is not None:
+                for batch, _ in results:
+                    self.hear.late(self.name, batch.data_ids, self._clock.now())
+            return
+        self._out.remove(work)
         self._idle += 1
+        self._again.extend(work.take_back())  # a worker that died leaves some
         ran = 0.0
         for batch, outcomes in results:
             ran += batch.ran
@@ -198,25 +213,31 @@ class Stage:
         self._clock.at(when, lambda: self._check(work))
 
     def _check(self, work: Work) -> None:
-        """Give up the running batch if its ``process`` call is over its limit."""
+        """Give up the running batch if its ``process`` call is over its limit.
+
+        The Work is watched until it is back, because its worker may have begun another batch
+        between our look at the running one and our taking back the rest.
+        """
         timeout = self.options.timeout
-        batch = work.current
-        if timeout is None or (batch is None and not work.pending):
+        if timeout is None or work not in self._out:
             return
         now = self._clock.now()
-        started = None if batch is None else batch.started
+        batch = work.current
+        started = None if batch is None or batch.settled else batch.started
         if batch is None or started is None:
             self._watch(work, now + timeout)
-        elif now < started + timeout:
+            return
+        if now < started + timeout:
             self._watch(work, started + timeout)
-        elif not batch.settled:
-            batch.settled = True
-            self._timeouts += 1
-            self._again.extend(work.take_back())
-            self.executor.abandon(work)
-            self._give_up(batch)
-            if not self._pumping:
-                self._pump()
+            return
+        batch.settled = True
+        self._timeouts += 1
+        self._again.extend(work.take_back())
+        self.executor.abandon(work)
+        self._watch(work, now + timeout)
+        self._give_up(batch)
+        if not self._pumping:
+            self._pump()
 
     def _give_up(self, batch: Batch) -> None:
         """Its samples end with the time-out; whether they are tried again is not decided here."""

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 
-from penstock.executors.executor import Finished, Result, Work
+from penstock.errors import RequestError
+from penstock.executors.executor import Finished, Work
 from penstock.executors.work import BoundOp, batch_steps, broken
-from penstock.request import Batch, Outcome
+from penstock.request import Batch, Feed, Outcome
+
+_log = logging.getLogger(__name__)
+
+_LAST_WORDS = 1.0
+"""Seconds that cancelled calls are given at the end; a guess that covers closing a connection."""
 
 
 class CoroutineExecutor:
@@ -42,21 +49,37 @@ class CoroutineExecutor:
         for task in left:
             task.cancel()
         if left:
-            await asyncio.wait(left, timeout=1.0)
+            _log.warning("op %s: %s calls did not return in time", self._op.name, len(left))
+            await asyncio.wait(left, timeout=_LAST_WORDS)
         return not left
 
     async def _run(self, work: Work, finished: Finished) -> None:
-        results: list[Result] = []
         try:
             while (batch := work.begin_next()) is not None:
-                results.append((batch, await self._run_batch(batch)))
-        except asyncio.CancelledError:
-            # Given up by the engine, which has answered for the batch already.
+                work.add_result(batch, await self._run_safely(batch))
+        except (asyncio.CancelledError, GeneratorExit):
+            # Given up by the engine, which took back what had not begun; or the loop ends.
+            lost = work.take_back()
             if work.current is not None:
-                results.append((work.current, broken(work.current)))
+                lost.insert(0, work.current)
+            for batch in lost:
+                work.add_result(batch, broken(batch))
         finally:
             del self._tasks[work]
-            finished(work, results)
+            finished(work, work.take_results())
+
+    async def _run_safely(self, batch: Batch) -> list[Outcome]:
+        try:
+            return await self._run_batch(batch)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            if _is_cancelled():
+                raise
+            _log.exception(
+                "op %s: a batch failed inside penstock; please report this", self._op.name
+            )
+            return broken(batch)
 
     async def _run_batch(self, batch: Batch) -> list[Outcome]:
         steps = batch_steps(self._op, batch)
@@ -65,10 +88,25 @@ class CoroutineExecutor:
             feed_batch, log_id = next(steps)
             while True:
                 batch.started = time.monotonic()
-                answer = await self._op.call_async(feed_batch, log_id)
+                answer = await self._call(feed_batch, log_id)
                 batch.started = None
                 feed_batch, log_id = steps.send(answer)
         except StopIteration as done:
             return done.value  # type: ignore[no-any-return]
         finally:
             batch.ran = self._loop.time() - began
+
+    async def _call(self, feed_batch: list[Feed], log_id: int) -> Feed | RequestError:
+        try:
+            return await self._op.call_async(feed_batch, log_id)
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            # Something that the hook waited for was cancelled, which is its own failure.
+            return self._op.process_failed(error, log_id)
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody wants the running task to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

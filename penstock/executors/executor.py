@@ -23,13 +23,16 @@ class Work:
         pending: batches not begun. The worker takes from the left; the engine may take back from
             the right at any moment (both ends of a deque are safe across threads).
         current: the batch that is running.
+        over: True once the engine has heard that the worker is done with it.
     """
 
-    __slots__ = ("current", "pending")
+    __slots__ = ("_results", "current", "over", "pending")
 
     def __init__(self, batches: list[Batch]) -> None:
         self.pending = deque(batches)
         self.current: Batch | None = None
+        self.over = False
+        self._results: deque[Result] = deque()
 
     def begin_next(self) -> Batch | None:
         """The worker's step: the next batch, now ``current``; None at the end."""
@@ -49,9 +52,25 @@ class Work:
                 taken.reverse()
                 return taken
 
+    def add_result(self, batch: Batch, outcomes: list[Outcome]) -> None:
+        """The worker's step: a batch has been run."""
+        self._results.append((batch, outcomes))
+
+    def take_results(self) -> list[Result]:
+        """What has been run and was not taken yet, in order; for the worker at the end.
+
+        The engine may take earlier what would else wait for a batch that hangs.
+        """
+        taken: list[Result] = []
+        while True:
+            try:
+                taken.append(self._results.popleft())
+            except IndexError:
+                return taken
+
 
 Finished: TypeAlias = Callable[[Work, list[Result]], None]
-"""Called on the engine's loop, once per Work, with the batches that ran."""
+"""Called on the engine's loop, once per Work, with the batches that ran and were not taken yet."""
 
 
 class Executor(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.executors.executor import Finished, Result, Work
+from penstock.executors.executor import Finished, Work
 from penstock.executors.work import BoundOp, run_safely
 
 
@@ -18,11 +18,10 @@ class InlineExecutor:
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Run the Work now and report it before returning."""
-        results: list[Result] = []
         limit = self._op.options.timeout
         while (batch := work.begin_next()) is not None:
-            results.append((batch, run_safely(self._op, batch, limit)))
-        finished(work, results)
+            work.add_result(batch, run_safely(self._op, batch, limit))
+        finished(work, work.take_results())
 
     def abandon(self, work: Work) -> None:
         """Nothing runs between calls, so there is nothing to end."""

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
 
-from penstock.executors.executor import Finished, Result, Work
+from penstock.executors.executor import Finished, Work
 from penstock.executors.work import BoundOp, run_safely
 
 _log = logging.getLogger(__name__)
@@ -69,11 +69,10 @@ class ThreadExecutor:
     def _serve(self, op: BoundOp) -> None:
         while (item := self._queue.get()) is not None:
             work, finished = item
-            results: list[Result] = []
             while (batch := work.begin_next()) is not None:
-                results.append((batch, run_safely(op, batch)))
+                work.add_result(batch, run_safely(op, batch))
             try:
-                self._loop.call_soon_threadsafe(finished, work, results)
+                self._loop.call_soon_threadsafe(finished, work, work.take_results())
             except RuntimeError:
                 # The loop is closed: nobody waits for these results any more.
                 _log.debug("op %s: results came after the end", self._name)

@@ -247,6 +247,9 @@ def _run_members(
     """Run these members together; on failure in halves, until only the culprits fail."""
     answer: Feed | RequestError
     rows: list[int] = []
+    if len(members) == 1:
+        answer = yield [feeds[members[0]]], samples[members[0]].log_id
+        return [answer]
     try:
         joined, rows = stack([feeds[member] for member in members])
     except RequestError as error:
@@ -259,8 +262,7 @@ def _run_members(
             except RequestError as error:
                 # Not one sample's fault: the op's output does not follow the batch.
                 return [_renamed(error, failed_to_predict(op.name, str(error)))] * len(members)
-    hopeless = len(members) == 1 or isinstance(answer, OpTimeout)
-    if hopeless or not op.options.isolate_errors:
+    if isinstance(answer, OpTimeout) or not op.options.isolate_errors:
         return [answer] * len(members)
     half = len(members) // 2
     left = yield from _run_members(op, samples, members[:half], feeds)

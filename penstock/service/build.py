@@ -15,6 +15,7 @@ from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
 from penstock.config.schema import OpConfig, ServiceConfig
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions
+from penstock.engine.guarded import Guarded
 from penstock.engine.stage import Stage
 from penstock.errors import ConfigError, ModelError, PenstockError, StartupError
 from penstock.executors.coroutine import CoroutineExecutor
@@ -168,7 +169,7 @@ class Works:
             blueprint.graph.plan,
             LoopClock(loop),
             EngineOptions(max_requests=config.max_requests, max_running=config.worker_num),
-            hear,
+            None if hear is None else Guarded(hear),
         )
         for op, options, model in zip(
             blueprint.graph.ops, blueprint.options, self._models, strict=True

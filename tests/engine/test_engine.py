@@ -6,9 +6,10 @@ import pytest
 
 from penstock.batching.batcher import Batcher, BatchPolicy
 from penstock.engine.engine import Engine, EngineOptions, Journey
+from penstock.engine.guarded import Guarded
 from penstock.engine.stage import Stage
 from penstock.errors import DeadlineExceeded, HookFailed, OpTimeout, ServiceBusy, ServiceClosed
-from penstock.executors.work import WorkOptions
+from penstock.executors.work import WorkOptions, broken
 from penstock.instrument import Instrument
 from penstock.request import Batch, Outcome, Request
 from penstock.testing.clock import ManualClock
@@ -327,3 +328,117 @@ def test_a_reply_that_cannot_be_delivered_harms_nobody(caplog: pytest.LogCapture
     h.workers["op"].finish()
     assert h.answer(fine).error is None
     assert "could not be delivered" in caplog.text
+
+
+EDGES = {"top": ["@"], "a": ["top"], "b": ["top"], "end": ["a", "b"]}
+
+
+def test_nothing_more_is_put_for_a_request_that_a_full_queue_has_just_ended() -> None:
+    h = house(EDGES, policy=BatchPolicy(capacity=1), workers=3)
+    h.engine.plan = plan_of(EDGES, "end", first_arrival=True)
+    h.engine.stages[1]._idle = 0  # nobody takes from a's queue
+    journeys = [h.ask() for _ in range(2)]
+    h.workers["top"].finish()
+    h.clock.run()
+    h.workers["top"].finish()
+    h.clock.run()
+    assert isinstance(h.answer(journeys[1]).error, ServiceBusy)
+    assert [b.data_ids for b in h.workers["b"].batches()] == [[0]]
+
+
+def test_requests_that_expire_together_are_answered_once_whatever_a_reply_does() -> None:
+    h = house()
+    got: list[Outcome] = []
+    j: list[Journey] = []
+    j.append(h.engine.submit(Request(feed={}, deadline=1001.0), lambda o: h.engine.cancel(j[1])))
+    j.append(h.engine.submit(Request(feed={}, deadline=1001.0), got.append))
+    h.clock.advance(2.0)
+    assert got == []
+    s = h.engine.statistics()
+    assert (s.admitted, s.replied, s.cancelled, s.inside) == (2, 1, 1, 0)
+
+
+def test_the_engine_is_at_rest_only_after_the_last_answer_is_delivered() -> None:
+    h = house()
+    order: list[str] = []
+    h.engine.submit(Request(feed={}, deadline=2000.0), lambda o: order.append("answer"))
+    h.clock.run()
+    h.engine.drain(lambda: order.append("at rest"))
+    h.workers["op"].finish()
+    assert order == ["answer", "at rest"]
+
+
+def test_a_work_reported_twice_frees_one_slot() -> None:
+    h = house()
+    h.ask()
+    ((work, finished),) = h.workers["op"].running
+    batch = work.current
+    h.workers["op"].finish()
+    finished(work, [(batch, [Outcome({})])])
+    assert h.engine.stages[0].statistics().idle == 1
+
+
+def test_batches_a_dead_worker_had_not_begun_go_to_another() -> None:
+    h = house()
+    h.engine.stages[0]._hand_over.learn(1e-6)
+    for _ in range(3):
+        h.engine.submit(Request(feed={}, deadline=2000.0), lambda _: None)
+    h.clock.run()
+    ((work, finished),) = h.workers["op"].running
+    h.workers["op"].running.clear()
+    batch = work.current
+    work.current = None
+    finished(work, [(batch, broken(batch))])
+    h.clock.run()
+    assert [b.data_ids for b in h.workers["op"].batches()] == [[1]]
+
+
+def test_what_is_taken_back_is_not_dispatched_for_those_who_left_or_are_late() -> None:
+    h = house(work=WorkOptions(timeout=0.5))
+    h.engine.stages[0]._hand_over.learn(1e-6)
+    js = [h.engine.submit(Request(feed={}, deadline=2000.0), lambda _: None) for _ in range(3)]
+    h.clock.run()
+    begin(h)
+    h.clock.advance(0.6)
+    h.engine.cancel(js[1])
+    h.heard.lines.clear()
+    h.workers["op"].finish()
+    h.clock.run()
+    assert [line for line in h.heard.lines if "late" not in line] == ["op [2] full"]
+
+
+def test_an_instrument_that_raises_is_dropped_and_harms_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(Instrument):
+        def replied(self, data_id: int, error: object, now: float) -> None:
+            raise RuntimeError("cannot listen")
+
+    h = house()
+    h.engine.hear = Guarded(Broken())
+    for _ in range(2):
+        journey = h.ask()
+        h.workers["op"].finish()
+        h.clock.run()
+        assert h.answer(journey).error is None
+    assert caplog.text.count("is dropped") == 1
+
+
+def test_a_call_that_begins_while_the_one_before_is_given_up_is_watched_too() -> None:
+    h = house(work=WorkOptions(timeout=0.5))
+    h.engine.stages[0]._hand_over.learn(1e-6)
+    journeys = [h.ask()]
+    ((work, _),) = h.workers["op"].running
+    begin(h)
+    h.clock.advance(0.6)
+    # The worker went on to a batch that the engine did not get hold of in time.
+    late = h.ask()
+    h.workers["op"].finish()
+    h.clock.run()
+    ((work, _),) = h.workers["op"].running
+    assert work.current is not None
+    assert work.current.data_ids == [late.data_id]
+    begin(h)
+    h.clock.advance(1.1)
+    assert isinstance(h.answer(late).error, OpTimeout)
+    assert isinstance(h.answer(journeys[0]).error, OpTimeout)

@@ -1,0 +1,311 @@
+"""What happened, written down on both sides, and a judge who reads it afterwards.
+
+The client side writes ``Invoke`` before it asks and exactly one of ``Ok``, ``Refused``, ``Failed``
+and ``Info`` afterwards (``ClientHistory`` does it from any thread); the server side is a
+``Recorder`` among the engine's instruments. ``check`` is a function over the two lists, so that the
+simulation, the fault tests, a soak and a benchmark are all judged by the same rules:
+
+    - every request ends exactly once, and an answer is the answer to that request (nonces);
+    - admitted = replied + cancelled, and nothing happens to a request that has ended;
+    - no op gets a request more often than its retries allow, nor past the request's deadline;
+    - at no moment more Works run than the op has workers, given-up ones included.
+
+Cost: 200,000 requests take about 150 MB to remember and under a second to judge.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias, assert_never
+
+from penstock.testing.recorder import (
+    Admitted,
+    Cancelled,
+    ClientEvent,
+    ClientHistory,
+    Dispatched,
+    Failed,
+    Info,
+    Invoke,
+    Late,
+    Ok,
+    Recorder,
+    Refused,
+    Replied,
+    Returned,
+    ServerEvent,
+    TurnedAway,
+)
+
+__all__ = [
+    "Admitted",
+    "Cancelled",
+    "ClientEvent",
+    "ClientHistory",
+    "Dispatched",
+    "Failed",
+    "Info",
+    "Invoke",
+    "Late",
+    "Limits",
+    "Ok",
+    "Recorder",
+    "Refused",
+    "Replied",
+    "Returned",
+    "ServerEvent",
+    "TurnedAway",
+    "check",
+]
+
+MOST_OF_A_KIND = 10
+"""Violations told in full for each rule; of the others only the number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a good history keeps to; what is None, or an op that is not named, is not judged.
+
+    Attributes:
+        workers: op -> how many Works may run at once.
+        dispatches: op -> how often one request may reach it in batches of its own: the op's
+            attempts times the graph's.
+        grace: seconds that an answer may come after the deadline its client gave to ``Invoke``.
+        failures: the most requests that may fail, such as batch size times kills.
+    """
+
+    workers: Mapping[str, int] = field(default_factory=dict)
+    dispatches: Mapping[str, int] = field(default_factory=dict)
+    grace: float | None = None
+    failures: int | None = None
+
+
+def check(
+    client_events: Iterable[ClientEvent],
+    server_events: Iterable[ServerEvent] | None = None,
+    limits: Limits | None = None,
+) -> list[str]:
+    """What is wrong with a finished history, as sentences; an empty list when nothing is.
+
+    Args:
+        client_events: what all clients wrote. Those of one request must be in order.
+        server_events: what one engine's Recorder wrote, from its start until it came to rest; None
+            when the server cannot be asked.
+        limits: see Limits.
+    """
+    limits = limits or Limits()
+    found = _Violations()
+    clients = _Clients(found, limits)
+    clients.read(client_events)
+    if server_events is not None:
+        server = _Server(found, limits)
+        server.read(server_events)
+        if clients.good > server.good:
+            found.add(
+                "answers from nowhere",
+                f"clients saw {clients.good} good answers, the server gave {server.good}",
+            )
+    return found.sentences()
+
+
+class _Violations:
+    """Sentences by rule; a rule broken a thousand times must not fill the screen."""
+
+    def __init__(self) -> None:
+        self._sentences: dict[str, list[str]] = {}
+        self._more: Counter[str] = Counter()
+
+    def add(self, rule: str, sentence: str) -> None:
+        told = self._sentences.setdefault(rule, [])
+        if len(told) < MOST_OF_A_KIND:
+            told.append(sentence)
+        else:
+            self._more[rule] += 1
+
+    def sentences(self) -> list[str]:
+        lines: list[str] = []
+        for rule, told in self._sentences.items():
+            lines += told
+            if self._more[rule]:
+                lines.append(f"... and {self._more[rule]} more like it: {rule}")
+        return lines
+
+
+class _Clients:
+    """One completion for each request, and the right one."""
+
+    def __init__(self, found: _Violations, limits: Limits) -> None:
+        self._found = found
+        self._limits = limits
+        self._open: dict[int, Invoke] = {}
+        self._ended: dict[int, str] = {}
+        self.good = 0
+
+    def read(self, events: Iterable[ClientEvent]) -> None:
+        failures = 0
+        for event in events:
+            if type(event) is Invoke:
+                if event.id in self._open or event.id in self._ended:
+                    self._found.add("asked twice", f"request {event.id} was asked twice")
+                self._open[event.id] = event
+                continue
+            failures += type(event) is Failed
+            self._complete(event)
+        for asked in self._open.values():
+            self._found.add(
+                "no completion", f"request {asked.id}, asked at {asked.t:.6f}, never ended"
+            )
+        most = self._limits.failures
+        if most is not None and failures > most:
+            self._found.add("failures", f"{failures} requests failed where {most} may")
+
+    def _complete(self, event: ClientEvent) -> None:
+        kind = type(event).__name__.lower()
+        asked = self._open.pop(event.id, None)
+        if asked is None:
+            before = self._ended.get(event.id)
+            story = "but was never asked" if before is None else f"after it ended with {before}"
+            self._found.add("double completion", f"request {event.id} ended with {kind} {story}")
+            return
+        self._ended[event.id] = kind
+        if type(event) is Ok:
+            self.good += 1
+            if event.nonce != asked.nonce:
+                self._found.add(
+                    "swapped answer",
+                    f"request {event.id} sent {asked.nonce!r} and got {event.nonce!r} back",
+                )
+        grace = self._limits.grace
+        if grace is not None and asked.deadline is not None and type(event) is not Info:
+            over = event.t - max(asked.deadline, asked.t)
+            if over > grace:
+                self._found.add(
+                    "late answer",
+                    f"request {event.id} ended with {kind} {over:.3f} s past its deadline",
+                )
+
+
+_Out: TypeAlias = tuple[tuple[int, ...], float | None]
+
+
+class _Server:
+    """Every admitted request ends once; dispatches, deadlines and workers in between."""
+
+    def __init__(self, found: _Violations, limits: Limits) -> None:
+        self._found = found
+        self._limits = limits
+        self._inside: dict[int, dict[str, int]] = {}  # data id -> op -> batches it was in
+        self._ended: dict[int, str] = {}
+        # op -> batches that are out -> (their ids, when they were handed over; None once their
+        # Work has ended without them)
+        self._out: dict[str, dict[int, _Out]] = {}
+        self._late: set[int] = set()
+        self._back: set[int] = set()
+        self.good = 0
+
+    def read(self, events: Iterable[ServerEvent]) -> None:
+        for event in events:
+            if isinstance(event, Dispatched):
+                self._dispatched(event)
+            elif isinstance(event, Returned):
+                self._returned(event)
+            elif isinstance(event, Replied):
+                self.good += event.code is None
+                self._ends(event.data_id, "replied to")
+            elif isinstance(event, Admitted):
+                self._admitted(event)
+            elif isinstance(event, Cancelled):
+                self._ends(event.data_id, "cancelled")
+            elif isinstance(event, Late):
+                self._late_batch(event)
+            elif not isinstance(event, TurnedAway):
+                assert_never(event)
+        for data_id in self._inside:
+            self._found.add(
+                "lost", f"data id {data_id} was admitted but neither replied to nor cancelled"
+            )
+
+    def _admitted(self, event: Admitted) -> None:
+        if event.data_id in self._inside or event.data_id in self._ended:
+            self._found.add("double id", f"data id {event.data_id} was given twice")
+        self._inside[event.data_id] = {}
+
+    def _ends(self, data_id: int, how: str) -> None:
+        if self._inside.pop(data_id, None) is None:
+            before = self._ended.get(data_id)
+            story = "but was never admitted" if before is None else f"after it was {before}"
+            self._found.add("double end", f"data id {data_id} was {how} {story}")
+        self._ended[data_id] = how
+
+    def _dispatched(self, event: Dispatched) -> None:
+        op, batch, data_ids, _, deadline, t = event
+        out = self._out.setdefault(op, {})
+        again = batch in out or batch in self._late
+        self._late.discard(batch)
+        if batch in self._back:
+            self._found.add("batch run twice", f"op {op!r} got batch {batch} after it had returned")
+        if deadline <= t:
+            self._found.add(
+                "dispatched too late",
+                f"op {op!r} got data ids {list(data_ids)} {t - deadline:.3f} s past a deadline",
+            )
+        most = self._limits.dispatches.get(op)
+        for data_id in data_ids:
+            counts = self._inside.get(data_id)
+            if counts is None:
+                story = self._ended.get(data_id, "never admitted")
+                self._found.add(
+                    "unwanted dispatch", f"op {op!r} got data id {data_id}, which was {story}"
+                )
+            elif not again:
+                counts[op] = times = counts.get(op, 0) + 1
+                if most is not None and times > most:
+                    self._found.add(
+                        "too many attempts",
+                        f"op {op!r} got data id {data_id} {times} times where {most} are allowed",
+                    )
+        out[batch] = (data_ids, t)
+        self._count_running(op, out, t)
+
+    def _count_running(self, op: str, out: dict[int, _Out], t: float) -> None:
+        # The batches of one Work have the moment of their hand-over in common, those of two Works
+        # on a real clock never do; so this counts Works, or on a manual clock fewer.
+        workers = self._limits.workers.get(op)
+        if workers is not None and len(out) > workers:
+            works = len({moment for _, moment in out.values()} - {None})
+            if works > workers:
+                self._found.add(
+                    "too many running",
+                    f"op {op!r} ran {works} Works at {t:.6f} where it has {workers} workers",
+                )
+
+    def _returned(self, event: Returned) -> None:
+        op, batch, _, _ = event
+        out = self._out.get(op, {})
+        if batch in out:
+            self._work_ended(out, batch)
+        elif batch in self._late:
+            self._late.remove(batch)
+        else:
+            self._found.add("unknown batch", f"op {op!r} returned batch {batch}, which was not out")
+        self._back.add(batch)
+
+    def _late_batch(self, event: Late) -> None:
+        # A report that came twice looks the same, so the batch found here may yet return.
+        out = self._out.get(event.op, {})
+        for batch, (data_ids, _) in out.items():
+            if data_ids == event.data_ids:
+                self._work_ended(out, batch)
+                self._late.add(batch)
+                return
+
+    @staticmethod
+    def _work_ended(out: dict[int, _Out], batch: int) -> None:
+        """A Work reports all that it ran at once; what was taken back from it runs no more."""
+        _, moment = out.pop(batch)
+        if moment is not None:
+            for other, (data_ids, theirs) in out.items():
+                if theirs == moment:
+                    out[other] = (data_ids, None)

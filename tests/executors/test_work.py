@@ -1,0 +1,561 @@
+"""run_batch: a sample's outcome does not depend on its company, and no hook ends a worker."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DeclaredError,
+    HookFailed,
+    InferenceFailed,
+    InputMismatch,
+    NotProvided,
+    OpTimeout,
+    ProductError,
+    RequestError,
+    WrongType,
+)
+from penstock.executors import work
+from penstock.executors.work import BoundOp, WorkOptions, broken, run_batch, run_safely
+from penstock.ops.op import Op
+from penstock.ops.product import CustomException
+from penstock.protocols.status import CustomExceptionCode
+from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Outcome, Sample
+
+BAD = -1
+"""A value in a feed that makes ``process`` fail."""
+
+
+def sample_of(number: int, **feed: Any) -> Sample:
+    return Sample(number, {REQUEST_OP_NAME: feed}, math.inf, log_id=100 + number)
+
+
+def batch_of(*samples: Sample) -> Batch:
+    return Batch(list(samples), CloseReason.FULL, 0.0)
+
+
+def run(op: Op, *samples: Sample, model: Any = None, **options: Any) -> list[Outcome]:
+    return run_batch(BoundOp(op, model, WorkOptions(**options)), batch_of(*samples))
+
+
+def values(outcomes: list[Outcome]) -> list[Any]:
+    assert [outcome.error for outcome in outcomes] == [None] * len(outcomes)
+    return [outcome.value for outcome in outcomes]
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return (
+            isinstance(other, np.ndarray)
+            and one.dtype == other.dtype
+            and np.array_equal(one, other)
+        )
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, RequestError):
+        return (type(one), str(one), vars(one)) == (type(other), str(other), vars(other))
+    return bool(type(one) is type(other) and one == other)
+
+
+def raising(error: BaseException) -> Any:
+    raise error
+
+
+# How ``process`` fails when BAD is in its feed.
+FAILURES: dict[str, Callable[[], Any]] = {
+    "raises": lambda: raising(ValueError("no such cat")),
+    "raises nothing to say": lambda: raising(KeyError()),
+    "raises ours": lambda: raising(InputMismatch("wrong rank")),
+    "raises a declared error": lambda: raising(
+        CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "say it", True)
+    ),
+    "exits": lambda: raising(SystemExit(3)),
+    "interrupts": lambda: raising(KeyboardInterrupt()),
+    "gives nothing": lambda: None,
+    "gives a list": lambda: [1, 2],
+    "gives a code": lambda: (None, 5000, "broken pipe"),
+}
+
+
+class Mixed(Op):
+    """Does with each sample what its request says."""
+
+    def __init__(self, failure: str = "raises") -> None:
+        super().__init__(name="mixed")
+        self.failure = failure
+        self.calls: list[Any] = []
+
+    def preprocess(self, input_dicts: Any, data_id: int = 0, log_id: int = 0) -> Any:
+        request = input_dicts[REQUEST_OP_NAME]
+        match request.get("pre", "feeds"):
+            case "raises":
+                raise RuntimeError("it's broken")
+            case "exits":
+                raise SystemExit
+            case "interrupts":
+                raise KeyboardInterrupt
+            case "declares":
+                raise CustomException(CustomExceptionCode.CLIENT_ERROR, "one: two", True)
+            case "product error":
+                return None, False, 51, "no cat"
+            case "reserved product error":
+                return None, False, 5000, "no cat"
+            case "skips":
+                return {}, True, None, ""
+            case "gives a number":
+                return 5, False, None, ""
+            case "gives a pair":
+                return {}, False
+            case "gives a mixed list":
+                return [{}, 5]
+            case "gives a list":
+                return request["feeds"]
+        return request["feeds"][0], False, None, ""
+
+    def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+        (feed,) = feed_batch
+        self.calls.append(typical_logid)
+        if (feed["x"] == BAD).any():
+            return FAILURES[self.failure]()
+        result = {"x": feed["x"] * 2}
+        if "k" in feed:
+            result["k"] = feed["k"] + 1
+        if "x.lod" in feed:
+            result["x.lod"] = feed["x.lod"]
+        return result
+
+    def postprocess(
+        self, input_data: Any, fetch_data: Any, data_id: int = 0, log_id: int = 0
+    ) -> Any:
+        match input_data[REQUEST_OP_NAME].get("post", "answers"):
+            case "raises":
+                raise RuntimeError("too late")
+            case "exits":
+                raise SystemExit
+            case "product error":
+                return {}, 52, "no dog"
+            case "gives nothing":
+                return None
+        return {"got": fetch_data, "data_id": data_id, "log_id": log_id}
+
+
+@st.composite
+def feeds(draw: st.DrawFn) -> dict[str, Any]:
+    """Rows of one of a few shapes and dtypes, or sequences, whose lod may lie; sometimes BAD."""
+    kind = draw(st.sampled_from(["rows", "rows", "rows", "two inputs", "sequences", "bad lod"]))
+    rows = draw(st.integers(0, 3))
+    columns = draw(st.sampled_from([2, 2, 2, 3]))
+    dtype = draw(st.sampled_from(["int64", "int64", "int64", "float32"]))
+    x = np.arange(rows * columns, dtype=dtype).reshape(rows, columns) + draw(st.integers(0, 9))
+    if x.size and draw(st.integers(0, 3)) == 0:
+        x[draw(st.integers(0, rows - 1)), 0] = BAD
+    if kind == "two inputs":
+        other = np.full((draw(st.sampled_from([rows, rows, 1, 3])), 1), 7)
+        pair = [("x", x), ("k", other)]
+        return dict(draw(st.permutations(pair)))
+    if kind == "sequences":
+        return {
+            "x": x,
+            "x.lod": [0, *sorted(draw(st.lists(st.integers(0, rows), max_size=2))), rows],
+        }
+    if kind == "bad lod":
+        return {"x": x, "x.lod": draw(st.lists(st.integers(0, 5), max_size=3))}
+    return {"x": x}
+
+
+PRE = ["feeds"] * 8 + ["gives a list"] * 3
+PRE += ["raises", "exits", "interrupts", "declares", "product error", "reserved product error"]
+PRE += ["skips", "gives a number", "gives a pair", "gives a mixed list"]
+POST = ["answers"] * 6 + ["raises", "exits", "product error", "gives nothing"]
+REQUESTS = st.fixed_dictionaries(
+    {
+        "pre": st.sampled_from(PRE),
+        "post": st.sampled_from(POST),
+        "feeds": st.lists(feeds(), min_size=1, max_size=3),
+    }
+)
+
+
+def fresh(request: dict[str, Any]) -> dict[str, Any]:
+    return {**request, "feeds": [dict(feed) for feed in request["feeds"]]}
+
+
+@given(requests=st.lists(REQUESTS, min_size=1, max_size=9), failure=st.sampled_from([*FAILURES]))
+def test_a_samples_outcome_does_not_depend_on_its_company(
+    requests: list[dict[str, Any]], failure: str
+) -> None:
+    together = run(
+        Mixed(failure), *[sample_of(n, **fresh(request)) for n, request in enumerate(requests)]
+    )
+    assert len(together) == len(requests)
+    for number, request in enumerate(requests):
+        (alone,) = run(Mixed(failure), sample_of(number, **fresh(request)))
+        assert same(alone.error, together[number].error), (alone, together[number])
+        assert same(alone.value, together[number].value), (alone, together[number])
+
+
+def test_inputs_that_disagree_about_their_rows_never_get_a_neighbours() -> None:
+    def two(number: int, x: int, k: int, *, k_first: bool = False) -> Sample:
+        feed = {"x": np.full((x, 2), number), "k": np.full((k, 1), number)}
+        return sample_of(number, feeds=[dict(sorted(feed.items(), reverse=not k_first))])
+
+    samples = [two(1, 1, 3), two(2, 1, 3, k_first=True), two(3, 3, 1, k_first=True), two(4, 3, 1)]
+    for number, value in enumerate(values(run(Mixed(), *samples)), start=1):
+        assert set(np.unique(value["got"]["x"])) == {2 * number}
+        assert set(np.unique(value["got"]["k"])) == {number + 1}
+
+
+@pytest.mark.parametrize("lod", [[0, 1], [0, 5], [0, 3, 2], [1, 2], [0], []])
+def test_a_lod_that_lies_never_cuts_into_a_neighbours_rows(lod: list[int]) -> None:
+    def words(number: int, lod: list[int]) -> Sample:
+        return sample_of(number, feeds=[{"x": np.full((2, 2), number), "x.lod": lod}])
+
+    outcomes = run(Mixed(), words(1, [0, 2]), words(2, lod), words(3, [0, 1, 2]))
+    for number, outcome in enumerate(outcomes, start=1):
+        (alone,) = run(Mixed(), words(number, [[0, 2], lod, [0, 1, 2]][number - 1]))
+        assert same(outcome.value, alone.value)
+        assert same(outcome.error, alone.error)
+
+
+@given(size=st.integers(1, 64), data=st.data())
+def test_one_culprit_fails_alone_and_is_found_in_few_calls(size: int, data: st.DataObject) -> None:
+    culprit = data.draw(st.integers(0, size - 1))
+    op = Mixed()
+    samples = [
+        sample_of(n, feeds=[{"x": np.array([[BAD if n == culprit else n + 1]])}])
+        for n in range(size)
+    ]
+    outcomes = run(op, *samples)
+    failed = [n for n, outcome in enumerate(outcomes) if outcome.error is not None]
+    assert failed == [culprit]
+    assert len(op.calls) <= 2 * math.ceil(math.log2(size)) + 1
+
+
+def test_without_isolation_a_failed_call_fails_everybody_in_it_and_nobody_else() -> None:
+    op = Mixed()
+    outcomes = run(
+        op,
+        sample_of(0, feeds=[{"x": np.array([[1]])}]),
+        sample_of(1, feeds=[{"x": np.array([[BAD]])}]),
+        sample_of(2, feeds=[{"x": np.array([[1.5]])}]),  # another dtype: a call of its own
+        isolate_errors=False,
+    )
+    assert [type(outcome.error) for outcome in outcomes] == [HookFailed, HookFailed, type(None)]
+    assert len(op.calls) == 2
+
+
+def test_a_call_over_its_limit_is_not_tried_in_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 1000, 5))
+    monkeypatch.setattr(work, "_monotonic", lambda: float(next(now)))
+    op = Mixed()
+    samples = [sample_of(n, feeds=[{"x": np.array([[1]])}]) for n in range(4)]
+    outcomes = run_batch(BoundOp(op, None, WorkOptions()), batch_of(*samples), limit=1.0)
+    assert [type(outcome.error) for outcome in outcomes] == [OpTimeout] * 4
+    assert "Failed to process(batch: [0, 1, 2, 3]): exceeded retry count." in str(outcomes[0].error)
+    assert len(op.calls) == 1
+
+
+def test_samples_nobody_waits_for_run_no_hook() -> None:
+    gone, late, fine = (sample_of(n, feeds=[{"x": np.array([[1]])}]) for n in range(3))
+    gone.gone = True
+    late.deadline = 0.0
+    op = Mixed()
+    outcomes = run(op, gone, late, fine)
+    assert [type(o.error) for o in outcomes] == [Cancelled, DeadlineExceeded, type(None)]
+    assert op.calls == [102]
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "text"),
+    [
+        ("raises", HookFailed, "no such cat"),
+        ("raises nothing to say", HookFailed, "KeyError"),
+        ("raises ours", InputMismatch, "wrong rank"),
+        ("raises a declared error", DeclaredError, "say it"),
+        ("exits", HookFailed, "3"),
+        ("interrupts", HookFailed, "KeyboardInterrupt"),
+        ("gives nothing", InferenceFailed, "process gave no result"),
+        ("gives a list", WrongType, "process must give a dict, got list"),
+        ("gives a code", DeclaredError, "broken pipe"),
+    ],
+)
+def test_a_failure_of_process_keeps_its_kind_and_text(
+    failure: str, kind: type[RequestError], text: str
+) -> None:
+    (outcome,) = run(Mixed(failure), sample_of(0, feeds=[{"x": np.array([[BAD]])}]))
+    assert type(outcome.error) is kind
+    assert str(outcome.error) == (
+        f"[mixed] failed to predict. {text}. Please check the input dict and checkout "
+        f"PipelineServingLogs/pipeline.log for more details."
+    )
+
+
+@pytest.mark.parametrize(
+    ("pre", "kind"),
+    [
+        ("raises", HookFailed),
+        ("exits", HookFailed),
+        ("interrupts", HookFailed),
+        ("declares", DeclaredError),
+        ("product error", ProductError),
+        ("reserved product error", HookFailed),
+        ("gives a number", WrongType),
+        ("gives a mixed list", WrongType),
+        ("gives a pair", HookFailed),
+    ],
+)
+def test_a_failure_of_preprocess_keeps_its_kind_and_runs_no_process(
+    pre: str, kind: type[RequestError]
+) -> None:
+    op = Mixed()
+    (outcome,) = run(op, sample_of(0, pre=pre, feeds=[{"x": np.array([[1]])}]))
+    assert type(outcome.error) is kind
+    assert op.calls == []
+
+
+def test_what_a_hook_raised_is_told_in_the_words_deployed_clients_know() -> None:
+    (outcome,) = run(Mixed(), sample_of(7, pre="raises", feeds=[]))
+    assert str(outcome.error) == (
+        "Log_id: 107  Raise_msg: its broken  ClassName: Mixed.preprocess  "
+        "FunctionName: preprocess_help"
+    )
+    (outcome,) = run(Mixed(), sample_of(7, pre="declares", feeds=[]))
+    assert isinstance(outcome.error, DeclaredError)
+    assert outcome.error.number == CustomExceptionCode.CLIENT_ERROR.value
+    assert "Raise_msg: one  " in str(outcome.error)
+
+
+def test_a_skipped_process_hands_the_data_on_whatever_the_others_do() -> None:
+    op = Mixed()
+    skips = sample_of(0, pre="skips", feeds=[])
+    runs = sample_of(1, feeds=[{"x": np.array([[3]])}])
+    first, second = values(run(op, skips, runs))
+    assert first["got"] == {}
+    assert same(second["got"], {"x": np.array([[6]])})
+    assert op.calls == [101]
+
+
+def test_a_list_of_feeds_runs_piece_by_piece_and_comes_back_as_a_list() -> None:
+    op = Mixed()
+    pieces = [{"x": np.array([[n]])} for n in (1, 2, 3)]
+    (value,) = values(run(op, sample_of(0, pre="gives a list", feeds=pieces)))
+    assert same(value["got"], [{"x": np.array([[n]])} for n in (2, 4, 6)])
+    assert len(op.calls) == 3
+
+
+def test_an_empty_list_runs_nothing_and_comes_back_empty() -> None:
+    op = Mixed()
+    (value,) = values(run(op, sample_of(0, pre="gives a list", feeds=[])))
+    assert value["got"] == []
+    assert op.calls == []
+
+
+def test_the_first_bad_piece_ends_its_sample_only() -> None:
+    op = Mixed()
+    bad = [{"x": np.array([[n]])} for n in (1, BAD, 3)]
+    fine = [{"x": np.array([[n]])} for n in (4, 5)]
+    outcomes = run(
+        op,
+        sample_of(0, pre="gives a list", feeds=bad),
+        sample_of(1, pre="gives a list", feeds=fine),
+    )
+    assert isinstance(outcomes[0].error, HookFailed)
+    assert same((outcomes[1].value or {})["got"], [{"x": np.array([[n]])} for n in (8, 10)])
+    assert len(op.calls) == 4, "the third piece does not run any more"
+
+
+class Sums(Op):
+    def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+        return {"sum": feed_batch[0]["x"].sum(keepdims=True).ravel()}
+
+
+def test_an_output_that_does_not_follow_the_batch_is_whole_alone_and_refused_in_company() -> None:
+    one = sample_of(0, x=np.array([[1, 2]]))
+    two = sample_of(1, x=np.array([[3, 4]]))
+    assert same(values(run(Sums(), one)), [{"sum": np.array([3])}])
+    outcomes = run(Sums(name="sums"), one, two)
+    assert all(isinstance(outcome.error, InferenceFailed) for outcome in outcomes)
+    assert "'sum'" in str(outcomes[0].error)
+    assert "shared_outputs" in str(outcomes[0].error)
+
+
+def test_a_shared_output_goes_whole_to_everybody() -> None:
+    op = Sums()
+    op.shared_outputs = ["sum"]  # type: ignore[misc]
+    one = sample_of(0, x=np.array([[1, 2]]))
+    two = sample_of(1, x=np.array([[3, 4]]))
+    assert same(values(run(op, one, two)), [{"sum": np.array([10])}] * 2)
+
+
+class FakeModel:
+    def __init__(self) -> None:
+        self.fed: list[Any] = []
+
+    def run(self, feed: Any) -> Any:
+        self.fed.append(feed)
+        if (feed["x"] == BAD).any():
+            raise InputMismatch("invalid arg list")
+        return {"y": feed["x"] + 1}
+
+
+def test_the_default_hooks_run_the_model_on_the_joined_feed() -> None:
+    model = FakeModel()
+    one = sample_of(0, x=np.array([[1]]))
+    two = sample_of(1, x=np.array([[2]]))
+    got = values(run(Op(name="op"), one, two, model=model))
+    assert same(got, [{"y": np.array([[2]])}, {"y": np.array([[3]])}])
+    assert same(model.fed, [{"x": np.array([[1], [2]])}])
+
+
+def test_an_error_of_the_model_touches_its_own_sample_only() -> None:
+    one = sample_of(0, x=np.array([[BAD]]))
+    two = sample_of(1, x=np.array([[2]]))
+    outcomes = run(Op(name="op"), one, two, model=FakeModel())
+    assert isinstance(outcomes[0].error, InputMismatch)
+    assert "invalid arg list" in str(outcomes[0].error)
+    assert same(outcomes[1].value, {"y": np.array([[3]])})
+
+
+def test_without_a_model_the_default_process_is_skipped() -> None:
+    assert values(run(Op(), sample_of(0, x=5, name="cat"))) == [{"x": 5, "name": "cat"}]
+
+
+def test_several_inputs_need_a_preprocess_of_ones_own() -> None:
+    sample = Sample(0, {"a": {}, "b": {}}, math.inf)
+    (outcome,) = run(Op(), sample)
+    assert type(outcome.error) is NotProvided
+    assert "multiple previous inputs" in str(outcome.error)
+
+
+class Generation3(Op):
+    def preprocess(self, inputs: Any) -> Any:  # type: ignore[override]
+        (feed,) = inputs.values()
+        return feed
+
+    def process(self, feed_batch: Any) -> Any:  # type: ignore[override]
+        return {"y": feed_batch[0]["x"] + 1}
+
+    def postprocess(self, inputs: Any, fetch: Any) -> Any:  # type: ignore[override]
+        return {"y": fetch["y"], "ids": []}
+
+
+class Generation4(Op):
+    def preprocess(self, inputs: Any, data_id: int, log_id: int) -> Any:  # type: ignore[override]
+        (feed,) = inputs.values()
+        feed["seen"] = [data_id, log_id]
+        return {"x": feed["x"]}, False, None, ""
+
+    def process(self, feed_batch: Any, typical_logid: int) -> Any:  # type: ignore[override]
+        return {"y": feed_batch[0]["x"] + 1}
+
+    def postprocess(self, inputs: Any, fetch: Any, log_id: int) -> Any:  # type: ignore[override]
+        (feed,) = inputs.values()
+        return {"y": fetch["y"], "ids": [*feed["seen"], log_id]}, None, ""
+
+
+class Generation9(Generation4):
+    def process(self, feed_batch: Any, typical_logid: int) -> Any:  # type: ignore[override]
+        return {"y": feed_batch[0]["x"] + 1}, 0, ""
+
+    def postprocess(  # type: ignore[override]
+        self, inputs: Any, fetch: Any, data_id: int, log_id: int
+    ) -> Any:
+        (feed,) = inputs.values()
+        return {"y": fetch["y"], "ids": [*feed["seen"], data_id, log_id]}, None, ""
+
+
+@pytest.mark.parametrize(
+    ("op", "ids"),
+    [(Generation3, []), (Generation4, [7, 107, 107]), (Generation9, [7, 107, 7, 107])],
+)
+def test_hooks_of_every_generation_get_what_they_ask_for(op: type[Op], ids: list[int]) -> None:
+    got = values(run(op(), sample_of(7, x=np.array([1])), sample_of(8, x=np.array([2]))))
+    assert same(got[0], {"y": np.array([2]), "ids": ids})
+    assert same(got[1]["y"], np.array([3]))
+
+
+class Jumper(Op):
+    """Jumps when it sees two results; its own target does not matter here."""
+
+    def is_jump_op(self) -> bool:
+        return True
+
+    def check_jumping(self, input_data: Any) -> bool:
+        if any("bomb" in data.parse() for data in input_data.values()):
+            raise ValueError("boom")
+        assert [data.id for data in input_data.values()] == list(input_data)
+        return len(input_data) == 2
+
+
+def test_check_jumping_sees_the_whole_batch_and_speaks_for_all_of_it() -> None:
+    one, two = run(Jumper(), sample_of(3, a=1), sample_of(4, a=2))
+    assert (one.jump, two.jump) == (True, True)
+    assert (one.value, two.value) == ({"a": 1}, {"a": 2})
+    (alone,) = run(Jumper(), sample_of(5, a=1))
+    assert not alone.jump
+
+
+def test_a_check_jumping_that_raises_fails_its_batch() -> None:
+    outcomes = run(Jumper(name="jumper"), sample_of(3, bomb=1), sample_of(4, a=2))
+    assert all(isinstance(outcome.error, HookFailed) for outcome in outcomes)
+    assert "check_jumping" in str(outcomes[0].error)
+
+
+def test_an_op_that_cannot_jump_is_never_asked() -> None:
+    class Careless(Op):
+        def check_jumping(self, input_data: Any) -> bool:
+            raise AssertionError("not a jump op")
+
+    (outcome,) = run(Careless(), sample_of(0, a=1))
+    assert outcome.error is None
+    assert not outcome.jump
+
+
+def test_edits_of_a_sample_in_preprocess_are_seen_in_its_postprocess() -> None:
+    class Edits(Op):
+        def preprocess(self, input_dicts: Any, data_id: int = 0, log_id: int = 0) -> Any:
+            input_dicts[REQUEST_OP_NAME]["was"] = data_id
+            return {}, True, None, ""
+
+        def postprocess(
+            self, input_data: Any, fetch_data: Any, data_id: int = 0, log_id: int = 0
+        ) -> Any:
+            return input_data[REQUEST_OP_NAME]
+
+    assert values(run(Edits(), sample_of(0), sample_of(1))) == [{"was": 0}, {"was": 1}]
+
+
+def test_a_batch_notes_its_worker_and_how_long_it_ran(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(100))
+    monkeypatch.setattr(work, "_monotonic", lambda: float(next(now)))
+    batch = batch_of(sample_of(0, feeds=[{"x": np.array([[1]])}]))
+    run_batch(BoundOp(Mixed(), None, WorkOptions(), index=3), batch)
+    assert batch.worker == 3
+    assert batch.ran > 0
+    assert batch.started is None
+
+
+def test_a_mistake_of_ours_fails_the_batch_and_not_the_worker(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(work, "explode", lambda feeds: raising(AssertionError("ours")))
+    batch = batch_of(*[sample_of(n, feeds=[{"x": np.array([[1]])}]) for n in range(2)])
+    outcomes = run_safely(BoundOp(Mixed(), None, WorkOptions()), batch)
+    assert [type(outcome.error) for outcome in outcomes] == [InferenceFailed] * 2
+    assert "please report this" in caplog.text
+
+
+def test_a_batch_that_ended_without_a_result_has_an_error_for_each_sample() -> None:
+    batch = batch_of(sample_of(0), sample_of(1))
+    batch.started = 5.0
+    assert [type(outcome.error) for outcome in broken(batch)] == [InferenceFailed] * 2
+    assert batch.started is None

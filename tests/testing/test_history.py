@@ -1,0 +1,325 @@
+"""A good history passes, and each planted fault is found and named."""
+
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from penstock.errors import HookFailed, ServiceBusy
+from penstock.request import Batch, CloseReason, Sample
+from penstock.testing.history import (
+    Admitted,
+    Cancelled,
+    ClientEvent,
+    ClientHistory,
+    Dispatched,
+    Failed,
+    Info,
+    Invoke,
+    Late,
+    Limits,
+    Ok,
+    Recorder,
+    Refused,
+    Replied,
+    Returned,
+    ServerEvent,
+    TurnedAway,
+    check,
+)
+
+FOREVER = 1e9
+LIMITS = Limits(workers={"op": 2}, dispatches={"op": 2}, grace=0.1, failures=1)
+
+CLIENTS: list[ClientEvent] = [
+    Invoke(1, "a", 0.0, 5.0),
+    Invoke(2, "b", 0.1),
+    Ok(2, "b", 1.0),
+    Ok(1, "a", 1.1),
+    Invoke(3, "c", 2.0),
+    Invoke(4, "d", 2.0),
+    Invoke(5, "e", 2.0),
+    Refused(4, "busy", 2.1),
+    Failed(3, "hook_failed", 2.5),
+    Info(5, "left", 3.0),
+]
+SERVER: list[ServerEvent] = [
+    Admitted(10, 1, 0.05),
+    Admitted(11, 2, 0.15),
+    Dispatched("op", 0, (10,), 1, 5.0, 0.2),
+    Dispatched("op", 1, (11,), 1, FOREVER, 0.3),
+    Replied(11, None, 0.9),
+    Returned("op", 1, 0, 0.9),
+    Replied(10, None, 1.0),
+    Returned("op", 0, 0, 1.0),
+    Admitted(12, 3, 2.0),
+    TurnedAway("busy", 2.05),
+    Admitted(13, 5, 2.1),
+    Dispatched("op", 2, (12, 13), 1, FOREVER, 2.2),
+    Cancelled(13, 2.3),
+    Replied(12, "hook_failed", 2.4),
+    Returned("op", 2, 1, 2.4),
+]
+
+
+def test_a_good_history_passes() -> None:
+    assert check(CLIENTS, SERVER, LIMITS) == []
+    assert check(CLIENTS) == []
+    assert check([], [], LIMITS) == []
+
+
+def without(events: list[Any], *left_out: Any) -> list[Any]:
+    assert all(event in events for event in left_out)
+    return [event for event in events if event not in left_out]
+
+
+def instead(events: list[Any], old: Any, *new: Any) -> list[Any]:
+    place = events.index(old)
+    return [*events[:place], *new, *events[place + 1 :]]
+
+
+@pytest.mark.parametrize(
+    ("events", "sentence"),
+    [
+        (without(CLIENTS, Ok(2, "b", 1.0)), "request 2, asked at 0.100000, never ended"),
+        ([*CLIENTS, Ok(2, "b", 1.5)], "request 2 ended with ok after it ended with ok"),
+        ([*CLIENTS, Ok(5, "e", 3.5)], "request 5 ended with ok after it ended with info"),
+        (
+            [*CLIENTS, Ok(4, "d", 3.5)],
+            "request 4 ended with ok after it ended with refused",
+        ),
+        ([*CLIENTS, Ok(9, "z", 3.5)], "request 9 ended with ok but was never asked"),
+        ([*CLIENTS, Invoke(2, "b", 4.0), Info(2, "", 4.1)], "request 2 was asked twice"),
+        (instead(CLIENTS, Ok(1, "a", 1.1), Ok(1, "b", 1.1)), "request 1 sent 'a' and got 'b' back"),
+        (
+            instead(CLIENTS, Ok(1, "a", 1.1), Ok(1, "a", 5.2)),
+            "request 1 ended with ok 0.200 s past its deadline",
+        ),
+        (
+            instead(CLIENTS, Ok(2, "b", 1.0), Failed(2, "x", 1.0)),
+            "2 requests failed where 1 may",
+        ),
+    ],
+)
+def test_a_fault_seen_by_clients_is_found(events: list[ClientEvent], sentence: str) -> None:
+    assert check(events, None, LIMITS) == [sentence]
+
+
+def test_a_planted_swap_is_found_on_both_ends() -> None:
+    events = instead(CLIENTS, Ok(2, "b", 1.0), Ok(2, "a", 1.0))
+    events = instead(events, Ok(1, "a", 1.1), Ok(1, "b", 1.1))
+    assert len(check(events)) == 2
+
+
+@pytest.mark.parametrize(
+    ("events", "sentence"),
+    [
+        (without(SERVER, Cancelled(13, 2.3)), "data id 13 was admitted but neither replied to"),
+        ([*SERVER, Replied(13, None, 2.5)], "data id 13 was replied to after it was cancelled"),
+        ([*SERVER, Replied(12, None, 2.5)], "data id 12 was replied to after it was replied to"),
+        ([*SERVER, Cancelled(12, 2.5)], "data id 12 was cancelled after it was replied to"),
+        ([*SERVER, Replied(99, None, 2.5)], "data id 99 was replied to but was never admitted"),
+        ([*SERVER, Admitted(12, 3, 9.0), Cancelled(12, 9.1)], "data id 12 was given twice"),
+        (
+            instead(
+                SERVER,
+                Dispatched("op", 0, (10,), 1, 5.0, 0.2),
+                Dispatched("op", 0, (10,), 1, 0.1, 0.2),
+            ),
+            "op 'op' got data ids [10] 0.100 s past a deadline",
+        ),
+        (
+            [*SERVER, Dispatched("op", 3, (13,), 1, FOREVER, 2.5)],
+            "op 'op' got data id 13, which was cancelled",
+        ),
+        (
+            [*SERVER, Dispatched("op", 3, (77,), 1, FOREVER, 2.5)],
+            "op 'op' got data id 77, which was never admitted",
+        ),
+        (
+            without(SERVER, Returned("op", 0, 0, 1.0), Returned("op", 1, 0, 0.9)),
+            "op 'op' ran 3 Works at 2.200000 where it has 2 workers",
+        ),
+        (
+            [*SERVER, Returned("op", 2, 0, 2.6)],
+            "op 'op' returned batch 2, which was not out",
+        ),
+        (
+            instead(
+                SERVER,
+                Replied(11, None, 0.9),
+                Returned("op", 0, 0, 0.8),
+                Dispatched("op", 0, (10,), 1, 5.0, 0.8),
+                Replied(11, None, 0.9),
+            ),
+            "op 'op' got batch 0 after it had returned",
+        ),
+    ],
+)
+def test_a_fault_seen_by_the_server_is_found(events: list[ServerEvent], sentence: str) -> None:
+    assert any(line.startswith(sentence) for line in check(CLIENTS, events, LIMITS))
+
+
+def test_more_good_answers_than_the_server_gave_are_found() -> None:
+    events = instead(SERVER, Replied(10, None, 1.0), Replied(10, "hook_failed", 1.0))
+    assert check(CLIENTS, events) == ["clients saw 2 good answers, the server gave 1"]
+
+
+def attempts(count: int) -> list[ServerEvent]:
+    """A request that reaches the op in so many batches, all but the last given up."""
+    events: list[ServerEvent] = [Admitted(1, 0, 0.0)]
+    for attempt in range(1, count + 1):
+        t = float(attempt)
+        events.append(Dispatched("op", attempt, (1,), attempt, FOREVER, t))
+        if attempt < count:
+            events.append(Late("op", (1,), t + 0.5))
+    return [*events, Replied(1, None, 9.0), Returned("op", count, 0, 9.0)]
+
+
+def test_allowed_attempts_pass_and_one_more_is_found() -> None:
+    assert check([], attempts(2), LIMITS) == []
+    assert check([], attempts(3), LIMITS) == [
+        "op 'op' got data id 1 3 times where 2 are allowed",
+    ]
+
+
+def test_a_batch_that_is_handed_over_again_is_no_new_attempt() -> None:
+    events = [
+        Admitted(1, 0, 0.0),
+        Admitted(2, 0, 0.0),
+        Dispatched("op", 0, (1,), 1, FOREVER, 1.0),
+        Dispatched("op", 1, (2,), 1, FOREVER, 1.0),  # the same Work
+        Replied(1, "op_timeout", 2.0),  # given up, and what it had not begun taken back
+        Dispatched("op", 1, (2,), 1, FOREVER, 2.0),
+        Replied(2, None, 3.0),
+        Returned("op", 1, 0, 3.0),
+        Late("op", (1,), 4.0),
+    ]
+    assert check([], events, Limits(workers={"op": 2}, dispatches={"op": 1})) == []
+    assert check([], events, Limits(workers={"op": 1})) == [
+        "op 'op' ran 2 Works at 2.000000 where it has 1 workers"
+    ]
+
+
+def test_a_work_of_several_batches_counts_once_and_ends_as_one() -> None:
+    events: list[ServerEvent] = [Admitted(n, 0, 0.0) for n in range(4)]
+    events += [Dispatched("op", n, (n,), 1, FOREVER, 1.0) for n in range(3)]
+    events += [Replied(0, None, 2.0), Returned("op", 0, 0, 2.0)]
+    # A dead worker's other two are taken back; only one of them stands in the next Work.
+    events += [Dispatched("op", 1, (1,), 1, FOREVER, 2.0)]
+    events += [Dispatched("op", 3, (3,), 1, FOREVER, 2.0)]
+    events += [Replied(n, None, 3.0) for n in (1, 2, 3)]
+    events += [Returned("op", 1, 0, 3.0), Returned("op", 3, 0, 3.0)]
+    assert check([], events, Limits(workers={"op": 1})) == []
+
+
+def test_given_up_work_holds_its_worker_until_it_comes_back() -> None:
+    events = [
+        Admitted(1, 0, 0.0),
+        Dispatched("op", 0, (1,), 1, FOREVER, 1.0),
+        Replied(1, "op_timeout", 2.0),
+        Admitted(2, 0, 2.0),
+        Dispatched("op", 1, (2,), 1, FOREVER, 2.0),
+        Replied(2, None, 3.0),
+        Returned("op", 1, 0, 3.0),
+    ]
+    one = Limits(workers={"op": 1})
+    assert len(check([], events, one)) == 1
+    assert check([], [*events[:3], Late("op", (1,), 1.9), *events[3:]], one) == []
+
+
+def test_a_report_that_comes_twice_is_no_fault_of_the_engine() -> None:
+    assert check(CLIENTS, [*SERVER, Late("op", (12, 13), 9.0)], LIMITS) == []
+
+
+def test_a_rule_broken_a_thousand_times_is_told_ten_times_and_counted() -> None:
+    found = check([Invoke(n, n, 0.0) for n in range(1000)])
+    assert len(found) == 11
+    assert found[-1] == "... and 990 more like it: no completion"
+
+
+def test_the_recorder_writes_down_what_an_engine_tells_it() -> None:
+    recorder = Recorder()
+    sample = Sample(5, {}, 9.0)
+    batch = Batch([sample], CloseReason.FULL, 1.0)
+    recorder.admitted(5, 50, 1.0)
+    recorder.refused(ServiceBusy("no"), 1.0)
+    recorder.dispatched("op", batch, 1.5)
+    recorder.dispatched("op", batch, 1.6)
+    recorder.returned("op", batch, 1, 2.0)
+    recorder.dispatched("op", Batch([sample], CloseReason.FULL, 2.0), 2.1)
+    recorder.late("op", [5], 2.2)
+    recorder.replied(5, HookFailed("oh"), 2.5)
+    recorder.cancelled(6, 3.0)
+    expected = [
+        Admitted(5, 50, 1.0),
+        TurnedAway("busy", 1.0),
+        Dispatched("op", 0, (5,), 1, 9.0, 1.5),
+        Dispatched("op", 0, (5,), 1, 9.0, 1.6),
+        Returned("op", 0, 1, 2.0),
+        Dispatched("op", 1, (5,), 1, 9.0, 2.1),
+        Late("op", (5,), 2.2),
+        Replied(5, "hook_failed", 2.5),
+        Cancelled(6, 3.0),
+    ]
+    assert [*map(repr, recorder.events)] == [*map(repr, expected)]
+
+
+def test_clients_write_from_many_threads_at_once() -> None:
+    history = ClientHistory()
+    gate = threading.Barrier(8)
+
+    def client(first: int) -> None:
+        gate.wait()
+        for number in range(first, first + 500):
+            history.invoke(number, number, 0.0, 9.0)
+            write = (history.ok, history.refused, history.failed, history.info)[number % 4]
+            write(number, number, 1.0)  # type: ignore[operator]
+
+    threads = [threading.Thread(target=client, args=(n * 500,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(history.events) == 8000
+    assert check(history.events) == []
+
+
+def long_history(count: int) -> tuple[list[ClientEvent], list[ServerEvent]]:
+    clients: list[ClientEvent] = []
+    server: list[ServerEvent] = []
+    for n in range(count):
+        t = n * 0.001
+        clients += (Invoke(n, n, t, t + 5.0), Ok(n, n, t + 1.0))
+        server += (Admitted(n, n, t), Dispatched("op", n, (n,), 1, t + 5.0, t))
+        server += (Replied(n, None, t), Returned("op", n, 0, t))
+    return clients, server
+
+
+def test_a_long_history_is_judged_in_time_that_grows_with_its_length_only() -> None:
+    small, large = (cost(long_history(count)) for count in (2_000, 20_000))
+    assert large < 40 * small, "ten times the history, so ten times the work, and some noise"
+
+
+def cost(history: tuple[Iterable[ClientEvent], Iterable[ServerEvent]]) -> float:
+    clients, server = history
+    best = 1e9
+    for _ in range(3):
+        began = time.process_time()
+        assert check(clients, server, LIMITS) == []
+        best = min(best, time.process_time() - began)
+    return best
+
+
+def test_a_request_costs_less_than_a_kilobyte() -> None:
+    tracemalloc.start()
+    try:
+        history = long_history(1000)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(history[0]) == 2000
+    assert size < 1000 * 1000

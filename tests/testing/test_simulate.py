@@ -1,0 +1,312 @@
+"""The engine keeps its promises in made-up worlds, and a world in which it does not is noticed."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.batching.batcher import Batcher, Line
+from penstock.engine.deadlines import Deadlines
+from penstock.engine.engine import Engine
+from penstock.engine.stage import Stage
+from penstock.errors import ServiceBusy
+from penstock.executors.executor import Work
+from penstock.testing.history import Dispatched, Late, Replied, TurnedAway
+from penstock.testing.simulate import Simulation, Violation, main, simulate
+from penstock.testing.world import draw_plan
+
+CHUNK = 100
+
+
+@pytest.mark.parametrize("first", range(0, 400, CHUNK))
+def test_the_engine_keeps_its_promises_whatever_happens(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        simulate(seed)
+
+
+def test_a_seed_always_tells_the_same_story() -> None:
+    stories = []
+    for _ in range(2):
+        run = Simulation(7)
+        for _ in range(100):
+            run.step()
+        stories.append(run.story(Violation("none")))
+    assert stories[0] == stories[1]
+    assert "seed 7, event 100" in stories[0]
+
+
+def test_graphs_of_every_size_and_kind_are_drawn() -> None:
+    plans = [draw_plan(Random(seed)) for seed in range(500)]
+    assert {len(plan.names) for plan in plans} == set(range(1, 9))
+    assert any(len(inputs) > 2 for plan in plans for inputs in plan.inputs)
+    assert any(plan.first_arrival for plan in plans)
+    assert any(any(plan.jump_to) for plan in plans)
+    assert {plan.attempts for plan in plans} == {1, 2, 3}
+
+
+def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: Counter[str] = Counter()
+    take_back = Work.take_back
+
+    def counting(self: Work) -> Any:
+        taken = take_back(self)
+        seen["taken back"] += bool(taken)
+        return taken
+
+    monkeypatch.setattr(Work, "take_back", counting)
+    for seed in range(150):
+        run = Simulation(seed)
+        run.run(200)
+        seen["drained"] += run.rests
+        for stage in run.world.engine.stages:
+            seen["timed out"] += stage.statistics().timeouts
+        for event in run.world.recorder.events:
+            match event:
+                case Dispatched():
+                    seen["another attempt"] += event.attempt > 1
+                    seen["batch of several"] += len(event.data_ids) > 1
+                case Replied():
+                    seen[f"replied {event.code}"] += 1
+                case TurnedAway():
+                    seen[f"refused {event.code}"] += 1
+                case Late():
+                    seen["late"] += 1
+    codes = ["None", "busy", "closed", "deadline", "hook_failed", "inference", "op_timeout"]
+    expected = {f"replied {code}" for code in codes}
+    expected |= {f"refused {code}" for code in ("busy", "closed", "deadline")}
+    expected |= {"drained", "timed out", "another attempt", "batch of several", "late"}
+    expected |= {"taken back"}
+    assert {name for name, count in seen.items() if count} == expected
+
+
+# Bugs on purpose: each a patch, and the words by which the simulation must notice it.
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+BUGS: dict[str, tuple[Patch, str]] = {}
+
+
+def bug(name: str, words: str) -> Callable[[Patch], Patch]:
+    def keep(patch: Patch) -> Patch:
+        BUGS[name] = (patch, words)
+        return patch
+
+    return keep
+
+
+@bug("an outcome that is over is taken once more", "list.remove|answered again|is over")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine.settle
+
+    def settle(self: Engine, sample: Any, outcome: Any) -> None:
+        sample.gone = False
+        real(self, sample, outcome)
+
+    patch.setattr(Engine, "settle", settle)
+
+
+@bug("a request is answered twice", "is over")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._reply
+
+    def reply(self: Engine, journey: Any, outcome: Any) -> None:
+        real(self, journey, outcome)
+        if journey.data_id % 5 == 0:
+            journey.reply(outcome)
+
+    patch.setattr(Engine, "_reply", reply)
+
+
+@bug("whoever leaves stays in the queues", "stand in queues|nobody waits for")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def forget(self: Engine, journey: Any) -> None:
+        for sample in journey.samples:
+            sample.gone = True
+        journey.samples.clear()
+
+    patch.setattr(Engine, "_forget_samples", forget)
+
+
+@bug("queues ignore deadlines", "too late")
+def _(patch: pytest.MonkeyPatch) -> None:
+    for queue in (Batcher, Line):
+
+        def offer(self: Any, sample: Any, now: float, real: Any = queue.offer) -> None:
+            sample.deadline += 0.5
+            real(self, sample, now)
+
+        patch.setattr(queue, "offer", offer)
+
+
+@bug("a worker that is free again is not used", "beside an idle worker|still waits")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Stage._finished
+
+    def finished(self: Stage, work: Any, results: Any) -> None:
+        before, self._pumping = self._pumping, True
+        real(self, work, results)
+        self._pumping = before
+
+    patch.setattr(Stage, "_finished", finished)
+
+
+@bug("the end of a window is forgotten", "beside an idle worker|still waits")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Stage, "_ask_again_at", lambda self, when: None)
+
+
+@bug("a time-out frees the slot of a call that still runs", "one Work more|a slot is lost")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Stage._give_up
+
+    def give_up(self: Stage, batch: Any) -> None:
+        self._idle += 1
+        real(self, batch)
+
+    patch.setattr(Stage, "_give_up", give_up)
+
+
+@bug("what was taken back is lost", "no call hangs, yet|stand in queues|no answer")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Work.take_back
+
+    def take_back(self: Work) -> list[Any]:
+        real(self)
+        return []
+
+    patch.setattr(Work, "take_back", take_back)
+
+
+@bug("nobody watches the deadlines", "no answer after its deadline|nothing will ever happen")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "_set_alarm", lambda self: None)
+
+
+@bug("deadlines are watched too lazily", "no answer after its deadline")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Deadlines.next_due
+
+    def next_due(self: Any) -> float | None:
+        due = real(self)
+        return None if due is None else due + 0.1
+
+    patch.setattr(Deadlines, "next_due", next_due)
+
+
+@bug("outcomes of a batch are dealt to the wrong samples", "another's dict|sent .* and got")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Stage._finished
+
+    def finished(self: Stage, work: Any, results: Any) -> None:
+        real(self, work, [(batch, outcomes[::-1]) for batch, outcomes in results])
+
+    patch.setattr(Stage, "_finished", finished)
+
+
+@bug("more are admitted than there is room for", "are inside")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._refusal
+
+    def refusal(self: Engine, request: Any, now: float) -> Any:
+        error = real(self, request, now)
+        return None if isinstance(error, ServiceBusy) else error
+
+    patch.setattr(Engine, "_refusal", refusal)
+
+
+@bug("one too many is let in", "requests run where")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._let_in
+
+    def let_in(self: Engine) -> None:
+        real(self)
+        if self._waiting:
+            journey = next(iter(self._waiting))
+            del self._waiting[journey]
+            self._start(journey, self.clock.now())
+
+    patch.setattr(Engine, "_let_in", let_in)
+
+
+@bug("a call is tried more often than allowed", "times where")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._try_again
+
+    def try_again(self: Engine, journey: Any, sample: Any) -> bool:
+        sample.spare = sample.spare or {name: dict(f) for name, f in sample.inputs.items()}
+        return real(self, journey, sample)
+
+    patch.setattr(Engine, "_try_again", try_again)
+
+
+@bug("a second attempt gets what the first has soiled", "another's dict")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._try_again
+
+    def try_again(self: Engine, journey: Any, sample: Any) -> bool:
+        sample.spare = sample.spare and sample.inputs
+        return real(self, journey, sample)
+
+    patch.setattr(Engine, "_try_again", try_again)
+
+
+@bug("rest is told too early", "at rest, and")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine.drain
+
+    def drain(self: Engine, at_rest: Any) -> None:
+        real(self, lambda: None)
+        at_rest()
+
+    patch.setattr(Engine, "drain", drain)
+
+
+@bug("a closed engine forgets somebody", "closed, and")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine.close
+
+    def close(self: Engine) -> None:
+        kept = set(list(self._journeys)[:1])
+        self._journeys -= kept
+        real(self)
+        self._journeys |= kept
+
+    patch.setattr(Engine, "close", close)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_the_simulation_notices_when(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch, words = BUGS[name]
+    patch(monkeypatch)
+    headline = next(headlines(range(300)), "nothing was noticed")
+    assert re.search(words, headline), headline
+
+
+def headlines(seeds: Iterable[int]) -> Iterator[str]:
+    for seed in seeds:
+        try:
+            simulate(seed)
+        except Violation as violation:
+            yield str(violation).splitlines()[0]
+
+
+def test_the_command_runs_the_seeds_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "3", "--events", "20", "--seed", "5"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("3 seeds of 20 events")
+    assert told.out.endswith("all promises kept\n")
+    assert told.err == ""
+
+
+def test_the_command_tells_the_seed_and_the_story_of_a_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch, _ = BUGS["nobody watches the deadlines"]
+    patch(monkeypatch)
+    assert main(["--seeds", "30"]) == 1
+    told = capsys.readouterr()
+    assert "FAILED: seeds [" in told.out
+    assert "Admitted(data_id=" in told.err
+    assert "EngineOptions(" in told.err
