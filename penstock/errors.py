@@ -21,8 +21,9 @@
     │   ├── OpTimeout           op author: one ``process`` call took too long
     │   ├── InferenceFailed     op author: ``process`` gave no usable result
     │   ├── HookFailed          op author: a hook raised
-    │   ├── DeclaredError       the op itself: raised CustomException to be sent to the user
-    │   ├── ProductError        the op itself: a business error with its own number
+    │   ├── NumberedError       the op itself: an error whose number it chose
+    │   │   ├── DeclaredError   raised CustomException, or process gave a code
+    │   │   └── ProductError    a business error
     │   └── Cancelled           the caller went away; nobody is answered
     └── InternalError           us: this should never happen, please report it
 
@@ -36,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class Blame(Enum):
@@ -102,6 +103,13 @@ class RequestError(PenstockError):
     """Ends one request. ``str(error)`` is what the caller may read."""
 
     code = "request"
+
+    def with_text(self, text: str) -> Self:
+        """The same error in other words."""
+        twin = Exception.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin.args = (text,)
+        return twin
 
 
 class Undecodable(RequestError):
@@ -186,6 +194,12 @@ class DeadlineExceeded(RequestError):
         super().__init__(text)
         self.by_client = by_client
 
+    def with_text(self, text: str) -> Self:
+        """The same error in other words; whose limit it was is not known to a further caller."""
+        twin = super().with_text(text)
+        twin.by_client = False
+        return twin
+
 
 class OpTimeout(RequestError):
     """A ``process`` call exceeded the op's ``timeout`` on its last attempt."""
@@ -208,26 +222,31 @@ class HookFailed(RequestError):
     blame = Blame.AUTHOR
 
 
-class DeclaredError(RequestError):
-    """An op raised ``CustomException(..., isSendToUser=True)``; ``number`` is the op's choice."""
+class NumberedError(RequestError):
+    """An error whose number the op chose."""
 
-    code = "declared"
+    code = "numbered"
     blame = Blame.AUTHOR
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
         self.number = number
 
+    def __reduce__(self) -> tuple[type[Self], tuple[int, str]]:
+        return type(self), (self.number, str(self))
 
-class ProductError(RequestError):
+
+class DeclaredError(NumberedError):
+    """An op raised ``CustomException(..., isSendToUser=True)``; ``number`` is the op's choice."""
+
+    code = "declared"
+
+
+class ProductError(NumberedError):
     """A business error: a hook returned ``prod_errcode``; ``number`` is the product's own."""
 
     code = "product"
     blame = Blame.CALLER
-
-    def __init__(self, number: int, text: str) -> None:
-        super().__init__(text)
-        self.number = number
 
 
 class Cancelled(RequestError):

@@ -180,12 +180,6 @@ class Batcher:
         group = self._groups[sample.key]
         self._leaves(sample, group)
         self._settle(sample.key, group)
-        # What left is forgotten at the front; when it outnumbers the living it is swept at once,
-        # so that memory stays in proportion even if nothing is ever taken.
-        if len(self._order) > 2 * self._waiting + 64:
-            self._order = deque(s for s in self._order if s.waiting)
-            for other in self._groups.values():
-                other.samples = deque(s for s in other.samples if s.waiting)
 
     def poll(self, now: float, *, draining: bool = False) -> Batch | float | None:
         """What an idle slot should do now.
@@ -199,26 +193,29 @@ class Batcher:
             waits.
         """
         window = self.policy.window
-        while self._line:
-            key = self._line[0]
-            group = self._groups[key]
-            full = group.rows >= self.policy.max_rows
-            batch = self._cut(key, group, CloseReason.FULL if full else CloseReason.DEADLINE, now)
-            if batch is not None:
-                return batch
         while (head := self._head()) is not None:
             if draining:
                 reason = CloseReason.DRAIN
             elif window is None:
                 reason = CloseReason.IDLE_SLOT
             elif now >= head.arrived + window:
-                reason = CloseReason.WINDOW
+                reason = CloseReason.WINDOW  # before any full group, or a busy key starves others
+            elif self._line:
+                batch = self._cut_ready(self._line[0], now)
+                if batch is not None:
+                    return batch
+                continue
             else:
                 return head.arrived + window
             batch = self._cut(head.key, self._groups[head.key], reason, now)
             if batch is not None:
                 return batch
         return None
+
+    def _cut_ready(self, key: Any, now: float) -> Batch | None:
+        group = self._groups[key]
+        full = group.rows >= self.policy.max_rows
+        return self._cut(key, group, CloseReason.FULL if full else CloseReason.DEADLINE, now)
 
     def check_invariants(self) -> None:
         """Raise AssertionError where the bookkeeping contradicts itself; for tests."""
@@ -293,6 +290,12 @@ class Batcher:
             del self._groups[key]
         elif self.policy.window is not None:
             self._line_up(key, group)
+        # What left is forgotten at the front; when it outnumbers the living it is swept at once,
+        # so that memory stays in proportion whatever stands there.
+        if len(self._order) > 2 * self._waiting + 64:
+            self._order = deque(s for s in self._order if s.waiting)
+            for other in self._groups.values():
+                other.samples = deque(s for s in other.samples if s.waiting)
 
     def _line_up(self, key: Any, group: _Group) -> None:
         if not group.ready and (group.hasty or group.rows >= self.policy.max_rows):

@@ -25,7 +25,7 @@ def signature(feed: Feed) -> tuple[Any, ...]:
     """
     parts: list[Any] = []
     for name, value in feed.items():
-        if name.endswith(LOD_SUFFIX) and name[: -len(LOD_SUFFIX)] in feed:
+        if is_lod(name, feed):
             parts.append((name,))
         elif isinstance(value, np.ndarray):
             if value.ndim:
@@ -43,7 +43,7 @@ def _identity(value: Any) -> tuple[Any, ...]:
         return ("texts", tuple(value))
     try:
         hash(value)
-    except TypeError:
+    except Exception:  # noqa: BLE001 - a user's type may raise anything
         return ("object", id(value))
     return (type(value), value)
 
@@ -54,25 +54,29 @@ def group(feeds: Sequence[Feed]) -> list[list[int]]:
         return [[0]]
     groups: dict[Any, list[int]] = {}
     for position, feed in enumerate(feeds):
-        key = signature(feed) if _rows_agree(feed) else position
+        key = signature(feed) if _may_share(feed) else position
         groups.setdefault(key, []).append(position)
     return list(groups.values())
 
 
-def _rows_agree(feed: Feed) -> bool:
-    """Whether all values have equally many rows.
+def _may_share(feed: Feed) -> bool:
+    """Whether the feed can be joined with others and told apart again.
 
-    Otherwise the feed runs alone: joined with others it could not be told whose rows are whose,
-    and one request would get a part of another's result.
+    Its values must have equally many rows, and there must be rows at all: texts, numbers and lists
+    have no batch axis, so an op that answers "one row for this text" could not be cut for two.
     """
+    found = False
     try:
         rows = rows_of(feed)
         for name, value in feed.items():
+            if is_lod(name, feed):
+                continue
+            if isinstance(value, list):
+                return False
             if not isinstance(value, np.ndarray) or not value.ndim:
                 continue
-            if name.endswith(LOD_SUFFIX) and name[: -len(LOD_SUFFIX)] in feed:
-                continue
-            lod = feed.get(name + LOD_SUFFIX)
+            found = True
+            lod = feed.get(f"{name}{LOD_SUFFIX}")
             if lod is None:
                 if value.shape[0] != rows:
                     return False
@@ -82,13 +86,18 @@ def _rows_agree(feed: Feed) -> bool:
                     return False
     except (ValueError, TypeError):
         return False
-    return True
+    return found
+
+
+def is_lod(name: Any, feed: Feed) -> bool:
+    """Whether the entry is another entry's lod."""
+    return isinstance(name, str) and name.endswith(LOD_SUFFIX) and name[: -len(LOD_SUFFIX)] in feed
 
 
 def rows_of(feed: Feed) -> int:
     """How many rows a feed has: by its first value, sequences counting for those with a lod."""
     for name, value in feed.items():
-        lod = feed.get(name + LOD_SUFFIX)
+        lod = feed.get(f"{name}{LOD_SUFFIX}")
         if lod is not None:
             return len(lod_offsets(lod)) - 1
         if isinstance(value, np.ndarray):
@@ -113,7 +122,7 @@ def stack(feeds: Sequence[Feed]) -> tuple[Feed, list[int]]:
         rows = [rows_of(feed) for feed in feeds]
         joined: Feed = {}
         for name, value in first.items():
-            if name.endswith(LOD_SUFFIX) and name[: -len(LOD_SUFFIX)] in first:
+            if is_lod(name, first):
                 offsets = join_lods([lod_offsets(feed[name]) for feed in feeds])
                 joined[name] = _like(value, offsets)
             elif isinstance(value, np.ndarray) and value.ndim:
@@ -142,9 +151,9 @@ def scatter(result: Feed, rows: Sequence[int], shared: Collection[str] = ()) -> 
     bounds = np.cumsum([0, *rows]).tolist()
     parts: list[Feed] = [{} for _ in rows]
     for name, value in result.items():
-        if name.endswith(LOD_SUFFIX) and name[: -len(LOD_SUFFIX)] in result:
+        if is_lod(name, result):
             continue
-        lod = result.get(name + LOD_SUFFIX)
+        lod = result.get(f"{name}{LOD_SUFFIX}")
         if name in shared:
             for part in parts:
                 part[name] = value

@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from penstock.engine.clock import Alarm, Clock
 from penstock.engine.deadlines import Deadlines
+from penstock.engine.guarded import Guarded
 from penstock.engine.stage import Stage, StageStatistics
 from penstock.errors import (
     DeadlineExceeded,
@@ -115,7 +116,7 @@ class Engine:
         self.plan = plan
         self.clock = clock
         self.options = options or EngineOptions()
-        self.hear = hear
+        self.hear = None if hear is None else Guarded(hear)
         self.stages: list[Stage] = []
         self._bounded: list[Stage] = []  # those whose queues can be full
         self._journeys: set[Journey] = set()
@@ -151,6 +152,13 @@ class Engine:
             draining=self._draining,
             stages=tuple(stage.statistics() for stage in self.stages),
         )
+
+    def why_stuck(self) -> str | None:
+        """Why requests cannot be answered now, for probes; None when they can."""
+        for stage in self.stages:
+            if stage.lost:
+                return f"op {stage.name!r}: no worker returns"
+        return None
 
     def submit(self, request: Request, reply: Reply) -> Journey:
         """Admit a request; ``reply`` is called exactly once, later, unless it is cancelled.
@@ -330,11 +338,13 @@ class Engine:
         """Start those that have waited longest while there is room."""
         most = self.options.max_running
         self._letting_in = True
-        while self._waiting and (most is None or self._running < most):
-            journey = next(iter(self._waiting))
-            del self._waiting[journey]
-            self._start(journey, self.clock.now())
-        self._letting_in = False
+        try:
+            while self._waiting and (most is None or self._running < most):
+                journey = next(iter(self._waiting))
+                del self._waiting[journey]
+                self._start(journey, self.clock.now())
+        finally:
+            self._letting_in = False
 
     def _set_alarm(self) -> None:
         due = self._deadlines.next_due()

@@ -8,8 +8,8 @@ Guarantees:
       keeps its slot until the call really returns;
     - every batch handed over is settled exactly once: by its outcomes, or given up at its
       ``timeout``; what comes back afterwards is recorded as late and dropped;
-    - a batch that was handed over but has not begun is handed to another worker when the one before
-      it is given up.
+    - a batch that was handed over but has not begun goes to another worker when the one before it
+      is given up, or takes long while another worker is idle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from penstock.batching.batcher import Batcher, Line
-from penstock.batching.dispatch import HandOver
+from penstock.batching.dispatch import HAND_OVER_BUDGET, HandOver
 from penstock.engine.clock import Alarm, Clock
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.work import WorkOptions, timed_out
@@ -30,8 +30,11 @@ from penstock.request import Batch, Feed, Outcome, Sample
 _log = logging.getLogger(__name__)
 
 
-_TURN = 64
-"""Hand-overs of one stage in one turn of the loop; a guess."""
+_TURN = 0.001
+"""Seconds that a stage hands over in one turn of the loop; an inline op works in that time."""
+
+_PATIENCE = 4 * HAND_OVER_BUDGET
+"""Seconds after which a hand-over of several batches was predicted wrongly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +87,12 @@ class Stage:
         self._key_of = key_of
         self._idle = executor.workers
         self._hand_over = HandOver()
-        self._out: set[Work] = set()
+        self._out: dict[Work, float] = {}  # and when each was handed over
         self._again: deque[Batch] = deque()  # taken back from a worker that hangs or died
+        self._overdue = False  # some hand-over takes longer than was predicted
         self._pumping = False
-        self._alarm: Alarm | None = None
-        self._alarm_at = 0.0
+        self._window = _Reminder(clock, self._ring)
+        self._looking = _Reminder(clock, self._look)
         self._batches = 0
         self._samples = 0
         self._timeouts = 0
@@ -115,11 +119,21 @@ class Stage:
             ServiceBusy: the queue is full.
         """
         if self._key_of is not None:
-            sample.key = self._key_of(sample.inputs)
+            try:
+                sample.key = self._key_of(sample.inputs)
+            except Exception:  # noqa: BLE001 - values of users' types may raise anything
+                sample.key = ("odd", id(sample))  # it runs alone
         self.batcher.offer(sample, now)
         if self._idle and not self._pumping:
             self._pumping = True
             self._clock.soon(self._pump)
+
+    @property
+    def lost(self) -> bool:
+        """Whether every worker is in a call that was given up, so that nothing can run."""
+        return self._idle == 0 and all(
+            work.current is not None and work.current.settled for work in self._out
+        )
 
     def drain(self) -> None:
         """No company will come any more: nobody waits for it."""
@@ -132,26 +146,33 @@ class Stage:
         # Stays set meanwhile: an inline worker reports before ``submit`` returns, and must find the
         # loop below, not start another one inside it.
         self._pumping = True
-        hand_overs = 0
+        more = False
+        try:
+            more = self._hand_out()
+        finally:
+            self._pumping = more
+        if more:
+            self._clock.soon(self._pump)
+
+    def _hand_out(self) -> bool:
+        """Returns whether there may be more to do after the loop has taken a breath."""
+        now = began = self._clock.now()
         while self._idle:
-            if hand_overs >= _TURN:
-                # An inline worker is always idle again at once: let the loop breathe.
-                self._clock.soon(self._pump)
-                return
-            hand_overs += 1
-            now = self._clock.now()
+            if now - began > _TURN:
+                return True
             batches, wait = self._take(now)
             if not batches:
                 if wait is not None:
-                    self._ask_again_at(wait)
-                break
+                    self._window.at(wait)
+                return False
             self._idle -= 1
             self._submit(Work(batches), batches, now)
-        self._pumping = False
+            now = self._clock.now()
+        return False
 
     def _take(self, now: float) -> tuple[list[Batch], float | None]:
         """The batches of the next hand-over; or when to ask again."""
-        most = self._hand_over.batches(self._idle)
+        most = self._hand_over.batches(self._idle) if self.executor.wakes else 1
         batches: list[Batch] = []
         while len(batches) < most:
             answer = self._take_again(now) or self.batcher.poll(now, draining=self.draining)
@@ -162,6 +183,12 @@ class Stage:
 
     def _take_again(self, now: float) -> Batch | None:
         """A batch that was taken back, without those whom nobody waits for any more."""
+        if self._overdue:
+            # Here a worker is idle: it takes what waits behind a slow batch of its neighbours'.
+            self._overdue = False
+            for work, since in self._out.items():
+                if work.pending and now >= since + _PATIENCE:
+                    self._again.extend(work.take_back())
         while self._again:
             batch = self._again.popleft()
             batch.samples = [s for s in batch.samples if not s.gone and s.deadline > now]
@@ -176,68 +203,92 @@ class Stage:
             self._samples += len(batch.samples)
             if self.hear is not None:
                 self.hear.dispatched(self.name, batch, now)
-        if self.options.timeout is not None:
-            self._watch(work, now + self.options.timeout)
-        self._out.add(work)
+        self._out[work] = now
         self.executor.submit(work, self._finished)
+        if work in self._out:
+            if len(batches) > 1:
+                self._looking.at(now + _PATIENCE)
+            elif self.options.timeout is not None:
+                self._looking.at(now + self.options.timeout)
 
     def _finished(self, work: Work, results: list[Result]) -> None:
         """A worker is free again and reports."""
-        if work not in self._out:  # it has reported already
-            if self.hear is not None:
-                for batch, _ in results:
-                    self.hear.late(self.name, batch.data_ids, self._clock.now())
+        if self._out.pop(work, None) is None:  # it has reported already
+            self._tell_late([batch for batch, _ in results])
             return
-        self._out.remove(work)
         self._idle += 1
         self._again.extend(work.take_back())  # a worker that died leaves some
+        self._take_in(results)
+        if not self._pumping:
+            self._pump()
+
+    def _take_in(self, results: list[Result]) -> None:
+        """Settle what has been run."""
         ran = 0.0
         for batch, outcomes in results:
             ran += batch.ran
             if batch.settled:
-                if self.hear is not None:
-                    self.hear.late(self.name, batch.data_ids, self._clock.now())
+                self._tell_late([batch])
                 continue
             batch.settled = True
             for sample, outcome in zip(batch.samples, outcomes, strict=True):
-                self._settle(sample, outcome)
+                if sample.gone:
+                    _log.info("op %s: late result dropped (data_id=%s)", self.name, sample.data_id)
+                self._settle_safely(sample, outcome)
             if self.hear is not None:
                 failed = sum(outcome.error is not None for outcome in outcomes)
                 self.hear.returned(self.name, batch, failed, self._clock.now())
         if results:
             self._hand_over.learn(ran / len(results))
+
+    def _settle_safely(self, sample: Sample, outcome: Outcome) -> None:
+        """Our own mistakes with one sample must not keep its neighbours from their answers."""
+        try:
+            self._settle(sample, outcome)
+        except Exception:  # noqa: BLE001 - see above
+            _log.exception("op %s: %r could not be settled; please report this", self.name, sample)
+
+    def _tell_late(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            _log.info("op %s: late results dropped (data_ids=%s)", self.name, batch.data_ids)
+            if self.hear is not None:
+                self.hear.late(self.name, batch.data_ids, self._clock.now())
+
+    def _look(self) -> None:
+        """Look at the Works that are out: some take too long."""
+        now = self._clock.now()
+        for work, since in list(self._out.items()):
+            self._look_at(work, since, now)
         if not self._pumping:
             self._pump()
 
-    def _watch(self, work: Work, when: float) -> None:
-        self._clock.at(when, lambda: self._check(work))
+    def _look_at(self, work: Work, since: float, now: float) -> None:
+        """Free who waits behind a slow batch; give up a call that is over its ``timeout``.
 
-    def _check(self, work: Work) -> None:
-        """Give up the running batch if its ``process`` call is over its limit.
-
-        The Work is watched until it is back, because its worker may have begun another batch
-        between our look at the running one and our taking back the rest.
+        A Work is watched until it is back, because its worker may begin another batch between our
+        look at the running one and our taking back the rest.
         """
+        if work.crowded:
+            if now >= since + _PATIENCE:
+                self._overdue = True
+                self._take_in(work.take_results())
+            self._looking.at(now + max(_PATIENCE, now - since))
         timeout = self.options.timeout
-        if timeout is None or work not in self._out:
+        if timeout is None:
             return
-        now = self._clock.now()
         batch = work.current
         started = None if batch is None or batch.settled else batch.started
         if batch is None or started is None:
-            self._watch(work, now + timeout)
-            return
-        if now < started + timeout:
-            self._watch(work, started + timeout)
-            return
-        batch.settled = True
-        self._timeouts += 1
-        self._again.extend(work.take_back())
-        self.executor.abandon(work)
-        self._watch(work, now + timeout)
-        self._give_up(batch)
-        if not self._pumping:
-            self._pump()
+            self._looking.at(now + timeout)
+        elif now < started + timeout:
+            self._looking.at(started + timeout)
+        else:
+            batch.settled = True
+            self._timeouts += 1
+            self._again.extend(work.take_back())
+            self.executor.abandon(work)
+            self._looking.at(now + timeout)
+            self._give_up(batch)
 
     def _give_up(self, batch: Batch) -> None:
         """Its samples end with the time-out; whether they are tried again is not decided here."""
@@ -245,16 +296,31 @@ class Stage:
         for sample in batch.samples:
             self._settle(sample, Outcome(None, error))
 
-    def _ask_again_at(self, when: float) -> None:
-        """One alarm at most; an earlier one replaces a later one."""
+    def _ring(self) -> None:
+        if not self._pumping:
+            self._pump()
+
+
+class _Reminder:
+    """One alarm for many wishes: it rings at the earliest, and whoever still waits asks again."""
+
+    __slots__ = ("_action", "_alarm", "_at", "_clock")
+
+    def __init__(self, clock: Clock, action: Callable[[], None]) -> None:
+        self._clock = clock
+        self._action = action
+        self._alarm: Alarm | None = None
+        self._at = 0.0
+
+    def at(self, when: float) -> None:
+        """Ring at that time, or earlier."""
         if self._alarm is not None:
-            if self._alarm_at <= when:
+            if self._at <= when:
                 return
             self._alarm.cancel()
-        self._alarm_at = when
+        self._at = when
         self._alarm = self._clock.at(when, self._ring)
 
     def _ring(self) -> None:
         self._alarm = None
-        if not self._pumping:
-            self._pump()
+        self._action()

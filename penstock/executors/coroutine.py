@@ -20,6 +20,8 @@ _LAST_WORDS = 1.0
 class CoroutineExecutor:
     """At most ``workers`` batches of one op under way on the loop at once."""
 
+    wakes = False
+
     def __init__(self, op: BoundOp, workers: int, loop: asyncio.AbstractEventLoop) -> None:
         self.workers = workers
         self._op = op

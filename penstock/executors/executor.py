@@ -23,16 +23,16 @@ class Work:
         pending: batches not begun. The worker takes from the left; the engine may take back from
             the right at any moment (both ends of a deque are safe across threads).
         current: the batch that is running.
-        over: True once the engine has heard that the worker is done with it.
+        crowded: whether it carries several batches.
     """
 
-    __slots__ = ("_results", "current", "over", "pending")
+    __slots__ = ("_results", "crowded", "current", "pending")
 
     def __init__(self, batches: list[Batch]) -> None:
         self.pending = deque(batches)
+        self.crowded = len(batches) > 1
         self.current: Batch | None = None
-        self.over = False
-        self._results: deque[Result] = deque()
+        self._results: list[Result] = []
 
     def begin_next(self) -> Batch | None:
         """The worker's step: the next batch, now ``current``; None at the end."""
@@ -57,16 +57,14 @@ class Work:
         self._results.append((batch, outcomes))
 
     def take_results(self) -> list[Result]:
-        """What has been run and was not taken yet, in order; for the worker at the end.
+        """What has been run and was not taken yet, in order. On the engine's loop only.
 
-        The engine may take earlier what would else wait for a batch that hangs.
+        Executors take at the end; the engine may take earlier what would else wait for a batch that
+        hangs.
         """
-        taken: list[Result] = []
-        while True:
-            try:
-                taken.append(self._results.popleft())
-            except IndexError:
-                return taken
+        taken = self._results[:]
+        del self._results[: len(taken)]  # the worker only adds at the end
+        return taken
 
 
 Finished: TypeAlias = Callable[[Work, list[Result]], None]
@@ -74,9 +72,16 @@ Finished: TypeAlias = Callable[[Work, list[Result]], None]
 
 
 class Executor(Protocol):
-    """Runs Works for one op."""
+    """Runs Works for one op.
+
+    Attributes:
+        workers: how many Works run at once.
+        wakes: a hand-over wakes a sleeping worker, which costs more than a cheap batch, so several
+            batches may travel together.
+    """
 
     workers: int
+    wakes: bool
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Run a Work; ``finished`` is called exactly once, on the loop, maybe before this returns.

@@ -9,6 +9,8 @@ from penstock.executors.work import BoundOp, run_safely
 class InlineExecutor:
     """One worker, which is the engine's loop itself; while it runs, nothing else does."""
 
+    wakes = False
+
     def __init__(self, op: BoundOp) -> None:
         self.workers = 1
         self._op = op

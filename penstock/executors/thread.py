@@ -27,6 +27,8 @@ class ThreadExecutor:
         loop: the engine's loop.
     """
 
+    wakes = True
+
     def __init__(self, ops: Sequence[BoundOp], loop: asyncio.AbstractEventLoop) -> None:
         self.workers = len(ops)
         self._name = ops[0].name
@@ -72,8 +74,13 @@ class ThreadExecutor:
             while (batch := work.begin_next()) is not None:
                 work.add_result(batch, run_safely(op, batch))
             try:
-                self._loop.call_soon_threadsafe(finished, work, work.take_results())
+                self._loop.call_soon_threadsafe(_report, work, finished)
             except RuntimeError:
                 # The loop is closed: nobody waits for these results any more.
                 _log.debug("op %s: results came after the end", self._name)
                 return
+
+
+def _report(work: Work, finished: Finished) -> None:
+    """On the loop, where the engine may have taken some of the results before."""
+    finished(work, work.take_results())

@@ -27,7 +27,6 @@ from penstock.errors import (
     DeadlineExceeded,
     HookFailed,
     InferenceFailed,
-    NotProvided,
     OpTimeout,
     RequestError,
     WrongType,
@@ -49,6 +48,8 @@ _log = logging.getLogger(__name__)
 
 Steps: TypeAlias = Generator[tuple[list[Feed], int], Feed | RequestError, list[Outcome]]
 _monotonic = time.monotonic
+
+_GONE = Cancelled("nobody waits for it any more")
 
 # What a hook may raise without ending its worker. GeneratorExit and asyncio's CancelledError pass:
 # they are not the hook's own doing.
@@ -112,9 +113,7 @@ class BoundOp:
     def process_failed(self, error: BaseException, log_id: int) -> RequestError:
         """The error for what ``process`` raised; ours keep their class, texts are wrapped."""
         if isinstance(error, RequestError):
-            wrapped = copy(error)
-            wrapped.args = (failed_to_predict(self.name, str(error)),)
-            return wrapped
+            return error.with_text(failed_to_predict(self.name, str(error)))
         _log.info("op %s: process raised (log_id=%s)", self.name, log_id, exc_info=error)
         if isinstance(error, CustomException):
             return declared_error(error, failed_to_predict(self.name, error.message))
@@ -202,7 +201,7 @@ def batch_steps(op: BoundOp, batch: Batch) -> Steps:
             outcomes[0] = Outcome(None, answer)
         else:
             results[0] = answer
-    else:
+    elif any(feed is not None for feed in feeds):
         for call in explode(feeds):
             yield from _run_call(op, samples, call, feeds, results, outcomes)
     for i, sample in enumerate(samples):
@@ -226,6 +225,8 @@ def _run_call(
     members = call.members
     if call.piece is not None:
         (member,) = members
+        if samples[member].gone:
+            outcomes[member] = Outcome(None, _GONE)
         if outcomes[member] is None:
             answer = yield [feeds[member][call.piece]], samples[member].log_id
             if isinstance(answer, RequestError):
@@ -247,6 +248,8 @@ def _run_members(
     """Run these members together; on failure in halves, until only the culprits fail."""
     answer: Feed | RequestError
     rows: list[int] = []
+    if all(samples[member].gone for member in members):
+        return [_GONE] * len(members)
     if len(members) == 1:
         answer = yield [feeds[members[0]]], samples[members[0]].log_id
         return [answer]
@@ -272,7 +275,7 @@ def _run_members(
 
 def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, bool, RequestError | None]:
     if sample.gone:
-        return None, False, Cancelled("the caller went away")
+        return None, False, _GONE
     if sample.deadline <= now:
         return None, False, DeadlineExceeded("the request's deadline passed before the op began")
     hook = op.hooks.preprocess
@@ -301,7 +304,7 @@ def _postprocess(op: BoundOp, sample: Sample, result: Any) -> Outcome:
 
 def _hook_failed(op: BoundOp, hook: str, sample: Sample, error: BaseException) -> RequestError:
     """The error for what a hook raised, in the words deployed clients know."""
-    if isinstance(error, NotProvided):
+    if isinstance(error, RequestError):
         return error
     _log.info(
         "op %s: %s raised (data_id=%s log_id=%s)",
@@ -320,12 +323,16 @@ def _hook_failed(op: BoundOp, hook: str, sample: Sample, error: BaseException) -
 def _raise_message(op: BoundOp, hook: str, sample: Sample, text: str) -> str:
     return (
         f"Log_id: {sample.log_id}  Raise_msg: {text}  "
-        f"ClassName: {getattr(type(op.op), hook).__qualname__}  FunctionName: {hook}_help"
+        f"ClassName: {type(op.op).__qualname__}.{hook}  FunctionName: {hook}_help"
     )
 
 
 def _text_of(error: BaseException) -> str:
-    return str(error) or type(error).__name__
+    """What a hook's exception says; some cannot even say that."""
+    try:
+        return str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
+        return type(error).__name__
 
 
 def _not_a_feed(op: BoundOp, data: Any) -> WrongType:

@@ -130,14 +130,35 @@ class Flight:
         self, joins: _Joins, op: int, slot: int, name: str, item: _Item, puts: list[Put]
     ) -> None:
         """One delivery at one op; runs on through ops that only pass an error or a skip along."""
+        plan = self.plan
+        # A list of deliveries, not a recursion: graphs may be longer than Python's stack.
+        deliveries = [(op, slot, name, item)]
+        while deliveries:
+            op, slot, name, item = deliveries.pop()
+            inputs = self._join(joins, op, slot, name, item)
+            if isinstance(inputs, dict):
+                puts.append((op, inputs))
+            elif inputs is not None and op == plan.last:
+                joins.failure = (
+                    inputs
+                    if isinstance(inputs, RequestError)
+                    else NotProvided("every op that feeds the reply was jumped over")
+                )
+            elif inputs is not None:
+                deliveries += [(c, op, plan.names[op], inputs) for c in plan.consumers[op]]
+
+    def _join(
+        self, joins: _Joins, op: int, slot: int, name: str, item: _Item
+    ) -> dict[str, Feed] | RequestError | _Skipped | None:
+        """The op's inputs once they are complete, or what it passes on instead; None before."""
         if op in joins.fired:
-            return
+            return None
         slots = self.plan.inputs[op]
         held = joins.held.setdefault(op, {})
         held.setdefault(slot, (name, item))
         first_wins = self.plan.first_arrival and not isinstance(item, _Skipped)
         if len(held) < len(slots) and not first_wins:
-            return
+            return None
         del joins.held[op]
         joins.fired.add(op)
         inputs: dict[str, Feed] = {}
@@ -147,19 +168,7 @@ class Flight:
                 error = error or got
             elif not isinstance(got, _Skipped):
                 inputs[sender] = got
-        if error is None and inputs:
-            puts.append((op, inputs))
-        else:
-            self._pass_on(joins, op, error, puts)
-
-    def _pass_on(self, joins: _Joins, op: int, error: RequestError | None, puts: list[Put]) -> None:
-        """The op does not run: its consumers get the error, or learn that it was skipped."""
-        plan = self.plan
-        if op == plan.last:
-            joins.failure = error or NotProvided("every op that feeds the reply was jumped over")
-            return
-        for consumer in plan.consumers[op]:
-            self._receive(joins, consumer, op, plan.names[op], error or _SKIPPED, puts)
+        return error or inputs or _SKIPPED
 
     def _jump(self, op: int, outcome: Outcome) -> list[Put] | Outcome:
         """The op's result takes the place of its targets' results; what lies between is skipped."""

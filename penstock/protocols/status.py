@@ -149,7 +149,7 @@ def status_of(error: RequestError) -> Status:
 
 def err_no_of(error: RequestError) -> int:
     """The ``err_no`` a Paddle client reads; product and declared errors carry their own."""
-    if isinstance(error, errors.ProductError | errors.DeclaredError):
+    if isinstance(error, errors.NumberedError):
         return error.number
     return status_of(error).err_no.value
 

@@ -9,6 +9,8 @@ from penstock.request import Batch, Outcome
 class FakeExecutor:
     """Holds submitted Works until ``finish`` is called."""
 
+    wakes = True
+
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers
         self.running: list[tuple[Work, Finished]] = []

@@ -86,6 +86,7 @@ class Workers:
     def __init__(self, world: World, op: int) -> None:
         self.kind = world.random.choice(("thread", "thread", "killed", "inline"))
         self.workers = 1 if self.kind == "inline" else world.random.choice((1, 1, 2, 3))
+        self.wakes = self.kind != "inline"
         self.seconds = world.random.choice((0.0, 1e-6, 1e-4, 0.01))
         self.running = 0
         self._world = world

@@ -71,6 +71,20 @@ def test_a_full_group_goes_ahead_of_an_older_one_that_still_waits() -> None:
     assert batcher.poll(0.1) == 1.0
 
 
+def test_a_busy_key_does_not_starve_one_whose_window_is_over() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=2, window=1.0))
+    offer(batcher, 0.0, 0, key="odd")
+    for step in range(200):
+        now = 0.01 * step
+        offer(batcher, now, 1 + 2 * step, 2 + 2 * step, key="busy")
+        batch = polled(batcher, now)
+        batcher.check_invariants()
+        if batch.data_ids == [0]:
+            assert now == pytest.approx(1.0)
+            return
+    pytest.fail("the odd sample never left")
+
+
 def test_a_sample_that_does_not_fit_closes_the_batch_and_leads_the_next() -> None:
     batcher = Batcher(BatchPolicy(max_rows=4))
     for data_id, rows in ((1, 3), (2, 2), (3, 1)):
@@ -198,6 +212,10 @@ class AnyInterleaving(RuleBasedStateMachine):
             assert one.data_id not in self.left, "every sample leaves exactly once"
             assert self.inside.pop(one.data_id) is one
             self.left.add(one.data_id)
+        if self.policy.window is not None and not draining:
+            due = [s for s in still if self.now >= s.arrived + self.policy.window]
+            due = [s for s in due if s.deadline > self.now and s.data_id < min(ids)]
+            assert due == [], "whoever is due goes before anybody who came later"
         older = [s for s in still if s.key == batch.samples[0].key and s.data_id < ids[0]]
         assert older == [], "nobody of the same key is overtaken"
         if batch.reason is CloseReason.WINDOW:

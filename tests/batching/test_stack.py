@@ -137,3 +137,23 @@ def test_each_element_of_a_list_is_a_call_of_its_own_beside_the_grouped_feeds() 
     x = {"x": np.zeros((1, 2))}
     calls = explode([x, [x, x], None, x, []])
     assert calls == [Call((0, 3)), Call((1,), 0), Call((1,), 1)]
+
+
+@pytest.mark.parametrize(
+    "feed",
+    [
+        {"text": "hello"},
+        {"texts": ["a", "b"]},
+        {"x": np.zeros((2, 1)), "texts": ["a", "b"]},
+        {"x": np.zeros((2, 1)), "y": np.zeros((3, 1))},
+        {"w": np.zeros((5, 1)), "w.lod": [0, 2, 4]},
+        {"x": np.float32(1.0)},
+        {},
+        {0: np.zeros((1, 2))},
+        {"view": memoryview(bytearray(3))},
+    ],
+)
+def test_feeds_that_could_not_be_told_apart_run_alone_even_when_they_are_equal(feed: Feed) -> None:
+    groups = group([dict(feed), dict(feed)])
+    expected = [[0, 1]] if 0 in feed else [[0], [1]]
+    assert groups == expected

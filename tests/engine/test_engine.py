@@ -9,6 +9,7 @@ from penstock.engine.engine import Engine, EngineOptions, Journey
 from penstock.engine.guarded import Guarded
 from penstock.engine.stage import Stage
 from penstock.errors import DeadlineExceeded, HookFailed, OpTimeout, ServiceBusy, ServiceClosed
+from penstock.executors.executor import Finished, Work
 from penstock.executors.work import WorkOptions, broken
 from penstock.instrument import Instrument
 from penstock.request import Batch, Outcome, Request
@@ -442,3 +443,100 @@ def test_a_call_that_begins_while_the_one_before_is_given_up_is_watched_too() ->
     h.clock.advance(1.1)
     assert isinstance(h.answer(late).error, OpTimeout)
     assert isinstance(h.answer(journeys[0]).error, OpTimeout)
+
+
+def crowd(h: House, count: int) -> None:
+    """Let a hand-over carry several batches, and fill one."""
+    h.engine.stages[0]._hand_over.learn(1e-6)
+    for _ in range(count):
+        request = Request(feed={}, deadline=h.clock.now() + 60.0)
+        got: list[Outcome] = []
+        h.answers[h.engine.submit(request, got.append).data_id] = got
+    h.clock.run()
+
+
+def test_a_slow_batch_neither_holds_back_finished_neighbours_nor_waiting_ones() -> None:
+    h = house(workers=2)
+    first = h.ask()  # keeps one worker busy, so that the others travel together
+    crowd(h, 3)
+    ((_, _), (work, _)) = h.workers["op"].running
+    assert len(work.pending) == 2
+    done = work.current
+    assert done is not None
+    work.add_result(done, [Outcome({})])
+    work.begin_next()  # and this one takes for ever
+    h.clock.advance(0.1)
+    assert h.answers[1][0].error is None, "what has been run is answered"
+    h.workers["op"].finish()
+    h.clock.run()
+    assert h.answer(first).error is None
+    assert [b.data_ids for b in h.workers["op"].batches()] == [[2], [3]], "who waits moves on"
+
+
+def test_a_hand_over_that_takes_long_is_looked_at_less_and_less() -> None:
+    h = house()
+    h.ask()
+    h.workers["op"].finish()
+    crowd(h, 3)
+    alarms = 0
+    start = h.clock.now()
+    while (when := h.clock.next_event()) is not None and when < start + 50.0:
+        h.clock.advance(when - h.clock.now())
+        alarms += 1
+    assert alarms < 30
+
+
+def test_inputs_that_cannot_even_be_compared_run_alone() -> None:
+    h = house(policy=BatchPolicy(max_rows=4))
+
+    def key_of(inputs: object) -> str:
+        raise TypeError("unhashable")
+
+    h.engine.stages[0]._key_of = key_of
+    h.ask()
+    h.ask()
+    h.ask()
+    h.workers["op"].finish()
+    h.clock.run()
+    assert [b.data_ids for b in h.workers["op"].batches()] == [[1]]
+
+
+def test_probes_learn_that_no_worker_of_an_op_returns() -> None:
+    h = house(work=WorkOptions(timeout=0.5))
+    h.ask()
+    begin(h)
+    assert h.engine.why_stuck() is None
+    h.clock.advance(0.6)
+    assert h.engine.why_stuck() == "op 'op': no worker returns"
+    h.workers["op"].finish()
+    h.clock.run()
+    assert h.engine.why_stuck() is None
+
+
+def test_time_outs_cost_no_alarm_per_request() -> None:
+    h = house(work=WorkOptions(timeout=50.0))
+    for _ in range(500):
+        h.ask()
+        h.workers["op"].finish()
+        h.clock.run()
+    assert len(h.clock._alarms) < 10
+
+
+def test_an_inline_op_lets_the_loop_breathe() -> None:
+    h = house()
+    stage = h.engine.stages[0]
+    h.workers["op"].wakes = False
+
+    def submit(work: Work, finished: Finished) -> None:
+        h.clock._now += 0.0004  # the op works
+        batch = work.begin_next()
+        assert batch is not None
+        finished(work, [(batch, [Outcome({}) for _ in batch.samples])])
+
+    h.workers["op"].submit = submit  # type: ignore[method-assign]
+    for _ in range(20):
+        h.engine.submit(Request(feed={}, deadline=2000.0), lambda _: None)
+    h.clock._soon.popleft()()
+    assert 0 < len(stage.batcher) < 20
+    h.clock.run()
+    assert len(stage.batcher) == 0

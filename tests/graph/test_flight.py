@@ -161,3 +161,13 @@ def test_a_jump_over_the_last_op_replies_at_once() -> None:
     assert ran == ["a"]
     assert end is not None
     assert end.value == {"v": 7}
+
+
+def test_an_error_passes_through_a_graph_longer_than_the_stack() -> None:
+    edges = {"op0": ["@"], **{f"op{i}": [f"op{i - 1}"] for i in range(1, 3000)}}
+    end, ran, _ = fly(
+        plan_of(edges, "op2999"), {"op0": Outcome(None, HookFailed("first"))}, random.Random(0)
+    )
+    assert ran == ["op0"]
+    assert end is not None
+    assert str(end.error) == "first"

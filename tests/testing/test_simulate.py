@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.batching.batcher import Batcher, Line
+from penstock.engine import stage as stage_module
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.engine import Engine
 from penstock.engine.stage import Stage
@@ -154,7 +155,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @bug("the end of a window is forgotten", "beside an idle worker|still waits")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Stage, "_ask_again_at", lambda self, when: None)
+    patch.setattr(stage_module._Reminder, "at", lambda self, when: None)
 
 
 @bug("a time-out frees the slot of a call that still runs", "one Work more|a slot is lost")
