@@ -1,23 +1,27 @@
 """Penstock serves graphs of machine-learning models.
 
-Nothing happens on import: no log is configured, no thread started, no file written.
+Nothing happens on import: no log is configured, no thread started, no file written. A name below is
+imported when it is first used, so that a client does not pay for the server, nor an op for either.
 """
 
-from penstock.client import AsyncPipelineClient, PipelineClient
-from penstock.ops.channel_data import ChannelData, ChannelDataType
-from penstock.ops.ends import RequestOp, ResponseOp
-from penstock.ops.op import Op
-from penstock.ops.product import CustomException, ProductErrCode
-from penstock.ops.short import FunctionOp, Model, op
-from penstock.protocols.status import CustomExceptionCode
-from penstock.runtimes.local_service import LocalServiceHandler
-from penstock.service.server import PipelineServer, WebService
-from penstock.service.short import Service
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.client import AsyncPipelineClient, PipelineClient
+    from penstock.ops.channel_data import ChannelData, ChannelDataType
+    from penstock.ops.ends import RequestOp, ResponseOp
+    from penstock.ops.op import Op
+    from penstock.ops.product import CustomException, ProductErrCode
+    from penstock.ops.short import FunctionOp, Model, op
+    from penstock.protocols.status import CustomExceptionCode
+    from penstock.protocols.status import CustomExceptionCode as ChannelDataEcode
+    from penstock.protocols.status import CustomExceptionCode as ChannelDataErrcode
+    from penstock.runtimes.local_service import LocalServiceHandler
+    from penstock.service.server import PipelineServer, WebService
+    from penstock.service.short import Service
 
 __version__ = "0.1.0"
-
-ChannelDataErrcode = CustomExceptionCode
-ChannelDataEcode = CustomExceptionCode
 
 __all__ = [
     "AsyncPipelineClient",
@@ -40,3 +44,31 @@ __all__ = [
     "WebService",
     "op",
 ]
+
+_ALIASES = dict.fromkeys(("ChannelDataEcode", "ChannelDataErrcode"), "CustomExceptionCode")
+_HOMES = {
+    "penstock.client": ("AsyncPipelineClient", "PipelineClient"),
+    "penstock.ops.channel_data": ("ChannelData", "ChannelDataType"),
+    "penstock.ops.ends": ("RequestOp", "ResponseOp"),
+    "penstock.ops.op": ("Op",),
+    "penstock.ops.product": ("CustomException", "ProductErrCode"),
+    "penstock.ops.short": ("FunctionOp", "Model", "op"),
+    "penstock.protocols.status": ("CustomExceptionCode", *_ALIASES),
+    "penstock.runtimes.local_service": ("LocalServiceHandler",),
+    "penstock.service.server": ("PipelineServer", "WebService"),
+    "penstock.service.short": ("Service",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(home), _ALIASES.get(name, name))
+    globals()[name] = found  # from now on found without this function
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,34 +1,47 @@
-"""The command line: ``penstock run|check|client|version``."""
+"""The command line: ``penstock run|check|client|version``.
+
+Heavy imports stand inside the commands, so that ``--help``, ``version`` and typing errors answer at
+once.
+"""
 
 from __future__ import annotations
 
 import json
-import logging
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from penstock.client.calls import ask_grpc, ask_http, feed_of
-from penstock.config.overrides import parse_override
-from penstock.errors import ConfigError, PenstockError, StartupError
+from penstock.errors import ConfigError, PenstockError
 from penstock.service import flags
-from penstock.service.script import run_file
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     help="Serve graphs of machine-learning models over gRPC and HTTP.",
 )
 
-File = Annotated[Path, typer.Argument(help="A Python script or a configuration file.")]
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A Python script, or a configuration (.yml).")
+]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", "-o", metavar="KEY=VALUE", help="Override a configuration key."),
+    typer.Option(
+        "--set",
+        "-o",
+        metavar="KEY=VALUE",
+        help="Override a configuration key, such as op.uci.concurrency=4. May be repeated.",
+    ),
 ]
-Lenient = Annotated[bool, typer.Option(help="Unknown configuration keys are warnings.")]
+Lenient = Annotated[
+    bool, typer.Option("--lenient", help="Only warn of unknown configuration keys.")
+]
 
 
 @app.command()
@@ -40,42 +53,70 @@ def run(
     overrides: Set = None,
     lenient: Lenient = False,
 ) -> None:
-    """Run a service until SIGTERM or Ctrl-C."""
+    """Run a service until SIGTERM or Ctrl-C.
+
+    FILE is a script that defines or runs a service, or a configuration with the key
+    "service: file.py:Class".
+    """
+    from penstock.service.script import run_file
+    from penstock.service.signals import Stopped, signals_stop_the_start
+
     given = {"http_port": http_port, "rpc_port": rpc_port, "host": host}
-    with _errors_end_the_command(), flags.using(_flags(given, overrides, lenient)):
-        run_file(file)
+    with _errors_end_the_command():
+        now = _flags(given, overrides, lenient)
+        try:
+            with flags.using(now), signals_stop_the_start():
+                run_file(file)
+        except Stopped:
+            typer.echo("stopped before the start was over", err=True)
+    # What is left is to exit; a late signal cannot hurry that, only spoil the exit status.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 @app.command()
 def check(file: File, overrides: Set = None, lenient: Lenient = False) -> None:
-    """Check configuration, graph and hooks, without opening a model or a port."""
-    now = _flags({}, overrides, lenient)
-    now.check_only = True
-    with _errors_end_the_command(), flags.using(now):
-        run_file(file)
+    """Check configuration, graph and hooks; open no model and no port."""
+    from penstock.service.script import run_file
+
+    with _errors_end_the_command():
+        now = _flags({}, overrides, lenient)
+        now.check_only = True
+        with flags.using(now):
+            run_file(file)
         for report in now.reports:
             typer.echo(report)
 
 
 @app.command()
 def client(
-    target: Annotated[str, typer.Argument(help="host:port")],
+    target: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the service is.")],
     pairs: Annotated[
-        list[str], typer.Argument(help="key=value pairs; key=@file sends a file as base64.")
+        list[str],
+        typer.Argument(metavar="KEY=VALUE", help="The request; KEY=@FILE sends a file, base64."),
     ],
-    name: Annotated[str, typer.Option(help="The service's name (first part of the URL).")] = "",
+    name: Annotated[
+        str, typer.Option(help="The service's name, the first part of its URL; HTTP needs it.")
+    ] = "",
     method: Annotated[str, typer.Option(help="The second part of the URL.")] = "prediction",
-    grpc: Annotated[bool, typer.Option("--grpc/--http", help="Which protocol to speak.")] = False,
-    log_id: Annotated[int, typer.Option(help="Trace id.")] = 0,
-    timeout: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
+    grpc: Annotated[bool, typer.Option("--grpc/--http", help="The protocol to speak.")] = False,
+    log_id: Annotated[int, typer.Option(help="A trace id, found again in logs.")] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for the reply.")] = 60.0,
 ) -> None:
-    """Send one request and print the reply as JSON. Exits with 1 when it carries an error."""
+    """Send one request and print the reply as JSON.
+
+    The exit status is 1 when there is no reply, or one with an error.
+    """
+    from penstock.client.calls import ask_grpc, ask_http, feed_of
+
     with _errors_end_the_command():
-        feed = feed_of(pairs)
         ask = ask_grpc if grpc else ask_http
-        reply = ask(target, feed, name=name, method=method, log_id=log_id, timeout=timeout)
-        typer.echo(json.dumps(reply, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
-        raise typer.Exit(1 if reply.get("err_no") else 0)
+        reply = ask(
+            target, feed_of(pairs), name=name, method=method, log_id=log_id, timeout=timeout
+        )
+    typer.echo(json.dumps(reply, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    if reply.get("err_no"):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -87,27 +128,22 @@ def version() -> None:
 
 
 def _flags(given: dict[str, Any], overrides: list[str] | None, lenient: bool) -> flags.Flags:
-    with _errors_end_the_command():
-        values = dict(parse_override(text) for text in overrides or ())
+    from penstock.config.overrides import parse_override
+
+    values = dict(parse_override(text) for text in overrides or ())
     values.update({key: value for key, value in given.items() if value is not None})
     return flags.Flags(overrides=values, lenient=lenient)
 
 
-class _errors_end_the_command:
+@contextmanager
+def _errors_end_the_command() -> Iterator[None]:
     """Our own errors become one clear message and exit status 1; others keep their traceback."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not isinstance(error, PenstockError):
-            return
+    try:
+        yield
+    except PenstockError as error:
         problems = error.problems if isinstance(error, ConfigError) else [str(error)]
         for problem in problems:
             typer.echo(f"error: {problem}", err=True)
-        cause = error.__cause__ if isinstance(error, StartupError) else None
-        if cause is not None and not isinstance(cause, PenstockError):
-            logging.getLogger("penstock").error("the cause", exc_info=cause)
         raise typer.Exit(1) from error
 
 

@@ -6,6 +6,7 @@ import base64
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -13,9 +14,13 @@ from urllib.parse import quote
 from google.protobuf.json_format import MessageToDict
 
 from penstock.client.client import PipelineClient
-from penstock.client.errors import CallFailed
+from penstock.client.endpoints import parse_endpoints
+from penstock.client.errors import CallFailed, NotConnected
 from penstock.errors import Undecodable
 from penstock.protocols.status import GrpcCode
+
+MAX_REPLY_BYTES = 256 << 20
+"""Of an HTTP reply; the largest that a server was ever configured to send, a guess."""
 
 
 def feed_of(pairs: list[str]) -> dict[str, str]:
@@ -41,7 +46,13 @@ def feed_of(pairs: list[str]) -> dict[str, str]:
 def ask_grpc(
     target: str, feed: dict[str, str], *, name: str, method: str, log_id: int, timeout: float
 ) -> dict[str, Any]:
-    """Ask over gRPC. Raises CallFailed when no reply comes."""
+    """Ask over gRPC.
+
+    Raises:
+        CallFailed: no reply comes.
+        NotConnected: ``target`` is not host:port.
+    """
+    _check(target)
     with PipelineClient() as client:
         client.connect([target])
         reply = client.predict(feed, log_id=log_id, timeout=timeout, name=name, method=method)
@@ -53,20 +64,49 @@ def ask_grpc(
 def ask_http(
     target: str, feed: dict[str, str], *, name: str, method: str, log_id: int, timeout: float
 ) -> dict[str, Any]:
-    """Ask over HTTP. Raises CallFailed when no reply comes."""
+    """Ask over HTTP. The URL needs a name; without one it is ``-``.
+
+    Raises:
+        CallFailed: no reply comes, or it is not the JSON of a reply.
+        NotConnected: ``target`` is not host:port.
+    """
+    _check(target)
     body = {"key": list(feed), "value": list(feed.values()), "logid": log_id}
     url = f"http://{target}/{quote(name or '-', safe='')}/{quote(method, safe='')}"
     request = urllib.request.Request(
         url, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     # No proxy from the environment: the target is what was typed.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
     try:
         with opener.open(request, timeout=timeout) as reply:
-            answer: dict[str, Any] = json.load(reply)
-            return answer
+            data = reply.read(MAX_REPLY_BYTES + 1)
     except urllib.error.HTTPError as error:
         text = error.read(4096).decode(errors="replace").strip()
         raise CallFailed(GrpcCode.UNKNOWN, f"HTTP {error.code}: {text}") from error
-    except (OSError, ValueError) as error:
-        raise CallFailed(GrpcCode.UNAVAILABLE, f"{target}: {error}") from error
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise CallFailed(GrpcCode.UNAVAILABLE, f"{target}: {reason}") from error
+    if len(data) > MAX_REPLY_BYTES:
+        raise CallFailed(GrpcCode.RESOURCE_EXHAUSTED, f"{target}: the reply is too large")
+    try:
+        answer = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise CallFailed(GrpcCode.UNKNOWN, f"{target}: the reply is no JSON") from error
+    if not isinstance(answer, dict):
+        raise CallFailed(GrpcCode.UNKNOWN, f"{target}: the reply is no JSON object")
+    return answer
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: the target is what was typed."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+def _check(target: str) -> None:
+    try:
+        parse_endpoints([target])
+    except ValueError as error:
+        raise NotConnected(str(error)) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 
 from penstock.errors import RequestError
 from penstock.executors.executor import Finished, Work
@@ -18,22 +19,28 @@ _LAST_WORDS = 1.0
 
 
 class CoroutineExecutor:
-    """At most ``workers`` batches of one op under way on the loop at once."""
+    """At most ``len(ops)`` batches of one op under way on the loop at once.
+
+    Args:
+        ops: one bound copy for each, so that hooks may keep a request's values on ``self``.
+        loop: the engine's loop.
+    """
 
     wakes = False
 
-    def __init__(self, op: BoundOp, workers: int, loop: asyncio.AbstractEventLoop) -> None:
-        self.workers = workers
-        self._op = op
+    def __init__(self, ops: Sequence[BoundOp], loop: asyncio.AbstractEventLoop) -> None:
+        self.workers = len(ops)
+        self._name = ops[0].name
+        self._free = list(ops)
         self._loop = loop
         self._tasks: dict[Work, asyncio.Task[None]] = {}
 
     def __repr__(self) -> str:
-        return f"<CoroutineExecutor {self._op.name!r} workers={self.workers}>"
+        return f"<CoroutineExecutor {self._name!r} workers={self.workers}>"
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Start a task for the Work."""
-        task = self._loop.create_task(self._run(work, finished), name=f"op {self._op.name}")
+        task = self._loop.create_task(self._run(work, finished), name=f"op {self._name}")
         self._tasks[work] = task
 
     def abandon(self, work: Work) -> None:
@@ -51,14 +58,15 @@ class CoroutineExecutor:
         for task in left:
             task.cancel()
         if left:
-            _log.warning("op %s: %s calls did not return in time", self._op.name, len(left))
+            _log.warning("op %s: %s calls did not return in time", self._name, len(left))
             await asyncio.wait(left, timeout=_LAST_WORDS)
         return not left
 
     async def _run(self, work: Work, finished: Finished) -> None:
+        op = self._free.pop()
         try:
             while (batch := work.begin_next()) is not None:
-                work.add_result(batch, await self._run_safely(batch))
+                work.add_result(batch, await self._run_safely(op, batch))
         except (asyncio.CancelledError, GeneratorExit):
             # Given up by the engine, which took back what had not begun; or the loop ends.
             lost = work.take_back()
@@ -68,29 +76,29 @@ class CoroutineExecutor:
                 work.add_result(batch, broken(batch))
         finally:
             del self._tasks[work]
+            self._free.append(op)
             finished(work, work.take_results())
 
-    async def _run_safely(self, batch: Batch) -> list[Outcome]:
+    async def _run_safely(self, op: BoundOp, batch: Batch) -> list[Outcome]:
         try:
-            return await self._run_batch(batch)
+            return await self._run_batch(op, batch)
         except GeneratorExit:
             raise
         except BaseException:
             if _is_cancelled():
                 raise
-            _log.exception(
-                "op %s: a batch failed inside penstock; please report this", self._op.name
-            )
+            _log.exception("op %s: a batch failed inside penstock; please report this", self._name)
             return broken(batch)
 
-    async def _run_batch(self, batch: Batch) -> list[Outcome]:
-        steps = batch_steps(self._op, batch)
+    async def _run_batch(self, op: BoundOp, batch: Batch) -> list[Outcome]:
+        steps = batch_steps(op, batch)
+        batch.worker = op.index
         began = self._loop.time()
         try:
             feed_batch, log_id = next(steps)
             while True:
                 batch.started = time.monotonic()
-                answer = await self._call(feed_batch, log_id)
+                answer = await self._call(op, feed_batch, log_id)
                 batch.started = None
                 feed_batch, log_id = steps.send(answer)
         except StopIteration as done:
@@ -98,14 +106,15 @@ class CoroutineExecutor:
         finally:
             batch.ran = self._loop.time() - began
 
-    async def _call(self, feed_batch: list[Feed], log_id: int) -> Feed | RequestError:
+    @staticmethod
+    async def _call(op: BoundOp, feed_batch: list[Feed], log_id: int) -> Feed | RequestError:
         try:
-            return await self._op.call_async(feed_batch, log_id)
+            return await op.call_async(feed_batch, log_id)
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
             # Something that the hook waited for was cancelled, which is its own failure.
-            return self._op.process_failed(error, log_id)
+            return op.process_failed(error, log_id)
 
 
 def _is_cancelled() -> bool:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# Control characters, line ends of Unicode, and what turns the direction of writing.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 class OneLine(logging.Formatter):
@@ -24,12 +27,20 @@ def _escaped(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
 
 
-def log_to_stderr(level: int = logging.INFO) -> None:
-    """Give the root logger a handler, unless the program configured one itself."""
-    root = logging.getLogger()
-    if root.handlers:
+@contextmanager
+def logging_to_stderr(level: int = logging.INFO) -> Iterator[None]:
+    """Give the root logger a handler for a while, unless the program configured logging itself."""
+    root, ours = logging.getLogger(), logging.getLogger("penstock")
+    if root.handlers or ours.handlers:
+        yield
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(OneLine())
+    before = root.level
     root.addHandler(handler)
     root.setLevel(level)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)

@@ -195,7 +195,7 @@ def error_reply(error: RequestError) -> paddle.Reply:
     return paddle.Reply(err_no=err_no_of(error), err_msg=str(error))
 
 
-def _read_unpacked(given: Any, log_id: int) -> Unpacked:
+def _read_unpacked(given: Any, log_id: Any) -> Unpacked:
     """What a user's ``unpack_request_package`` gave: a dict, or the tuple of four.
 
     Raises:

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+import sys
+
 from penstock.config.resolve import OpOptions
 from penstock.frontends.listeners import is_loopback
 from penstock.graph.dag import Plan
 from penstock.service.build import Blueprint
+
+_log = logging.getLogger(__name__)
+
+
+def announce(text: str) -> None:
+    """Write the start lines to standard output; a service whose output is closed runs on."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        _log.warning("the start lines could not be written: %s", error)
 
 
 def banner(

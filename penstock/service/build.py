@@ -15,7 +15,6 @@ from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
 from penstock.config.schema import OpConfig, ServiceConfig
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions
-from penstock.engine.guarded import Guarded
 from penstock.engine.stage import Stage
 from penstock.errors import ConfigError, ModelError, PenstockError, StartupError
 from penstock.executors.coroutine import CoroutineExecutor
@@ -169,7 +168,7 @@ class Works:
             blueprint.graph.plan,
             LoopClock(loop),
             EngineOptions(max_requests=config.max_requests, max_running=config.worker_num),
-            None if hear is None else Guarded(hear),
+            hear,
         )
         for op, options, model in zip(
             blueprint.graph.ops, blueprint.options, self._models, strict=True
@@ -215,9 +214,7 @@ def _executor(
     loop: asyncio.AbstractEventLoop,
 ) -> Executor:
     first = BoundOp(op, model, work)
-    if first.hooks.is_async:
-        return CoroutineExecutor(first, options.concurrency, loop)
-    if options.executor == "inline":
+    if options.executor == "inline" and not first.hooks.is_async:
         return InlineExecutor(first)
     workers = [first]
     for index in range(1, options.concurrency):
@@ -226,6 +223,8 @@ def _executor(
         if own is not None:
             bound.op.client = LocalPredictor(own)
         workers.append(bound)
+    if first.hooks.is_async:
+        return CoroutineExecutor(workers, loop)
     return ThreadExecutor(workers, loop)
 
 

@@ -39,9 +39,7 @@ class DaemonPool(Executor):
     def __repr__(self) -> str:
         return f"<DaemonPool threads={len(self._threads)} unfinished={len(self._unfinished)}>"
 
-    def submit(
-        self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any
-    ) -> Future[Result]:
+    def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
         """Run a call in the first thread that is free."""
         future: Future[Result] = Future()
         self._unfinished.add(future)

@@ -20,6 +20,7 @@ class Flags:
         overrides: dotted configuration key to value.
         lenient: unknown configuration keys are warnings.
         check_only: stop after the checks; nothing is opened or started.
+        importing: a script is run for what it defines: nothing is configured or served meanwhile.
         served: names of the services that the script has run (or checked).
         reports: one line per service, of ``check_only``.
     """
@@ -27,6 +28,7 @@ class Flags:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     lenient: bool = False
     check_only: bool = False
+    importing: bool = False
     served: list[str] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)
 

@@ -35,7 +35,10 @@ def graph_of(response_op: ResponseOp, *, attempts: int = 1, first_arrival: bool 
     Raises:
         GraphError: names the op and the way to mend it.
     """
-    (last,) = response_op.get_input_ops()
+    inputs = response_op.get_input_ops()
+    if len(inputs) != 1:
+        raise GraphError(f"the ResponseOp has {len(inputs)} inputs, but takes exactly one")
+    (last,) = inputs
     if isinstance(last, RequestOp):
         raise GraphError("the graph has no op: put one between the RequestOp and the ResponseOp")
     found: dict[int, Op] = {}
@@ -46,6 +49,8 @@ def graph_of(response_op: ResponseOp, *, attempts: int = 1, first_arrival: bool 
             continue
         if isinstance(op, ResponseOp):
             raise GraphError("a ResponseOp feeds another op: it may only be the end of the graph")
+        if isinstance(op, RequestOp) and op.get_input_ops():
+            raise GraphError("the RequestOp has inputs: it is the graph's root and reads no op")
         found[id(op)] = op
         # Reversed, so that ops are met in the order in which the user named them.
         frontier.extend(reversed(op.get_input_ops()))
@@ -62,16 +67,23 @@ def graph_of(response_op: ResponseOp, *, attempts: int = 1, first_arrival: bool 
     plan = compile_graph(specs, id(last), attempts=attempts, first_arrival=first_arrival)
     by_name = {op.name: op for op in found.values() if not isinstance(op, RequestOp)}
     request_op = next(op for op in found.values() if isinstance(op, RequestOp))
-    outside = {
-        follower.name
-        for op in found.values()
-        for follower in op.followers()
-        if id(follower) not in found and not isinstance(follower, ResponseOp)
-    }
     return Graph(
         plan=plan,
         ops=tuple(by_name[name] for name in plan.names),
         request_op=request_op,
         response_op=response_op,
-        left_out=tuple(sorted(outside)),
+        left_out=_left_out(found),
     )
+
+
+def _left_out(found: dict[int, Op]) -> tuple[str, ...]:
+    """Names of the ops that read from the graph, or from one another, but do not reach its end."""
+    outside: dict[int, Op] = {}
+    frontier = list(found.values())
+    while frontier:
+        for op in frontier.pop().followers():
+            if id(op) in found or id(op) in outside or isinstance(op, ResponseOp):
+                continue
+            outside[id(op)] = op
+            frontier.append(op)
+    return tuple(sorted(op.name for op in outside.values()))

@@ -2,7 +2,9 @@
 
 Order of start: bind both ports (a taken one fails at once), open models and run ``init_op``, start
 workers, listen, say so. Order of stop: readiness false, ``drain_delay`` still accepting, refuse,
-finish what was admitted, close the ports, end the workers.
+finish what was admitted, send the answers, close the ports, end the workers. A second signal cuts
+every wait of the stop short. No wait is without end: from the end of ``drain_delay`` a stop takes
+at most ``drain_timeout`` and a few seconds, whatever users' code does.
 """
 
 from __future__ import annotations
@@ -11,12 +13,10 @@ import asyncio
 import logging
 import signal
 import socket
-import sys
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from types import FrameType
+from collections.abc import Coroutine
+from contextlib import ExitStack
+from typing import Any
 
 import uvloop
 
@@ -31,18 +31,21 @@ from penstock.frontends.http import HttpLimits, HttpRoutes
 from penstock.frontends.listeners import bind, is_free, is_loopback, port_of
 from penstock.frontends.pipeline import PipelineOptions, PipelineProtocol
 from penstock.frontends.uvicorn_port import UvicornLimits, UvicornPort
-from penstock.observe.logs import log_to_stderr
+from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags
-from penstock.service.banner import banner, check_report
+from penstock.service.banner import announce, banner, check_report
 from penstock.service.build import Blueprint, Works
+from penstock.service.daemons import DaemonPool
+from penstock.service.signals import Stopped, signals_stop_the_start
 
 _log = logging.getLogger(__name__)
 
 _ENDS_THREADS = 8  # threads for users' own pack and unpack hooks; a guess
 
-
-class _Stopped(BaseException):
-    """A signal came before the loop could take it."""
+# Guesses, in seconds. An answer that is complete needs a moment to reach the wire; a call that
+# nobody waits for any more may still be writing somewhere.
+_LAST_WORDS = 1.0
+_WORKERS_GRACE = 5.0
 
 
 def run_service(name: str | None, blueprint: Blueprint) -> None:
@@ -52,40 +55,26 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
         StartupError: the service cannot start; nothing is left running.
     """
     now = flags.current()
-    name = blueprint.config.name or name
     now.served.append(name or "a service without a name")
     if now.check_only:
         now.reports.append(check_report(name, blueprint))
         return
     if threading.current_thread() is not threading.main_thread():
         raise StartupError("a service must run in the main thread, which takes the signals")
-    log_to_stderr()
-    for warning in blueprint.warnings:
-        _log.warning("%s", warning)
-    try:
-        with ExitStack() as stack:
-            with _signals_stop_the_start():
+    with logging_to_stderr():
+        for warning in blueprint.warnings:
+            _log.warning("%s", warning)
+        try:
+            with signals_stop_the_start() as stop_if_told, ExitStack() as stack:
                 sockets = _bind(blueprint.config, stack)
                 works = Works(blueprint)
-            for note in works.notes:
-                _log.warning("%s", note)
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                runner.run(_Service(name, works, *sockets).serve())
-    except _Stopped:
-        _log.info("stopped before the start was over")
-
-
-@contextmanager
-def _signals_stop_the_start() -> Iterator[None]:
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise _Stopped
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+                stop_if_told()
+                for note in works.notes:
+                    _log.warning("%s", note)
+                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                    runner.run(_Service(name, works, *sockets).serve())
+        except Stopped:
+            _log.info("stopped before the start was over")
 
 
 def _bind(config: ServiceConfig, stack: ExitStack) -> tuple[socket.socket, socket.socket | None]:
@@ -125,22 +114,18 @@ class _Service:
         ends = self._works.ends
         pool = None
         if ends.blocking_pack or ends.blocking_unpack:
-            pool = ThreadPoolExecutor(_ENDS_THREADS, thread_name_prefix="ends")
+            pool = DaemonPool(_ENDS_THREADS, "ends")
         try:
             http_port, grpc_port = self._ports(engine, pool)
             await self._listen(http_port, grpc_port)
             await self._stop.wait()
-            await self._shut_down(engine, http_port, grpc_port)
+            await self._shut_down(engine, http_port, grpc_port, pool)
         finally:
             if pool is not None:
                 pool.shutdown(wait=False, cancel_futures=True)
-            timeout = 1.0 if self._hurry.is_set() else self._config.drain_timeout
-            for stage in engine.stages:
-                await stage.executor.close(timeout)
+            await self._end_workers(engine)
 
-    def _ports(
-        self, engine: Engine, pool: ThreadPoolExecutor | None
-    ) -> tuple[UvicornPort | None, GrpcPort]:
+    def _ports(self, engine: Engine, pool: Any) -> tuple[UvicornPort | None, GrpcPort]:
         config = self._config
         budget = ByteBudget(config.max_inflight_bytes or default_budget())
         options = PipelineOptions(
@@ -179,11 +164,17 @@ class _Service:
         http_number = None
         if http_port is not None and self._http is not None:
             http_number = port_of(self._http)
-            await http_port.start(self._http)
+            try:
+                await http_port.start(self._http)
+            except OSError as error:
+                await grpc_port.stop(0.0)
+                raise StartupError(
+                    f"http_port: cannot listen on {host}:{http_number}: {error.strerror}"
+                ) from error
+        if self._stop.is_set():
+            return  # told to stop meanwhile: never ready
         self._health.set_ready()
-        text = banner(self._name, self._works.blueprint, host, number, http_number)
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+        announce(banner(self._name, self._works.blueprint, host, number, http_number))
         if not is_loopback(host):
             _log.warning("every machine that reaches %s can send requests; nothing asks who", host)
 
@@ -195,48 +186,64 @@ class _Service:
         self._stop.set()
 
     async def _shut_down(
-        self, engine: Engine, http_port: UvicornPort | None, grpc_port: GrpcPort
+        self,
+        engine: Engine,
+        http_port: UvicornPort | None,
+        grpc_port: GrpcPort,
+        pool: DaemonPool | None,
     ) -> None:
-        config = self._config
+        loop = asyncio.get_running_loop()
         _log.info("shutting down: %s requests inside", engine.statistics().inside)
         await grpc_port.set_serving(False)
-        await self._pause(config.drain_delay)
         if http_port is not None:
             http_port.drain()
+        # Still accepting, so that load balancers have time to look away.
+        await self._unless_hurried(asyncio.sleep(self._config.drain_delay))
+        deadline = loop.time() + self._config.drain_timeout
         at_rest = asyncio.Event()
         engine.drain(at_rest.set)
-        drained = asyncio.create_task(at_rest.wait())
-        hurried = asyncio.create_task(self._hurry.wait())
-        await asyncio.wait(
-            {drained, hurried},
-            timeout=config.drain_timeout,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        for task in (drained, hurried):
-            task.cancel()
+        await self._unless_hurried(at_rest.wait(), self._config.drain_timeout)
         engine.close()
-        grace = 1.0
-        stopping = [grpc_port.stop(grace)]
-        if http_port is not None:
-            stopping.append(http_port.stop(grace))
-        await asyncio.gather(*stopping)
-        left = engine.statistics()
+        left = max(_LAST_WORDS, deadline - loop.time())
+        if pool is not None:
+            await self._unless_hurried(_finished(pool), left)
+        # gRPC's grace also holds streams that have no end, such as health watches.
+        stopping = asyncio.create_task(grpc_port.stop(_LAST_WORDS))
+        if http_port is not None and self._hurry.is_set():
+            await http_port.stop(_LAST_WORDS)
+        elif http_port is not None:
+            left = max(_LAST_WORDS, deadline - loop.time())
+            await self._unless_hurried(http_port.stop(left))
+        await stopping
+        seen = engine.statistics()
         _log.info(
             "stopped: %s admitted, %s answered, %s cancelled, %s refused",
-            left.admitted,
-            left.replied,
-            left.cancelled,
-            left.refused,
+            seen.admitted,
+            seen.replied,
+            seen.cancelled,
+            seen.refused,
         )
 
-    async def _pause(self, seconds: float) -> None:
-        """Still accepting, so that load balancers have time to look away."""
-        if seconds <= 0:
-            return
-        try:
-            await asyncio.wait_for(self._hurry.wait(), seconds)
-        except TimeoutError:
-            return
+    async def _end_workers(self, engine: Engine) -> None:
+        """Calls that do not return are left behind: their threads end with the process."""
+        grace = _LAST_WORDS if self._hurry.is_set() else _WORKERS_GRACE
+        await asyncio.gather(*(stage.executor.close(grace) for stage in engine.stages))
+
+    async def _unless_hurried(
+        self, waiting: Coroutine[Any, Any, Any], timeout: float | None = None
+    ) -> None:
+        """Wait for something, for the time-out or for the second signal, whichever is first."""
+        tasks = [asyncio.create_task(waiting), asyncio.create_task(self._hurry.wait())]
+        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+
+async def _finished(pool: DaemonPool) -> None:
+    """Every call that the pool has now is over."""
+    calls = [asyncio.wrap_future(future) for future in pool.unfinished()]
+    if calls:
+        await asyncio.wait(calls)
 
 
 def max_connections(configured: int | None) -> int:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import runpy
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from penstock.config.load import load
 from penstock.errors import StartupError
 from penstock.service import flags
-from penstock.service.server import WebService
+from penstock.service.server import PipelineServer, WebService
 from penstock.service.short import Service
+
+Servable: TypeAlias = WebService | PipelineServer
+_KINDS = (WebService, PipelineServer)
 
 
 def run_file(path: Path) -> None:
@@ -24,7 +28,8 @@ def run_file(path: Path) -> None:
         StartupError: there is nothing to run in it, or the service cannot start.
     """
     if not path.is_file():
-        raise StartupError(f"{path} is no file")
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise StartupError(f"{path} {what}: give a Python script (.py) or a configuration (.yml)")
     if path.suffix in (".yml", ".yaml"):
         _run_config(path)
     elif path.suffix == ".py":
@@ -34,36 +39,37 @@ def run_file(path: Path) -> None:
 
 
 def _run_script(path: Path) -> None:
-    names = _execute(path)
+    names = _execute(path, "__main__")
     if flags.current().served:
         return  # it ran its service by itself
     service = _service_in(path, names)
-    if isinstance(service, Service):
+    if service.is_prepared:
+        _serve(service)
+    elif isinstance(service, Service):
         service.run()
-        return
-    config = path.parent / "config.yml"
-    if not config.is_file():
-        raise StartupError(
-            f"{path} defines {type(service).__name__} but runs nothing, and there is no "
-            f"{config} to run it with"
-        )
-    service.prepare_pipeline_config(yml_file=config)
-    service.run_service()
+    else:
+        config = path.parent / "config.yml"
+        if not config.is_file():
+            raise StartupError(
+                f"{path} defines {service!r} but runs nothing, and there is no "
+                f"{config} to run it with"
+            )
+        _serve(service, config)
 
 
-def _execute(path: Path) -> dict[str, Any]:
+def _execute(path: Path, name: str) -> dict[str, Any]:
     sys.path.insert(0, str(path.parent.resolve()))
     before = sys.argv
     sys.argv = [str(path)]
     try:
-        return runpy.run_path(str(path), run_name="__main__")
+        return runpy.run_path(str(path), run_name=name)
     finally:
         sys.argv = before
 
 
-def _service_in(path: Path, names: dict[str, Any]) -> WebService:
+def _service_in(path: Path, names: dict[str, Any]) -> Servable:
     """The one service object of a script; or one made of its one service class."""
-    objects = {id(v): v for v in names.values() if isinstance(v, WebService)}
+    objects: dict[int, Servable] = {id(v): v for v in names.values() if isinstance(v, _KINDS)}
     if len(objects) == 1:
         return next(iter(objects.values()))
     classes = {
@@ -72,11 +78,15 @@ def _service_in(path: Path, names: dict[str, Any]) -> WebService:
         if isinstance(v, type) and issubclass(v, WebService) and v.__module__ == "__main__"
     }
     if not objects and len(classes) == 1:
-        made: WebService = classes.pop()()
-        return made
+        return _made(classes.pop(), os.environ.get("PENSTOCK_NAME"))
+    found = sorted(name for name, v in names.items() if id(v) in objects)
+    found = found or sorted(each.__name__ for each in classes)
+    if not found:
+        raise StartupError(
+            f"{path} runs no service and defines none: end it with service.run_service()"
+        )
     raise StartupError(
-        f"{path} runs no service and holds {len(objects)} service objects and {len(classes)} "
-        f"service classes: run one at its end, or leave exactly one"
+        f"{path} runs no service and defines several ({', '.join(found)}): run one at its end"
     )
 
 
@@ -85,19 +95,49 @@ def _run_config(path: Path) -> None:
     loaded = load(yml_file=path, overrides=now.overrides, environ=os.environ, lenient=now.lenient)
     entry = loaded.config.service
     if entry is None:
-        raise StartupError(f'{path}: the key service is missing: set it to "file.py:Class"')
-    file, _, wanted = entry.partition(":")
+        raise StartupError(
+            f'{path}: the key service is missing: set it to "file.py:Class", or run the script'
+        )
+    file, _, wanted = entry.rpartition(":")
     script = path.parent / file
     if not script.is_file():
-        raise StartupError(f"{path}: service names {script}, which is no file")
-    # Imported under a name of its own, so that a script's `__main__` part does not run.
-    sys.path.insert(0, str(script.parent.resolve()))
-    found = runpy.run_path(str(script), run_name=script.stem).get(wanted)
-    if isinstance(found, type) and issubclass(found, WebService):
-        service = found() if loaded.config.name is None else found(loaded.config.name)
-    elif isinstance(found, WebService):
-        service = found
+        raise StartupError(f"{path}: service names {script}, which does not exist")
+    # Scripts end by running their service, mostly without asking whether they are the main one.
+    with flags.using(flags.Flags(importing=True)):
+        names = _execute(script, script.stem)
+        found = names.get(wanted)
+        if isinstance(found, type) and issubclass(found, WebService):
+            found = _made(found, loaded.config.name)
+    if not isinstance(found, _KINDS):
+        known = sorted(name for name, value in names.items() if _is_servable(value, script.stem))
+        raise StartupError(
+            f"{path}: {script} has no service named {wanted!r}"
+            + (f": it has {', '.join(known)}" if known else "")
+        )
+    _serve(found, path)
+
+
+def _made(cls: type[WebService], name: str | None) -> WebService:
+    """An object of a service class, whose constructor may want a name."""
+    try:
+        inspect.signature(cls).bind()
+    except TypeError:
+        if name is None:
+            raise StartupError(f"{cls.__name__} wants a name: set the key name") from None
+        return cls(name)
+    return cls()
+
+
+def _is_servable(value: object, module: str) -> bool:
+    if isinstance(value, type):
+        return issubclass(value, WebService) and value.__module__ == module
+    return isinstance(value, _KINDS)
+
+
+def _serve(service: Servable, yml_file: Path | None = None) -> None:
+    if yml_file is not None:
+        service.prepare_pipeline_config(yml_file=yml_file)
+    if isinstance(service, PipelineServer):
+        service.run_server()
     else:
-        raise StartupError(f"{path}: {script} has no WebService named {wanted!r}")
-    service.prepare_pipeline_config(yml_file=path)
-    service.run_service()
+        service.run_service()

@@ -8,15 +8,24 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.config.load import Loaded, load
 from penstock.errors import ConfigError, GraphError, StartupError
 from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.op import Op
 from penstock.service import flags
-from penstock.service.build import Blueprint, draw_blueprint
-from penstock.service.run import run_service
+
+# What reads configurations and serves needs pydantic, ruamel.yaml, uvicorn and grpc; it is imported
+# by the methods that use it, so that a script that defines ops can be imported without.
+if TYPE_CHECKING:
+    from penstock.config.load import Loaded
+    from penstock.service.build import Blueprint
+
+DEFAULT_NAME = "default_service"
+
+
+class NotAnOp(GraphError, ValueError):
+    """``get_pipeline_response`` returned something else than an op."""
 
 
 class PipelineServer:
@@ -36,6 +45,11 @@ class PipelineServer:
 
     def __repr__(self) -> str:
         return f"<PipelineServer {self.name!r}>"
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether a configuration was loaded."""
+        return self._loaded is not None
 
     def set_response_op(self, response_op: ResponseOp) -> None:
         """Set the end of the graph, and with it the graph.
@@ -59,8 +73,12 @@ class PipelineServer:
             ConfigError: every problem at once.
         """
         if (yml_file is None) == (yml_dict is None):
-            raise ConfigError(["give either yml_file or yml_dict"])
+            raise ConfigError(["prepare_server: give either yml_file or yml_dict"])
         now = flags.current()
+        if now.importing:
+            return
+        from penstock.config.load import load
+
         self._loaded = load(
             yml_file=yml_file,
             yml_dict=yml_dict,
@@ -81,6 +99,8 @@ class PipelineServer:
             raise StartupError("call set_response_op before running the server")
         if self._loaded is None:
             raise StartupError("call prepare_server before running the server")
+        from penstock.service.build import draw_blueprint
+
         return draw_blueprint(self._response_op, self._loaded)
 
     def run_server(self) -> None:
@@ -89,7 +109,26 @@ class PipelineServer:
         Raises:
             StartupError: the service cannot start.
         """
-        run_service(self.name, self.blueprint())
+        if flags.current().importing:
+            return
+        blueprint = self.blueprint()
+        from penstock.service.run import run_service
+
+        run_service(self._public_name(blueprint.config.name), blueprint)
+
+    def _public_name(self, configured: str | None) -> str | None:
+        """The name in the URL: a flag, the environment, the constructor, the file, the default."""
+        outranks = "name" in flags.current().overrides or bool(os.environ.get("PENSTOCK_NAME"))
+        given = None if self.name == DEFAULT_NAME else self.name
+        name = configured if outranks or given is None else given
+        if name is None:
+            name = self.name
+        if name is not None and (not name or not name.isprintable() or "/" in name):
+            raise StartupError(
+                f"the service's name {name!r} cannot be part of a URL: "
+                f"give it printable text without '/'"
+            )
+        return name
 
 
 class WebService:
@@ -99,12 +138,17 @@ class WebService:
         name: the service's name, first part of its URL.
     """
 
-    def __init__(self, name: str = "default_service") -> None:
+    def __init__(self, name: str = DEFAULT_NAME) -> None:
         self.name = name
         self._server = PipelineServer(name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether graph and configuration were loaded."""
+        return self._server.is_prepared
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
         """Override: build the ops, starting from ``read_op``, and return the last one."""
@@ -119,12 +163,16 @@ class WebService:
         """Build the graph and load the configuration.
 
         Raises:
+            NotAnOp: ``get_pipeline_response`` returned no op; also a ValueError.
             GraphError, ConfigError: what is wrong with them.
         """
+        if flags.current().importing:
+            return
         last = self.get_pipeline_response(RequestOp())
         if not isinstance(last, Op):
-            raise ValueError(
-                f"get_pipeline_response must return the last op, got {type(last).__name__}"
+            raise NotAnOp(
+                f"{type(self).__name__}.get_pipeline_response must return the last op, "
+                f"got {type(last).__name__}"
             )
         self._server.set_response_op(ResponseOp(input_ops=[last]))
         self._server.prepare_server(yml_file=yml_file, yml_dict=yml_dict)
@@ -134,5 +182,9 @@ class WebService:
         return self._server.blueprint()
 
     def run_service(self) -> None:
-        """Serve until SIGTERM or SIGINT."""
+        """Serve until SIGTERM or SIGINT. Returns after the drain.
+
+        Raises:
+            StartupError: the service cannot start.
+        """
         self._server.run_server()

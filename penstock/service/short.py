@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.errors import GraphError
 from penstock.ops.ends import RequestOp
 from penstock.ops.op import Op
 from penstock.service.server import WebService
@@ -19,12 +20,20 @@ class Service(WebService):
         name: first part of the URL.
         last: the op that makes the reply. Ops without inputs read the request.
         config: top-level configuration keys, such as ``http_port=8000``.
+
+    Raises:
+        GraphError: ``last`` is no op.
     """
 
     def __init__(self, name: str, last: Op, **config: Any) -> None:
         super().__init__(name)
+        if not isinstance(last, Op):
+            raise GraphError(
+                f"Service {name!r} needs the last op of its graph, got {last!r}: "
+                f"give it a Model or a function under @op(...)"
+            )
         self._last = last
-        self._config = {"http_port": DEFAULT_HTTP_PORT, "rpc_port": DEFAULT_RPC_PORT, **config}
+        self.config = {"http_port": DEFAULT_HTTP_PORT, "rpc_port": DEFAULT_RPC_PORT, **config}
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
         """The graph as it was given; its roots now read the request."""
@@ -42,5 +51,5 @@ class Service(WebService):
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
-        self.prepare_pipeline_config(yml_dict=self._config)
+        self.prepare_pipeline_config(yml_dict=self.config)
         self.run_service()

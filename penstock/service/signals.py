@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -13,13 +13,14 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def signals_stop_the_start() -> Iterator[None]:
+def signals_stop_the_start() -> Iterator[Callable[[], None]]:
     """Raise ``Stopped`` where the main thread is when SIGTERM or SIGINT comes.
 
+    Gives a function that raises it again, for use after code that may have caught the first one.
     Main thread only. On leaving, the handlers from before are back.
 
     Raises:
-        Stopped: a signal came, even if what ran here caught the first one.
+        Stopped: a signal came.
     """
     told = False
 
@@ -28,11 +29,16 @@ def signals_stop_the_start() -> Iterator[None]:
         told = True
         raise Stopped
 
+    def stop_if_told() -> None:
+        if told:
+            raise Stopped
+
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield stop_if_told
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
-    if told:
-        raise Stopped
+            if handler is not None:  # None: not set from Python, so not ours to set back
+                signal.signal(number, handler)
+                signal.signal(number, handler)
+    stop_if_told()

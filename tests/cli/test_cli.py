@@ -1,0 +1,302 @@
+"""The ``penstock`` command."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.cli import app
+from tests.service.scripts import PENSTOCK, post, script, until
+from tests.services.process import ServiceProcess, free_port, running
+
+CLASS = """
+from penstock import Op, WebService
+
+class Uci(WebService):
+    def get_pipeline_response(self, read_op):
+        return Op("uci", input_ops=[read_op])
+"""
+RUN = """
+service = Uci("uci")
+service.prepare_pipeline_config("config.yml")
+service.run_service()
+"""
+
+
+def penstock(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The working directory: a script and its configuration."""
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.chdir(tmp_path)
+    Path("config.yml").write_text("rpc_port: 0\nop:\n  uci:\n    concurrency: 2\n")
+    Path("service.py").write_text(CLASS + RUN)
+    return tmp_path
+
+
+# Help
+
+
+def test_help_tells_each_command_in_one_line() -> None:
+    for done in (penstock("--help"), penstock()):
+        lines = [line.strip() for line in done.output.splitlines()]
+        assert "Serve graphs of machine-learning models over gRPC and HTTP." in lines
+        assert "run      Run a service until SIGTERM or Ctrl-C." in lines
+        assert "check    Check configuration, graph and hooks; open no model and no port." in lines
+        assert "client   Send one request and print the reply as JSON." in lines
+        assert "version  Print the version." in lines
+        assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize("command", ["run", "check", "client", "version"])
+def test_each_command_has_help(command: str) -> None:
+    done = penstock(command, "--help")
+    assert done.exit_code == 0
+    assert f"Usage: root {command}" in done.output or f"Usage: penstock {command}" in done.output
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    done = penstock("serv")
+    assert done.exit_code == 2
+    assert "No such command 'serv'" in done.output
+
+
+def test_the_version_is_the_installed_one() -> None:
+    assert penstock("version").output == f"penstock {version('penstock')}\n"
+
+
+def test_python_m_penstock_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "version"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == f"penstock {version('penstock')}\n"
+
+
+# check
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("file", ["service.py", "config.yml"])
+def test_check_reports_the_graph_and_its_options(file: str) -> None:
+    Path("config.yml").write_text(Path("config.yml").read_text() + "service: service.py:Uci\n")
+    done = penstock("check", file)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "the configuration and the graph are good" in done.output
+    assert "op    uci  after request  2 thread" in done.output
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_opens_no_model_and_runs_no_init_op() -> None:
+    Path("service.py").write_text(
+        CLASS.replace('Op("uci"', 'Never("uci"').replace(
+            "class Uci",
+            "class Never(Op):\n    def init_op(self): raise SystemExit('ran')\n\nclass Uci",
+        )
+        + RUN
+    )
+    Path("config.yml").write_text(
+        "rpc_port: 0\nop: {uci: {local_service_conf: {model_config: gone.onnx}}}\n"
+    )
+    done = penstock("check", "service.py")
+    assert done.exit_code == 0
+    assert "gone.onnx" in done.output
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_takes_overrides_and_shows_warnings() -> None:
+    done = penstock("check", "service.py", "-o", "op.uci.concurrency=7", "--set", "worker_num=1",
+                    "--set", "op.uci.batch_size=4")  # fmt: skip
+    assert "op    uci  after request  7 thread, batches of 4" in done.output
+    assert "warning  worker_num is 1, below the batch_size 4" in done.output
+
+
+@pytest.mark.usefixtures("folder")
+def test_every_problem_of_a_configuration_is_a_line_of_its_own() -> None:
+    Path("config.yml").write_text("rpc_port: 0\nworker_nun: 1\nop:\n  uci:\n    timeout: soon\n")
+    done = penstock("check", "service.py")
+    assert (done.exit_code, done.stdout) == (1, "")
+    first, second = done.stderr.splitlines()
+    assert first.startswith("error: config.yml:2: worker_nun: is not a known key")
+    assert first.endswith("worker_num?") or "worker_num" in first
+    assert second.startswith("error: config.yml:5: op.uci.timeout: ")
+
+
+@pytest.mark.usefixtures("folder")
+def test_lenient_turns_unknown_keys_into_warnings() -> None:
+    Path("config.yml").write_text("rpc_port: 0\nworker_nun: 1\n")
+    done = penstock("check", "service.py", "--lenient")
+    assert done.exit_code == 0
+    assert "warning  config.yml:2: worker_nun: is not a known key" in done.output
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gone.py"], "gone.py does not exist"),
+        (["notes.txt"], "notes.txt: give a Python script (.py) or a configuration (.yml)"),
+        (["config.yml"], "config.yml: the key service is missing"),
+        (["service.py", "--set", "worker_num"], "an override is written key=value"),
+        (["service.py", "--set", "worker_num=many"], "flag: worker_num: "),
+        (["service.py", "--set", "wroker_num=1"], "flag: wroker_num: is not a known key"),
+    ],
+)
+def test_what_cannot_be_run_is_told_in_one_line_with_status_1(
+    command: str, arguments: list[str], message: str
+) -> None:
+    Path("notes.txt").write_text("x")
+    done = penstock(command, *arguments)
+    assert done.exit_code == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_a_script_s_own_exit_status_and_exceptions_are_its_own(command: str) -> None:
+    Path("service.py").write_text("raise SystemExit(7)")
+    assert penstock(command, "service.py").exit_code == 7
+    Path("service.py").write_text("1 / 0")
+    assert isinstance(penstock(command, "service.py").exception, ZeroDivisionError)
+
+
+# run
+
+
+@pytest.mark.real
+def test_run_takes_ports_host_and_keys_before_the_environment(tmp_path: Path) -> None:
+    http, rpc = free_port(), free_port()
+    flags = ["--http-port", str(http), "--rpc-port", str(rpc), "--set", "name=other"]
+    with running(
+        script(tmp_path), *flags, "--host", "localhost", command=PENSTOCK, ready=False
+    ) as server:
+        until(lambda: "penstock serves other" in server.log(), "the start")
+        assert f"http://localhost:{http}/other/" in server.log()
+        assert f"localhost:{rpc} " in server.log()
+        assert server.stop() == 0
+
+
+@pytest.mark.real
+def test_run_of_a_configuration_serves_the_service_it_names(tmp_path: Path) -> None:
+    (tmp_path / "uci.py").write_text(CLASS + RUN.replace("config.yml", "another.yml"))
+    path = tmp_path / "config.yml"
+    path.write_text("rpc_port: 0\nservice: uci.py:Uci\nname: house\n")
+    with running(path, command=PENSTOCK) as server:
+        assert post(server, "house", a="1").json["value"] == ["1"]
+        assert server.stop() == 0
+        assert server.log().count("penstock serves") == 1
+
+
+# client
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    hooks = """
+def preprocess(self, input_dicts, data_id, log_id):
+    (feed,) = input_dicts.values()
+    if "wait" in feed:
+        threading.Event().wait(float(feed["wait"]))
+    if "fail" in feed:
+        return {}, False, 51, "no cat"
+    return {**feed, "log_id": str(log_id)}, False, None, ""
+"""
+    with running(script(tmp_path_factory.mktemp("server"), hooks)) as process:
+        yield process
+
+
+WAYS = pytest.mark.parametrize("way", ["--http", "--grpc"])
+
+
+def address(server: ServiceProcess, way: str) -> str:
+    return server.rpc_endpoint if way == "--grpc" else f"127.0.0.1:{server.http_port}"
+
+
+@pytest.mark.real
+@WAYS
+def test_client_prints_the_reply_as_json(server: ServiceProcess, way: str, tmp_path: Path) -> None:
+    picture = tmp_path / "picture.bin"
+    picture.write_bytes(b"\x00\xff picture")
+    done = penstock(
+        "client", address(server, way), "a=1=2", "ü=字", f"p=@{picture}", way, "--name", "work",
+        "--log-id", "9",
+    )  # fmt: skip
+    assert (done.exit_code, done.stderr) == (0, "")
+    reply = json.loads(done.stdout)
+    assert dict(zip(reply["key"], reply["value"], strict=True)) == {
+        "a": "1=2",
+        "ü": "字",
+        "p": base64.b64encode(b"\x00\xff picture").decode(),
+        "log_id": "9",
+    }
+    assert (reply["err_no"], reply["err_msg"]) == (0, "")
+    assert "字" in done.stdout
+
+
+@pytest.mark.real
+@WAYS
+@pytest.mark.parametrize(
+    ("arguments", "number"), [(["fail=1", "--name", "work"], 51), (["a=1", "--name", "x"], 3002)]
+)
+def test_client_exits_with_1_when_the_reply_is_an_error(
+    server: ServiceProcess, way: str, arguments: list[str], number: int
+) -> None:
+    done = penstock("client", address(server, way), *arguments, way)
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["err_no"] == number
+
+
+@pytest.mark.real
+@WAYS
+def test_client_gives_up_after_its_timeout(server: ServiceProcess, way: str) -> None:
+    done = penstock(
+        "client", address(server, way), "wait=2", way, "--name", "work", "--timeout", "0.2"
+    )
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "timed out" in done.stderr or "DEADLINE_EXCEEDED" in done.stderr
+
+
+@WAYS
+def test_client_tells_in_one_line_that_nobody_is_there(way: str) -> None:
+    done = penstock("client", f"127.0.0.1:{free_port()}", "a=1", way, "--timeout", "5")
+    assert (done.exit_code, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: UNAVAILABLE: 127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["localhost", "a=1"], "an endpoint must be host:port, got 'localhost'"),
+        (["http://h:1/", "a=1"], "an endpoint must be host:port"),
+        (["h:1", "a"], "'a' is no pair: write key=value, or key=@file"),
+        (["h:1", "=1"], "'=1' is no pair"),
+        (["h:1", "a=@gone.jpg"], "gone.jpg cannot be read: No such file or directory"),
+    ],
+)
+@WAYS
+def test_client_tells_in_one_line_what_is_wrong_with_its_arguments(
+    arguments: list[str], message: str, way: str
+) -> None:
+    done = penstock("client", *arguments, way)
+    assert (done.exit_code, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert message in line

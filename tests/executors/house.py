@@ -1,0 +1,191 @@
+"""One op at work: a real executor on a running loop, alone or under an engine that is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from penstock.batching.batcher import BatchPolicy, batcher_for
+from penstock.engine.clock import LoopClock
+from penstock.engine.engine import Engine, EngineOptions
+from penstock.engine.stage import Stage
+from penstock.executors.coroutine import CoroutineExecutor
+from penstock.executors.executor import Executor, Result, Work
+from penstock.executors.inline import InlineExecutor
+from penstock.executors.thread import ThreadExecutor
+from penstock.executors.work import BoundOp, WorkOptions
+from penstock.ops.op import Op
+from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Outcome, Request, Sample
+from penstock.testing.history import ClientHistory, Limits, Recorder, check
+from tests.graph.test_dag import plan_of
+
+KINDS = ("inline", "thread", "coroutine")
+
+Body = Callable[[dict[str, Any]], Any]
+
+
+class Doing(Op):
+    """``process`` is ``body(feed)``."""
+
+    def __init__(self, body: Body) -> None:
+        super().__init__(name="op")
+        self.body = body
+
+    def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+        return self.body(feed_batch[0])
+
+
+class AsyncDoing(Doing):
+    """The same as a coroutine; ``body`` may be one too."""
+
+    async def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+        given = self.body(feed_batch[0])
+        return await given if inspect.isawaitable(given) else given
+
+
+def doing(kind: str, body: Body) -> Op:
+    return AsyncDoing(body) if kind == "coroutine" else Doing(body)
+
+
+def executor_of(
+    kind: str, op: Op, workers: int = 1, options: WorkOptions | None = None
+) -> Executor:
+    options = options or WorkOptions()
+    loop = asyncio.get_running_loop()
+    if kind == "inline":
+        return InlineExecutor(BoundOp(op, None, options))
+    if kind == "coroutine":
+        return CoroutineExecutor(
+            [BoundOp(op, None, options, index) for index in range(workers)], loop
+        )
+    return ThreadExecutor([BoundOp(op, None, options, n) for n in range(workers)], loop)
+
+
+def batch_of(*numbers: int, **feed: Any) -> Batch:
+    """A batch of samples with these data ids, each fed its own ``n``."""
+    samples = [
+        Sample(number, {REQUEST_OP_NAME: {"n": number, **feed}}, math.inf) for number in numbers
+    ]
+    return Batch(samples, CloseReason.FULL, 0.0)
+
+
+class Desk:
+    """Takes a Work to an executor and waits for what comes back."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.reports: list[tuple[Work, list[Result]]] = []
+        self._waiting: dict[Work, asyncio.Future[list[Result]]] = {}
+
+    def submit(self, batches: Sequence[Batch]) -> Work:
+        work = Work(list(batches))
+        self._waiting[work] = asyncio.get_running_loop().create_future()
+        self.executor.submit(work, self._finished)
+        return work
+
+    async def results(self, work: Work) -> list[Result]:
+        async with asyncio.timeout(10.0):
+            return await self._waiting[work]
+
+    async def run(self, *batches: Batch) -> list[Result]:
+        return await self.results(self.submit(batches))
+
+    def _finished(self, work: Work, results: list[Result]) -> None:
+        self.reports.append((work, results))
+        if not self._waiting[work].done():
+            self._waiting[work].set_result(results)
+
+
+class Bell(Recorder):
+    """A Recorder that rings when something came back from a worker."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rung = asyncio.Event()
+
+    def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
+        super().returned(op, batch, errors, now)
+        self.rung.set()
+
+    def late(self, op: str, data_ids: Sequence[int], now: float) -> None:
+        super().late(op, data_ids, now)
+        self.rung.set()
+
+
+class House:
+    """A one-op engine on the running loop; both sides of its history are written."""
+
+    def __init__(
+        self,
+        kind: str,
+        op: Op,
+        *,
+        workers: int = 1,
+        options: WorkOptions | None = None,
+        policy: BatchPolicy | None = None,
+        max_requests: int = 100_000,
+    ) -> None:
+        self.options = options or WorkOptions()
+        self.executor = executor_of(kind, op, workers, self.options)
+        self.recorder = Bell()
+        self.history = ClientHistory()
+        clock = LoopClock(asyncio.get_running_loop())
+        self.engine = Engine(
+            plan_of({"op": ["@"]}, "op"),
+            clock,
+            EngineOptions(max_requests=max_requests),
+            self.recorder,
+        )
+        self.stage = Stage(
+            "op",
+            batcher_for(policy or BatchPolicy()),
+            self.executor,
+            self.options,
+            clock,
+            self.engine.settle,
+            self.recorder,
+        )
+        self.engine.add_stage(self.stage)
+        self._asked = 0
+
+    async def ask(self, life: float = 30.0, **feed: Any) -> Outcome:
+        """One request; its ``n`` is the nonce that a good answer carries."""
+        number = self._asked
+        self._asked += 1
+        answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        now = time.monotonic()
+        self.history.invoke(number, number, now, now + life)
+        request = Request(feed={"n": number, **feed}, deadline=now + life)
+        self.engine.submit(request, answer.set_result)
+        outcome = await answer
+        now = time.monotonic()
+        if outcome.error is None:
+            assert outcome.value is not None
+            self.history.ok(number, outcome.value["n"], now)
+        else:
+            self.history.failed(number, outcome.error.code, now)
+        return outcome
+
+    async def at_rest(self) -> None:
+        """Return when every worker is idle."""
+        async with asyncio.timeout(10.0):
+            while self.stage.statistics().idle < self.executor.workers:
+                self.recorder.rung.clear()
+                await self.recorder.rung.wait()
+
+    def verdict(self) -> list[str]:
+        """What the judge of histories finds wrong."""
+        limits = Limits(
+            workers={"op": self.executor.workers},
+            dispatches={"op": self.options.retry},
+            grace=0.5,
+        )
+        return check(self.history.events, self.recorder.events, limits)
+
+    async def close(self) -> None:
+        self.engine.close()
+        await self.executor.close(5.0)

@@ -1,0 +1,192 @@
+"""Coroutines: calls on the loop can really be ended, and end when they like."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from penstock.errors import HookFailed, InferenceFailed, OpTimeout
+from penstock.executors.work import WorkOptions
+from tests.executors.house import AsyncDoing, Desk, House, batch_of, executor_of
+
+
+async def test_no_more_calls_run_at_once_than_there_are_workers() -> None:
+    running = most = 0
+
+    async def counted(feed: dict[str, Any]) -> dict[str, Any]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return feed
+
+    house = House("coroutine", AsyncDoing(counted), workers=7)
+    await asyncio.gather(*(house.ask() for _ in range(200)))
+    assert most == 7
+    assert house.verdict() == []
+
+
+async def test_a_time_out_ends_the_call_and_frees_its_slot() -> None:
+    ended: list[str] = []
+
+    async def hangs_at_first(feed: dict[str, Any]) -> dict[str, Any]:
+        if feed["hangs"]:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("the call")
+        return feed
+
+    house = House("coroutine", AsyncDoing(hangs_at_first), options=WorkOptions(timeout=0.02))
+    slow, quick = await asyncio.gather(house.ask(hangs=True), house.ask(hangs=False))
+    assert isinstance(slow.error, OpTimeout)
+    assert quick.error is None, "the only slot was free again"
+    assert ended == ["the call"]
+    assert house.verdict() == []
+
+
+async def test_a_call_that_ends_slowly_after_its_time_out_keeps_its_slot_until_then() -> None:
+    story: list[str] = []
+    may_end = asyncio.Event()
+
+    async def stubborn(feed: dict[str, Any]) -> dict[str, Any]:
+        story.append(f"{feed['n']} begins")
+        if feed["n"] == 0:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                await may_end.wait()
+                story.append("0 ends")
+        return feed
+
+    house = House("coroutine", AsyncDoing(stubborn), options=WorkOptions(timeout=0.02))
+    slow = asyncio.create_task(house.ask())
+    quick = asyncio.create_task(house.ask())
+    assert isinstance((await slow).error, OpTimeout)
+    assert not quick.done()
+    may_end.set()
+    assert (await quick).error is None
+    assert story == ["0 begins", "0 ends", "1 begins"]
+    assert house.verdict() == []
+
+
+async def test_what_a_hook_waits_for_may_be_cancelled_and_only_its_own_batch_fails() -> None:
+    async def nobody() -> None:
+        await asyncio.Event().wait()
+
+    async def cancels_its_helper(feed: dict[str, Any]) -> dict[str, Any]:
+        if feed["n"] == 2:
+            helper = asyncio.create_task(nobody())
+            asyncio.get_running_loop().call_soon(helper.cancel)
+            await helper
+        return {"n": feed["n"]}
+
+    desk = Desk(executor_of("coroutine", AsyncDoing(cancels_its_helper)))
+    results = await desk.run(*[batch_of(n) for n in (1, 2, 3)])
+    one, two, three = (outcomes[0] for _, outcomes in results)
+    assert (one.value, three.value) == ({"n": 1}, {"n": 3})
+    assert isinstance(two.error, HookFailed)
+    assert "CancelledError" in str(two.error)
+
+
+async def test_a_hooks_own_time_limit_is_its_own_affair() -> None:
+    async def gives_up(feed: dict[str, Any]) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(0.001):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            return {"n": feed["n"], "gave up": True}
+        raise AssertionError("the limit did not hold")
+
+    desk = Desk(executor_of("coroutine", AsyncDoing(gives_up)))
+    for _, (outcome,) in await desk.run(batch_of(1), batch_of(2)):
+        assert outcome.value is not None
+        assert outcome.value["gave up"]
+
+
+async def test_a_mistake_of_our_own_fails_its_batch_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = executor_of("coroutine", AsyncDoing(lambda feed: {"n": feed["n"]}))
+    desk = Desk(executor)
+    broken_batch = batch_of(2)
+    broken_batch.samples[0].inputs = None  # type: ignore[assignment]  # no hook is to blame
+    results = await desk.run(batch_of(1), broken_batch, batch_of(3))
+    one, two, three = (outcomes[0] for _, outcomes in results)
+    assert (one.value, three.value) == ({"n": 1}, {"n": 3})
+    assert isinstance(two.error, InferenceFailed)
+
+
+async def test_abandoning_what_has_ended_already_does_nothing() -> None:
+    desk = Desk(executor_of("coroutine", AsyncDoing(lambda feed: feed)))
+    work = desk.submit([batch_of(1)])
+    await desk.results(work)
+    desk.executor.abandon(work)
+    assert len(desk.reports) == 1
+
+
+async def test_closing_at_once_still_reports_every_batch_of_every_work() -> None:
+    async def hangs(feed: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return feed
+
+    desk = Desk(executor_of("coroutine", AsyncDoing(hangs), workers=2))
+    works = [desk.submit([batch_of(n), batch_of(n + 10)]) for n in range(2)]
+    assert await desk.executor.close(0.0) is False
+    for work in works:
+        results = await desk.results(work)
+        assert len(results) == 2
+        assert all(isinstance(outcomes[0].error, InferenceFailed) for _, outcomes in results)
+
+
+async def test_closing_waits_for_calls_that_return_in_time() -> None:
+    async def brief(feed: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.sleep(0.01)
+        return feed
+
+    desk = Desk(executor_of("coroutine", AsyncDoing(brief)))
+    desk.submit([batch_of(1)])
+    assert await desk.executor.close(5.0)
+    ((_, results),) = desk.reports
+    assert results[0][1][0].error is None
+
+
+async def test_closing_over_a_call_that_ignores_its_cancellation_is_bounded_and_says_where(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    over = asyncio.Event()
+
+    async def deaf(feed: dict[str, Any]) -> dict[str, Any]:
+        while not over.is_set():
+            try:
+                await over.wait()
+            except asyncio.CancelledError:
+                continue
+        return feed
+
+    desk = Desk(executor_of("coroutine", AsyncDoing(deaf)))
+    work = desk.submit([batch_of(1)])
+    await asyncio.sleep(0)
+    began = time.monotonic()
+    assert await desk.executor.close(0.1) is False
+    assert time.monotonic() - began < 4.0
+    assert "op op: 1 calls did not return in time" in caplog.text
+    over.set()
+    await desk.results(work)
+
+
+async def test_results_after_the_engine_has_closed_are_dropped() -> None:
+    may_end = asyncio.Event()
+
+    async def waits(feed: dict[str, Any]) -> dict[str, Any]:
+        await may_end.wait()
+        return feed
+
+    house = House("coroutine", AsyncDoing(waits))
+    asked = asyncio.create_task(house.ask())
+    await asyncio.sleep(0.01)
+    house.engine.close()
+    assert str((await asked).error) == "dag closed."
+    may_end.set()
+    await house.at_rest()
+    assert house.verdict() == []

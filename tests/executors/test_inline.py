@@ -1,0 +1,98 @@
+"""Inline: the loop itself runs the op, so a time-out can only be judged afterwards."""
+
+import asyncio
+import time
+from typing import Any
+
+from penstock.errors import OpTimeout
+from penstock.executors.executor import Work
+from penstock.executors.work import WorkOptions
+from tests.executors.house import Doing, House, batch_of, executor_of
+
+LIMIT = 0.02
+
+
+def slow_when_told(feed: dict[str, Any]) -> dict[str, Any]:
+    if feed.get("slow"):
+        time.sleep(LIMIT * 1.5)
+    return {"n": feed["n"]}
+
+
+async def test_a_work_is_reported_before_submit_returns() -> None:
+    executor = executor_of("inline", Doing(slow_when_told))
+    reports: list[Any] = []
+    executor.submit(Work([batch_of(1)]), lambda work, results: reports.append(results))
+    assert len(reports) == 1
+
+
+async def test_a_call_over_its_limit_is_answered_with_the_time_out_once_it_has_returned() -> None:
+    house = House("inline", Doing(slow_when_told), options=WorkOptions(timeout=LIMIT))
+    outcome = await house.ask(slow=True)
+    assert isinstance(outcome.error, OpTimeout)
+    assert "[op|0] Failed to process(batch: [0]): exceeded retry count." in str(outcome.error)
+    assert (await house.ask()).error is None
+    assert house.verdict() == []
+
+
+async def test_only_process_counts_for_the_limit() -> None:
+    class SlowAround(Doing):
+        def preprocess(self, input_dicts: Any, data_id: int = 0, log_id: int = 0) -> Any:
+            time.sleep(LIMIT * 1.5)
+            return super().preprocess(input_dicts, data_id, log_id)
+
+        def postprocess(
+            self, input_data: Any, fetch_data: Any, data_id: int = 0, log_id: int = 0
+        ) -> Any:
+            time.sleep(LIMIT * 1.5)
+            return fetch_data
+
+    # Of several, lest a busy machine interrupts the only call for longer than the limit.
+    house = House("inline", SlowAround(slow_when_told), options=WorkOptions(timeout=LIMIT))
+    outcomes = [await house.ask() for _ in range(5)]
+    assert any(outcome.error is None for outcome in outcomes)
+
+
+async def test_after_a_time_out_the_request_is_tried_again() -> None:
+    calls = 0
+
+    def slow_at_first(feed: dict[str, Any]) -> dict[str, Any]:
+        nonlocal calls
+        calls += 1
+        feed.pop("word")
+        if calls == 1:
+            time.sleep(LIMIT * 1.5)
+        return {"n": feed["n"]}
+
+    house = House("inline", Doing(slow_at_first), options=WorkOptions(timeout=LIMIT, retry=9))
+    outcome = await house.ask(word="edited in place")
+    assert outcome.value == {"n": 0}
+    assert calls >= 2
+    assert house.verdict() == []
+
+
+async def test_many_waiting_requests_are_run_in_turn_without_growing_the_stack() -> None:
+    house = House("inline", Doing(slow_when_told))
+    outcomes = await asyncio.gather(*(house.ask() for _ in range(5000)))
+    assert [outcome.value for outcome in outcomes] == [{"n": n} for n in range(5000)]
+    assert house.verdict() == []
+
+
+async def test_a_long_queue_of_slowish_calls_lets_the_loop_breathe() -> None:
+    def slowish(feed: dict[str, Any]) -> dict[str, Any]:
+        time.sleep(0.002)
+        return {"n": feed["n"]}
+
+    house = House("inline", Doing(slowish))
+    longest = 0.0
+
+    async def another() -> None:
+        nonlocal longest
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0)
+            longest = max(longest, time.monotonic() - before)
+
+    other = asyncio.create_task(another())
+    await asyncio.gather(*(house.ask() for _ in range(150)))
+    other.cancel()
+    assert longest < 0.1, "a third of what all of them take"

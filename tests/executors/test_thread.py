@@ -1,0 +1,143 @@
+"""Threads: private copies of the op, calls that never return, and the end."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from penstock.executors.executor import Work
+from penstock.executors.thread import ThreadExecutor
+from penstock.executors.work import BoundOp, WorkOptions
+from penstock.ops.op import Op
+from tests.executors.house import Desk, Doing, batch_of, executor_of
+
+
+class Keeping(Op):
+    """Passes a value from ``preprocess`` to ``postprocess`` on itself, as deployed ops do."""
+
+    def __init__(self, meet: threading.Barrier) -> None:
+        super().__init__(name="op")
+        self.meet = meet
+
+    def init_op(self) -> None:
+        self.loaded = object()
+
+    def preprocess(self, input_dicts: Any, data_id: int = 0, log_id: int = 0) -> Any:
+        (feed,) = input_dicts.values()
+        self.kept = feed["n"]
+        return feed
+
+    def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+        self.meet.wait(10.0)  # every worker stands between its own two hooks now
+        return feed_batch[0]
+
+    def postprocess(
+        self, input_data: Any, fetch_data: Any, data_id: int = 0, log_id: int = 0
+    ) -> Any:
+        return {"n": fetch_data["n"], "kept": self.kept, "loaded": self.loaded}
+
+
+async def test_what_a_worker_keeps_on_the_op_is_its_own_and_what_was_loaded_is_everybodys() -> None:
+    op = Keeping(threading.Barrier(3))
+    op.init_op()
+    desk = Desk(executor_of("thread", op, workers=3))
+    works = [desk.submit([batch_of(n)]) for n in range(3)]
+    for work in works:
+        ((_, (outcome,)),) = await desk.results(work)
+        value = outcome.value
+        assert value is not None
+        assert value["kept"] == value["n"]
+        assert value["loaded"] is op.loaded
+    assert not hasattr(op, "kept")
+    assert await desk.executor.close(5.0)
+
+
+async def test_workers_are_named_after_their_op_and_number() -> None:
+    desk = Desk(executor_of("thread", Doing(lambda _: {"by": threading.current_thread().name})))
+    ((_, (outcome,)),) = await desk.run(batch_of(1))
+    assert outcome.value == {"by": "op|0"}
+    assert await desk.executor.close(5.0)
+
+
+async def test_submitting_does_not_wait_for_a_worker() -> None:
+    gate = threading.Event()
+    desk = Desk(executor_of("thread", Doing(lambda feed: {"ok": gate.wait(10.0)}), workers=2))
+    began = time.monotonic()
+    works = [desk.submit([batch_of(n)]) for n in range(2)]
+    assert time.monotonic() - began < 1.0
+    gate.set()
+    for work in works:
+        await desk.results(work)
+    assert await desk.executor.close(5.0)
+
+
+async def test_closing_waits_for_calls_that_return_in_time_and_delivers_them_first() -> None:
+    entered = threading.Event()
+
+    def slow(feed: dict[str, Any]) -> dict[str, Any]:
+        entered.set()
+        time.sleep(0.1)
+        return feed
+
+    desk = Desk(executor_of("thread", Doing(slow)))
+    work = desk.submit([batch_of(1)])
+    await asyncio.to_thread(entered.wait, 10.0)
+    assert await desk.executor.close(5.0)
+    assert [reported for reported, _ in desk.reports] == [work]
+
+
+async def test_closing_over_a_hanging_call_is_bounded_and_says_which_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    def hangs(feed: dict[str, Any]) -> dict[str, Any]:
+        names.append(threading.current_thread().name)
+        entered.set()
+        gate.wait(30.0)
+        return feed
+
+    names: list[str] = []
+    desk = Desk(executor_of("thread", Doing(hangs), workers=3))
+    work = desk.submit([batch_of(1)])
+    await asyncio.to_thread(entered.wait, 10.0)
+    began = time.monotonic()
+    assert await desk.executor.close(0.2) is False
+    assert time.monotonic() - began < 2.0
+    (record,) = caplog.records
+    named = [name for name in ("op|0", "op|1", "op|2") if name in record.getMessage()]
+    assert named == names, record.getMessage()
+    gate.set()
+    await desk.results(work)
+
+
+async def test_a_hanging_thread_does_not_keep_the_process_from_ending() -> None:
+    executor = executor_of("thread", Doing(lambda feed: feed))
+    assert isinstance(executor, ThreadExecutor)
+    assert all(thread.daemon for thread in executor._threads)
+    assert await executor.close(5.0)
+
+
+def test_results_after_the_loops_end_are_dropped_and_the_thread_ends() -> None:
+    gate, entered = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def hangs(feed: dict[str, Any]) -> dict[str, Any]:
+        entered.set()
+        gate.wait(30.0)
+        return feed
+
+    async def leave_it_hanging() -> None:
+        loop = asyncio.get_running_loop()
+        executor = ThreadExecutor([BoundOp(Doing(hangs), None, WorkOptions())], loop)
+        threads.extend(executor._threads)
+        executor.submit(Work([batch_of(1), batch_of(2)]), lambda *_: pytest.fail("reported"))
+        await asyncio.to_thread(entered.wait, 10.0)
+        assert await executor.close(0.0) is False
+
+    asyncio.run(leave_it_hanging())
+    gate.set()
+    threads[0].join(10.0)
+    assert not threads[0].is_alive()

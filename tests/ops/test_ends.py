@@ -1,0 +1,346 @@
+"""Both ends of the graph: the defaults, and what users override."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock import (
+    ChannelDataEcode,
+    ChannelDataErrcode,
+    ChannelDataType,
+    CustomException,
+    CustomExceptionCode,
+    Op,
+    ProductErrCode,
+    RequestOp,
+    ResponseOp,
+)
+from penstock.errors import GraphError, HookError
+from penstock.protocols import tensors
+from penstock.protocols.pb import Request, Response
+from tests.service.inside import drawn, inside, pairs
+
+FEED = {"a": "1", "b": "2"}
+
+
+async def asked(
+    request_op: RequestOp | None = None,
+    response_op: type[ResponseOp] = ResponseOp,
+    op: type[Op] = Op,
+    **feed: Any,
+) -> Any:
+    last = op("work", input_ops=[request_op or RequestOp()])
+    async with inside(response_op(input_ops=[last])) as service:
+        return await service.ask(log_id=7, **(feed or FEED))
+
+
+def unpacking(function: Any) -> RequestOp:
+    return type("Unpacking", (RequestOp,), {"unpack_request_package": function})()  # type: ignore[no-any-return]
+
+
+def packing(function: Any) -> type[ResponseOp]:
+    return type("Packing", (ResponseOp,), {"pack_response_package": function})
+
+
+class ShowLogId(Op):
+    def preprocess(self, input_dicts: Any, data_id: int, log_id: int) -> Any:
+        return {"log_id": str(log_id)}
+
+
+# RequestOp
+
+
+async def test_by_default_pairs_go_in_and_come_out() -> None:
+    assert pairs(await asked()) == FEED
+
+
+def test_the_default_unpack_gives_the_newest_form() -> None:
+    request = Request(key=["a"], value=["1"], logid=9)
+    assert RequestOp().unpack_request_package(request) == ({"a": "1"}, 9, None, "")
+
+
+def test_unpacking_nothing_is_a_value_error() -> None:
+    with pytest.raises(ValueError, match="request is None"):
+        RequestOp().unpack_request_package(None)
+
+
+def test_a_tensor_of_the_wire_becomes_an_array_and_its_lod() -> None:
+    sent = tensors.encode("x", np.arange(3, dtype=np.int64), lod=[0, 3])
+    array, lod = RequestOp().proto_tensor_2_numpy(sent)
+    assert array.tolist() == [0, 1, 2]
+    assert lod is not None
+    assert lod.reshape(-1).tolist() == [0, 3]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda self, request: {"got": request.value[0]},
+        lambda self, request: ({"got": request.value[0]}, request.logid, None, ""),
+        lambda self, request: ({"got": request.value[0]}, 5, None, ""),
+    ],
+    ids=["dict", "tuple of four", "own log id"],
+)
+async def test_unpack_gives_a_dict_or_the_tuple_of_four(function: Any) -> None:
+    assert pairs(await asked(unpacking(function))) == {"got": "1"}
+
+
+async def test_the_log_id_is_the_request_s_unless_unpack_gives_another() -> None:
+    old = unpacking(lambda self, request: {})
+    assert pairs(await asked(old, op=ShowLogId)) == {"log_id": "7"}
+    new = unpacking(lambda self, request: ({}, 5, None, ""))
+    assert pairs(await asked(new, op=ShowLogId)) == {"log_id": "5"}
+
+
+async def test_unpack_sees_the_real_message() -> None:
+    seen: list[Any] = []
+
+    def unpack(self: Any, request: Any) -> Any:
+        seen.append(request)
+        return {}, request.logid, None, ""
+
+    await asked(unpacking(unpack))
+    assert isinstance(seen[0], Request)
+    assert (list(seen[0].key), seen[0].logid) == (["a", "b"], 7)
+
+
+async def test_an_own_unpack_may_start_from_the_default_one() -> None:
+    class Adding(RequestOp):
+        def unpack_request_package(self, request: Any) -> Any:
+            feed, log_id, number, text = super().unpack_request_package(request)
+            return {**feed, "c": "3"}, log_id, number, text
+
+    assert pairs(await asked(Adding())) == {**FEED, "c": "3"}
+
+
+class Errors(ProductErrCode):
+    NO_CAT = (51,)
+
+
+@pytest.mark.parametrize("number", [51, Errors.NO_CAT])
+async def test_a_product_error_of_unpack_is_the_reply_and_no_op_runs(number: Any) -> None:
+    class Never(Op):
+        def preprocess(self, input_dicts: Any) -> Any:
+            raise AssertionError
+
+    op = unpacking(lambda self, request: (None, 7, number, "no cat"))
+    reply = await asked(op, op=Never)
+    assert (reply.err_no, reply.err_msg) == (51, "no cat")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (None, "unpack_request_package must give a dict, got NoneType"),
+        ([1], "unpack_request_package must give a dict, got list"),
+        (({}, 1), "unpack_request_package must give a dict, got a tuple of 2"),
+        (({}, 1, None), "unpack_request_package must give a dict, got a tuple of 3"),
+        ((5, 1, None, ""), "unpack_request_package must give a dict, got int"),
+        (
+            ({}, None, None, ""),
+            "the log_id of unpack_request_package must be an int, got NoneType",
+        ),
+        (({}, "7", None, ""), "the log_id of unpack_request_package must be an int, got str"),
+    ],
+)
+async def test_other_results_of_unpack_are_8000_and_the_service_goes_on(
+    given: Any, text: str
+) -> None:
+    results = [given, {"a": "fine"}]
+    last = Op("work", input_ops=[unpacking(lambda self, request: results.pop(0))])
+    async with inside(last) as service:
+        reply = await service.ask(a="1")
+        assert pairs(await service.ask(a="1")) == {"a": "fine"}
+    assert (reply.err_no, reply.err_msg) == (8000, f"rpc package error: {text}")
+
+
+@pytest.mark.parametrize(
+    "raised", [KeyError("box"), ValueError(), SystemExit(3), KeyboardInterrupt()]
+)
+@pytest.mark.parametrize("hook", ["unpack", "pack"])
+async def test_what_an_end_raises_is_8000(hook: str, raised: BaseException) -> None:
+    def fail(self: Any, message: Any) -> Any:
+        raise raised
+
+    reply = await (asked(unpacking(fail)) if hook == "unpack" else asked(None, packing(fail)))
+    text = str(raised) or type(raised).__name__
+    assert (reply.err_no, reply.err_msg) == (8000, f"rpc package error: {text}")
+
+
+@pytest.mark.parametrize("hook", ["unpack", "pack"])
+async def test_a_custom_exception_at_an_end_is_told_only_when_it_is_for_the_user(hook: str) -> None:
+    for for_user, number, text in [
+        (True, 5000, "no box"),
+        (False, 10000, "the op failed; the server's log has the details"),
+    ]:
+
+        def fail(self: Any, message: Any, for_user: bool = for_user) -> Any:
+            raise CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "no box", for_user)
+
+        reply = await (asked(unpacking(fail)) if hook == "unpack" else asked(None, packing(fail)))
+        assert (reply.err_no, reply.err_msg) == (number, text)
+
+
+async def test_init_op_of_both_ends_runs_before_the_first_request() -> None:
+    class First(RequestOp):
+        def init_op(self) -> None:
+            self.greeting = "hello"
+
+        def unpack_request_package(self, request: Any) -> Any:
+            return {"said": self.greeting}
+
+    class Last(ResponseOp):
+        def init_op(self) -> None:
+            self.ending = " and goodbye"
+
+        def pack_response_package(self, channeldata: Any) -> Any:
+            return Response(key=["said"], value=[channeldata.parse()["said"] + self.ending])
+
+    assert pairs(await asked(First(), Last)) == {"said": "hello and goodbye"}
+
+
+@pytest.mark.parametrize("hook", ["unpack_request_package", "pack_response_package"])
+def test_an_end_s_hook_with_a_wrong_signature_is_refused_at_start(hook: str) -> None:
+    base: type[Any] = RequestOp if hook.startswith("unpack") else ResponseOp
+    end = type("End", (base,), {hook: lambda self: None})
+    if base is RequestOp:
+        graph = ResponseOp(input_ops=[Op("work", input_ops=[end()])])
+    else:
+        graph = end(input_ops=[Op("work", input_ops=[RequestOp()])])
+    with pytest.raises(HookError, match=rf"{hook} takes 0 arguments .*: write def {hook}\(self"):
+        drawn(graph)
+
+
+# ResponseOp
+
+
+class ImdbResponseOp(ResponseOp):
+    """As deployed services wrote it."""
+
+    def pack_response_package(self, channeldata: Any) -> Any:
+        response = Response()
+        response.err_no = channeldata.error_code
+        if response.err_no == ChannelDataErrcode.OK.value:
+            feed = channeldata.parse()
+            for name, value in feed.items():
+                response.value.append(repr(value))
+                response.key.append(name)
+        else:
+            response.err_msg = channeldata.error_info
+        return response
+
+
+async def test_the_published_response_op_answers_values_and_errors() -> None:
+    class Scoring(Op):
+        def postprocess(self, input_dicts: Any, fetch: Any, log_id: int) -> Any:
+            return {"prediction": np.array([[0.5, 0.25]])}, None, ""
+
+    class Failing(Op):
+        def preprocess(self, input_dicts: Any) -> Any:
+            raise ValueError("no words")
+
+    reply = await asked(None, ImdbResponseOp, Scoring)
+    assert pairs(reply) == {"prediction": "array([[0.5 , 0.25]])"}
+    failed = await asked(None, ImdbResponseOp, Failing)
+    assert failed.err_no == 10000
+    assert "no words" in failed.err_msg
+
+
+async def test_an_own_pack_may_use_the_default_one() -> None:
+    class Marking(ResponseOp):
+        def pack_response_package(self, channeldata: Any) -> Any:
+            reply = super().pack_response_package(channeldata)
+            reply.key.append("mark")
+            reply.value.append("x")
+            return reply
+
+    assert pairs(await asked(None, Marking)) == {**FEED, "mark": "x"}
+
+
+async def test_pack_sees_everything_of_a_value_and_of_an_error() -> None:
+    seen: list[Any] = []
+
+    def pack(self: Any, channeldata: Any) -> Any:
+        seen.append(channeldata)
+        return Response()
+
+    class Failing(Op):
+        def preprocess(self, input_dicts: Any) -> Any:
+            return {}, False, 51, "no cat"
+
+    class Arrays(Op):
+        def preprocess(self, input_dicts: Any) -> Any:
+            return {"x": np.ones(2)}
+
+    for op in (Op, Arrays, Failing):
+        await asked(None, packing(pack), op)
+    value, arrays, failed = seen
+    assert (value.error_code, value.error_info, value.prod_error_code) == (0, "", None)
+    assert (value.id, value.log_id, value.parse()) == (0, 7, FEED)
+    assert value.datatype == ChannelDataType.DICT.value
+    assert arrays.datatype == ChannelDataType.CHANNEL_NPDATA.value
+    assert failed.datatype == ChannelDataType.ERROR.value
+    assert failed.error_code == ChannelDataEcode.PRODUCT_ERROR.value == 50
+    assert (failed.prod_error_code, failed.prod_error_info) == (51, "no cat")
+    assert failed.parse() == {}
+    assert "1" not in value.get_all_data()  # names, never values
+
+
+async def test_what_is_no_response_from_pack_is_7000() -> None:
+    reply = await asked(None, packing(lambda self, channeldata: {"a": "1"}))
+    assert (reply.err_no, reply.err_msg) == (
+        7000,
+        "pack_response_package must give a Response, got dict",
+    )
+
+
+@pytest.mark.parametrize(
+    ("ask_typed", "set_typed", "keys", "names"),
+    [
+        (False, False, ["y"], []),
+        (True, False, ["y"], ["y"]),
+        (False, True, [], ["y"]),
+        (True, True, [], ["y"]),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True])
+async def test_replies_are_typed_when_the_request_was_or_it_is_set(
+    ask_typed: bool, set_typed: bool, own: bool, keys: list[str], names: list[str]
+) -> None:
+    class Arrays(Op):
+        def preprocess(self, input_dicts: Any) -> Any:
+            return {"y": np.array([1.5])}
+
+    class Own(ResponseOp):
+        def pack_response_package(self, channeldata: Any) -> Any:
+            return super().pack_response_package(channeldata)
+
+    end = (Own if own else ResponseOp)(input_ops=[Arrays("work", input_ops=[RequestOp()])])
+    end.set_pack_format(isTensor=set_typed)
+    feed: dict[str, Any] = {"x": np.array([1.0])} if ask_typed else {"x": "1"}
+    async with inside(end) as service:
+        reply = await service.ask(**feed)
+    if own and not set_typed:
+        names = []  # an own pack decides without knowing what the request carried
+    assert (reply.err_no, list(reply.key)) == (0, keys)
+    assert [tensor.name for tensor in reply.tensors] == names
+
+
+async def test_a_value_that_is_no_text_is_7000_and_keeps_what_stood_before_it() -> None:
+    class Mixed(Op):
+        def preprocess(self, input_dicts: Any) -> Any:
+            return {"a": "1", "b": 2}
+
+    reply = await asked(op=Mixed)
+    assert (reply.err_no, list(reply.key)) == (7000, ["a"])
+    assert reply.err_msg == "@DAGExecutor fetch var type must be str(<class 'int'>)."
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_response_op_takes_exactly_one_input(count: int) -> None:
+    source = RequestOp()
+    with pytest.raises(GraphError, match=f"has {count} inputs, but takes exactly one"):
+        ResponseOp(input_ops=[Op(f"op{n}", input_ops=[source]) for n in range(count)])

@@ -1,0 +1,415 @@
+"""Hooks of every generation, and every form of what they return."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock import CustomException, CustomExceptionCode, Op, ProductErrCode, ResponseOp
+from penstock.errors import HookError
+from penstock.ops.hooks import bind
+from tests.service.inside import drawn, inside, pairs, root
+
+X = np.ones((1, 1), dtype=np.float32)
+
+
+def made(name: str = "work", **hooks: Callable[..., Any]) -> Op:
+    """An op of a new class with these hooks, after a new root."""
+    return type("Made", (Op,), hooks)(name, input_ops=[root()])  # type: ignore[no-any-return]
+
+
+async def asked(op: Op, log_id: int = 7, **feed: Any) -> Any:
+    async with inside(op) as service:
+        return await service.ask(log_id=log_id, **(feed or {"a": "1"}))
+
+
+# Signatures
+
+
+@pytest.mark.parametrize(
+    ("hook", "function", "expected"),
+    [
+        ("preprocess", lambda self, x: (x,), ("i",)),
+        ("preprocess", lambda self, x, data_id, log_id: (x, data_id, log_id), ("i", 3, 7)),
+        ("preprocess", lambda self, x, data_id=0, log_id=0: (x, data_id, log_id), ("i", 3, 7)),
+        ("preprocess", lambda self, *args: args, ("i", 3, 7)),
+        ("process", lambda self, x: (x,), ("i",)),
+        ("process", lambda self, x, typical_logid: (x, typical_logid), ("i", 3)),
+        ("postprocess", lambda self, x, y: (x, y), ("i", 3)),
+        ("postprocess", lambda self, x, y, log_id: (x, y, log_id), ("i", 3, 9)),
+        ("postprocess", lambda self, x, y, log_id=0: (x, y, log_id), ("i", 3, 9)),
+        ("postprocess", lambda self, x, y, data_id, log_id: (x, y, data_id, log_id), "all"),
+        ("postprocess", lambda self, x, y, z, u, extra=5: (x, y, z, u), "all"),
+        ("postprocess", lambda self, *args, **kwargs: args, "all"),
+    ],
+)
+def test_each_generation_gets_the_arguments_it_takes(
+    hook: str, function: Callable[..., Any], expected: Any
+) -> None:
+    full = ("i", 3, 7, 9) if hook == "postprocess" else ("i", 3, 7)
+    full = full[:2] if hook == "process" else full
+    assert bind(made(**{hook: function}), hook)(*full) == (full if expected == "all" else expected)
+
+
+def test_a_static_method_is_called_without_self() -> None:
+    op = made(preprocess=staticmethod(lambda x: x))
+    assert bind(op, "preprocess")("i", 3, 7) == "i"
+
+
+def test_a_decorator_of_any_arguments_passes_on_what_the_function_takes() -> None:
+    def twice(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs) * 2
+
+        return call
+
+    assert bind(made(preprocess=twice(lambda self, x: x)), "preprocess")("i", 3, 7) == "ii"
+
+
+def test_a_decorator_with_a_signature_of_its_own_is_called_by_it() -> None:
+    def old(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(self: Any, x: Any, data_id: int, log_id: int) -> Any:
+            return function(self, x, must=data_id)
+
+        return call
+
+    op = made(preprocess=old(lambda self, x, *, must: (x, must)))
+    assert bind(op, "preprocess")("i", 3, 7) == ("i", 3)
+
+
+@pytest.mark.parametrize(
+    ("hook", "function", "words"),
+    [
+        ("preprocess", lambda self: {}, "takes 0 arguments after self"),
+        ("preprocess", lambda self, a, b, c, d: {}, "takes 4 arguments after self"),
+        ("preprocess", lambda self, a, *, must: {}, "needs the keyword 'must'"),
+        ("preprocess", None, "cannot be called"),
+        ("process", lambda self, a, b, c: {}, "takes 3 arguments .* called with 1 or 2"),
+        ("postprocess", lambda self, a: {}, "takes 1 arguments .* called with 2 or 3 or 4"),
+        ("postprocess", lambda self, a, b, c, d, e, *f: {}, "takes 5 or more"),
+        ("init_op", lambda self, a: None, "takes 1 arguments"),
+        ("check_jumping", lambda self: False, "takes 0 arguments"),
+    ],
+)
+def test_a_hook_that_no_generation_calls_so_is_refused_at_start_with_the_fix(
+    hook: str, function: Any, words: str
+) -> None:
+    with pytest.raises(HookError, match=rf"op 'work': {hook} .*{words}.*: write def {hook}\(self"):
+        drawn(made(**{hook: function}))
+
+
+@pytest.mark.parametrize("hook", ["preprocess", "postprocess", "init_op", "check_jumping"])
+def test_only_process_may_be_a_coroutine(hook: str) -> None:
+    async def coroutine(self: Any, *args: Any) -> Any:
+        return {}
+
+    with pytest.raises(HookError, match=f"op 'work': {hook} is a coroutine.*write def {hook}"):
+        drawn(made(**{hook: coroutine}))
+
+
+@pytest.mark.parametrize("hook", ["init_op", "pack_response_package"])
+def test_the_ends_hooks_are_checked_at_start_too(hook: str) -> None:
+    end_class = type("End", (ResponseOp,), {hook: lambda self, a, b: None})
+    with pytest.raises(HookError, match=f"{hook} takes 2 arguments"):
+        drawn(end_class(input_ops=[made()]))
+
+
+# What preprocess returns
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"a": "1", "b": "2"},
+        ({"a": "1", "b": "2"}, False, None, ""),
+        ({"a": "1", "b": "2"}, True, None, "unread"),
+    ],
+    ids=["dict", "tuple of four", "tuple that skips"],
+)
+async def test_a_preprocess_gives_a_dict_or_the_tuple_of_four(result: Any) -> None:
+    op = made(preprocess=lambda self, x: result)
+    assert pairs(await asked(op)) == {"a": "1", "b": "2"}
+
+
+@pytest.mark.parametrize("length", [0, 2, 3, 5])
+async def test_a_tuple_of_another_length_is_an_error_naming_op_and_hook(length: int) -> None:
+    reply = await asked(made(preprocess=lambda self, x: ({},) * length))
+    assert reply.err_no == 10000
+    assert f"op 'work': preprocess returned a tuple of {length}" in reply.err_msg
+
+
+async def test_a_list_of_feeds_is_processed_one_by_one_and_postprocessed_as_a_list() -> None:
+    op = made(
+        preprocess=lambda self, x: [{"n": X}, {"n": X * 2}],
+        process=lambda self, feeds: {"n": feeds[0]["n"] + 1},
+        postprocess=lambda self, x, results: {"sum": str(sum(r["n"].item() for r in results))},
+    )
+    assert pairs(await asked(op)) == {"sum": "5.0"}
+
+
+async def test_an_empty_list_reaches_postprocess_without_a_process() -> None:
+    op = made(
+        preprocess=lambda self, x: [],
+        process=lambda self, feeds: 1 / 0,
+        postprocess=lambda self, x, results: {"got": repr(results)},
+    )
+    assert pairs(await asked(op)) == {"got": "[]"}
+
+
+async def test_a_skipped_empty_dict_reaches_postprocess_as_such() -> None:
+    op = made(
+        preprocess=lambda self, x: ({}, True, None, ""),
+        process=lambda self, feeds: 1 / 0,
+        postprocess=lambda self, x, results: {"got": repr(results)},
+    )
+    assert pairs(await asked(op)) == {"got": "{}"}
+
+
+@pytest.mark.parametrize("data", [5, None, "text", [1]])
+async def test_data_that_process_cannot_take_is_7000(data: Any) -> None:
+    op = made(preprocess=lambda self, x: data, process=lambda self, feeds: {})
+    reply = await asked(op)
+    assert reply.err_no == 7000
+    assert "op 'work': preprocess must give a dict" in reply.err_msg
+
+
+# What process returns
+
+
+@pytest.mark.parametrize(
+    "result",
+    [{"y": "1"}, ({"y": "1"}, 0, ""), ({"y": "1"}, np.int64(0), "")],
+    ids=["dict", "tuple", "tuple with a number of numpy's"],
+)
+async def test_a_process_gives_the_result_or_the_tuple_of_three(result: Any) -> None:
+    assert pairs(await asked(made(process=lambda self, feeds: result))) == {"y": "1"}
+
+
+def wrapped(text: str) -> str:
+    return (
+        f"[work] failed to predict. {text}. Please check the input dict and checkout "
+        "PipelineServingLogs/pipeline.log for more details."
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "number", "text"),
+    [
+        ((None, 1234, "no luck"), 1234, wrapped("no luck")),
+        (({}, np.int32(77), "no luck"), 77, wrapped("no luck")),
+        (
+            (None, 2**40, ""),
+            10000,
+            wrapped(f"process gave the error code {2**40}, which is no int32"),
+        ),
+        (None, 9000, wrapped("process gave no result")),
+        ((None, 0, ""), 9000, wrapped("process gave no result")),
+        ([1], 7000, wrapped("process must give a dict, got list")),
+        (({}, "0", ""), 7000, wrapped("process must give a dict, got tuple")),
+    ],
+)
+async def test_other_results_of_process_are_errors(result: Any, number: int, text: str) -> None:
+    reply = await asked(made(process=lambda self, feeds: result))
+    assert (reply.err_no, reply.err_msg) == (number, text)
+
+
+async def test_an_own_process_runs_without_a_model_and_the_default_one_is_skipped() -> None:
+    assert pairs(await asked(made(process=lambda self, feeds: {"y": "ran"}))) == {"y": "ran"}
+    assert pairs(await asked(made())) == {"a": "1"}
+
+
+async def test_typical_logid_is_the_log_id_of_the_first_request() -> None:
+    op = made(process=lambda self, feeds, typical_logid: {"y": str(typical_logid)})
+    assert pairs(await asked(op, log_id=11)) == {"y": "11"}
+
+
+async def test_a_coroutine_process_waits_on_the_loop_for_several_requests_at_once() -> None:
+    inside_now: list[int] = []
+    everyone = asyncio.Event()
+
+    async def process(self: Any, feeds: Any) -> Any:
+        inside_now.append(1)
+        if len(inside_now) == 3:
+            everyone.set()
+        await everyone.wait()
+        return {"y": "together"}
+
+    op = made(process=process)
+    op.concurrency = 3
+    async with inside(op) as service:
+        replies = await asyncio.gather(*(service.ask(a="1") for _ in range(3)))
+    assert [pairs(reply) for reply in replies] == [{"y": "together"}] * 3
+
+
+async def test_a_coroutine_process_is_ended_by_the_op_s_timeout() -> None:
+    ended: list[str] = []
+
+    async def process(self: Any, feeds: Any) -> Any:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    op = made(process=process)
+    op.timeout = 50
+    assert (await asked(op)).err_no == 6000
+    assert ended == ["cancelled"]
+
+
+async def test_a_plain_process_that_gives_a_coroutine_is_told_its_mistake() -> None:
+    async def inner(self: Any, feeds: Any) -> Any:
+        return {}
+
+    reply = await asked(made(process=lambda self, feeds: inner(self, feeds)))
+    assert (reply.err_no, reply.err_msg) == (
+        7000,
+        wrapped("process must give a dict, got coroutine"),
+    )
+
+
+async def test_a_plain_process_around_a_coroutine_is_plain() -> None:
+    async def inner(self: Any, feeds: Any) -> Any:
+        return {"y": "ran"}
+
+    @functools.wraps(inner)
+    def outer(*args: Any) -> Any:
+        return asyncio.run(inner(*args))
+
+    assert pairs(await asked(made(process=outer))) == {"y": "ran"}
+
+
+# What postprocess returns
+
+
+@pytest.mark.parametrize("result", [{"y": "1"}, ({"y": "1"}, None, ""), ({"y": "1"}, None, "un")])
+async def test_a_postprocess_gives_a_dict_or_the_tuple_of_three(result: Any) -> None:
+    assert pairs(await asked(made(postprocess=lambda self, x, y: result))) == {"y": "1"}
+
+
+@pytest.mark.parametrize("result", [None, [1], "y", ({}, None), ({}, None, "", 1), (5, None, "")])
+async def test_what_is_no_dict_from_postprocess_is_7000(result: Any) -> None:
+    reply = await asked(made(postprocess=lambda self, x, y: result))
+    assert (reply.err_no, reply.err_msg) == (7000, "postprocess should return dict")
+
+
+async def test_postprocess_sees_what_preprocess_did_to_its_inputs() -> None:
+    def preprocess(self: Any, input_dicts: Any) -> Any:
+        input_dicts["@DAGExecutor"]["seen"] = "yes"
+        return {"n": X}
+
+    op = made(
+        preprocess=preprocess,
+        postprocess=lambda self, inputs, fetch: {"seen": inputs["@DAGExecutor"]["seen"]},
+    )
+    assert pairs(await asked(op)) == {"seen": "yes"}
+
+
+# Product errors
+
+
+class Plain(Enum):
+    NO_CAT = 51
+
+
+class Coded(ProductErrCode):
+    NO_CAT = 51
+    WITH_COMMA = (52,)
+
+
+HOOKS = {
+    "preprocess": lambda number: lambda self, x: ({}, False, number, "no cat"),
+    "postprocess": lambda number: lambda self, x, y: ({}, number, "no cat"),
+}
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize(
+    ("number", "sent"),
+    [
+        (51, 51),
+        (Plain.NO_CAT, 51),
+        (Coded.NO_CAT, 51),
+        (Coded.WITH_COMMA, 52),
+        ((52,), 52),
+        (np.int64(53), 53),
+        (100001, 100001),
+        (-5, -5),
+    ],
+)
+async def test_a_product_s_number_and_text_are_the_reply(hook: str, number: Any, sent: int) -> None:
+    after = Op("after", input_ops=[made(**{hook: HOOKS[hook](number)})])
+    reply = await asked(after)
+    assert (reply.err_no, reply.err_msg, list(reply.key)) == (sent, "no cat", [])
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("number", [0, 3000, 6000, 10000, 2**31, True, "51", (1, 2), 5.0])
+async def test_reserved_numbers_and_what_is_no_number_are_10000(hook: str, number: Any) -> None:
+    reply = await asked(made(**{hook: HOOKS[hook](number)}))
+    assert reply.err_no == 10000
+    assert "product error number" in reply.err_msg
+
+
+# Exceptions
+
+
+@pytest.mark.parametrize(
+    "raised", [KeyError("box"), SystemExit(3), KeyboardInterrupt("box"), ValueError()]
+)
+@pytest.mark.parametrize("hook", ["preprocess", "process", "postprocess"])
+async def test_what_a_hook_raises_ends_its_request_with_10000(
+    hook: str, raised: BaseException
+) -> None:
+    def fail(self: Any, *args: Any) -> Any:
+        if self.fail:
+            raise raised
+        return {"y": "fine"}
+
+    op = made(**{hook: fail})
+    op.fail = True  # type: ignore[attr-defined]
+    reply = await asked(op)
+    text = str(raised).replace("'", "") or "ValueError"
+    expected = f"Log_id: 7  Raise_msg: {text}  ClassName: "
+    if hook == "process":
+        expected = f"[work] failed to predict. {str(raised) or 'ValueError'}. Please check"
+    else:
+        assert reply.err_msg.endswith(f"  FunctionName: {hook}_help")
+    assert reply.err_no == 10000
+    assert reply.err_msg.startswith(expected)
+
+
+@pytest.mark.parametrize("hook", ["preprocess", "postprocess"])
+async def test_a_custom_exception_for_the_user_keeps_its_number_and_text(hook: str) -> None:
+    def fail(self: Any, *args: Any) -> Any:
+        raise CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "no box: 3\nof 4", True)
+
+    reply = await asked(made(**{hook: fail}))
+    assert reply.err_no == 5000
+    assert reply.err_msg.startswith("Log_id: 7  Raise_msg: no box  ClassName: ")
+
+
+async def test_a_custom_exception_in_process_is_wrapped_like_any_failure_of_it() -> None:
+    def fail(self: Any, *args: Any) -> Any:
+        raise CustomException(CustomExceptionCode.CLIENT_ERROR, "no card", True)
+
+    reply = await asked(made(process=fail))
+    assert (reply.err_no, reply.err_msg) == (9000, wrapped("no card"))
+
+
+@pytest.mark.parametrize("hook", ["preprocess", "process", "postprocess"])
+async def test_a_custom_exception_not_for_the_user_says_nothing(hook: str) -> None:
+    def fail(self: Any, *args: Any) -> Any:
+        raise CustomException(CustomExceptionCode.CLIENT_ERROR, "the secret")
+
+    reply = await asked(made(**{hook: fail}))
+    assert reply.err_no == 10000
+    assert "secret" not in reply.err_msg

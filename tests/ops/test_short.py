@@ -1,0 +1,217 @@
+"""Models and functions as ops, without classes and without configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock import FunctionOp, Model, Op, Service, op
+from penstock.errors import ConfigError, GraphError, HookError, InputMismatch, ModelError
+from penstock.ops.ends import RequestOp, ResponseOp
+from tests.service.inside import drawn, inside, pairs
+from tests.service.models import scale
+
+
+def whole(last: Op) -> ResponseOp:
+    """The graph of a Service, ready to run inside."""
+    return ResponseOp(input_ops=[Service("s", last).get_pipeline_response(RequestOp())])
+
+
+async def asked(last: Op, **feed: Any) -> Any:
+    async with inside(whole(last)) as service:
+        return await service.ask(**feed)
+
+
+# Functions
+
+
+async def test_a_function_of_the_request_is_a_whole_graph() -> None:
+    @op()
+    def shout(request: Any) -> Any:
+        return {"loud": request["text"].upper()}
+
+    assert pairs(await asked(shout, text="hello")) == {"loud": "HELLO"}
+
+
+async def test_functions_get_the_dicts_of_their_inputs_in_order() -> None:
+    @op()
+    def first(request: Any) -> Any:
+        return {"v": request["text"] + "1"}
+
+    @op()
+    def second(request: Any) -> Any:
+        return {"v": request["text"] + "2"}
+
+    @op(second, first, name="both")
+    def join(a: Any, b: Any) -> Any:
+        return {"v": a["v"] + b["v"]}
+
+    assert join.name == "both"
+    assert pairs(await asked(join, text="x")) == {"v": "x2x1"}
+
+
+async def test_coroutine_functions_wait_at_the_same_time() -> None:
+    met: list[int] = []
+    all_here = asyncio.Event()
+
+    @op(concurrency=3)
+    async def meet(request: Any) -> Any:
+        met.append(1)
+        if len(met) == 3:
+            all_here.set()
+        await all_here.wait()
+        return {"said": request["text"]}
+
+    async with inside(whole(meet)) as service:
+        replies = await asyncio.gather(*(service.ask(text=str(n)) for n in range(3)))
+    assert [pairs(reply)["said"] for reply in replies] == ["0", "1", "2"]
+
+
+async def test_several_coroutine_requests_in_one_batch_keep_their_answers() -> None:
+    @op(batch_size=4, auto_batching_timeout=10_000)
+    async def echo(request: Any) -> Any:
+        return {"said": request["text"]}
+
+    async with inside(whole(echo)) as service:
+        replies = await asyncio.gather(*(service.ask(text=str(n)) for n in range(4)))
+    assert [pairs(reply)["said"] for reply in replies] == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_may_declare_a_product_error(is_async: bool) -> None:
+    def refuse(request: Any) -> Any:
+        return {}, 51, "no cat"
+
+    async def refuse_later(request: Any) -> Any:
+        return refuse(request)
+
+    reply = await asked(op()(refuse_later if is_async else refuse), text="x")
+    assert (reply.err_no, reply.err_msg) == (51, "no cat")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_that_gives_no_dict_is_told_so_by_name(is_async: bool) -> None:
+    def number(request: Any) -> Any:
+        return 5
+
+    async def number_later(request: Any) -> Any:
+        return 5
+
+    reply = await asked(op(name="n")(number_later if is_async else number), text="x")
+    assert reply.err_no == 10000
+    assert "n must return a dict, got int" in reply.err_msg
+
+
+def test_a_decorated_function_is_still_a_function() -> None:
+    @op()
+    def double(request: Any) -> Any:
+        return request * 2
+
+    assert isinstance(double, FunctionOp)
+    assert double(3) == 6
+
+
+@pytest.mark.parametrize("function", [lambda: {"a": 1}, lambda a, b: {}, lambda a, *, must: {}])
+def test_a_function_of_other_arguments_is_refused_where_it_is_decorated(function: Any) -> None:
+    with pytest.raises(HookError, match="op 'f': the function is given one dict for each of the"):
+        op(name="f")(function)
+
+
+def test_a_forgotten_pair_of_brackets_is_explained() -> None:
+    with pytest.raises(GraphError, match=r"write @op\(\) with nothing between the brackets"):
+
+        @op  # type: ignore[arg-type]
+        def forgotten(request: Any) -> Any:
+            return request
+
+
+async def test_options_of_an_op_are_taken() -> None:
+    @op(timeout=30, retry=2, concurrency=2)
+    async def slow(request: Any) -> Any:
+        await asyncio.Event().wait()
+
+    assert (slow.timeout, slow.retry, slow.concurrency) == (30, 2, 2)
+    assert (await asked(slow, text="x")).err_no == 6000
+
+
+# Models
+
+
+async def test_two_models_side_by_side_joined_by_a_function(tmp_path: Path) -> None:
+    left, right = Model(scale(tmp_path / "left.onnx", 10)), Model(scale(tmp_path / "r.onnx", 100))
+
+    @op(left, right)
+    def combine(left: Any, right: Any) -> Any:
+        return {"mean": (left["y"] + right["y"]) / 2}
+
+    assert [left.name, right.name] == ["left", "r"]
+    expected = {"mean": "array([[ 55., 110., 165.]], dtype=float32)"}
+    assert pairs(await asked(combine, x="[[1, 2, 3]]")) == expected
+    assert pairs(await asked(combine, x=np.array([[1, 2, 3]], dtype=np.float32))) == expected
+
+
+async def test_a_model_may_read_another_op(tmp_path: Path) -> None:
+    @op()
+    def ones(request: Any) -> Any:
+        return {"x": np.ones((1, 3), dtype=np.float32)}
+
+    model = Model(scale(tmp_path / "m.onnx", 10), ones, name="ten", fetch_list=["twice"])
+    assert pairs(await asked(model, any="thing")) == {
+        "twice": "array([[20., 20., 20.]], dtype=float32)"
+    }
+
+
+async def test_a_wrong_input_name_is_told_with_the_right_ones(tmp_path: Path) -> None:
+    reply = await asked(Model(scale(tmp_path / "m.onnx", 10)), z="[[1, 2, 3]]")
+    assert reply.err_no == 5000
+    assert "the model takes ['x'], got ['z']" in reply.err_msg
+
+
+def test_a_text_that_is_no_array_is_the_caller_s_mistake_and_is_not_repeated() -> None:
+    model = Model("m.onnx")
+    with pytest.raises(InputMismatch, match="'x' is no array") as caught:
+        model.preprocess({"@DAGExecutor": {"x": "__import__('os')"}})
+    assert "import" not in str(caught.value)
+
+
+def test_a_model_reads_one_op() -> None:
+    with pytest.raises(GraphError, match="op 'm': a Model reads one op"):
+        Model("m.onnx", [Op("a"), Op("b")])  # type: ignore[arg-type]
+
+
+async def test_a_model_that_is_not_there_is_told_by_path(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"op 'gone': .*gone\.onnx"):
+        await asked(Model(tmp_path / "gone.onnx"), x="[[1]]")
+
+
+# Services
+
+
+def test_a_service_of_what_is_no_op_is_refused() -> None:
+    with pytest.raises(GraphError, match="Service 's' needs the last op of its graph"):
+        Service("s", lambda request: request)  # type: ignore[arg-type]
+
+
+def test_a_misspelled_configuration_key_is_told_with_the_nearest() -> None:
+    @op()
+    def echo(request: Any) -> Any:
+        return request
+
+    service = Service("s", echo, htp_port=8000)
+    with pytest.raises(ConfigError, match=r"htp_port: is not a known key.*http_port"):
+        service.run()
+
+
+def test_two_ops_of_one_name_are_refused(tmp_path: Path) -> None:
+    left, right = Model("a/m.onnx"), Model("b/m.onnx")
+
+    @op(left, right)
+    def join(a: Any, b: Any) -> Any:
+        return a
+
+    with pytest.raises(GraphError, match="2 ops are named 'm': give each op a name of its own"):
+        drawn(whole(join))

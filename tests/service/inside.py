@@ -1,0 +1,89 @@
+"""A whole service without ports: real graph, real engine, real workers, calls made directly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+
+from penstock.config.load import Loaded, load
+from penstock.engine.engine import Engine
+from penstock.frontends.pipeline import PipelineOptions, PipelineProtocol
+from penstock.ops.ends import RequestOp, ResponseOp
+from penstock.ops.op import Op
+from penstock.protocols import paddle, pb, tensors
+from penstock.service.build import Blueprint, Works, draw_blueprint
+from penstock.service.daemons import DaemonPool
+
+
+def loaded(
+    config: Mapping[str, Any] | None = None, flags: Mapping[str, Any] | None = None
+) -> Loaded:
+    """A checked configuration."""
+    return load(yml_dict={"rpc_port": 0, **(config or {})}, overrides=flags, environ={})
+
+
+def drawn(
+    last: Op | ResponseOp,
+    config: Mapping[str, Any] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Blueprint:
+    """The checked service that ends in this op."""
+    end = last if isinstance(last, ResponseOp) else ResponseOp(input_ops=[last])
+    return draw_blueprint(end, loaded(config, flags))
+
+
+class Inside:
+    """A running service."""
+
+    def __init__(self, protocol: PipelineProtocol, engine: Engine, works: Works) -> None:
+        self.protocol = protocol
+        self.engine = engine
+        self.works = works
+
+    async def ask(self, log_id: int = 0, **feed: Any) -> paddle.Reply | pb.Response:
+        """Send texts and arrays as one request; give the reply."""
+        texts = {key: value for key, value in feed.items() if isinstance(value, str)}
+        arrays = [
+            tensors.encode(key, value)
+            for key, value in feed.items()
+            if isinstance(value, np.ndarray)
+        ]
+        assert len(texts) + len(arrays) == len(feed), "texts and arrays only"
+        call = paddle.Call(list(texts), list(texts.values()), arrays, logid=log_id)
+        return await self.protocol.answer(call)
+
+
+@asynccontextmanager
+async def inside(
+    last: Op | ResponseOp,
+    config: Mapping[str, Any] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> AsyncIterator[Inside]:
+    """Run the service that ends in this op."""
+    works = Works(drawn(last, config, flags))
+    engine = works.engine(asyncio.get_running_loop())
+    pool: Any = DaemonPool(4, "ends")
+    try:
+        yield Inside(
+            PipelineProtocol(engine, works.ends, PipelineOptions(name=None), pool), engine, works
+        )
+    finally:
+        engine.close()
+        pool.shutdown(wait=True)
+        for stage in engine.stages:
+            assert await stage.executor.close(5.0)
+
+
+def pairs(reply: paddle.Reply | pb.Response) -> dict[str, str]:
+    """The reply's pairs; fails when it is an error."""
+    assert reply.err_no == 0, reply.err_msg
+    return dict(zip(reply.key, reply.value, strict=True))
+
+
+def root() -> RequestOp:
+    """A new root for a graph."""
+    return RequestOp()

@@ -1,0 +1,116 @@
+"""Server scripts for tests, written as users write them: no ``__main__`` guard, run at the end."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+import urllib.error
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.services.process import ServiceProcess, direct
+
+NAME = "work"
+"""Of the service of ``script``."""
+PYTHON = (sys.executable,)
+PENSTOCK = (sys.executable, "-m", "penstock", "run")
+
+ECHO = """
+import threading, time
+from penstock import Op, PipelineServer, RequestOp, ResponseOp, WebService
+
+class WorkOp(Op):
+{hooks}
+
+class Work(WebService):
+    def get_pipeline_response(self, read_op):
+        return WorkOp("work", input_ops=[read_op])
+
+{before}
+service = Work("work")
+service.prepare_pipeline_config(yml_dict={{"rpc_port": 9, "http_port": 9, {config}}})
+service.run_service()
+print("after the service")
+"""
+
+
+def script(
+    folder: Path,
+    hooks: str = "pass",
+    config: str = "",
+    before: str = "",
+    text: str = ECHO,
+    name: str = "service.py",
+) -> Path:
+    """Write a script. Its op is ``WorkOp`` with these hooks; its ports are the environment's."""
+    lines = "\n".join(f"    {line}" for line in hooks.strip("\n").splitlines())
+    path = folder / name
+    filled = text.format(hooks=lines, config=config, before=before)
+    path.write_text(filled.replace('"rpc_port": 9, "http_port": 9', '"rpc_port": 0'))
+    return path
+
+
+class Answer:
+    """What one HTTP exchange gave."""
+
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The body."""
+        value: dict[str, Any] = json.loads(self.body)
+        return value
+
+
+def post(server: ServiceProcess, name: str = NAME, timeout: float = 30, **pairs: str) -> Answer:
+    """One request over HTTP."""
+    body = json.dumps({"key": list(pairs), "value": list(pairs.values())}).encode()
+    return fetch(f"{server.http_url}/{name}/prediction", body, timeout)
+
+
+def fetch(url: str, body: bytes | None = None, timeout: float = 30) -> Answer:
+    """One exchange; statuses that are errors are answers too."""
+    try:
+        with direct.open(url, data=body, timeout=timeout) as reply:
+            return Answer(reply.status, dict(reply.headers), reply.read())
+    except urllib.error.HTTPError as error:
+        return Answer(error.code, dict(error.headers), error.read())
+
+
+class Later:
+    """Something that runs in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._result: Any = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._call()
+        except BaseException as error:
+            self._result = error
+
+    def result(self, timeout: float = 30) -> Any:
+        """What it gave; raises what it raised."""
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), "still running"
+        if isinstance(self._result, BaseException):
+            raise self._result
+        return self._result
+
+
+def until(true: Callable[[], object], what: str, timeout: float = 20) -> None:
+    """Return when it has become true."""
+    pause = threading.Event()
+    deadline = time.monotonic() + timeout
+    while not true():
+        assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s"
+        pause.wait(0.01)

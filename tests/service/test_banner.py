@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import io
+import logging
+import sys
+
+import pytest
+
+from penstock import Op
+from penstock.service.banner import announce, banner, check_report
+from tests.service.inside import drawn, root
+
+
+def test_it_says_what_is_served_where_to_whom_and_by_which_ops() -> None:
+    source = root()
+    left, right = (Op(name, input_ops=[source]) for name in ("left", "right"))
+    last = type("Join", (Op,), {"preprocess": lambda self, x: x})(
+        "join", input_ops=[left, right], concurrency=3, batch_size=4, auto_batching_timeout=2.5
+    )
+    text = banner("uci", drawn(last), "127.0.0.1", 8001, 8000)
+    assert text.splitlines() == [
+        "penstock serves uci to this machine only",
+        "  http  POST http://127.0.0.1:8000/uci/{method}   GET /livez /readyz",
+        "  grpc  127.0.0.1:8001   PipelineService, health, reflection",
+        "  op    left   after request  1 thread",
+        "  op    right  after request  1 thread",
+        "  op    join   after left and right  3 thread, batches of 4 within 2.5 ms",
+    ]
+
+
+def test_a_service_for_other_machines_says_so_and_one_without_http_shows_none() -> None:
+    lines = banner(None, drawn(Op("a", input_ops=[root()])), "0.0.0.0", 8001, None).splitlines()
+    assert lines[0] == "penstock serves every name to every machine that reaches this one"
+    assert not any("http" in line for line in lines)
+
+
+def test_a_check_s_report_holds_the_warnings() -> None:
+    text = check_report("uci", drawn(Op("a", input_ops=[root()], batch_size=2)))
+    assert text.splitlines()[0] == "uci: the configuration and the graph are good"
+    assert text.splitlines()[-1].startswith("  warning  op.a: batch_size is 2")
+
+
+@pytest.mark.parametrize("closed", ["none", "pipe", "closed", "ascii"])
+def test_an_output_that_cannot_be_written_does_not_end_the_service(
+    closed: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Pipe(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError("nobody reads")
+
+    done = io.StringIO()
+    done.close()
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    output = {"none": None, "pipe": Pipe(), "closed": done, "ascii": ascii_only}[closed]
+    monkeypatch.setattr(sys, "stdout", output)
+    with caplog.at_level(logging.WARNING):
+        announce("grüß dich")
+    assert len(caplog.records) == (0 if closed == "none" else 1)

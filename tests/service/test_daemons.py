@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import CancelledError
+
+import pytest
+
+from penstock.service.daemons import DaemonPool
+
+
+def test_calls_give_their_result_or_their_exception() -> None:
+    pool = DaemonPool(2, "pool")
+    assert pool.submit(divmod, 7, 2).result(5) == (3, 1)
+    assert pool.submit(int, "12", base=5).result(5) == 7
+    for raised in (ValueError("x"), SystemExit(1), KeyboardInterrupt()):
+
+        def fail(raised: BaseException = raised) -> None:
+            raise raised
+
+        with pytest.raises(type(raised)):
+            pool.submit(fail).result(5)
+    pool.shutdown()
+
+
+def test_as_many_calls_run_at_once_as_there_are_threads() -> None:
+    pool = DaemonPool(3, "pool")
+    meeting = threading.Barrier(3)
+    assert sorted(f.result(5) for f in [pool.submit(meeting.wait, 5) for _ in range(3)]) == [
+        0,
+        1,
+        2,
+    ]
+    pool.shutdown()
+
+
+def test_it_knows_which_calls_are_unfinished() -> None:
+    pool = DaemonPool(1, "pool")
+    gate = threading.Event()
+    running, waiting = pool.submit(gate.wait, 5), pool.submit(int)
+    assert set(pool.unfinished()) == {running, waiting}
+    gate.set()
+    assert waiting.result(5) == 0
+    pool.shutdown()
+    assert pool.unfinished() == []
+
+
+@pytest.mark.parametrize("cancel", [False, True])
+def test_a_shutdown_finishes_what_waits_or_cancels_it(cancel: bool) -> None:
+    pool = DaemonPool(1, "pool")
+    gate = threading.Event()
+    started = threading.Event()
+
+    def run() -> None:
+        started.set()
+        gate.wait(5)
+
+    pool.submit(run)
+    assert started.wait(5)
+    waiting = pool.submit(int)
+    pool.shutdown(wait=False, cancel_futures=cancel)
+    gate.set()
+    if cancel:
+        with pytest.raises(CancelledError):
+            waiting.result(5)
+    else:
+        assert waiting.result(5) == 0
+    pool.shutdown()
+
+
+def test_a_call_that_never_returns_does_not_keep_the_process_from_ending() -> None:
+    code = (
+        "import threading\n"
+        "from penstock.service.daemons import DaemonPool\n"
+        "DaemonPool(1, 'pool').submit(threading.Event().wait)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 0

@@ -1,0 +1,169 @@
+"""Which graphs are legal, through the public classes; each message names the op and the fix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import Op, PipelineServer, RequestOp, ResponseOp
+from penstock.errors import GraphError, StartupError
+from penstock.service.graph import graph_of
+from tests.service.inside import drawn, inside, pairs
+
+
+class Joining(Op):
+    def preprocess(self, input_dicts: Any) -> Any:
+        return {"path": "+".join(sorted(feed["path"] for feed in input_dicts.values()))}
+
+
+class Naming(Op):
+    def preprocess(self, input_dicts: Any) -> Any:
+        (feed,) = input_dicts.values()
+        return {"path": f"{feed.get('path', '')}{self.name}"}
+
+
+def refused(last: Op, message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        graph_of(ResponseOp(input_ops=[last]))
+
+
+def test_a_server_without_a_response_op_does_not_run() -> None:
+    server = PipelineServer("s")
+    server.prepare_server(yml_dict={"rpc_port": 0})
+    with pytest.raises(StartupError, match="call set_response_op before running the server"):
+        server.run_server()
+
+
+@pytest.mark.parametrize("end", [Op("a"), None, "x"])
+def test_the_end_of_a_graph_is_a_response_op(end: Any) -> None:
+    with pytest.raises(GraphError, match=r"needs a ResponseOp.*give it ResponseOp\("):
+        PipelineServer().set_response_op(end)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_a_response_op_that_was_given_other_inputs_later_is_refused(count: int) -> None:
+    source = RequestOp()
+    end = ResponseOp(input_ops=[Op("a", input_ops=[source])])
+    end.set_input_ops([Op(f"b{n}", input_ops=[source]) for n in range(count)])
+    with pytest.raises(GraphError, match=f"the ResponseOp has {count} inputs"):
+        graph_of(end)
+
+
+def test_names_are_unique() -> None:
+    source = RequestOp()
+    first = Op("same", input_ops=[source])
+    refused(Op("same", input_ops=[first]), "2 ops are named 'same': give each op a name of its own")
+
+
+def test_the_request_s_name_is_taken() -> None:
+    refused(Op("@DAGExecutor", input_ops=[RequestOp()]), "which is the request's name: rename it")
+
+
+def test_every_op_reads_something() -> None:
+    refused(Op("alone"), "op 'alone' has no input: give it input_ops=")
+
+
+def test_there_is_one_request_op() -> None:
+    left, right = (Op(name, input_ops=[RequestOp()]) for name in ("left", "right"))
+    refused(Joining("join", input_ops=[left, right]), "several RequestOps: let all ops read the")
+
+
+def test_the_request_op_reads_nothing() -> None:
+    source = RequestOp()
+    last = Op("last", input_ops=[source])
+    source.set_input_ops([Op("before")])
+    refused(last, "the RequestOp has inputs: it is the graph's root")
+
+
+def test_there_is_at_least_one_op() -> None:
+    refused(RequestOp(), "the graph has no op: put one between the RequestOp and the ResponseOp")
+
+
+def test_a_response_op_feeds_nothing() -> None:
+    end = ResponseOp(input_ops=[Op("a", input_ops=[RequestOp()])])
+    refused(Op("b", input_ops=[end]), "a ResponseOp feeds another op: it may only be the end")
+
+
+def test_no_input_is_named_twice() -> None:
+    first = Op("first", input_ops=[RequestOp()])
+    refused(Op("b", input_ops=[first, first]), "op 'b' names the same input op twice: name it once")
+
+
+@pytest.mark.parametrize("through_the_last", [False, True])
+def test_there_is_no_cycle_not_even_through_the_last_op(through_the_last: bool) -> None:
+    source = RequestOp()
+    first = Op("first", input_ops=[source])
+    second = Op("second", input_ops=[first])
+    last = second if through_the_last else Op("last", input_ops=[second])
+    first.set_input_ops([source, second])
+    refused(last, "the graph has a cycle through .*'first'.*: remove one of its edges")
+
+
+def test_an_op_jumps_only_over_what_comes_after_it() -> None:
+    source = RequestOp()
+    first = Op("first", input_ops=[source])
+    last = Op("last", input_ops=[first], jump_to_ops=[first])
+    refused(last, "op 'last' jumps over 'first', which does not come after it")
+
+
+async def test_fan_out_fan_in_and_an_edge_that_skips_levels_work() -> None:
+    source = RequestOp()
+    a = Naming("a", input_ops=[source])
+    b = Naming("b", input_ops=[a])
+    c = Naming("c", input_ops=[b])
+    d = Naming("d", input_ops=[a])
+    last = Joining("join", input_ops=[a, c, d])
+    async with inside(last) as service:
+        assert pairs(await service.ask(path="")) == {"path": "a+abc+ad"}
+
+
+async def test_ops_may_edit_their_inputs_without_their_neighbours_seeing_it() -> None:
+    class Editing(Op):
+        def preprocess(self, input_dicts: Any) -> Any:
+            (feed,) = input_dicts.values()
+            feed["path"] += self.name
+            return feed
+
+    source = RequestOp()
+    left, right = (Editing(name, input_ops=[source]) for name in ("left", "right"))
+    async with inside(Joining("join", input_ops=[left, right])) as service:
+        assert pairs(await service.ask(path="x")) == {"path": "xleft+xright"}
+
+
+def test_ops_that_do_not_reach_the_end_are_named_once_each() -> None:
+    def build(source: RequestOp) -> Op:
+        # As in get_pipeline_response: nobody else holds the lost ones.
+        kept = Op("kept", input_ops=[source])
+        lost = Op("lost", input_ops=[kept])
+        Op("more", input_ops=[lost])
+        return Op("last", input_ops=[kept])
+
+    blueprint = drawn(build(RequestOp()))
+    assert blueprint.graph.left_out == ("lost", "more")
+    assert list(blueprint.warnings) == [
+        "op 'lost' does not reach the ResponseOp and is not part of the graph",
+        "op 'more' does not reach the ResponseOp and is not part of the graph",
+    ]
+
+
+def test_a_second_response_op_and_ops_that_read_elsewhere_now_are_not_lost() -> None:
+    source = RequestOp()
+    last = Op("last", input_ops=[source])
+    ResponseOp(input_ops=[last])
+    moved = Op("moved", input_ops=[source])
+    moved.set_input_ops([Op("elsewhere")])
+    assert drawn(last).graph.left_out == ()
+
+
+def test_an_entry_for_an_op_outside_the_graph_is_allowed() -> None:
+    last = Op("last", input_ops=[RequestOp()])
+    assert drawn(last, {"op": {"other": {"concurrency": 3}}}).warnings == ()
+
+
+def test_ops_are_numbered_as_the_user_named_them() -> None:
+    source = RequestOp()
+    ops = [Op(name, input_ops=[source]) for name in "cab"]
+    graph = graph_of(ResponseOp(input_ops=[Joining("join", input_ops=ops)]))
+    assert [op.name for op in graph.ops] == ["c", "a", "b", "join"]
+    assert graph.plan.names == ("c", "a", "b", "join")

@@ -1,0 +1,381 @@
+"""Whole services as processes: start, failures of the start, stop."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from penstock import PipelineClient
+from penstock.client import CallFailed
+from penstock.protocols.status import GrpcCode
+from tests.service.scripts import (
+    NAME,
+    PENSTOCK,
+    PYTHON,
+    Later,
+    fetch,
+    post,
+    script,
+    until,
+)
+from tests.services.process import free_port, running
+
+pytestmark = pytest.mark.real
+WAYS = pytest.mark.parametrize("way", [PYTHON, PENSTOCK], ids=["python", "penstock run"])
+
+# Waits for a file, so that a test decides when it goes on.
+GATED = """
+def preprocess(self, input_dicts):
+    import pathlib
+    (feed,) = input_dicts.values()
+    print("inside", flush=True)
+    while feed.get("gate") and not pathlib.Path(feed["gate"]).exists():
+        time.sleep(0.005)
+    return feed
+"""
+
+
+@WAYS
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_script_without_a_guard_serves_until_a_signal_and_exits_with_0(
+    way: tuple[str, ...], number: signal.Signals, tmp_path: Path
+) -> None:
+    with running(script(tmp_path), command=way) as server:
+        assert post(server, a="1").json["value"] == ["1"]
+        with PipelineClient() as client:
+            client.connect([server.rpc_endpoint])
+            assert list(client.predict({"a": "1"}, name="work").value) == ["1"]
+        assert server.stop(number) == 0
+        assert server.leftovers() == []
+        log = server.log()
+    assert "penstock serves work to this machine only" in log
+    assert "stopped: 2 admitted, 2 answered, 0 cancelled, 0 refused" in log
+    assert "after the service" in log
+    assert "Traceback" not in log
+
+
+# Start
+
+
+def started(
+    path: Path, way: tuple[str, ...], **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A start that is expected to fail."""
+    ports = {"PENSTOCK_HTTP_PORT": str(free_port()), "PENSTOCK_RPC_PORT": str(free_port())}
+    return subprocess.run(
+        [*way, str(path)],
+        env={**os.environ, **ports, **environment},
+        cwd=path.parent,
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+    )
+
+
+def assert_failed_clearly(
+    done: subprocess.CompletedProcess[str], way: tuple[str, ...], message: str
+) -> None:
+    """Exit status 1; the message is the last line of a traceback, or all there is."""
+    assert done.returncode == 1
+    lines = [line for line in done.stderr.splitlines() if not re.match("[A-Z]+ 2", line)]
+    assert re.search(message, lines[-1]), done.stderr
+    if way is PENSTOCK:
+        assert len(lines) == 1, done.stderr
+        assert lines[0].startswith("error: ")
+    assert "after the service" not in done.stdout
+
+
+@WAYS
+@pytest.mark.parametrize(
+    ("hooks", "config", "message"),
+    [
+        ("pass", '"worker_nun": 1', "worker_nun: is not a known key.*worker_num"),
+        ("def preprocess(self): pass", "", "op 'work': preprocess takes 0 arguments"),
+        ("def init_op(self): open('no such file')", "", "op 'work': init_op failed: FileNotFound"),
+        ("def init_op(self): raise SystemExit(0)", "", "op 'work': init_op failed: SystemExit"),
+        (
+            "pass",
+            '"op": {"work": {"local_service_conf": {"model_config": "gone.onnx"}}}',
+            r"op 'work': .*gone\.onnx",
+        ),
+    ],
+    ids=["key", "hook", "init_op", "exit in init_op", "model"],
+)
+def test_a_start_that_fails_ends_with_1_and_a_clear_message(
+    hooks: str, config: str, message: str, way: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert_failed_clearly(started(script(tmp_path, hooks, config), way), way, message)
+
+
+@WAYS
+def test_an_init_op_that_fails_leaves_its_traceback_on_one_line_of_the_log(
+    way: tuple[str, ...], tmp_path: Path
+) -> None:
+    done = started(script(tmp_path, "def init_op(self): open('no such file')"), way)
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("ERROR 2"))
+    assert "[penstock.service.build] op work: init_op raised\\nTraceback (most recent" in line
+    assert "in init_op" in line
+    assert line.endswith("FileNotFoundError: [Errno 2] No such file or directory: 'no such file'")
+
+
+@WAYS
+@pytest.mark.parametrize("taken", ["http_port", "rpc_port"])
+def test_a_taken_port_is_told_before_anything_is_opened(
+    taken: str, way: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = script(tmp_path, "def init_op(self): print('init_op ran')")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = started(path, way, **{f"PENSTOCK_{taken.upper()}": str(port)})
+    assert_failed_clearly(
+        done, way, f"{taken} {port} on 127.0.0.1 cannot be bound: Address already"
+    )
+    assert "init_op ran" not in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "loading",
+    [
+        "def init_op(self):\n    print('loading', flush=True)\n    threading.Event().wait(60)",
+        "def init_op(self):\n    print('loading', flush=True)\n    try:\n"
+        "        threading.Event().wait(60)\n    except BaseException:\n        pass",
+    ],
+    ids=["patient", "catching everything"],
+)
+@WAYS
+def test_a_signal_while_models_load_ends_the_start_with_0(
+    loading: str, number: signal.Signals, way: tuple[str, ...], tmp_path: Path
+) -> None:
+    with running(script(tmp_path, loading), command=way, ready=False) as server:
+        until(lambda: "loading" in server.log(), "loading")
+        assert server.stop(number) == 0
+        assert "stopped before the start was over" in server.log()
+        assert "Traceback" not in server.log()
+        assert "penstock serves" not in server.log()
+
+
+def test_a_signal_while_the_script_is_read_ends_penstock_run_with_0(tmp_path: Path) -> None:
+    before = "print('training', flush=True)\nthreading.Event().wait(60)"
+    with running(script(tmp_path, before=before), command=PENSTOCK, ready=False) as server:
+        until(lambda: "training" in server.log(), "training")
+        assert server.stop() == 0
+        assert "Traceback" not in server.log()
+
+
+def test_without_an_http_port_only_grpc_is_served(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    with running(path, ready=False, environment={"PENSTOCK_HTTP_PORT": ""}) as server:
+        until(lambda: "penstock serves" in server.log(), "the start")
+        assert "http" not in server.log()
+        with PipelineClient() as client:
+            client.connect([server.rpc_endpoint])
+            assert list(client.predict({"a": "1"}).value) == ["1"]
+        assert server.stop() == 0
+
+
+def test_without_an_rpc_port_the_next_free_one_is_taken_and_told(tmp_path: Path) -> None:
+    path = script(tmp_path)
+    path.write_text(path.read_text().replace('"rpc_port": 0, ', ""))
+    with running(path, environment={"PENSTOCK_RPC_PORT": ""}) as server:
+        (port,) = re.findall(r"rpc_port is not set: gRPC is served on port (\d+)", server.log())
+        assert int(port) > server.http_port
+        with PipelineClient() as client:
+            client.connect([f"127.0.0.1:{port}"])
+            assert list(client.predict({"a": "1"}).value) == ["1"]
+
+
+def test_warnings_of_the_start_are_logged_once(tmp_path: Path) -> None:
+    with running(script(tmp_path, config='"op": {"work": {"batch_size": 2}}')) as server:
+        post(server, a="1")
+        log = server.log()
+    assert log.count("batch_size is 2 without auto_batching_timeout") == 1
+
+
+# Stop
+
+
+def test_sigterm_under_load_answers_everybody_inside_and_refuses_newcomers(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    path = script(tmp_path, GATED, '"op": {"work": {"concurrency": 9}}')
+    with running(path) as server, PipelineClient() as client:
+        client.connect([server.rpc_endpoint])
+        http = [Later(lambda n=n: post(server, gate=str(gate), n=str(n))) for n in range(8)]
+        grpc = client.predict({"gate": str(gate)}, asyn=True)
+        until(lambda: server.log().count("inside") == 9, "work")
+        server.send_signal(signal.SIGTERM)
+        until(lambda: fetch(f"{server.http_url}/readyz").status == 503, "unreadiness")
+        refused = post(server, a="1")
+        with pytest.raises(CallFailed) as caught:
+            client.predict({"a": "1"}, timeout=10)
+        gate.touch()
+        answers = [each.result() for each in http]
+        assert server.wait_exit() == 0
+        log = server.log()
+    assert refused.status == 503
+    assert caught.value.status is GrpcCode.UNAVAILABLE
+    assert [answer.status for answer in answers] == [200] * 8
+    assert [answer.json["value"][1] for answer in answers] == [str(n) for n in range(8)]
+    assert grpc.result().err_no == 0
+    assert "stopped: 9 admitted, 9 answered, 0 cancelled, 2 refused" in log
+    assert "Traceback" not in log
+
+
+def test_a_second_sigterm_ends_the_wait_for_those_inside(tmp_path: Path) -> None:
+    with running(script(tmp_path, GATED)) as server:
+        stuck = Later(lambda: post(server, gate=str(tmp_path / "never")))
+        until(lambda: "inside" in server.log(), "work")
+        server.send_signal(signal.SIGTERM)
+        until(lambda: "shutting down: 1 requests inside" in server.log(), "the drain")
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 8
+        answer = stuck.result()
+    assert (answer.status, answer.json["err_no"], answer.json["err_msg"]) == (
+        200,
+        3001,
+        "dag closed.",
+    )
+
+
+def test_drain_timeout_bounds_the_wait_for_those_inside(tmp_path: Path) -> None:
+    with running(script(tmp_path, GATED, '"drain_timeout": 0.5')) as server:
+        stuck = Later(lambda: post(server, gate=str(tmp_path / "never")))
+        until(lambda: "inside" in server.log(), "work")
+        assert server.stop(timeout=12) == 0
+        assert stuck.result().json["err_no"] == 3001
+        assert "calls did not return in time and were left behind: ['work|0']" in server.log()
+
+
+def test_drain_delay_goes_on_accepting_while_unready(tmp_path: Path) -> None:
+    with running(script(tmp_path, config='"drain_delay": 2.0')) as server:
+        began = time.monotonic()
+        server.send_signal(signal.SIGTERM)
+        until(lambda: fetch(f"{server.http_url}/readyz").status == 503, "unreadiness")
+        answer = post(server, a="1")
+        assert (answer.status, answer.json["value"]) == (200, ["1"])
+        assert server.wait_exit() == 0
+        assert time.monotonic() - began >= 2.0
+
+
+def test_answers_of_a_stopping_service_close_kept_connections(tmp_path: Path) -> None:
+    def asked(connection: HTTPConnection) -> str | None:
+        connection.request("POST", f"/{NAME}/prediction", b'{"key": ["a"], "value": ["1"]}')
+        with connection.getresponse() as answer:
+            assert answer.status == 200
+            answer.read()
+            return answer.getheader("connection")
+
+    with running(script(tmp_path, config='"drain_delay": 60')) as server:
+        kept, idle = (HTTPConnection("127.0.0.1", server.http_port, timeout=20) for _ in "ab")
+        with closing(kept), closing(idle):
+            assert asked(kept) is None
+            assert asked(idle) is None
+            server.send_signal(signal.SIGTERM)
+            until(lambda: "shutting down" in server.log(), "the drain")
+            assert asked(kept) == "close"
+            assert server.stop() == 0
+            assert idle.sock.recv(1) == b""
+
+
+def test_a_second_sigterm_cuts_drain_delay_short(tmp_path: Path) -> None:
+    with running(script(tmp_path, config='"drain_delay": 60')) as server:
+        server.send_signal(signal.SIGTERM)
+        until(lambda: "shutting down" in server.log(), "the drain")
+        assert server.stop(timeout=10) == 0
+
+
+def test_workers_that_hang_do_not_hold_the_exit_up(tmp_path: Path) -> None:
+    hooks = """
+def process(self, feed_batch, typical_logid):
+    threading.Event().wait()
+"""
+    ops = '"op": {"work": {"timeout": 50, "concurrency": 2}}'
+    with running(script(tmp_path, hooks, ops)) as server:
+        assert post(server, a="1").json["err_no"] == 6000
+        assert post(server, a="1").json["err_no"] == 6000
+        began = time.monotonic()
+        assert server.stop(timeout=15) == 0
+        assert time.monotonic() - began < 10
+        assert "were left behind" in server.log()
+
+
+PACKING = """
+import pathlib
+from penstock.protocols.pb import Response
+
+class Slow(ResponseOp):
+    def pack_response_package(self, channeldata):
+        print("packing", flush=True)
+        while not pathlib.Path("gate").exists():
+            time.sleep(0.005)
+        return Response(key=["packed"], value=["yes"])
+
+server = PipelineServer("work")
+server.set_response_op(Slow(input_ops=[WorkOp("work", input_ops=[RequestOp()])]))
+server.prepare_server(yml_dict={"rpc_port": 0, "drain_timeout": TIMEOUT})
+server.run_server()
+raise SystemExit(0)
+"""
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_answers_that_are_still_being_packed_are_sent(protocol: str, tmp_path: Path) -> None:
+    path = script(tmp_path, before=PACKING.replace("TIMEOUT", "30"))
+    with running(path) as server, PipelineClient() as client:
+        client.connect([server.rpc_endpoint])
+        if protocol == "http":
+            answer = Later(lambda: post(server, a="1").json["value"])
+        else:
+            answer = Later(lambda: list(client.predict({"a": "1"}).value))
+        until(lambda: "packing" in server.log(), "packing")
+        server.send_signal(signal.SIGTERM)
+        until(lambda: "shutting down: 0 requests inside" in server.log(), "the drain")
+        # Longer than what an answer is given to reach the wire once it is complete.
+        with pytest.raises(AssertionError, match="still running"):
+            answer.result(1.5)
+        (tmp_path / "gate").touch()
+        assert answer.result() == ["yes"]
+        assert server.wait_exit() == 0
+
+
+def test_a_hook_at_the_end_that_hangs_does_not_hold_the_exit_up(tmp_path: Path) -> None:
+    path = script(tmp_path, before=PACKING.replace("TIMEOUT", "0.5"))
+    with running(path) as server:
+        Later(lambda: post(server, a="1"))
+        until(lambda: "packing" in server.log(), "packing")
+        assert server.stop(timeout=10) == 0
+
+
+# Log
+
+
+def test_what_callers_send_is_not_logged_and_each_event_is_one_line(tmp_path: Path) -> None:
+    with running(script(tmp_path)) as server:
+        for pairs in [{"a\nFORGED": "secret\nFORGED"}, {"x": "secret" * 1000}]:
+            post(server, **pairs)
+        fetch(f"{server.http_url}/secret%0AFORGED/x", b"secret\nFORGED not json")
+        fetch(f"{server.http_url}/work/prediction", b'{"key": ["secret"], "value": []}')
+        assert server.stop() == 0
+        lines = server.log().splitlines()
+    assert not any("secret" in line or "FORGED" in line for line in lines)
+    events = lines[lines.index("after the service") - 3 : -1]
+    assert all(re.match(r"(INFO|WARNING) \d{4}-", line) for line in events), lines
+
+
+def test_a_program_s_own_logging_is_left_as_it_is(tmp_path: Path) -> None:
+    before = "import logging\nlogging.basicConfig(format='own: %(message)s', level='INFO')"
+    with running(script(tmp_path, before=before)) as server:
+        assert server.stop() == 0
+        assert "own: shutting down: 0 requests inside" in server.log()
+        assert "[penstock" not in server.log()

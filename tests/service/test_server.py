@@ -1,0 +1,208 @@
+"""The public classes of a script: names, order of calls, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Op, PipelineServer, RequestOp, ResponseOp, WebService
+from penstock.errors import ConfigError, GraphError, StartupError
+from penstock.service import flags, run
+from penstock.service.build import Blueprint
+
+
+class Echo(WebService):
+    def get_pipeline_response(self, read_op: RequestOp) -> Op:
+        return Op("echo", input_ops=[read_op])
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Blueprint]]:
+    """What would have been served, in place of serving it."""
+    calls: list[tuple[str | None, Blueprint]] = []
+    monkeypatch.setattr(run, "run_service", lambda name, what: calls.append((name, what)))
+    return calls
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PENSTOCK_NAME", "PENSTOCK_RPC_PORT", "PENSTOCK_HTTP_PORT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def importing() -> Iterator[None]:
+    with flags.using(flags.Flags(importing=True)):
+        yield
+
+
+def prepared(name: str | None = None, /, **config: Any) -> PipelineServer:
+    server = PipelineServer(name)
+    server.set_response_op(ResponseOp(input_ops=[Op("echo", input_ops=[RequestOp()])]))
+    server.prepare_server(yml_dict={"rpc_port": 0, **config})
+    return server
+
+
+@pytest.mark.parametrize("given", [{}, {"yml_file": "a.yml", "yml_dict": {}}])
+@pytest.mark.parametrize("kind", [PipelineServer, Echo])
+def test_prepare_is_given_a_file_or_a_dict_not_both_and_not_neither(
+    kind: type[Any], given: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="prepare_server: give either yml_file or yml_dict"):
+        kind().prepare_pipeline_config(**given)
+
+
+def test_prepare_pipeline_config_is_the_same_call_as_prepare_server() -> None:
+    assert PipelineServer.prepare_pipeline_config is PipelineServer.prepare_server
+
+
+@pytest.mark.parametrize("kind", [PipelineServer, Echo])
+def test_run_before_prepare_is_refused(kind: type[Any]) -> None:
+    server = kind()
+    start = server.run_server if kind is PipelineServer else server.run_service
+    with pytest.raises(StartupError, match=r"call (prepare_server|set_response_op) before running"):
+        start()
+
+
+def test_a_dict_that_was_given_is_not_changed() -> None:
+    given: dict[str, Any] = {"rpc_port": 0, "op": {"echo": {"timeout": -1}}}
+    PipelineServer().prepare_server(yml_dict=given)
+    assert given == {"rpc_port": 0, "op": {"echo": {"timeout": -1}}}
+
+
+def test_a_relative_file_is_seen_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.yml").write_text("rpc_port: 0\n")
+    monkeypatch.chdir(tmp_path)
+    server = PipelineServer()
+    server.prepare_server("config.yml")
+    assert server.is_prepared
+
+
+def test_a_web_service_serves_its_graph_under_its_name(served: list[Any]) -> None:
+    service = Echo("uci")
+    assert not service.is_prepared
+    service.prepare_pipeline_config(yml_dict={"rpc_port": 0})
+    assert service.is_prepared
+    service.run_service()
+    ((name, blueprint),) = served
+    assert (name, blueprint.graph.plan.names) == ("uci", ("echo",))
+
+
+@pytest.mark.parametrize("returned", [None, [Op("a")], "op"])
+def test_a_graph_that_does_not_end_in_an_op_is_a_value_error(returned: Any) -> None:
+    class Wrong(WebService):
+        def get_pipeline_response(self, read_op: RequestOp) -> Op:
+            return returned  # type: ignore[no-any-return]
+
+    with pytest.raises(ValueError, match=r"Wrong.get_pipeline_response must return the last op"):
+        Wrong().prepare_pipeline_config(yml_dict={"rpc_port": 0})
+    with pytest.raises(GraphError):
+        Wrong().prepare_pipeline_config(yml_dict={"rpc_port": 0})
+
+
+def test_a_graph_of_nothing_but_the_request_is_refused() -> None:
+    class Empty(WebService):
+        def get_pipeline_response(self, read_op: RequestOp) -> Op:
+            return read_op
+
+    service = Empty()
+    service.prepare_pipeline_config(yml_dict={"rpc_port": 0})
+    with pytest.raises(GraphError, match="the graph has no op"):
+        service.run_service()
+
+
+def test_a_web_service_without_a_graph_says_what_to_override() -> None:
+    with pytest.raises(StartupError, match="WebService has no get_pipeline_response: override it"):
+        WebService().prepare_pipeline_config(yml_dict={"rpc_port": 0})
+
+
+# The name
+
+
+@pytest.mark.parametrize(
+    ("flag", "environment", "constructor", "yaml", "name"),
+    [
+        (None, None, None, None, None),
+        (None, None, None, "yaml", "yaml"),
+        (None, None, "code", "yaml", "code"),
+        (None, "env", "code", "yaml", "env"),
+        ("flag", "env", "code", "yaml", "flag"),
+    ],
+)
+def test_a_name_is_the_flag_s_the_environment_s_the_constructor_s_or_yaml_s(
+    flag: str | None,
+    environment: str | None,
+    constructor: str | None,
+    yaml: str | None,
+    name: str | None,
+    served: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if environment:
+        monkeypatch.setenv("PENSTOCK_NAME", environment)
+    with flags.using(flags.Flags(overrides={"name": flag} if flag else {})):
+        prepared(constructor, **({"name": yaml} if yaml else {})).run_server()
+    assert served[0][0] == name
+
+
+@pytest.mark.parametrize(("yaml", "name"), [(None, "default_service"), ("yaml", "yaml")])
+def test_a_web_service_s_default_name_is_the_last_choice(
+    yaml: str | None, name: str, served: list[Any]
+) -> None:
+    service = Echo()
+    service.prepare_pipeline_config(yml_dict={"rpc_port": 0, **({"name": yaml} if yaml else {})})
+    service.run_service()
+    assert served[0][0] == name
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a\nb"])
+def test_a_name_that_fits_no_url_is_refused(name: str, served: list[Any]) -> None:
+    with pytest.raises(StartupError, match="cannot be part of a URL"):
+        prepared(name).run_server()
+    assert served == []
+
+
+@pytest.mark.parametrize("layer", ["flag", "environment"])
+def test_ports_of_flags_and_environment_come_before_the_file_s(
+    layer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_RPC_PORT", "9001")
+    overrides = {"rpc_port": 9002} if layer == "flag" else {}
+    with flags.using(flags.Flags(overrides=overrides)):
+        server = prepared()
+    assert server.blueprint().config.rpc_port == (9002 if layer == "flag" else 9001)
+
+
+# A script that is run for what it defines
+
+
+@pytest.mark.usefixtures("importing")
+def test_a_script_that_is_only_imported_configures_and_serves_nothing(served: list[Any]) -> None:
+    service = Echo("uci")
+    service.prepare_pipeline_config("no such file.yml")
+    service.run_service()
+    server = PipelineServer()
+    server.prepare_server("no such file.yml")
+    server.run_server()
+    assert served == []
+    assert not service.is_prepared
+
+
+def test_a_check_serves_nothing_and_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    with flags.using(flags.Flags(check_only=True)) as now:
+        prepared("uci").run_server()
+    assert now.served == ["uci"]
+    assert now.reports == [
+        "uci: the configuration and the graph are good\n  op    echo  after request  1 thread"
+    ]
+    assert capsys.readouterr().out == ""
+
+
+def test_their_repr_tells_the_name() -> None:
+    assert repr(PipelineServer("a")) == "<PipelineServer 'a'>"
+    assert repr(Echo("b")) == "<Echo 'b'>"

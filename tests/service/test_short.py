@@ -1,0 +1,69 @@
+"""The short form as a program: its length is a promise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.service.models import scale
+from tests.service.scripts import PENSTOCK, PYTHON, post
+from tests.services.process import running
+
+PROGRAM = """\
+from penstock import Model, Service, op
+
+left = Model("left.onnx")
+right = Model("right.onnx")
+
+
+@op(left, right)
+def combine(left, right):
+    return {"mean": (left["y"] + right["y"]) / 2}
+
+
+service = Service("ensemble", combine)
+service.run()
+"""
+
+
+def test_two_models_joined_by_a_function_take_at_most_twenty_lines() -> None:
+    assert len(PROGRAM.splitlines()) <= 20
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("way", "last_line"),
+    [(PYTHON, True), (PENSTOCK, True), (PENSTOCK, False)],
+    ids=["python", "penstock run", "penstock run of a script that runs nothing"],
+)
+def test_they_are_served_without_configuration(
+    way: tuple[str, ...], last_line: bool, tmp_path: Path
+) -> None:
+    scale(tmp_path / "left.onnx", 10)
+    scale(tmp_path / "right.onnx", 100)
+    path = tmp_path / "ensemble.py"
+    path.write_text(PROGRAM if last_line else PROGRAM.replace("service.run()\n", ""))
+    with running(path, command=way) as server:
+        answer = post(server, "ensemble", x="[[1, 2, 3], [4, 5, 6]]").json
+        assert answer["err_no"] == 0
+        assert answer["value"] == [
+            "array([[ 55., 110., 165.],\n       [220., 275., 330.]], dtype=float32)"
+        ]
+        wrong = post(server, "ensemble", x="no array").json
+        assert wrong["err_no"] != 0
+        assert "'x' is no array" in wrong["err_msg"] or "x is no array" in wrong["err_msg"]
+        assert server.stop() == 0
+
+
+def test_without_ports_the_documented_ones_are_used() -> None:
+    from penstock import Service, op
+
+    @op()
+    def echo(request: dict[str, str]) -> dict[str, str]:
+        return request
+
+    service = Service("echo", echo)
+    service.prepare_pipeline_config(yml_dict=service.config)
+    config = service.blueprint().config
+    assert (config.http_port, config.rpc_port) == (8080, 8081)

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from penstock.service.signals import Stopped, signals_stop_the_start
+
+BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+
+
+def send_and_go_on(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)
+    threading.Event().wait(5)
+    pytest.fail("went on")
+
+
+@BOTH
+def test_a_signal_ends_what_runs(number: signal.Signals) -> None:
+    with pytest.raises(Stopped), signals_stop_the_start():
+        send_and_go_on(number)
+
+
+@BOTH
+def test_an_op_that_catches_everything_does_not_hold_the_signal_back(
+    number: signal.Signals,
+) -> None:
+    def swallow() -> None:
+        try:
+            send_and_go_on(number)
+        except BaseException:
+            return
+
+    with pytest.raises(Stopped), signals_stop_the_start():
+        swallow()
+
+
+def test_without_a_signal_nothing_happens_and_the_handlers_are_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with signals_stop_the_start():
+        assert signal.getsignal(signal.SIGTERM) is not before[0]
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_what_runs_keeps_its_own_exceptions() -> None:
+    with pytest.raises(ZeroDivisionError), signals_stop_the_start():
+        _ = 1 / 0

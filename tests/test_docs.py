@@ -1,0 +1,357 @@
+"""The documents say what is true: examples run, lists are complete, links lead somewhere."""
+
+import ast
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.config.describe import json_schema
+from penstock.config.schema import ServiceConfig, keys_of
+from penstock.protocols import pb
+from penstock.protocols.status import CustomExceptionCode
+from penstock.service import flags
+from penstock.service.script import run_file
+from tests.documents import (
+    ROOT,
+    RUNNABLE,
+    Block,
+    anchor_of,
+    blocks_of,
+    commands_of,
+    headings_of,
+    links_of,
+    rows_of,
+    section,
+    tracked_files,
+)
+
+README = ROOT / "README.md"
+DOCS = ROOT / "docs"
+PACKAGE = ROOT / "penstock"
+MARKDOWN = [path for path in tracked_files() if path.suffix == ".md"]
+MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if not path.name.endswith("_pb2.py")]
+
+
+def from_root(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+# Examples
+
+
+def python_blocks() -> list[Block]:
+    return [
+        block for doc in RUNNABLE for block in blocks_of(doc) if block.language.startswith("py")
+    ]
+
+
+def commands(document: Path) -> list[str]:
+    return [
+        command.line
+        for block in blocks_of(document)
+        if block.language == "console"
+        for command in commands_of(block)
+    ]
+
+
+@pytest.mark.parametrize("document", RUNNABLE, ids=from_root)
+def test_every_block_is_of_a_kind_that_is_tried(document: Path):
+    kinds = {"python", "yaml", "console", "sh", "text"}
+    assert {block.language for block in blocks_of(document)} <= kinds
+    nameless = [
+        str(block)
+        for block in blocks_of(document)
+        if block.language in ("python", "yaml") and not block.name
+    ]
+    assert nameless == []
+
+
+@pytest.mark.parametrize("block", python_blocks(), ids=str)
+def test_every_python_example_compiles_and_is_used(block: Block):
+    compile(block.text, block.name, "exec")
+    used = any(block.name in line for line in commands(block.document))
+    imported = any(
+        f"from {Path(block.name).stem} import" in other.text for other in blocks_of(block.document)
+    )
+    assert used or imported, f"no command shows {block.name}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory of a reader; what the examples import is forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        path = getattr(sys.modules[name], "__file__", None)
+        if path is not None and Path(path).is_relative_to(tmp_path):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("document", RUNNABLE, ids=from_root)
+def test_every_service_of_a_document_passes_its_checks(document: Path, folder: Path):
+    for block in blocks_of(document):
+        if block.name:
+            (folder / block.name).write_text(block.text)
+    served = [line.split()[-1] for line in commands(document) if line.startswith("penstock run ")]
+    assert served
+    for script in served:
+        with flags.using(flags.Flags(check_only=True)) as now:
+            run_file(Path(script))
+        (report,) = now.reports
+        assert "are good" in report
+        assert "warning" not in report
+
+
+@pytest.mark.parametrize("document", RUNNABLE, ids=from_root)
+def test_every_script_that_asks_no_service_runs(document: Path, folder: Path):
+    scripts = []
+    for block in blocks_of(document):
+        if block.name:
+            (folder / block.name).write_text(block.text)
+        if block.language == "python" and f"python {block.name}" in commands(document):
+            scripts.append(block)
+    offline = [block for block in scripts if ".connect(" not in block.text]
+    assert offline
+    for block in offline:
+        runpy.run_path(block.name, run_name="__main__")
+
+
+def test_the_short_form_needs_no_more_than_twenty_lines():
+    (ensemble,) = [block for block in blocks_of(README) if block.name == "ensemble.py"]
+    assert ensemble.text.count("\n") <= 20
+
+
+@pytest.mark.parametrize("document", [README, *sorted(DOCS.rglob("*.md"))], ids=from_root)
+def test_every_shell_block_names_what_exists(document: Path):
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    lines = [
+        line
+        for block in blocks_of(document)
+        if block.language == "sh"
+        for line in block.text.splitlines()
+    ]
+    for line in lines:
+        if line.startswith("make "):
+            targets = line.split()[1:]
+            subprocess.run(["make", "-n", *targets], cwd=ROOT, check=True, capture_output=True)
+        elif match := re.fullmatch(r"pip install '\.\[(\w+)\]'", line):
+            assert match[1] in pyproject["project"]["optional-dependencies"]
+        elif match := re.fullmatch(r"python -m ([\w.]+)(?: .*)?", line):
+            assert (ROOT / match[1].replace(".", "/")).with_suffix(".py").is_file()
+        elif line.startswith(".venv/bin/python -c "):
+            compile(line.partition('"')[2].rpartition('"')[0], line, "exec")
+        else:
+            assert line == ". .venv/bin/activate"
+
+
+# Lists that must be complete
+
+
+def test_structure_names_every_module_and_no_other():
+    listed = re.findall(r"^- `([\w/]+\.py)`: \S", (DOCS / "structure.md").read_text(), re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    tree = [path.relative_to(PACKAGE).as_posix() for path in MODULES]
+    assert sorted(listed) == sorted(tree)
+
+
+def test_structure_shows_the_floors_that_are_checked():
+    from tests.test_floors import FLOORS
+
+    rows = rows_of(section((DOCS / "structure.md").read_text(), "Floors"))
+    shown = {
+        name: int(floor) for floor, rooms in rows if floor != "any" for name in words_in_code(rooms)
+    }
+    assert shown == {room.removeprefix("penstock."): floor for room, floor in FLOORS.items()}
+
+
+def test_a_request_s_life_has_eight_lines_and_names_files_that_exist():
+    life = section((DOCS / "structure.md").read_text(), "A request's life")
+    assert re.findall(r"^(\d)\. ", life, re.MULTILINE) == list("12345678")
+    paths = [word for word in words_in_code(life) if "/" in word or word.endswith(".py")]
+    assert paths
+    assert [path for path in paths if not (PACKAGE / path).exists()] == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=from_root)
+def test_every_module_says_what_it_is(path: Path):
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_the_readme_lists_every_make_target():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^([a-z-]+):.*?## ", makefile, re.MULTILINE)
+    shown = [row[0] for row in rows_of(section(README.read_text(), "Make targets"))]
+    assert sorted(shown) == sorted(f"`make {target}`" for target in targets)
+
+
+def test_every_make_target_that_a_document_names_exists():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):.*?## ", makefile, re.MULTILINE))
+    for path in MARKDOWN:
+        named = re.findall(r"`make ([a-z-]+)", path.read_text())
+        assert set(named) <= targets, from_root(path)
+
+
+def schema_keys() -> Iterator[str]:
+    import json
+
+    document = json.loads(json_schema())
+    for part in (document, *document.get("$defs", {}).values()):
+        yield from part.get("properties", {})
+
+
+def test_every_key_is_in_the_configuration_page():
+    page = (DOCS / "configuration.md").read_text()
+    # Sections have headings of their own in place of a row.
+    missing = [key for key in schema_keys() if f"`{key}`" not in page and f"{key}`" not in page]
+    assert [key for key in missing if key != "op"] == []
+
+
+def test_every_limit_that_can_be_set_is_in_the_page_of_limits():
+    page = (DOCS / "limits.md").read_text()
+    words = re.compile(r"max_|_timeout$|_delay$|deadline|keep_alive|worker_num")
+    limits = [key for key in keys_of(ServiceConfig) if words.search(key)]
+    assert len(limits) > 8
+    assert [key for key in limits if f"`{key}`" not in page] == []
+
+
+def test_keys_that_a_document_names_in_tables_exist():
+    known = set(schema_keys())
+    named = set()
+    for heading in ("Requests", "Messages", "HTTP connections", "gRPC connections", "Ops"):
+        for row in rows_of(section((DOCS / "limits.md").read_text(), heading)):
+            named |= {word.rpartition(".")[2] for word in words_in_code(row[2])}
+    headers = {"Penstock-Timeout", "Grpc-Timeout"}
+    assert named - known == headers
+
+
+def test_the_changelog_knows_this_version():
+    assert penstock.__version__ in (ROOT / "CHANGELOG.md").read_text()
+
+
+# What compatibility.md says
+
+
+def compatibility() -> str:
+    return (DOCS / "compatibility.md").read_text()
+
+
+def citations() -> list[tuple[str, str]]:
+    """Where the code cites the page, and which of its topics."""
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        text = re.sub(r"\s+", " ", path.read_text())
+        for match in re.finditer(
+            r"docs/compatibility\.md``(?: \(([^)]+)\)|, the ([^.]+)\.)?", text
+        ):
+            topics = match[1] or match[2] or ""
+            found += [(from_root(path), topic) for topic in topics.split(", ") if topic]
+    return found
+
+
+def test_every_topic_that_the_code_cites_has_its_section():
+    headings = " | ".join(headings_of(compatibility())).replace("`", "").lower()
+    cited = citations()
+    assert len(cited) > 20
+    missing = [
+        (path, topic)
+        for path, topic in cited
+        if topic.replace("`", "").removesuffix(" of services started from YAML").lower()
+        not in headings
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("heading", "messages"),
+    [("gRPC", [pb.Request, pb.Response]), ("Tensors", [pb.Tensor])],
+    ids=["request and response", "tensor"],
+)
+def test_field_numbers_are_those_of_the_messages(heading: str, messages: list[type]):
+    shown = [(int(row[0]), row[1].strip("`")) for row in rows_of(section(compatibility(), heading))]
+    fields = [
+        (field.number, field.name) for message in messages for field in message.DESCRIPTOR.fields
+    ]
+    assert shown == fields
+
+
+def test_error_codes_are_those_of_the_enum():
+    rows = rows_of(section(compatibility(), "Error codes"))
+    shown = {int(row[0]): row[1].strip("`") for row in rows if row[0].isdigit()}
+    assert shown == {code.value: code.name for code in CustomExceptionCode}
+
+
+# Links and words
+
+
+def words_in_code(text: str) -> list[str]:
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=from_root)
+def test_links_lead_to_files_and_headings_that_exist(path: Path):
+    for link in links_of(path.read_text()):
+        if link.startswith(("https://", "http://")):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), link
+        assert target.is_relative_to(ROOT), link
+        if anchor:
+            anchors = [anchor_of(heading) for heading in headings_of(target.read_text())]
+            assert anchor in anchors, link
+
+
+# Written so that this file does not contain what it looks for.
+FORBIDDEN = {
+    "a registry's host": re.compile(r"pypi[.]org|files[.]pythonhosted|registry[.]npmjs"),
+    "a folder of somebody's machine": re.compile(
+        r"(?:^|[\s\"'`(=])/(?:home|root|work|Users)/\w", re.M
+    ),
+    "a number of a tracker": re.compile(r"\bissue\s#|\bissues/\d"),
+    "a rule's number": re.compile(r"\bR-[A-Z]\d|\bG[1-4]?\d\b(?!\w)"),
+    "a paper that is not here": re.compile(r"\b(?:spec|style|reliability|design)[.]md\b|\bspec §"),
+}
+BINARY = {".onnx", ".npz", ".npy", ".png", ".jpg", ".bin"}
+
+
+def faults_in(text: str) -> list[str]:
+    return [
+        f"{what}: {match[0]!r}"
+        for what, pattern in FORBIDDEN.items()
+        for match in pattern.finditer(text)
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from https://pypi" + ".org/simple",
+        "see /ho" + "me/anna/notes",
+        "as in issue" + " #12",
+        "see R-" + "A4",
+        "keeps G" + "17",
+        "as spec" + ".md says",
+    ],
+)
+def test_the_search_for_words_finds_what_must_not_stand_here(text: str):
+    assert faults_in(text)
+
+
+def test_no_file_says_what_only_its_authors_understand():
+    found = [
+        f"{from_root(path)}: {fault}"
+        for path in tracked_files()
+        if path.suffix not in BINARY
+        for fault in faults_in(path.read_text(errors="replace"))
+    ]
+    assert found == []

@@ -1,0 +1,166 @@
+"""The examples of the README and the guide, typed as a reader would: services, clients, output."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.documents import ROOT, RUNNABLE, Block, blocks_of, commands_of
+from tests.services.process import free_port, running
+
+pytestmark = pytest.mark.real
+
+PENSTOCK = (sys.executable, "-m", "penstock", "run")
+# In the documents even ports are HTTP and odd ones gRPC.
+_ADDRESS = re.compile(r"127\.0\.0\.1:(\d+)")
+
+
+def sections() -> list[tuple[Path, str]]:
+    """Those that show commands."""
+    found = {
+        (block.document, block.section): None
+        for document in RUNNABLE
+        for block in blocks_of(document)
+        if block.language == "console"
+    }
+    return list(found)
+
+
+@dataclass
+class Reader:
+    """Somebody who copies the examples of a document into a folder, section by section."""
+
+    folder: Path
+    http_port: int
+    rpc_port: int
+    files: dict[str, str] = field(default_factory=dict)
+
+    def here(self, text: str) -> str:
+        """The text with the ports of this run."""
+
+        def port(match: re.Match[str]) -> str:
+            return f"127.0.0.1:{self.rpc_port if int(match[1]) % 2 else self.http_port}"
+
+        return _ADDRESS.sub(port, text)
+
+    def save(self, block: Block) -> None:
+        self.files[block.name] = block.text
+        (self.folder / block.name).write_text(block.text)
+
+    def type(self, line: str) -> str:
+        """What a command prints, without its last line's end."""
+        for name, text in self.files.items():
+            (self.folder / name).write_text(self.here(text))
+        done = subprocess.run(
+            ["bash", "-c", self.here(line)],
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=40,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+        return done.stdout.rstrip("\n")
+
+    def environment(self) -> dict[str, str]:
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith("PENSTOCK_") and not name.lower().endswith("_proxy")
+        }
+        return kept | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PENSTOCK_HTTP_PORT": str(self.http_port),
+            "PENSTOCK_RPC_PORT": str(self.rpc_port),
+        }
+
+    @contextmanager
+    def serving(self, script: str, banner: str) -> Iterator[None]:
+        """A service that says what the document shows."""
+        with running(self.folder / script, command=PENSTOCK, cwd=self.folder) as server:
+            self.http_port, self.rpc_port = server.http_port, server.rpc_port
+            assert self.here(banner) in server.log()
+            yield
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("document", "section"), sections(), ids=lambda value: getattr(value, "stem", value)
+)
+def test_the_examples_do_what_the_document_shows(document: Path, section: str, tmp_path: Path):
+    reader = Reader(tmp_path, free_port(), free_port())
+    with ExitStack() as stack:
+        for block in blocks_of(document):
+            if block.name:
+                # Files of earlier sections are still in the reader's folder.
+                reader.save(block)
+            elif block.language == "console" and block.section == section:
+                _follow(reader, block, stack)
+            elif block.section != section and block.language == "console":
+                _make_files(reader, block)
+
+
+def _follow(reader: Reader, block: Block, stack: ExitStack) -> None:
+    for command in commands_of(block):
+        if command.line.startswith("penstock run "):
+            script = command.line.removeprefix("penstock run ")
+            stack.enter_context(reader.serving(script, command.output))
+        else:
+            expected = reader.here(command.output).rstrip("\n")
+            assert reader.type(command.line) == expected, f"{block}"
+
+
+def _make_files(reader: Reader, block: Block) -> None:
+    """Of other sections only the commands count that make files: ``python make_….py``."""
+    for command in commands_of(block):
+        if command.line.startswith("python make_"):
+            reader.type(command.line)
+
+
+@pytest.mark.timeout(300)
+def test_make_demo_reads_what_the_readme_shows():
+    (shown,) = [b for b in blocks_of(ROOT / "README.md") if b.language == "text"]
+    done = subprocess.run(
+        ["make", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    # The last digits of confidences and corners may differ between processors.
+    texts = [line.partition("│")[0].strip() for line in shown.text.splitlines()]
+    assert texts
+    assert all(text in done.stdout for text in texts)
+
+
+@pytest.mark.timeout(120)
+def test_a_checkout_can_be_installed_as_the_readme_says(tmp_path: Path):
+    # A copy, because building leaves folders behind.
+    checkout, site = tmp_path / "checkout", tmp_path / "site"
+    checkout.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, checkout)
+    shutil.copytree(
+        ROOT / "penstock", checkout / "penstock", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    options = ["--no-build-isolation", "--target", str(site)]
+    subprocess.run([*pip, *options, ".[onnx]"], cwd=checkout, check=True, timeout=100)
+    code = "import penstock, penstock.cli; print(penstock.__file__)"
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert Path(shown.stdout.strip()).is_relative_to(site)
+    files = {path.relative_to(site / "penstock").as_posix() for path in site.rglob("penstock/**/*")}
+    assert {"py.typed", "protocols/pb/pipeline_service.proto"} <= files

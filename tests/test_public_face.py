@@ -1,0 +1,145 @@
+"""``import penstock``: what it offers, and that it does nothing else."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+
+HEAVY = {
+    "asyncio",
+    "google.protobuf",
+    "grpc",
+    "numpy",
+    "onnxruntime",
+    "orjson",
+    "pydantic",
+    "ruamel.yaml",
+    "typer",
+    "uvicorn",
+    "uvloop",
+}
+PROMISED = {
+    # What users of the original import, under the names they know.
+    "ChannelData",
+    "ChannelDataEcode",
+    "ChannelDataErrcode",
+    "CustomException",
+    "CustomExceptionCode",
+    "LocalServiceHandler",
+    "Op",
+    "PipelineClient",
+    "PipelineServer",
+    "ProductErrCode",
+    "RequestOp",
+    "ResponseOp",
+    "WebService",
+    # Ours.
+    "AsyncPipelineClient",
+    "Model",
+    "Service",
+    "op",
+}
+
+
+def fresh(code: str, cwd: Path | None = None) -> Any:
+    """What a new interpreter's ``report(...)`` says after this code."""
+    code = f"import json, sys\ndef report(value): print(json.dumps(value))\n{code}"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=True,
+        cwd=cwd,
+    )
+    assert done.stderr == ""
+    return json.loads(done.stdout)
+
+
+def loaded_by(statement: str) -> set[str]:
+    return set(fresh(f"{statement}\nreport([m for m in {HEAVY!r} if m in sys.modules])"))
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED | set(penstock.__all__)))
+def test_every_name_is_there_for_import_and_for_star(name: str) -> None:
+    assert name in penstock.__all__
+    assert name in dir(penstock)
+    assert getattr(penstock, name) is getattr(penstock, name)
+
+
+def test_the_old_names_of_the_error_numbers_are_the_same_enum() -> None:
+    assert penstock.ChannelDataErrcode is penstock.CustomExceptionCode
+    assert penstock.ChannelDataEcode is penstock.CustomExceptionCode
+    assert penstock.ChannelDataErrcode.OK.value == 0
+
+
+def test_an_unknown_name_is_an_ordinary_error() -> None:
+    with pytest.raises(AttributeError, match="module 'penstock' has no attribute 'Opp'"):
+        _ = penstock.Opp  # type: ignore[attr-defined]
+    with pytest.raises(ImportError, match="cannot import name 'Opp'"):
+        exec("from penstock import Opp")
+
+
+def test_type_checkers_read_the_same_names_from_the_same_places() -> None:
+    tree = ast.parse(Path(penstock.__file__).read_text())
+    (block,) = (
+        node
+        for node in tree.body
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+    )
+    seen = {
+        alias.asname or alias.name: getattr(import_module(node.module or ""), alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == {name: getattr(penstock, name) for name in penstock.__all__}
+
+
+def test_the_version_is_the_installed_one() -> None:
+    assert penstock.__version__ == version("penstock")
+
+
+def test_importing_it_imports_nothing_heavy() -> None:
+    assert loaded_by("import penstock") == set()
+
+
+@pytest.mark.parametrize("name", ["Op", "RequestOp", "WebService", "PipelineServer", "Service"])
+def test_a_script_of_ops_imports_no_server_until_it_is_run(name: str) -> None:
+    assert loaded_by(f"from penstock import {name}") <= {"numpy", "google.protobuf", "orjson"}
+
+
+def test_a_client_imports_no_server() -> None:
+    loaded = loaded_by("from penstock import PipelineClient")
+    assert not loaded & {"uvicorn", "uvloop", "pydantic", "ruamel.yaml", "typer", "onnxruntime"}
+
+
+def test_help_of_the_command_imports_neither_server_nor_models() -> None:
+    code = "import penstock.cli"
+    assert loaded_by(code) <= {"typer", "asyncio"}
+
+
+def test_importing_every_name_starts_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    first, second = fresh(
+        "import logging, threading, signal, numpy, os, warnings\n"
+        "def state(): return [threading.active_count(), len(logging.getLogger().handlers),\n"
+        "    logging.getLogger().level, len(logging.getLogger('penstock').handlers),\n"
+        "    str(signal.getsignal(signal.SIGTERM)), str(numpy.get_printoptions()),\n"
+        "    str(numpy.geterr()), len(os.listdir('/proc/self/task')), sorted(os.environ)]\n"
+        "first = state()\n"
+        "from penstock import *\n"
+        "report([first, state()])",
+        cwd=tmp_path,
+    )
+    assert second == first
+    assert list(tmp_path.iterdir()) == []
