@@ -8,7 +8,8 @@ unary message for ever. Measured against its unary handler, this costs 3 to 8 % 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import logging
+from typing import Any, NoReturn
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -17,11 +18,13 @@ from grpc_reflection.v1alpha import reflection
 
 from penstock.engine.budget import ByteBudget, Reservation
 from penstock.errors import RequestError, ServiceBusy
+from penstock.frontends.grpc_accept import grpc_server
 from penstock.frontends.pipeline import PipelineProtocol
-from penstock.ops.ends import error_reply
 from penstock.protocols import paddle
 from penstock.protocols.pb import pipeline_service_pb2
 from penstock.protocols.status import GrpcCode, status_of
+
+_log = logging.getLogger(__name__)
 
 _CODES = {GrpcCode(code.value[0]): code for code in grpc.StatusCode}
 _SERVICE = pipeline_service_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name
@@ -56,8 +59,8 @@ class GrpcPort:
         self._sweeping: asyncio.TimerHandle | None = None
         self._health = HealthServicer()
         self.calls = 0
-        self._server = grpc.aio.server(
-            options=[
+        self._server = grpc_server(
+            [
                 ("grpc.so_reuseport", 0),
                 ("grpc.max_receive_message_length", max_message_bytes),
                 ("grpc.max_send_message_length", -1),
@@ -67,10 +70,12 @@ class GrpcPort:
                 ("grpc.max_concurrent_streams", 128),
             ]
         )
-        handler = grpc.stream_unary_rpc_method_handler(self._inference)
+        methods = {"inference": grpc.stream_unary_rpc_method_handler(self._inference)}
+        # Both, as grpc's generated code does: its older versions know generic handlers only.
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(_SERVICE, {"inference": handler}),)
+            (grpc.method_handlers_generic_handler(_SERVICE, methods),)
         )
+        self._server.add_registered_method_handlers(_SERVICE, methods)  # type: ignore[attr-defined]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection(
             (_SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name),
@@ -111,16 +116,19 @@ class GrpcPort:
         try:
             data = await self._read(context)
             if not isinstance(data, bytes):
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
+                await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
             try:
                 held.take(len(data))
                 call = paddle.decode_message(data, self._protocol.options.name or "")
                 if call.tensors:
                     held.take(len(data))
                 reply = await self._protocol.answer(call, _time_left(context))
+                return paddle.encode_message(reply)
             except RequestError as error:
                 return await self._failure(error, context)
-            return paddle.encode_message(reply)
+            except Exception:  # noqa: BLE001 - a promise is broken; the caller gets no traceback
+                _log.exception("a call failed inside penstock; please report this")
+            await _abort(context, grpc.StatusCode.INTERNAL, "internal error")
         finally:
             held.release()
             self.calls -= 1
@@ -138,7 +146,8 @@ class GrpcPort:
                 raise
             self._swept.discard(task)
             task.uncancel()
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no message arrived in time")
+            late = "no message arrived in time"
+            await _abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, late)
         finally:
             if task in self._young:
                 del self._young[task]
@@ -163,12 +172,23 @@ class GrpcPort:
         self, error: RequestError, context: grpc.aio.ServicerContext[bytes, bytes]
     ) -> bytes:
         """The answer to what ends the call itself."""
-        if isinstance(error, ServiceBusy) and not self._protocol.options.strict_status:
-            return paddle.encode_message(error_reply(error))
+        reply = self._protocol.as_reply(error)
+        if reply is not None:
+            return paddle.encode_message(reply)
         if isinstance(error, ServiceBusy):
             context.set_trailing_metadata((("grpc-retry-pushback-ms", "1000"),))
-        await context.abort(_CODES[status_of(error).grpc], str(error))
-        raise AssertionError("abort does not return")
+        await _abort(context, _CODES[status_of(error).grpc], str(error))
+
+
+async def _abort(
+    context: grpc.aio.ServicerContext[bytes, bytes], code: grpc.StatusCode, text: str
+) -> NoReturn:
+    """Fail the call. When the caller leaves at this moment, grpc would log an error of ours."""
+    try:
+        await context.abort(code, text)
+    except grpc.aio.InternalError as error:
+        raise asyncio.CancelledError("the caller has left") from error
+    raise AssertionError("abort does not return")
 
 
 def _time_left(context: grpc.aio.ServicerContext[bytes, bytes]) -> float | None:

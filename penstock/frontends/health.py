@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class Health:
     """The state behind ``/livez``, ``/readyz`` and the gRPC health service."""
 
     def __init__(self) -> None:
         self._why_not_ready: str | None = "starting"
+        self._why_stuck: Callable[[], str | None] = lambda: None
+
+    def watch(self, why_stuck: Callable[[], str | None]) -> None:
+        """Ask this at each probe; a text means that requests cannot be answered now."""
+        self._why_stuck = why_stuck
 
     def __repr__(self) -> str:
         return f"<Health {self._why_not_ready or 'ready'}>"
@@ -26,4 +33,5 @@ class Health:
 
     def ready(self) -> tuple[bool, str]:
         """Whether requests are accepted, and the reason when they are not."""
-        return self._why_not_ready is None, self._why_not_ready or "ok"
+        why = self._why_not_ready or self._why_stuck()
+        return why is None, why or "ok"

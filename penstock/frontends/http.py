@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from penstock.engine.budget import ByteBudget, Reservation
+from penstock.engine.budget import Reservation
 from penstock.errors import RequestError, ServiceBusy, TooLarge, Undecodable
 from penstock.frontends.body import decompress
 from penstock.frontends.health import Health
@@ -69,12 +69,9 @@ class Refused(Exception):
 class HttpRoutes:
     """Every route of the HTTP port. Belongs to the engine's loop."""
 
-    def __init__(
-        self, protocol: PipelineProtocol, health: Health, budget: ByteBudget, limits: HttpLimits
-    ) -> None:
+    def __init__(self, protocol: PipelineProtocol, health: Health, limits: HttpLimits) -> None:
         self._protocol = protocol
         self._health = health
-        self._budget = budget
         self._limits = limits
         self._paths: dict[bytes, tuple[str, str]] = {}
         self._hosts: set[bytes | None] = set()
@@ -85,6 +82,7 @@ class HttpRoutes:
         path: bytes,
         headers: Headers,
         read: Reader,
+        held: Reservation,
         *,
         version: str = "1.1",
     ) -> HttpReply:
@@ -95,9 +93,10 @@ class HttpRoutes:
             path: raw, without the query.
             headers: names in lower case.
             read: gives the body.
+            held: counts the bytes of body and answer; its owner gives them back when the answer
+                has been read.
             version: of HTTP, as the request says.
         """
-        held = Reservation(self._budget)
         try:
             fields = dict(headers)
             if (
@@ -118,13 +117,13 @@ class HttpRoutes:
             if call.tensors:
                 held.take(len(body))  # the decoded tensors
             reply = await self._protocol.answer(call, timeout)
-            return HttpReply(200, (JSON,), paddle.encode_json(reply))
+            data = paddle.encode_json(reply)
+            held.add(len(data))
+            return HttpReply(200, (JSON,), data)
         except RequestError as error:
             return self._failure(error)
         except Refused as refused:
             return refused.reply
-        finally:
-            held.release()
 
     def _plain(self, method: str, path: bytes) -> HttpReply:
         """Routes that are no pipeline calls."""
@@ -163,10 +162,10 @@ class HttpRoutes:
 
     def _failure(self, error: RequestError) -> HttpReply:
         """The reply for what ends the call itself."""
+        reply = self._protocol.as_reply(error)
+        if reply is not None:
+            return HttpReply(200, (JSON,), paddle.encode_json(reply))
         status = status_of(error)
-        if isinstance(error, ServiceBusy) and not self._protocol.options.strict_status:
-            data = paddle.encode_json(paddle.Reply(err_no=status.err_no.value, err_msg=str(error)))
-            return HttpReply(200, (JSON,), data)
         extra: tuple[tuple[bytes, bytes], ...] = ()
         if isinstance(error, ServiceBusy):
             extra = ((b"retry-after", b"1"),)
@@ -262,5 +261,6 @@ def _gateway(status: int, code: GrpcCode, text: str, *headers: tuple[bytes, byte
 
 def failure(status: int, text: str) -> HttpReply:
     """A transport failure in the gateway's form; the connection closes."""
-    code = GRPC_OF_HTTP.get(status, GrpcCode.UNKNOWN)
+    other = GrpcCode.INVALID_ARGUMENT if status < 500 else GrpcCode.UNIMPLEMENTED
+    code = GRPC_OF_HTTP.get(status, other)
     return _gateway(status, code, text, CLOSE)

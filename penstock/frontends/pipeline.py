@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -27,6 +28,7 @@ from penstock.request import Feed, Outcome, Request
 
 Reply: TypeAlias = paddle.Reply | pb.Response
 
+_LATE = "the request's deadline passed"
 NO_ID = -1
 """Stands for the data id of a request that ended before it was admitted."""
 
@@ -61,7 +63,7 @@ class PipelineProtocol:
         engine: Engine,
         ends: Ends,
         options: PipelineOptions,
-        pool: ThreadPoolExecutor | None = None,
+        pool: Executor | None = None,
     ) -> None:
         self._engine = engine
         self._ends = ends
@@ -93,7 +95,7 @@ class PipelineProtocol:
         deadline = now + limit
         ends = self._ends
         if ends.blocking_unpack:
-            feed, log_id, error = await self._unpack_in_pool(call, deadline, by_client)
+            feed, log_id, error = await self._unpack_in_pool(call, deadline)
         else:
             feed, log_id, error = ends.unpack(call)
         data_id = NO_ID
@@ -116,37 +118,54 @@ class PipelineProtocol:
                     self._engine.cancel(journey)
                     raise
         error = outcome.error
-        if error is not None and isinstance(error, DeadlineExceeded) and error.by_client:
+        # Not what the error says of itself: a worker that finds it first does not know whose it is.
+        if by_client and isinstance(error, DeadlineExceeded):
             raise error
-        if ends.blocking_pack:
-            reply: Reply = await self._in_pool(ends.pack, outcome, data_id, log_id, call.typed)
-            return reply
-        return ends.pack(outcome, data_id, log_id, bool(call.tensors))
+        if not ends.blocking_pack:
+            return ends.pack(outcome, data_id, log_id, call.typed)
+        try:
+            reply: Reply = await self._until(
+                deadline, ends.pack, outcome, data_id, log_id, call.typed
+            )
+        except TimeoutError:
+            late = DeadlineExceeded(_LATE, by_client=by_client)
+            if by_client:
+                raise late from None
+            return error_reply(late)
+        return reply
+
+    def as_reply(self, error: RequestError) -> Reply | None:
+        """The reply that an error is, where it ends no call; None where the call itself fails."""
+        # Its frames hold the request, and hold the error: together they would outlive the call.
+        error.__traceback__ = None
+        if isinstance(error, ServiceBusy) and not self.options.strict_status:
+            return error_reply(error)
+        return None
 
     def _refused(self, refusal: RequestError) -> Outcome:
         """What was not admitted is answered, unless the call itself is to fail."""
-        if isinstance(refusal, ServiceClosed):
-            raise refusal
-        if isinstance(refusal, ServiceBusy) and self.options.strict_status:
+        refusal.__traceback__ = None
+        strict = isinstance(refusal, ServiceBusy) and self.options.strict_status
+        if strict or isinstance(refusal, ServiceClosed):
             raise refusal
         return Outcome(None, refusal)
 
     async def _unpack_in_pool(
-        self, call: paddle.Call, deadline: float, by_client: bool
+        self, call: paddle.Call, deadline: float
     ) -> tuple[Feed, int, RequestError | None]:
         """The user's ``unpack_request_package``, in a thread, until the deadline."""
         try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                unpacked: tuple[Feed, int, RequestError | None] = await self._in_pool(
-                    self._ends.unpack, call
-                )
-                return unpacked
+            unpacked: tuple[Feed, int, RequestError | None] = await self._until(
+                deadline, self._ends.unpack, call
+            )
         except TimeoutError:
-            late = DeadlineExceeded("the request's deadline passed", by_client=by_client)
-            return {}, call.logid, late
+            return {}, call.logid, DeadlineExceeded(_LATE)
+        return unpacked
 
-    def _in_pool(self, function: Any, *args: Any) -> asyncio.Future[Any]:
-        return self._loop.run_in_executor(self._pool, function, *args)
+    async def _until(self, deadline: float, function: Callable[..., Any], *args: Any) -> Any:
+        """The user's code in a thread; TimeoutError at the deadline, whatever it does by then."""
+        async with asyncio.timeout(deadline - time.monotonic()):
+            return await self._loop.run_in_executor(self._pool, function, *args)
 
 
 def _hand_in(future: asyncio.Future[Outcome], outcome: Outcome) -> None:

@@ -10,6 +10,9 @@ connections. Source: RFC 9112.
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import sys
+import termios
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -95,7 +98,7 @@ class Connection(HttpToolsProtocol):
 
     limits: UvicornLimits
 
-    transport: _Transport  # type: ignore[assignment]
+    transport: _Transport
     deaf = False  # input is thrown away
     leaving_since: float | None = None
     head_since: float | None = None
@@ -280,6 +283,12 @@ class Connection(HttpToolsProtocol):
     def _stalls(self, now: float) -> bool:
         """Whether the client has read nothing of its answer for too long."""
         unsent = self.transport.real.get_write_buffer_size()
+        if unsent:
+            # The kernel takes more only in bursts, of a megabyte even; what it holds shrinks
+            # steadily while the client reads.
+            sent = self.transport.get_extra_info("socket")
+            queue = fcntl.ioctl(sent.fileno(), termios.TIOCOUTQ, bytes(4))
+            unsent += int.from_bytes(queue, sys.byteorder)
         if not unsent or unsent != self.unsent or self.stalled_since is None:
             self.unsent = unsent
             self.stalled_since = now if unsent else None

@@ -13,6 +13,7 @@ import time
 
 import uvicorn
 
+from penstock.engine.budget import ByteBudget, Reservation
 from penstock.frontends.http import CLOSE, HttpLimits, HttpRoutes, failure
 from penstock.frontends.uvicorn_connection import (
     Connection,
@@ -29,6 +30,10 @@ _log = logging.getLogger(__name__)
 
 _LOOK = 0.025
 """Seconds between looks at exchanges that take long: who left is noticed within two of them."""
+
+
+_LARGE = 64 << 10
+"""Bytes of an answer that a transport takes without making its writer wait."""
 
 
 class ClientGone(Exception):
@@ -72,8 +77,9 @@ class _Exchange:
 class AsgiApp:
     """The ASGI callable. A look every few milliseconds serves all exchanges that take long."""
 
-    def __init__(self, routes: HttpRoutes, limits: HttpLimits) -> None:
+    def __init__(self, routes: HttpRoutes, limits: HttpLimits, budget: ByteBudget) -> None:
         self._routes = routes
+        self._budget = budget
         self._limits = limits
         self.closing = False
         self._young: dict[_Exchange, None] = {}
@@ -82,6 +88,13 @@ class AsgiApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        held = Reservation(self._budget)
+        try:
+            await self._answer(scope, receive, send, held)
+        finally:
+            held.release()
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, held: Reservation) -> None:
         exchange = _Exchange(receive, self._limits)
         self._young[exchange] = None
         if self._looking is None:
@@ -92,6 +105,7 @@ class AsgiApp:
                 scope["raw_path"],
                 scope["headers"],
                 exchange.read,
+                held,
                 version=scope["http_version"],
             )
         except ClientGone:
@@ -112,10 +126,14 @@ class AsgiApp:
             if exchange.watcher is not None:
                 exchange.watcher.cancel()
         # uvicorn's own receive knows whether the body is still coming, which nobody will read.
-        if self.closing or receive.__self__.more_body:  # type: ignore[attr-defined]
+        ends = self.closing or receive.__self__.more_body  # type: ignore[attr-defined]
+        if ends and CLOSE not in reply.headers:
             await send_reply(send, reply, CLOSE)
         else:
             await send_reply(send, reply)
+        if len(reply.body) > _LARGE:
+            # Until the client has read most of it, it counts as in flight.
+            await receive.__self__.flow.drain()  # type: ignore[attr-defined]
 
     def _look(self) -> None:
         """Exchanges that were there at the last look already take long: watch them."""
@@ -152,11 +170,18 @@ class UvicornPort:
         routes: answer requests.
         limits: of connections and heads.
         body_limits: of bodies.
+        budget: bytes in flight, shared with the gRPC port.
     """
 
-    def __init__(self, routes: HttpRoutes, limits: UvicornLimits, body_limits: HttpLimits) -> None:
+    def __init__(
+        self,
+        routes: HttpRoutes,
+        limits: UvicornLimits,
+        body_limits: HttpLimits,
+        budget: ByteBudget,
+    ) -> None:
         self._limits = limits
-        self._app = AsgiApp(routes, body_limits)
+        self._app = AsgiApp(routes, body_limits, budget)
         config = uvicorn.Config(
             self._app,
             http=type("_Connection", (Connection,), {"limits": limits}),

@@ -177,7 +177,7 @@ class Ends:
                 return paddle.pack(
                     outcome.value or {}, typed=typed or only_tensors, keep_text=not only_tensors
                 )
-            except (RequestError, ValueError, TypeError) as failure:
+            except Exception as failure:  # noqa: BLE001 - a value's repr may raise anything
                 return error_reply(_rpc_package_error(failure))
         try:
             reply = self._pack(ChannelData(outcome, data_id, log_id))

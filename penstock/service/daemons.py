@@ -65,9 +65,9 @@ class DaemonPool(Executor):
     def _serve(self) -> None:
         while (item := self._queue.get()) is not None:
             future, call = item
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(call())
-            except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
-                future.set_exception(error)
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
+                    future.set_exception(error)
+            del item, future, call  # an idle thread holds on to nothing

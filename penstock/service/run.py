@@ -111,6 +111,7 @@ class _Service:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._told_to_stop)
         engine = self._works.engine(loop)
+        self._health.watch(engine.why_stuck)
         ends = self._works.ends
         pool = None
         if ends.blocking_pack or ends.blocking_unpack:
@@ -148,8 +149,8 @@ class _Service:
             header_timeout=config.header_timeout,
             keep_alive=config.keep_alive,
         )
-        routes = HttpRoutes(protocol, self._health, budget, bodies)
-        return UvicornPort(routes, limits, bodies), grpc_port
+        routes = HttpRoutes(protocol, self._health, bodies)
+        return UvicornPort(routes, limits, bodies, budget), grpc_port
 
     async def _listen(self, http_port: UvicornPort | None, grpc_port: GrpcPort) -> None:
         host = self._config.host
