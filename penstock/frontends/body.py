@@ -9,7 +9,7 @@ from penstock.errors import TooLarge, Undecodable, UnknownEncoding
 _GZIP = 16 + zlib.MAX_WBITS
 
 
-def decompress(encoding: bytes, body: bytes, most: int) -> bytes:
+def decompress(encoding: bytes, body: bytes | bytearray, most: int) -> bytes | bytearray:
     """The body in plain.
 
     Args:

@@ -173,11 +173,11 @@ class GrpcPort:
     ) -> bytes:
         """The answer to what ends the call itself."""
         reply = self._protocol.as_reply(error)
-        if reply is not None:
-            return paddle.encode_message(reply)
-        if isinstance(error, ServiceBusy):
-            context.set_trailing_metadata((("grpc-retry-pushback-ms", "1000"),))
-        await _abort(context, _CODES[status_of(error).grpc], str(error))
+        if reply is None:
+            if isinstance(error, ServiceBusy):
+                context.set_trailing_metadata((("grpc-retry-pushback-ms", "1000"),))
+            await _abort(context, _CODES[status_of(error).grpc], str(error))
+        return paddle.encode_message(reply)
 
 
 async def _abort(

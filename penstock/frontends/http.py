@@ -112,10 +112,12 @@ class HttpRoutes:
             if method != "POST":
                 return _text(405, "Method Not Allowed", (b"allow", b"POST"))
             timeout = _client_timeout(fields)
-            body = await self._body(fields, read, held)
-            call = paddle.decode_json(body, name=route[0], method=route[1])
+            # No name for the body: the call's texts are copies, so it is gone once it is decoded.
+            call = paddle.decode_json(
+                await self._body(fields, read, held), name=route[0], method=route[1]
+            )
             if call.tensors:
-                held.take(len(body))  # the decoded tensors
+                held.take(call.nbytes)  # what they decode to
             reply = await self._protocol.answer(call, timeout)
             data = paddle.encode_json(reply)
             held.add(len(data))
@@ -137,23 +139,25 @@ class HttpRoutes:
         good, why = probe()
         return _text(200 if good else 503, why)
 
-    async def _body(self, fields: dict[bytes, bytes], read: Reader, held: Reservation) -> bytes:
+    async def _body(
+        self, fields: dict[bytes, bytes], read: Reader, held: Reservation
+    ) -> bytes | bytearray:
         """The whole body in plain. What was announced is reserved before it is read."""
         most = self._limits.max_body
         announced = _length(fields, most)
         held.take(announced)
-        body = await read() or b""
-        if len(body) != announced or not announced:
-            pieces = [body]
-            size = len(body)
+        body: bytes | bytearray = await read() or b""
+        if len(body) < announced:
+            body = await _fill(bytearray(announced), body, read)
+        elif not announced:
+            # Grown in place: pieces kept until they are joined would be there twice.
+            body = bytearray(body)
+            held.take(len(body))
             while (piece := await read()) is not None:
-                pieces.append(piece)
-                size += len(piece)
-                if size > most:
+                if len(body) + len(piece) > most:
                     raise TooLarge(f"the body is over {most} bytes")
-                if size > held.taken:
-                    held.take(size - held.taken)
-            body = b"".join(pieces)
+                held.take(len(piece))
+                body += piece
         encoding = fields.get(b"content-encoding")
         if encoding is not None:
             body = decompress(encoding, body, most)
@@ -233,6 +237,18 @@ def _length(fields: dict[bytes, bytes], most: int) -> int:
     if length > most:
         raise TooLarge(f"the body is over {most} bytes")
     return length
+
+
+async def _fill(body: bytearray, piece: bytes | bytearray, read: Reader) -> bytearray:
+    """Put the pieces into the space for the announced body; the server sees to its length."""
+    end = 0
+    with memoryview(body) as view:
+        more: bytes | bytearray | None = piece
+        while more is not None:
+            view[end : end + len(more)] = more
+            end += len(more)
+            more = await read()
+    return body
 
 
 def _client_timeout(fields: dict[bytes, bytes]) -> float | None:

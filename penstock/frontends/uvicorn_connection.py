@@ -78,15 +78,14 @@ class _Transport(asyncio.Transport):
         self.get_extra_info = real.get_extra_info  # type: ignore[method-assign]
         self.pause_reading = real.pause_reading  # type: ignore[method-assign]
         self.resume_reading = real.resume_reading  # type: ignore[method-assign]
-
-    def is_closing(self) -> bool:
-        return self._connection.leaving_since is not None or self.real.is_closing()
+        self.is_closing = real.is_closing  # type: ignore[method-assign]
 
     def close(self) -> None:
         connection = self._connection
         if connection.leaving_since is None and connection.expects_input():
             connection.leaving_since = time.monotonic()
             connection.deaf = True
+            self.is_closing = lambda: True  # type: ignore[method-assign]
             self.real.write_eof()
             connection.flow.resume_reading()
         else:
@@ -102,9 +101,9 @@ class Connection(HttpToolsProtocol):
     deaf = False  # input is thrown away
     leaving_since: float | None = None
     head_since: float | None = None
-    in_head = False
+    judged: Any = None  # the scope of the last request whose head is complete
     read_bytes = 0  # by the last read
-    head_bytes = 0  # by reads after the one that began the head
+    head_bytes = 0  # by reads after the one that ended the last request
     extra_bytes = 0  # since the head's end, body aside
     chunks = 0
     running: RequestResponseCycle | None = None
@@ -137,25 +136,19 @@ class Connection(HttpToolsProtocol):
             self._ignore_upgrades(memoryview(data)[upgrade.args[0] :])
         except httptools.HttpParserError:
             self.refuse(400, _NOT_HTTP)
-        if self.in_head:
+        if self.scope is not self.judged:
             if self.head_bytes > self.limits.max_header_bytes:
                 self._refuse_head(in_target=not self.headers)
         elif self.extra_bytes > _TRAILER_BYTES + _CHUNK_BYTES * self.chunks:
             self.refuse(400, "the request has too much around its body")
 
-    def on_message_begin(self) -> None:
-        """Called by the parser, like all ``on_`` methods."""
-        self.in_head = True
-        self.head_bytes = 0
-        super().on_message_begin()
-
     def on_headers_complete(self) -> None:
-        """Judge the head's size, then hand it on."""
+        """Judge the head's size, then hand it on; called by the parser, as all ``on_`` methods."""
         if self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 raise ValueError("CONNECT is for proxies")
             return
-        self.in_head = False
+        self.judged = self.scope
         self.head_since = None
         self.extra_bytes = 0
         self.chunks = 0
@@ -195,7 +188,8 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The body's end."""
-        if not self.in_head and not self.cycle.response_complete:
+        self.head_bytes = 0
+        if self.scope is self.judged and not self.cycle.response_complete:
             self.cycle.more_body = False
             self.cycle.message_event.set()
 
@@ -210,7 +204,13 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self.running = cycle
-        super()._start_asgi_task(cycle, app)
+        task = self.loop.create_task(cycle.run_asgi(app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    def _in_head(self) -> bool:
+        """Whether a request has begun whose head is not complete: uvicorn begins a new scope."""
+        return self.scope is not self.judged
 
     def expects_input(self) -> bool:
         """Whether the client may still be sending what nobody will read."""
@@ -241,7 +241,7 @@ class Connection(HttpToolsProtocol):
         status, text = 431, "the head of the request is too large"
         if in_target:
             status, text = 414, "the request's target is too long"
-        if self.in_head:
+        if self._in_head():
             self.refuse(status, text)
         else:
             self.app = refusing(failure(status, text))
@@ -275,7 +275,7 @@ class Connection(HttpToolsProtocol):
         if self._stalls(now) or (leaving is not None and now - leaving > _LINGER):
             self.transport.real.abort()
         elif self.head_since is not None and now - self.head_since > limits.header_timeout:
-            if self.in_head:
+            if self._in_head():
                 self.refuse(408, "the head of the request took too long to arrive")
             else:
                 self.transport.real.close()

@@ -153,7 +153,7 @@ def check_depth(value: Any, taken: int) -> None:
         ]
 
 
-def check_numbers(body: bytes) -> None:
+def check_numbers(body: bytes | bytearray) -> None:
     """Refuse a number of over 1,000 characters; the same characters inside a text are legal."""
     # A number that long covers a whole block, so looking where blocks start is enough to acquit.
     if not any(_NUMBER_BLOCK.match(body, start) for start in range(0, len(body), _BLOCK)):

@@ -29,7 +29,7 @@ from penstock.protocols.status import GrpcCode
 _BLANK = b" \t\r\n"
 
 
-def decode_json(body: bytes, *, name: str, method: str) -> Call:
+def decode_json(body: bytes | bytearray, *, name: str, method: str) -> Call:
     """The call in an HTTP body.
 
     Args:
@@ -66,7 +66,7 @@ def _are_few_texts(key: list[Any], value: list[Any]) -> bool:
     return len(key) <= MAX_MEMBERS and len(value) <= MAX_MEMBERS
 
 
-def _decode_members(document: Any, body: bytes, name: str, method: str) -> Call:
+def _decode_members(document: Any, body: bytes | bytearray, name: str, method: str) -> Call:
     if document is None:
         document = {}
     if type(document) is not dict:

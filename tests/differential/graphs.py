@@ -1,0 +1,154 @@
+"""Graphs of simple ops, built as a service builds them, and run without any port."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.ops.ends import RequestOp, ResponseOp
+from penstock.ops.op import Op
+from penstock.request import Feed, Outcome, Request
+from penstock.service.build import Works
+from penstock.service.server import PipelineServer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSpec:
+    """One op of a random graph.
+
+    Attributes:
+        kind: what it does, see ``Step``.
+        inputs: numbers of the ops before it, smaller than its own; -1 is the request.
+        factor: by which it multiplies.
+        bad: rows that sum up to a multiple of it (not 0) are not to its taste; 0 likes everything.
+    """
+
+    kind: str
+    inputs: tuple[int, ...]
+    factor: int
+    bad: int = 0
+
+
+KINDS = ("scales", "scales", "raises", "skips", "splits", "refuses", "shares")
+
+
+class Step(Op):
+    """Adds up its inputs' ``x`` and multiplies; what else, its kind says. All of it row by row."""
+
+    shared_outputs = ("name_of_it",)
+
+    def __init__(self, name: str, spec: StepSpec, inputs: Sequence[Op]) -> None:
+        super().__init__(name=name, input_ops=list(inputs))
+        self.spec = spec
+
+    def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Any:
+        x = sum(feed["x"] for feed in input_dicts.values())
+        assert isinstance(x, np.ndarray)
+        match self.spec.kind:
+            case "skips" if self.dislikes(x).any():
+                return {"x": -x}, True, None, ""
+            case "refuses" if self.dislikes(x).any():
+                return {}, False, 51, f"{int(x.sum())} is refused"
+            case "splits":
+                return [{"x": row[None]} for row in x]
+        return {"x": x}
+
+    def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
+        x = feed_batch[0]["x"]
+        if self.spec.kind == "raises" and self.dislikes(x).any():
+            raise ValueError("a row is not to my taste")
+        result: Feed = {"x": x * self.spec.factor + 1}
+        if self.spec.kind == "shares":
+            result["name_of_it"] = self.name
+        return result
+
+    def postprocess(
+        self, input_data: dict[str, Feed], fetch_data: Any, data_id: int = 0, log_id: int = 0
+    ) -> Any:
+        if isinstance(fetch_data, list):
+            return {"x": np.concatenate([piece["x"] for piece in fetch_data])}
+        return fetch_data
+
+    def dislikes(self, x: Any) -> Any:
+        totals = x.reshape(len(x), -1).sum(axis=1).astype(np.int64)
+        return (totals % self.spec.bad == 0) if self.spec.bad else np.zeros(len(x), bool)
+
+
+class AsyncStep(Step):
+    async def process(  # type: ignore[override]
+        self, feed_batch: list[Feed], typical_logid: int = 0
+    ) -> Any:
+        await asyncio.sleep(0)
+        return super().process(feed_batch, typical_logid)
+
+
+def works_of(specs: Sequence[StepSpec], executor: str, batch_size: int) -> Works:
+    """The graph, opened; the last op makes the reply.
+
+    Args:
+        specs: the ops in order.
+        executor: ``inline``, ``thread`` or ``coroutine``.
+        batch_size: of every op.
+    """
+    request = RequestOp()
+    kind = AsyncStep if executor == "coroutine" else Step
+    ops: list[Op] = []
+    for number, spec in enumerate(specs):
+        ops.append(kind(f"op{number}", spec, [ops[i] if i >= 0 else request for i in spec.inputs]))
+    options: dict[str, Any] = {"batch_size": batch_size}
+    if executor != "coroutine":
+        options["executor"] = executor
+    if executor != "inline":
+        options["concurrency"] = 2
+    return works_from(ops, options)
+
+
+def works_from(ops: Sequence[Op], options: dict[str, Any]) -> Works:
+    """The graph that ends in the last of these ops, every op with the same options."""
+    server = PipelineServer()
+    server.set_response_op(ResponseOp(input_ops=[ops[-1]]))
+    server.prepare_server(yml_dict={"rpc_port": 0, "op": {op.name: options for op in ops}})
+    return Works(server.blueprint())
+
+
+def answers(works: Works, feeds: Sequence[Feed]) -> list[Outcome]:
+    """What every request gets, all of them asked at once."""
+
+    async def ask() -> list[Outcome]:
+        loop = asyncio.get_running_loop()
+        engine = works.engine(loop)
+        got: list[asyncio.Future[Outcome]] = []
+        for number, feed in enumerate(feeds):
+            answer: asyncio.Future[Outcome] = loop.create_future()
+            got.append(answer)
+            deadline = time.monotonic() + 30.0
+            request = Request(feed=dict(feed), log_id=number, deadline=deadline)
+            engine.submit(request, answer.set_result)
+        try:
+            return list(await asyncio.gather(*got))
+        finally:
+            engine.close()
+            for stage in engine.stages:
+                assert await stage.executor.close(5.0)
+
+    return asyncio.run(ask())
+
+
+def exactly(value: Any) -> Any:
+    """A value as something that is equal only when it is the same bit for bit."""
+    if isinstance(value, Outcome):
+        if value.error is not None:
+            return type(value.error).__name__, str(value.error)
+        return exactly(value.value)
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, dict):
+        return {name: exactly(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [exactly(each) for each in value]
+    return value

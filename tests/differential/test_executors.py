@@ -1,0 +1,73 @@
+"""The same batches through every executor: the same results, bit for bit."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.executors.work import BoundOp, WorkOptions, run_batch
+from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Sample
+from tests.differential.graphs import exactly
+from tests.executors.house import KINDS, Desk, doing, executor_of
+
+
+def softmax(feed: dict[str, Any]) -> dict[str, Any]:
+    weights = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
+    raised = np.exp(feed["x"] @ weights)
+    return {"y": raised / raised.sum(axis=1, keepdims=True)}
+
+
+def best(feed: dict[str, Any]) -> dict[str, Any]:
+    return {"best": np.argmax(feed["x"], axis=1), "words": [f"{row[0]:.3f}" for row in feed["x"]]}
+
+
+def picky(feed: dict[str, Any]) -> dict[str, Any]:
+    if (feed["x"][:, 0] > 1).any():
+        raise ValueError("too large")
+    return {"y": feed["x"].astype(np.float16)}
+
+
+def batches_of(seed: int, sizes: list[list[int]]) -> list[Batch]:
+    """Batches of samples with so many rows, of normal numbers."""
+    chance = np.random.default_rng(seed)
+    numbers = iter(range(10_000))
+    return [
+        Batch(
+            [
+                Sample(
+                    next(numbers),
+                    {REQUEST_OP_NAME: {"x": chance.normal(size=(n, 8)).astype(np.float32)}},
+                    float("inf"),
+                )
+                for n in rows
+            ],
+            CloseReason.FULL,
+            0.0,
+        )
+        for rows in sizes
+    ]
+
+
+@pytest.mark.parametrize("body", [softmax, best, picky])
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    sizes=st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=8), min_size=1, max_size=5),
+)
+@settings(max_examples=20, deadline=None)
+def test_every_executor_gives_what_a_plain_call_gives(
+    body: Callable[[dict[str, Any]], dict[str, Any]], seed: int, sizes: list[list[int]]
+) -> None:
+    async def through(kind: str) -> list[Any]:
+        desk = Desk(executor_of(kind, doing(kind, body)))
+        results = await desk.run(*batches_of(seed, sizes))
+        assert await desk.executor.close(5.0)
+        return [exactly(outcomes) for _, outcomes in results]
+
+    bound = BoundOp(doing("inline", body), None, WorkOptions())
+    expected = [exactly(run_batch(bound, batch)) for batch in batches_of(seed, sizes)]
+    for kind in KINDS:
+        assert asyncio.run(through(kind)) == expected

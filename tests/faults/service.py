@@ -1,0 +1,102 @@
+"""The service that faults are planted in: ops that do what the request's ``do`` says.
+
+Environment: ``FAULTS_CONFIG`` is the configuration as JSON, ``FAULTS_GRAPH`` the graph's name,
+``FAULTS_CALLS`` a file that gets a line at the begin and at the end of every ``process`` call,
+``FAULTS_HISTORY`` a file that gets what the engine told its instruments, at the end.
+
+A held call waits on the named pipe ``FAULTS_PIPE``: opening that for writing succeeds at the moment
+the op reads it, and closing it lets every call go on that waits there.
+"""
+
+import json
+import os
+import time
+
+from penstock import Op, WebService
+from penstock.service import build
+from penstock.testing.history import Recorder
+
+
+class Obedient(Op):
+    def init_op(self):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self.calls = os.open(os.environ["FAULTS_CALLS"], flags)
+
+    def note(self, what, nonce):
+        # One write for each line, so that lines of several threads do not mix.
+        os.write(self.calls, f"{what} {self.name} {nonce} {time.monotonic()}\n".encode())
+
+    def preprocess(self, input_dicts, data_id, log_id):
+        return {name: text for feed in input_dicts.values() for name, text in feed.items()}
+
+    def process(self, feed_batch, typical_logid):
+        feed = dict(feed_batch[0])
+        do, _, much = feed.pop(f"do_{self.name}", "echo").partition(":")
+        self.note("begin", feed["n"])
+        try:
+            getattr(self, f"do_{do}")(feed, much)
+        finally:
+            self.note("end", feed["n"])
+        return feed
+
+    def do_echo(self, feed, much):
+        pass
+
+    def do_sleep(self, feed, much):
+        time.sleep(float(much))
+
+    def do_sleep_at_first(self, feed, much):
+        try:
+            os.mkdir(f"{os.environ['FAULTS_CALLS']}.{feed['n']}")
+        except FileExistsError:
+            return
+        time.sleep(float(much))
+
+    def do_hold(self, feed, much):
+        with open(os.environ["FAULTS_PIPE"], "rb") as pipe:
+            pipe.read()
+
+    def do_measure(self, feed, much):
+        feed["length"] = str(len(feed.pop("load")))
+
+    def do_raise(self, feed, much):
+        raise ValueError("planted " + "x" * int(much))
+
+
+GRAPHS = {
+    "one": lambda read: Obedient(name="work", input_ops=[read]),
+    "branches": lambda read: Obedient(
+        name="join",
+        input_ops=[
+            Obedient(name="slow", input_ops=[read]),
+            Obedient(name="fast", input_ops=[read]),
+        ],
+    ),
+}
+
+
+class Faults(WebService):
+    def get_pipeline_response(self, read_op):
+        return GRAPHS[os.environ["FAULTS_GRAPH"]](read_op)
+
+
+def recorded(recorder):
+    """Let every engine of this process tell the recorder."""
+    engine = build.Works.engine
+
+    def with_recorder(self, loop, hear=None):
+        return engine(self, loop, recorder)
+
+    build.Works.engine = with_recorder
+
+
+if __name__ == "__main__":
+    recorder = Recorder()
+    recorded(recorder)
+    service = Faults(name="faults")
+    service.prepare_pipeline_config(yml_dict=json.loads(os.environ["FAULTS_CONFIG"]))
+    try:
+        service.run_service()
+    finally:
+        with open(os.environ["FAULTS_HISTORY"], "w") as file:
+            json.dump([[type(event).__name__, *event] for event in recorder.events], file)

@@ -1,0 +1,45 @@
+"""Nobody takes the log: the service serves on, and ends as it should."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.site import site
+
+pytestmark = pytest.mark.faults
+
+ELSEWHERE = ("sh", "-c", 'exec "$0" "$1" 2>"$FAULTS_STDERR"', sys.executable)
+
+
+async def test_a_full_disk_under_the_log_is_not_the_callers_concern(tmp_path: Path) -> None:
+    variables = {"FAULTS_STDERR": "/dev/full"}
+    async with site(tmp_path, command=ELSEWHERE, environment=variables) as at:
+        clients = at.clients
+        for _ in range(20):
+            assert (await clients.ask(do_work="raise:100")).err_no == 10000
+            assert (await clients.ask()).good
+        assert at.server.stop() == 0
+        assert at.verdict(failures=20) == []
+
+
+async def test_a_log_that_nobody_reads_does_not_stop_the_service(tmp_path: Path) -> None:
+    pipe = tmp_path / "stderr"
+    os.mkfifo(pipe)
+    unread = os.open(pipe, os.O_RDWR)  # open for reading too, so that nobody waits for a reader
+    variables = {"FAULTS_STDERR": str(pipe)}
+    try:
+        async with site(tmp_path, command=ELSEWHERE, environment=variables) as at:
+            clients = at.clients
+            # Far more than a pipe holds, which is 64 KiB.
+            asked = [clients.ask(limit=5.0, do_work="raise:2000") for _ in range(200)]
+            answers = await asyncio.gather(*asked)
+            assert [answer.err_no for answer in answers] == [10000] * 200
+            assert (await clients.ask()).good
+            assert at.server.is_ready()
+            assert at.server.stop(timeout=10.0) == 0
+            assert at.verdict(failures=200) == []
+    finally:
+        os.close(unread)
