@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo test check fmt test-real test-faults examples bench proto lock clean
+.PHONY: help setup demo test check fmt test-real test-faults examples bench peers proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ examples: $(READY) ## every example as a process, asked by its own clients
 
 bench: $(READY) ## ratios against bare servers and runtimes, measured in the same run
 	$(BIN)/python -m benchmarks
+
+peers: ## install the system programs that tests use as peers (root)
+	apt-get update -qq && apt-get install -y -qq curl
 
 fmt: $(READY) ## format and sort imports
 	$(BIN)/ruff check --fix-only --quiet .

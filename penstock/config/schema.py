@@ -334,7 +334,7 @@ class ServiceConfig(Section):
     )
     max_message_bytes: Annotated[int, Field(ge=1, le=MAX_INT32)] = Field(
         default=64 * MIB,
-        description="Largest request or answer on either port, after decompression.",
+        description="Largest request on either port, after decompression.",
     )
     max_inflight_bytes: Annotated[int, Field(ge=1, le=(1 << 63) - 1)] | None = Field(
         default=None,
