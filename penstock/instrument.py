@@ -25,6 +25,9 @@ class Instrument:
     def dispatched(self, op: str, batch: Batch, now: float) -> None:
         """A batch was handed over to a worker."""
 
+    def taken_back(self, op: str, batch: Batch, now: float) -> None:
+        """A batch that its worker had not begun was taken back; it will be handed over again."""
+
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
         """A batch came back, ``errors`` of its samples with an error."""
 

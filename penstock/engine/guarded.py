@@ -30,6 +30,10 @@ class Guarded(Instrument):
         """See Instrument."""
         self._tell("dispatched", op, batch, now)
 
+    def taken_back(self, op: str, batch: Batch, now: float) -> None:
+        """See Instrument."""
+        self._tell("taken_back", op, batch, now)
+
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
         """See Instrument."""
         self._tell("returned", op, batch, errors, now)

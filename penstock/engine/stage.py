@@ -188,7 +188,7 @@ class Stage:
             self._overdue = False
             for work, since in self._out.items():
                 if work.pending and now >= since + _PATIENCE:
-                    self._again.extend(work.take_back())
+                    self._take_back(work)
         while self._again:
             batch = self._again.popleft()
             batch.samples = [s for s in batch.samples if not s.gone and s.deadline > now]
@@ -217,7 +217,7 @@ class Stage:
             self._tell_late([batch for batch, _ in results])
             return
         self._idle += 1
-        self._again.extend(work.take_back())  # a worker that died leaves some
+        self._take_back(work)  # a worker that died leaves some
         self._take_in(results)
         if not self._pumping:
             self._pump()
@@ -240,6 +240,14 @@ class Stage:
                 self.hear.returned(self.name, batch, failed, self._clock.now())
         if results:
             self._hand_over.learn(ran / len(results))
+
+    def _take_back(self, work: Work) -> None:
+        """What has not begun there will be handed over again."""
+        batches = work.take_back()
+        self._again.extend(batches)
+        if self.hear is not None:
+            for batch in batches:
+                self.hear.taken_back(self.name, batch, self._clock.now())
 
     def _settle_safely(self, sample: Sample, outcome: Outcome) -> None:
         """Our own mistakes with one sample must not keep its neighbours from their answers."""
@@ -285,7 +293,7 @@ class Stage:
         else:
             batch.settled = True
             self._timeouts += 1
-            self._again.extend(work.take_back())
+            self._take_back(work)
             self.executor.abandon(work)
             self._looking.at(now + timeout)
             self._give_up(batch)

@@ -36,6 +36,7 @@ from penstock.testing.recorder import (
     Replied,
     Returned,
     ServerEvent,
+    TakenBack,
     TurnedAway,
 )
 
@@ -202,6 +203,7 @@ class _Server:
         # Work has ended without them)
         self._out: dict[str, dict[int, _Out]] = {}
         self._late: set[int] = set()
+        self._taken: set[int] = set()
         self._back: set[int] = set()
         self.good = 0
 
@@ -220,6 +222,9 @@ class _Server:
                 self._ends(event.data_id, "cancelled")
             elif isinstance(event, Late):
                 self._late_batch(event)
+            elif isinstance(event, TakenBack):
+                self._out.get(event.op, {}).pop(event.batch, None)
+                self._taken.add(event.batch)
             elif not isinstance(event, TurnedAway):
                 assert_never(event)
         for data_id in self._inside:
@@ -242,8 +247,9 @@ class _Server:
     def _dispatched(self, event: Dispatched) -> None:
         op, batch, data_ids, _, deadline, t = event
         out = self._out.setdefault(op, {})
-        again = batch in out or batch in self._late
+        again = batch in out or batch in self._late or batch in self._taken
         self._late.discard(batch)
+        self._taken.discard(batch)
         if batch in self._back:
             self._found.add("batch run twice", f"op {op!r} got batch {batch} after it had returned")
         if deadline <= t:

@@ -87,6 +87,14 @@ class Dispatched(NamedTuple):
     t: float
 
 
+class TakenBack(NamedTuple):
+    """A batch that had not begun was taken back from its worker."""
+
+    op: str
+    batch: int
+    t: float
+
+
 class Returned(NamedTuple):
     """A batch came back."""
 
@@ -119,7 +127,9 @@ class Cancelled(NamedTuple):
     t: float
 
 
-ServerEvent: TypeAlias = Admitted | TurnedAway | Dispatched | Returned | Late | Replied | Cancelled
+ServerEvent: TypeAlias = (
+    Admitted | TurnedAway | Dispatched | TakenBack | Returned | Late | Replied | Cancelled
+)
 
 
 class ClientHistory:
@@ -176,6 +186,10 @@ class Recorder(Instrument):
         ids = tuple([sample.data_id for sample in samples])
         deadline = min([sample.deadline for sample in samples])
         self.events.append(Dispatched(op, number, ids, batch.attempt, deadline, now))
+
+    def taken_back(self, op: str, batch: Batch, now: float) -> None:
+        """See TakenBack."""
+        self.events.append(TakenBack(op, self._numbers.get(batch, -1), now))
 
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
         """See Returned."""

@@ -102,9 +102,8 @@ class Site:
         failures: int | None = 0,
     ) -> list[str]:
         """What the judge of histories finds wrong with both sides; after the end."""
-        # How many calls run at once is told by the calls themselves, see ``most_at_once``: a Work
-        # whose batches were all taken back before it began ends without an event.
         limits = history.Limits(
+            workers=self.workers,
             dispatches=dict.fromkeys(self.workers, attempts),
             grace=grace,
             failures=failures,
