@@ -1,0 +1,367 @@
+"""Many good and bad requests at once, clients that leave, and a judge at the end.
+
+    python -m tests.hostile.run --requests 200000
+
+Every good request carries a number and must get it back; every bad one must get its documented
+answer; the server's own record must agree with what clients saw; its memory must stay flat, and its
+log silent about everything but the bad input. Load on loopback only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import psutil
+import uvloop
+
+from penstock.testing import ClientHistory, Limits, check
+from penstock.testing import history as events
+from tests.hostile import bad_grpc, bad_http, bad_values, grpc_raw
+from tests.hostile.conftest import LIMITS
+from tests.hostile.raw import pairs, request
+from tests.hostile.wire_bytes import decode, encode
+from tests.services.process import ServiceProcess, running
+
+SERVICE = Path(__file__).with_name("recorded.py")
+OPS = ("batched", "plain", "joined")
+PATIENCE = 20.0
+WARM_UP = 0.3  # of all requests; then the memory is measured the first time
+FROM_HOW_MANY = 50_000  # requests on memory is judged: before that it still grows to its size
+GROWTH = 1.05
+SLOW = 0.03  # of those that leave
+UNDECODABLE = {"http": 400, "grpc": 3}
+
+# Lines above INFO that are about the input: the C core of grpc and its Python part write them.
+ABOUT_THE_INPUT = re.compile(
+    r"hpack_parser\.cc.*Error parsing|\[grpc\._cython\.cygrpc\] Invalid encoding"
+)
+ABOVE_INFO = re.compile(r"^(?:WARNING|ERROR|CRITICAL|Traceback|[WEF]\d{4} )")
+
+
+@dataclass(kw_only=True)
+class Report:
+    """What came out; good when ``faults`` is empty."""
+
+    requests: int
+    seconds: float = 0.0
+    kinds: Counter[str] = field(default_factory=Counter)
+    rss_warm: int = 0
+    rss_end: int = 0
+    totals: str = ""
+    faults: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.requests} requests in {self.seconds:.1f} s "
+            f"({self.requests / self.seconds:.0f} a second): "
+            + ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items())),
+            f"memory {self.rss_warm >> 10} KiB after the warm-up, {self.rss_end >> 10} KiB at the "
+            f"end ({100 * (self.rss_end / self.rss_warm - 1):+.1f} %)",
+            f"server {self.totals}",
+            "nothing is wrong" if not self.faults else "\n".join(self.faults),
+        ]
+        return "\n".join(lines)
+
+
+class Load:
+    """The clients. One random generator makes each choice, so that a seed means something."""
+
+    def __init__(self, server: ServiceProcess, requests: int, seed: int) -> None:
+        self._server = server
+        self._requests = requests
+        self._random = random.Random(seed)
+        self._next = 0
+        self.history = ClientHistory()
+        self.report = Report(requests=requests)
+        self._process = psutil.Process(server.pid)
+        self._http_cases = bad_http.cases()
+        self._bodies = [case for case in bad_values.from_codec() if case.body is not None]
+        self._messages = [case for case in bad_values.from_codec() if case.message is not None]
+        # Those that the server ends only after a while would only be waited for here.
+        self._calls = [case for case in bad_grpc.cases() if case.status != (4,)]
+
+    async def run(self, concurrency: int) -> None:
+        """Send everything; half of the clients speak HTTP, half gRPC."""
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as clients:
+            for n in range(concurrency):
+                clients.create_task(self._http_client() if n % 2 else self._grpc_client())
+        self.report.seconds = time.monotonic() - began
+        self.report.rss_end = self._process.memory_info().rss
+
+    def _take(self) -> int | None:
+        """The next request's number; None when all have been sent."""
+        if self._next >= self._requests:
+            return None
+        self._next += 1
+        if self._next == int(self._requests * WARM_UP):
+            self.report.rss_warm = self._process.memory_info().rss
+        return self._next
+
+    def _kind(self) -> str:
+        (kind,) = self._random.choices(
+            ("good", "leaver", "op error", "bad value", "bad transport"), (68, 10, 6, 10, 6)
+        )
+        self.report.kinds[kind] += 1
+        return str(kind)
+
+    def _slow(self) -> dict[str, str]:
+        """Some leavers ask for what takes long, and leave while it runs or waits."""
+        return {"slow": "1"} if self._random.random() < SLOW else {}
+
+    def _wrong(self, text: str) -> None:
+        self.report.faults.append(text)
+
+    # HTTP
+
+    async def _http_client(self) -> None:
+        stream: HttpStream | None = None
+        while (number := self._take()) is not None:
+            kind = self._kind()
+            self.history.invoke(number, str(number), time.monotonic())
+            try:
+                if kind == "leaver":
+                    await self._http_leaver(number)
+                elif kind == "bad transport":
+                    await self._http_transport(number)
+                else:
+                    if stream is None:
+                        stream = await HttpStream.open(self._server.http_port)
+                    await self._http_exchange(number, kind, stream)
+            except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
+                self._wrong(f"request {number} ({kind} over HTTP) ended with {error!r}")
+                self.history.info(number, repr(error), time.monotonic())
+                stream = None
+        if stream is not None:
+            stream.close()
+
+    async def _http_exchange(self, number: int, kind: str, stream: HttpStream) -> None:
+        if kind == "bad value":
+            case = self._random.choice(self._bodies)
+            assert case.body is not None
+            status, body = await stream.exchange(request(case.body))
+            answer = status if status != 200 else json.loads(body)["err_no"]
+            self._judge(number, case.rule, answer, case.answer, UNDECODABLE["http"])
+            return
+        x = self._random.choice(("raise", "break")) if kind == "op error" else str(number)
+        status, body = await stream.exchange(request(pairs(x=x)))
+        document = json.loads(body)
+        self._finish(number, kind, status == 200 and document["err_no"], document.get("value"))
+
+    async def _http_transport(self, number: int) -> None:
+        case = self._random.choice(self._http_cases)
+        stream = await HttpStream.open(self._server.http_port)
+        try:
+            status, _ = await stream.exchange(case.data)
+            if status not in case.status:
+                self._wrong(f"{case.rule}: HTTP {status} instead of {case.status}")
+            self.history.refused(number, status, time.monotonic())
+        finally:
+            stream.close()
+
+    async def _http_leaver(self, number: int) -> None:
+        stream = await HttpStream.open(self._server.http_port)
+        data = request(pairs(x=str(number), **self._slow()))
+        stream.send(data[: self._random.choice((len(data), len(data), len(data) // 2, 10))])
+        await asyncio.sleep(self._random.uniform(0, 0.004))  # leaves at any moment
+        stream.leave() if self._random.random() < 0.5 else stream.close()
+        self.history.info(number, "left", time.monotonic())
+
+    # gRPC
+
+    async def _grpc_client(self) -> None:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(self._server.rpc_endpoint, options) as channel:
+            call = channel.unary_unary(grpc_raw.METHOD)
+            while (number := self._take()) is not None:
+                kind = self._kind()
+                self.history.invoke(number, str(number), time.monotonic())
+                if kind == "bad transport":
+                    await self._grpc_transport(number)
+                elif kind == "leaver":
+                    await self._grpc_leaver(number, call)
+                else:
+                    await self._grpc_exchange(number, kind, call)
+
+    async def _grpc_exchange(
+        self, number: int, kind: str, call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+    ) -> None:
+        case = self._random.choice(self._messages) if kind == "bad value" else None
+        if case is not None:
+            assert case.message is not None
+            message = case.message
+        else:
+            x = self._random.choice(("raise", "break")) if kind == "op error" else str(number)
+            message = encode({"key": ["x"], "value": [x]})
+        try:
+            document = decode(await call(message, timeout=PATIENCE))
+            answer = document["err_no"]
+        except grpc.aio.AioRpcError as error:
+            document, answer = {}, error.code().value[0]
+            if case is None:
+                self._wrong(f"request {number} ({kind} over gRPC) ended with {error.code()}")
+        if case is not None:
+            self._judge(number, case.rule, answer, case.answer, UNDECODABLE["grpc"])
+        else:
+            self._finish(number, kind, answer, document.get("value"))
+
+    async def _grpc_transport(self, number: int) -> None:
+        case = self._random.choice(self._calls)
+        answer = await asyncio.to_thread(self._bad_call, case)
+        if answer.status not in case.status:
+            self._wrong(f"{case.rule}: gRPC status {answer.status} instead of {case.status}")
+        self.history.refused(number, answer.status, time.monotonic())
+
+    def _bad_call(self, case: bad_grpc.Case) -> grpc_raw.Answer:
+        try:
+            with grpc_raw.connected(self._server.rpc_port, PATIENCE) as connection:
+                case.send(connection)
+                return connection.answer()
+        except ConnectionError:
+            return grpc_raw.Answer(closed=True)
+
+    async def _grpc_leaver(
+        self, number: int, call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+    ) -> None:
+        values = {"x": str(number), **self._slow()}
+        message = encode({"key": list(values), "value": list(values.values())})
+        going = call(message, timeout=PATIENCE)
+        await asyncio.sleep(self._random.uniform(0, 0.004))
+        going.cancel()
+        self.history.info(number, "left", time.monotonic())
+
+    # What came
+
+    def _judge(
+        self, number: int, rule: str, answer: object, expected: str | int, undecodable: int
+    ) -> None:
+        right = undecodable if expected == bad_values.UNDECODABLE else expected
+        if answer != right:
+            self._wrong(f"{rule}: answered {answer} instead of {right}")
+        self.history.refused(number, answer, time.monotonic())
+
+    def _finish(self, number: int, kind: str, err_no: object, value: list[str] | None) -> None:
+        now = time.monotonic()
+        if kind == "op error":
+            if err_no != 10_000:
+                self._wrong(f"request {number}: err_no {err_no} instead of 10000")
+            self.history.failed(number, err_no, now)
+        elif err_no == 0 and value:
+            self.history.ok(number, value[0], now)
+        else:
+            self._wrong(f"request {number}: err_no {err_no} instead of an answer")
+            self.history.failed(number, err_no, now)
+
+
+class HttpStream:
+    """One connection of a client that has no time for more than what is needed."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, port: int) -> HttpStream:
+        async with asyncio.timeout(PATIENCE):
+            return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def exchange(self, data: bytes) -> tuple[int, bytes]:
+        """The status and the body of the answer."""
+        self.send(data)
+        async with asyncio.timeout(PATIENCE):
+            head = await self._reader.readuntil(b"\r\n\r\n")
+            length = re.search(rb"content-length: (\d+)", head)
+            assert length is not None
+            return int(head[9:12]), await self._reader.readexactly(int(length[1]))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def leave(self) -> None:
+        """Without a word."""
+        self._writer.transport.abort()
+
+
+def recorded(file: Path) -> Iterator[events.ServerEvent]:
+    """The server's own record."""
+    with file.open() as lines:
+        for line in lines:
+            name, *values = json.loads(line)
+            yield getattr(events, name)(
+                *(tuple(value) if isinstance(value, list) else value for value in values)
+            )
+
+
+def faults_in_log(log: str) -> list[str]:
+    """Lines above INFO that are not about the bad input."""
+    return [
+        f"log: {line[:1000]}"
+        for line in log.splitlines()
+        if ABOVE_INFO.match(line) and not ABOUT_THE_INPUT.search(line)
+    ]
+
+
+def hostile_run(requests: int, *, concurrency: int = 64, seed: int = 1) -> Report:
+    """Start the service, load it, stop it, judge."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hostile-")))
+        file = folder / "events"
+        environment = LIMITS | {
+            "PENSTOCK_MAX_CONNECTIONS": "512",
+            "PENSTOCK_KEEP_ALIVE": "30",
+            "PENSTOCK_HEADER_TIMEOUT": "30",
+            "PENSTOCK_BODY_TIMEOUT": "30",
+            "HOSTILE_EVENTS": str(file),
+        }
+        server = stack.enter_context(running(SERVICE, environment=environment))
+        load = Load(server, requests, seed)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(load.run(concurrency))
+        report = load.report
+        if server.stop() != 0:
+            report.faults.append("the service did not end in order")
+        report.faults += check(
+            load.history.events,
+            recorded(file),
+            Limits(dispatches=dict.fromkeys(OPS, 1)),
+        )
+        report.faults += faults_in_log(server.log())
+        stopped = re.search(r"stopped: (.*)", server.log())
+        report.totals = stopped[1] if stopped else "said nothing at its end"
+    if requests >= FROM_HOW_MANY and report.rss_end > report.rss_warm * GROWTH:
+        report.faults.append("the memory of the service grew")
+    return report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--requests", type=int, default=3000)
+    parser.add_argument("--concurrency", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    report = hostile_run(chosen.requests, concurrency=chosen.concurrency, seed=chosen.seed)
+    print(report)
+    return 1 if report.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

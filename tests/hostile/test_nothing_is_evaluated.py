@@ -1,0 +1,199 @@
+"""Nothing that callers send is run, loaded or written: seen from inside a running service, and
+as a rule about the source."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.hostile import bad_grpc, bad_http, bad_values, grpc_raw, raw
+from tests.hostile.conftest import LIMITS
+from tests.services.process import ROOT, ServiceProcess, running
+
+WATCHED = Path(__file__).with_name("watched.py")
+PACKAGE = ROOT / "penstock"
+
+# What Python does by itself: (event, innermost modules) -> why it is harmless.
+HARMLESS = {
+    ("compile", "ast", "traceback"): "logged tracebacks parse the line of our own that raised",
+}
+
+
+def send_all(http_port: int, rpc_port: int) -> int:
+    """The whole corpus, over both ports; what is answered is judged elsewhere."""
+    sent = 0
+    for case in bad_http.cases():
+        with raw.connected(http_port) as connection:
+            connection.send_until_refused(case.data, 1)
+            connection.reply()
+            sent += 1
+    errors = [raw.pairs(x="1", do=do) for do in ("raise", "break", "exit", "refuse", "hide")]
+    bodies = [case.body for case in bad_values.cases() if case.body is not None]
+    for body in bodies + errors:
+        raw.ask(http_port, body)
+        sent += 1
+    messages = [case.message for case in bad_values.cases() if case.message is not None]
+    with grpc.insecure_channel(f"127.0.0.1:{rpc_port}") as channel:
+        for message in messages:
+            grpc_raw.ask(channel, message)
+            sent += 1
+    for call in bad_grpc.cases():
+        with grpc_raw.connected(rpc_port) as connection:
+            try:
+                call.send(connection)
+                connection.answer()
+            except ConnectionError:
+                continue  # sent away
+            sent += 1
+    return sent
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[tuple[ServiceProcess, Path]]:
+    events = tmp_path / "events"
+    events.touch()
+    environment = LIMITS | {"HOSTILE_EVENTS": str(events), "PYTHONPATH": str(ROOT)}
+    with running(WATCHED, environment=environment) as server:
+        raw.check_good(server.http_port)
+        grpc_raw.check_good(server.rpc_port)
+        yield server, events
+
+
+def events_in(file: Path) -> list[tuple[str, str, list[str]]]:
+    return [tuple(json.loads(line)) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.real
+def test_bad_input_runs_loads_starts_and_writes_nothing(
+    watched: tuple[ServiceProcess, Path],
+) -> None:
+    server, file = watched
+    raw.ask(server.http_port, raw.pairs(x="1", do="watch"))
+
+    assert send_all(server.http_port, server.rpc_port) > 350
+
+    assert [
+        (event, arguments, modules)
+        for event, arguments, modules in events_in(file)
+        if (event, *modules[:2]) not in HARMLESS
+    ] == []
+    # Not because nobody looked:
+    raw.ask(server.http_port, raw.pairs(x="1", do="plant"))
+    names = [event for event, _, _ in events_in(file)]
+    assert {"compile", "exec", "open", "subprocess.Popen"} <= set(names)
+
+
+# What stands in the source: (file, name) -> why it may.
+ALLOWED = {
+    ("service/script.py", "runpy"): "runs the script that its operator names on the command line",
+    ("__init__.py", "import_module"): "loads the package's own modules on first use",
+}
+FORBIDDEN_NAMES = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "literal_eval",
+    "import_module",
+    "runpy",
+}
+FORBIDDEN_MODULES = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "shelve",
+    "marshal",
+    "code",
+    "codeop",
+    "ctypes",
+    "runpy",
+    "imp",
+    "yaml",
+}
+FORBIDDEN_CALLS = {
+    ("np", "load"),
+    ("numpy", "load"),
+    ("np", "fromregex"),
+    ("torch", "load"),
+    ("yaml", "load"),
+    ("time", "time"),
+    ("os", "_exit"),
+    ("os", "system"),
+    ("os", "popen"),
+    ("ast", "literal_eval"),
+    ("importlib", "import_module"),
+    ("builtins", "eval"),
+    ("builtins", "exec"),
+}
+
+
+def forbidden_in(source: str) -> list[str]:
+    """Names of what must not stand in the package's source; the rule itself, to be tested."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                found += [one.name for one in names if one.name.split(".")[0] in FORBIDDEN_MODULES]
+            case ast.ImportFrom(module=str(module), names=names):
+                if module.split(".")[0] in FORBIDDEN_MODULES:
+                    found.append(module)
+                found += [
+                    one.name
+                    for one in names
+                    if one.name in FORBIDDEN_NAMES or (module, one.name) in FORBIDDEN_CALLS
+                ]
+            case ast.Name(id=name) if name in FORBIDDEN_NAMES:
+                found.append(name)
+            case ast.Attribute(value=ast.Name(id=owner), attr=name):
+                if (owner, name) in FORBIDDEN_CALLS or name == "allow_pickle":
+                    found.append(f"{owner}.{name}")
+            case ast.keyword(arg="allow_pickle", value=ast.Constant(value=True)):
+                found.append("allow_pickle")
+    return found
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in sorted(PACKAGE.rglob("*.py")) if not path.name.endswith("_pb2.py")],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_the_source_evaluates_and_unpickles_nothing(path: Path) -> None:
+    name = str(path.relative_to(PACKAGE))
+    assert [one for one in forbidden_in(path.read_text()) if (name, one) not in ALLOWED] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "eval('1')",
+        "exec(text)",
+        "import pickle",
+        "from pickle import loads",
+        "from ast import literal_eval",
+        "import ast\nast.literal_eval(text)",
+        "np.load(file)",
+        "numpy.load(file)",
+        "torch.load(file)",
+        "import yaml",
+        "now = time.time()",
+        "from time import time",
+        "os._exit(0)",
+        "np.save(file, array, allow_pickle=True)",
+        "read = eval",
+    ],
+)
+def test_the_rule_itself_finds_what_is_forbidden(source: str) -> None:
+    assert forbidden_in(source)
+
+
+def test_every_exception_is_still_needed() -> None:
+    for name, what in ALLOWED:
+        assert what in forbidden_in((PACKAGE / name).read_text())
