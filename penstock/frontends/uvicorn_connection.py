@@ -92,6 +92,10 @@ class _Transport(asyncio.Transport):
             self.real.close()
 
 
+TASK = "penstock.task"
+"""Where a request's scope holds the task that answers it."""
+
+
 class Connection(HttpToolsProtocol):
     """See the module. ``limits`` is set by a subclass made for each port."""
 
@@ -205,6 +209,8 @@ class Connection(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self.running = cycle
         task = self.loop.create_task(cycle.run_asgi(app))
+        # For whoever must cancel it: asking asyncio for the current task is a system call.
+        cycle.scope[TASK] = task  # type: ignore[literal-required]
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 

