@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import Any, NoReturn
+
+# Callers could make the C core write to standard error, as much as they like.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc

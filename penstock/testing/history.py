@@ -57,6 +57,7 @@ __all__ = [
     "Replied",
     "Returned",
     "ServerEvent",
+    "TakenBack",
     "TurnedAway",
     "check",
 ]

@@ -340,7 +340,7 @@ def hostile_run(requests: int, *, concurrency: int = 64, seed: int = 1) -> Repor
         report.faults += check(
             load.history.events,
             recorded(file),
-            Limits(dispatches=dict.fromkeys(OPS, 1)),
+            Limits(workers=dict.fromkeys(OPS, 2), dispatches=dict.fromkeys(OPS, 1)),
         )
         report.faults += faults_in_log(server.log())
         stopped = re.search(r"stopped: (.*)", server.log())

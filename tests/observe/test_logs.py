@@ -112,3 +112,16 @@ def test_the_outermost_of_two_wins() -> None:
             with logging_to_stderr():
                 assert root.handlers == [handler]
             assert root.handlers == [handler]
+
+
+def test_what_the_servers_underneath_say_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with bare(), logging_to_stderr():
+        logging.getLogger("grpc._cython.cygrpc").error("a caller's metadata")
+        logging.getLogger("uvicorn.error").info("Shutting down")
+        logging.getLogger("uvicorn.error").error("the server broke")
+        logging.getLogger("users.own").info("hello")
+    written = capsys.readouterr().err
+    assert "metadata" not in written
+    assert "Shutting" not in written
+    assert "the server broke" in written
+    assert "hello" in written
