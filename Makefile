@@ -22,7 +22,7 @@ setup: $(READY) ## make the virtual environment with the pinned packages
 demo: $(READY) ## recognise text on real pictures over HTTP and gRPC, and show the result
 	$(BIN)/python examples/ocr/demo.py
 
-test: $(READY) ## pure and engine tests (under a minute)
+test: $(READY) ## pure and engine tests (about a minute)
 	$(BIN)/python -m pytest -m "not real and not faults" --ignore tests/examples
 
 test-real: $(READY) ## real services as processes, real models, real clients
@@ -31,7 +31,7 @@ test-real: $(READY) ## real services as processes, real models, real clients
 test-faults: $(READY) ## break things on purpose, with real processes
 	$(BIN)/python -m pytest -m faults
 
-check: $(READY) ## format, lint, types, floors, spelling, documents (under a minute)
+check: $(READY) ## format, lint, types, floors, spelling, documents (about a minute)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -198,7 +198,7 @@ async def test_taking_back_races_with_the_worker_and_no_batch_is_lost_or_run_twi
         begin_by = time.monotonic() + 0.01
         while work.current is None and work.pending and time.monotonic() < begin_by:
             pass
-        for _ in range(chance.choice((0, 0, 1, 5, 25, 100))):
+        for _ in range(chance.choice((0, 0, 1, 5, 25, 100, 400, 1600))):
             pass  # a head start of a varying length
         early = work.take_results()
         taken = [batch.data_ids[0] for batch in work.take_back()]
@@ -208,7 +208,7 @@ async def test_taking_back_races_with_the_worker_and_no_batch_is_lost_or_run_twi
         assert began == ran
         assert [*began, *taken] == list(range(8))
         races += 0 < len(began) < 8
-    assert races > 50, "hardly any round was a race"
+    assert races > 10, "hardly any round was a race"
     assert await desk.executor.close(5.0)
 
 
