@@ -208,14 +208,18 @@ class _Service:
     ) -> None:
         loop = asyncio.get_running_loop()
         _log.info("shutting down: %s requests inside", engine.statistics().inside)
-        await grpc_port.set_serving(False)
         if http_port is not None:
             http_port.drain()
-        # Still accepting, so that load balancers have time to look away.
-        await self._unless_hurried(asyncio.sleep(self._config.drain_delay))
-        deadline = loop.time() + self._config.drain_timeout
         at_rest = asyncio.Event()
-        engine.drain(at_rest.set)
+        if not self._config.drain_delay:
+            # In the very turn that made readiness false: who has seen that is refused from now on.
+            engine.drain(at_rest.set)
+        await grpc_port.set_serving(False)
+        if self._config.drain_delay:
+            # Still accepting, so that load balancers have time to look away.
+            await self._unless_hurried(asyncio.sleep(self._config.drain_delay))
+            engine.drain(at_rest.set)
+        deadline = loop.time() + self._config.drain_timeout
         await self._unless_hurried(at_rest.wait(), self._config.drain_timeout)
         engine.close()
         left = max(_LAST_WORDS, deadline - loop.time())
