@@ -121,18 +121,9 @@ class PipelineProtocol:
         # Not what the error says of itself: a worker that finds it first does not know whose it is.
         if by_client and isinstance(error, DeadlineExceeded):
             raise error
-        if not ends.blocking_pack:
-            return ends.pack(outcome, data_id, log_id, call.typed)
-        try:
-            reply: Reply = await self._until(
-                deadline, ends.pack, outcome, data_id, log_id, call.typed
-            )
-        except TimeoutError:
-            late = DeadlineExceeded(_LATE, by_client=by_client)
-            if by_client:
-                raise late from None
-            return error_reply(late)
-        return reply
+        if ends.blocking_pack:
+            return await self._pack_in_pool(deadline, by_client, outcome, data_id, log_id, call)
+        return ends.pack(outcome, data_id, log_id, call.typed)
 
     def as_reply(self, error: RequestError) -> Reply | None:
         """The reply that an error is, where it ends no call; None where the call itself fails."""
@@ -161,6 +152,27 @@ class PipelineProtocol:
         except TimeoutError:
             return {}, call.logid, DeadlineExceeded(_LATE)
         return unpacked
+
+    async def _pack_in_pool(
+        self,
+        deadline: float,
+        by_client: bool,
+        outcome: Outcome,
+        data_id: int,
+        log_id: int,
+        call: paddle.Call,
+    ) -> Reply:
+        """The user's ``pack_response_package``, in a thread, until the deadline."""
+        try:
+            reply: Reply = await self._until(
+                deadline, self._ends.pack, outcome, data_id, log_id, call.typed
+            )
+        except TimeoutError:
+            late = DeadlineExceeded(_LATE, by_client=by_client)
+            if by_client:
+                raise late from None
+            return error_reply(late)
+        return reply
 
     async def _until(self, deadline: float, function: Callable[..., Any], *args: Any) -> Any:
         """The user's code in a thread; TimeoutError at the deadline, whatever it does by then."""
