@@ -118,11 +118,25 @@ def _lay_out(
 
 def _rows(words: Sequence[str], count: int, separator: str, indent: int, width: int) -> list[str]:
     """The innermost brackets, ``count`` words each, wrapped at ``width`` columns."""
-    needed = max(map(len, words)) * count + len(separator) * (count - 1)
+    lengths = set(map(len, words))
+    widest = max(lengths)
+    needed = widest * count + len(separator) * (count - 1)
     starts = range(0, len(words), count)
     if indent + needed <= width:
         return [f"[{separator.join(words[start : start + count])}]" for start in starts]
-    return [_wrapped(words[start : start + count], separator, indent, width) for start in starts]
+    if len(lengths) > 1:
+        return [_wrapped(words[start : start + count], separator, indent, width) for start in starts]
+    # Numbers are padded to one width, so every line takes the same count of them, one at least.
+    room = max(width - indent - widest, 0) // (widest + len(separator)) + 1
+    between = separator.rstrip() + "\n" + " " * indent
+    return [
+        f"[{between.join(_lines(words[start : start + count], separator, room))}]"
+        for start in starts
+    ]
+
+
+def _lines(words: Sequence[str], separator: str, room: int) -> list[str]:
+    return [separator.join(words[at : at + room]) for at in range(0, len(words), room)]
 
 
 def _wrapped(words: Sequence[str], separator: str, indent: int, width: int) -> str:

@@ -147,15 +147,17 @@ def _scientific(
 ) -> tuple[list[str], int, int]:
     digits = _fraction_digits(numbers, shortest)
     word = f"%{'+' if plus else ''}#.{digits}e"
-    words = [word % number for number in numbers]
-    exponents = [text[text.rindex("e") + 2 :] for text in words]
-    longest = max(map(len, exponents))
-    if min(map(len, exponents)) != longest:
+    # One call for all of them takes half the time of one call for each.
+    words = (f"{word} " * len(numbers) % tuple(numbers)).split()
+    longest = 2
+    if not all(number == 0 or 1e-99 <= abs(number) < 1e99 for number in numbers):
+        exponents = [text[text.rindex("e") + 2 :] for text in words]
+        longest = max(map(len, exponents))
         words = [
             text[: len(text) - len(exponent)] + exponent.zfill(longest)
             for text, exponent in zip(words, exponents, strict=True)
         ]
-    left = max(text.index(".") for text in words)
+    left = 2 if plus or min(words) < "0" else 1  # of all that a word begins with, a sign sorts first
     right = longest + 2 + digits
     return [text.rjust(left + 1 + right) for text in words], left, right
 
