@@ -125,7 +125,9 @@ def _rows(words: Sequence[str], count: int, separator: str, indent: int, width: 
     if indent + needed <= width:
         return [f"[{separator.join(words[start : start + count])}]" for start in starts]
     if len(lengths) > 1:
-        return [_wrapped(words[start : start + count], separator, indent, width) for start in starts]
+        return [
+            _wrapped(words[start : start + count], separator, indent, width) for start in starts
+        ]
     # Numbers are padded to one width, so every line takes the same count of them, one at least.
     room = max(width - indent - widest, 0) // (widest + len(separator)) + 1
     between = separator.rstrip() + "\n" + " " * indent

@@ -157,7 +157,8 @@ def _scientific(
             text[: len(text) - len(exponent)] + exponent.zfill(longest)
             for text, exponent in zip(words, exponents, strict=True)
         ]
-    left = 2 if plus or min(words) < "0" else 1  # of all that a word begins with, a sign sorts first
+    # Of all that a word may begin with, the signs come first in order.
+    left = 2 if plus or min(words) < "0" else 1
     right = longest + 2 + digits
     return [text.rjust(left + 1 + right) for text in words], left, right
 
