@@ -7,7 +7,6 @@ once.
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,14 +63,16 @@ def run(
     given = {"http_port": http_port, "rpc_port": rpc_port, "host": host}
     with _errors_end_the_command():
         now = _flags(given, overrides, lenient)
-        try:
-            with flags.using(now), signals_stop_the_start():
+        with flags.using(now), signals_stop_the_start() as signals:
+            try:
                 run_file(file)
-        except Stopped:
-            typer.echo("stopped before the start was over", err=True)
-    # What is left is to exit; a late signal cannot hurry that, only spoil the exit status.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
+                signals.stop_if_told()
+            except Stopped:
+                signals.end()
+                if not now.served:  # else the service has told its own end
+                    typer.echo("stopped before the start was over", err=True)
+            # What is left is to exit; a late signal cannot hurry that, only spoil its status.
+            signals.end()
 
 
 @app.command()

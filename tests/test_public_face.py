@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import penstock
+from tests.documents import ROOT, tracked_files
 
 HEAVY = {
     "asyncio",
@@ -75,6 +77,25 @@ def test_every_name_is_there_for_import_and_for_star(name: str) -> None:
     assert name in penstock.__all__
     assert name in dir(penstock)
     assert getattr(penstock, name) is getattr(penstock, name)
+
+
+def imported_in(text: str) -> set[str]:
+    """Names after ``from penstock import``, in code of any kind of file."""
+    found = re.findall(r"^\s*from penstock import (\([^)]*\)|[^\n(]+)$", text, re.MULTILINE)
+    return {name.split(" as ")[0] for names in found for name in re.findall(r"\w[\w ]*", names)}
+
+
+def test_every_name_that_a_document_or_an_example_imports_is_public() -> None:
+    files = [path for path in tracked_files() if path.suffix in (".md", ".py")]
+    shown = {
+        path: imported_in(path.read_text())
+        for path in files
+        if path.suffix == ".md" or path.is_relative_to(ROOT / "examples")
+    }
+    assert {"Op", "Service", "PipelineClient"} <= set().union(*shown.values())
+    assert {path: names - set(penstock.__all__) for path, names in shown.items()} == {
+        path: set() for path in shown
+    }
 
 
 def test_the_old_names_of_the_error_numbers_are_the_same_enum() -> None:

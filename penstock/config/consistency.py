@@ -17,7 +17,8 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
     elif config.rpc_port == config.http_port and config.rpc_port:
         text = f"is {config.rpc_port}, and rpc_port is the same: each needs its own"
         problems.append(Problem(path=("http_port",), text=text, involves=(("rpc_port",),)))
-    if config.deadline > config.max_deadline:
+    # Its default gives way, so that lowering the maximum alone is enough.
+    if "deadline" in config.model_fields_set and config.deadline > config.max_deadline:
         text = f"{config.deadline:g} s is more than max_deadline, {config.max_deadline:g} s"
         problems.append(Problem(path=("deadline",), text=text, involves=(("max_deadline",),)))
     for name, op in config.op.items():

@@ -39,7 +39,6 @@ class OpArguments:
     retry: int | None = None
     batch_size: int | None = None
     auto_batching_timeout: float | None = None
-    local_service_handler: object | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ def resolve_op(name: str, constructor: OpArguments, yaml: OpConfig | None) -> Op
         ConfigError: the constructor was given something wrong or not yet available.
     """
     given = _given(constructor)
-    code = _checked(name, given, constructor.local_service_handler is not None)
+    code = _checked(name, given)
     entry = yaml if yaml is not None else OpConfig()
 
     def source(key: str) -> OpConfig:
@@ -125,22 +124,16 @@ def advice(worker_num: int | None, ops: Iterable[OpOptions]) -> list[str]:
 
 
 def _given(constructor: OpArguments) -> dict[str, Any]:
-    values = {
-        each.name: getattr(constructor, each.name)
-        for each in fields(constructor)
-        if each.name != "local_service_handler"
-    }
+    values = {each.name: getattr(constructor, each.name) for each in fields(constructor)}
     listed = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
     if type(listed["retry"]) is int and listed["retry"] == 0:
         del listed["retry"]
     return {key: value for key, value in listed.items() if value is not None and value != []}
 
 
-def _checked(name: str, given: dict[str, Any], with_handler: bool) -> OpConfig:
+def _checked(name: str, given: dict[str, Any]) -> OpConfig:
     """The constructor's values, checked by the same schema as those in YAML."""
     problems = []
-    if with_handler:
-        problems.append("local_service_handler: is not yet available: use local_service_conf")
     try:
         code = OpConfig.model_validate(given)
     except ValidationError as error:

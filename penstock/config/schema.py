@@ -1,91 +1,37 @@
 """Every key of ``config.yml``: its type, range, default and one sentence of meaning, written once.
 
 The checks, ``docs/configuration.md`` and the JSON Schema all come from these models. They are
-strict: a boolean is no integer, a text is no number; an integer may stand for a float. Values that
-the original spells -1 or 0 for "off" become None here, and nowhere else. Times of ops are
-milliseconds in YAML (fields ending in ``_ms``) and seconds in the properties beside them.
+strict: a boolean is no integer, a text is no number; an integer may stand for a float. Times of ops
+are milliseconds in YAML (fields ending in ``_ms``) and seconds in the properties beside them.
 
 Source: ``docs/compatibility.md``.
 """
 
 from __future__ import annotations
 
-import re
 from inspect import isclass
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    StringConstraints,
-    WithJsonSchema,
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+from penstock.config.values import (
+    MAX_INT32,
+    Cards,
+    Count,
+    EntryPoint,
+    Names,
+    OffCount,
+    OffFloat,
+    OffInt,
+    Pause,
+    Port,
+    Precision,
+    Seconds,
+    Text,
+    UrlSegment,
 )
 
 MIB = 1 << 20
-MAX_INT32 = (1 << 31) - 1
-"""Upper bound of counts and milliseconds: what the original's 32-bit fields could hold."""
-MAX_SECONDS = 31_536_000.0
-"""Upper bound of every time in seconds: a year, a guess that no timer overflows on."""
-
-
-def _port(value: int) -> int:
-    if value != 0 and not 1024 <= value <= 65535:
-        raise ValueError("must be 0 (any free port) or between 1024 and 65535")
-    return value
-
-
-def _unless_positive_off(value: Any) -> Any:
-    return value if value is not None and value > 0 else None
-
-
-def _listed(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _lower(value: object) -> object:
-    return value.lower() if isinstance(value, str) else value
-
-
-def _device_ids(value: str) -> str:
-    if value.strip() and not all(
-        re.fullmatch(r"[0-9]+", part.strip()) for part in value.split(",")
-    ):
-        raise ValueError('must be card numbers in quotes, such as "0" or "0,1"; "" is no card')
-    return value
-
-
-def _url_segment(value: str) -> str:
-    if not value or "/" in value or not value.isprintable():
-        raise ValueError("must be text without '/' and control characters: it is part of the URL")
-    return value
-
-
-def _entry_point(value: str) -> str:
-    file, _, name = value.rpartition(":")
-    if not file.endswith(".py") or not name.isidentifier():
-        raise ValueError("must name a file and what it defines, such as service.py:OcrService")
-    return value
-
-
-_PORT_SCHEMA = {
-    "anyOf": [{"const": 0}, {"type": "integer", "minimum": 1024, "maximum": 65535}],
-    "type": "integer",
-}
-
-Port: TypeAlias = Annotated[int, AfterValidator(_port), WithJsonSchema(_PORT_SCHEMA)]
-Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INT32)]
-Seconds: TypeAlias = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
-Pause: TypeAlias = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
-Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
-Names: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
-OffInt: TypeAlias = Annotated[int | None, Field(le=MAX_INT32), AfterValidator(_unless_positive_off)]
-OffFloat: TypeAlias = Annotated[
-    float | None, Field(le=float(MAX_INT32)), AfterValidator(_unless_positive_off)
-]
 
 
 class Section(BaseModel):
@@ -121,9 +67,7 @@ class DagConfig(Section):
         description="Write profile lines."
         " Not yet available: switching it on is answered with a warning.",
     )
-    channel_size: Annotated[
-        int | None, Field(ge=0, le=MAX_INT32), AfterValidator(_unless_positive_off)
-    ] = Field(
+    channel_size: OffCount = Field(
         default=None, description="Most samples that wait for one op; 0 sets no limit of its own."
     )
     is_thread_op: bool = Field(
@@ -178,12 +122,12 @@ class LocalServiceConfig(Section):
         description="-1 is decided by `devices`; 0 CPU; 1 GPU; 2 GPU with TensorRT;"
         " 3 ARM CPU, 4 Kunlun XPU, 5 Ascend 310 and 6 Ascend 910 are not available.",
     )
-    devices: Annotated[str, AfterValidator(_device_ids)] = Field(
+    devices: Cards = Field(
         default="", description='Card ids in quotes, such as "0" or "0,1"; "" is the CPU.'
     )
     mem_optim: bool = Field(default=True, description="Reuse the memory of intermediate values.")
     ir_optim: bool = Field(default=False, description="Optimise the graph of the model.")
-    precision: Annotated[Literal["fp32", "fp16", "int8", "bf16"], BeforeValidator(_lower)] = Field(
+    precision: Precision = Field(
         default="fp32", description="Precision of the run, in any case of letters."
     )
     use_calib: bool = Field(
@@ -306,10 +250,10 @@ class ServiceConfig(Section):
         default="127.0.0.1",
         description="Address to listen on. 0.0.0.0 lets other machines reach the service.",
     )
-    service: Annotated[str, AfterValidator(_entry_point)] | None = Field(
+    service: EntryPoint | None = Field(
         default=None, description="What `penstock run config.yml` runs: `file.py:Class`."
     )
-    name: Annotated[str, AfterValidator(_url_segment)] | None = Field(
+    name: UrlSegment | None = Field(
         default=None, description="Name of the service, the first part of its URLs."
     )
     worker_num: Count | None = Field(
@@ -326,11 +270,13 @@ class ServiceConfig(Section):
     )
     deadline: Seconds = Field(
         default=60.0,
-        description="Seconds within which a request is answered, if its caller sets no less.",
+        description="Seconds within which a request is answered, if its caller sets no less."
+        " A caller who asks for more gets this.",
     )
     max_deadline: Seconds = Field(
         default=600.0,
-        description="Most seconds that any request may be given; at least `deadline`.",
+        description="Most seconds that any request is given, whatever its caller asks."
+        " A `deadline` that is set may not be above it; the default of `deadline` gives way.",
     )
     max_message_bytes: Annotated[int, Field(ge=1, le=MAX_INT32)] = Field(
         default=64 * MIB,
@@ -345,9 +291,14 @@ class ServiceConfig(Section):
         default=1024,
         description="Most requests admitted at once; further ones are refused as busy.",
     )
+    max_calls: Count | None = Field(
+        default=None,
+        description="Most gRPC calls open at once, those included whose message has not arrived;"
+        " further ones fail with RESOURCE_EXHAUSTED. Without it: four times `max_requests`.",
+    )
     max_connections: Count | None = Field(
         default=None,
-        description="Most open connections."
+        description="Most open HTTP connections."
         " Without it: 1024 or the descriptor limit less 128, whichever is less.",
     )
     strict_status: bool = Field(
@@ -367,6 +318,10 @@ class ServiceConfig(Section):
     )
     body_timeout: Seconds = Field(
         default=30.0, description="Seconds within which the body of a request must arrive."
+    )
+    write_timeout: Seconds = Field(
+        default=30.0,
+        description="Seconds within which an HTTP client must read some of its answer.",
     )
     keep_alive: Seconds = Field(
         default=5.0, description="Seconds an idle HTTP connection is kept open."

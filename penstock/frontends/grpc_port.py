@@ -1,4 +1,4 @@
-"""gRPC through grpc.aio: raw bytes in and out, with the deadline and counters it lacks.
+"""gRPC through grpc.aio: raw bytes in and out, with the time and number limits it lacks.
 
 Nothing above this file knows grpc. The pipeline's unary method is served by a stream handler on raw
 bytes, because only that lets us bound the time a message takes to arrive: grpc.aio waits for a
@@ -17,12 +17,13 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
 from penstock.engine.budget import ByteBudget, Reservation
 from penstock.errors import RequestError, ServiceBusy
 from penstock.frontends.grpc_accept import grpc_server
+from penstock.frontends.grpc_health import HealthService
+from penstock.frontends.health import Health
 from penstock.frontends.pipeline import PipelineProtocol
 from penstock.protocols import paddle
 from penstock.protocols.pb import pipeline_service_pb2
@@ -31,6 +32,7 @@ from penstock.protocols.status import GrpcCode, status_of
 _log = logging.getLogger(__name__)
 
 _CODES = {GrpcCode(code.value[0]): code for code in grpc.StatusCode}
+_RETRY_LATER = (("grpc-retry-pushback-ms", "1000"),)
 _SERVICE = pipeline_service_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name
 
 
@@ -40,6 +42,8 @@ class GrpcPort:
     Args:
         protocol: answers calls.
         budget: bytes in flight, shared with the HTTP port.
+        health: what the health service says.
+        max_calls: open at once, those included whose message has not arrived.
         max_message_bytes: of a request, after decompression.
         read_timeout: seconds for a call's message to arrive.
     """
@@ -48,7 +52,9 @@ class GrpcPort:
         self,
         protocol: PipelineProtocol,
         budget: ByteBudget,
+        health: Health,
         *,
+        max_calls: int,
         max_message_bytes: int,
         read_timeout: float = 30.0,
     ) -> None:
@@ -61,8 +67,8 @@ class GrpcPort:
         self._old: dict[asyncio.Task[Any], None] = {}
         self._swept: set[asyncio.Task[Any]] = set()
         self._sweeping: asyncio.TimerHandle | None = None
-        self._health = HealthServicer()
-        self.calls = 0
+        self._max_calls = max_calls
+        self._calls = 0
         self._server = grpc_server(
             [
                 ("grpc.so_reuseport", 0),
@@ -80,7 +86,9 @@ class GrpcPort:
             (grpc.method_handlers_generic_handler(_SERVICE, methods),)
         )
         self._server.add_registered_method_handlers(_SERVICE, methods)  # type: ignore[attr-defined]
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(
+            HealthService(health, (_SERVICE,)), self._server
+        )
         reflection.enable_server_reflection(
             (_SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name),
             self._server,
@@ -97,15 +105,7 @@ class GrpcPort:
         except RuntimeError as error:
             raise OSError(f"cannot listen on {address}") from error
         await self._server.start()
-        await self.set_serving(True)
         return port
-
-    async def set_serving(self, serving: bool) -> None:
-        """What the health service answers, for the server as a whole and for the pipeline."""
-        known = health_pb2.HealthCheckResponse
-        status = known.SERVING if serving else known.NOT_SERVING
-        for service in ("", _SERVICE):
-            await self._health.set(service, status)
 
     async def stop(self, timeout: float) -> None:
         """Refuse new calls, let open ones finish for ``timeout`` seconds, close."""
@@ -115,7 +115,12 @@ class GrpcPort:
 
     async def _inference(self, _: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
         """One call. The iterator is not used: reading through the context costs less."""
-        self.calls += 1
+        if self._calls >= self._max_calls:
+            # Its message is not waited for: calls that never send one are what this is against.
+            context.set_trailing_metadata(_RETRY_LATER)
+            too_many = "too many calls are open; try again later"
+            await _abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, too_many)
+        self._calls += 1
         held = Reservation(self._budget)
         try:
             data = await self._read(context)
@@ -135,7 +140,7 @@ class GrpcPort:
             await _abort(context, grpc.StatusCode.INTERNAL, "internal error")
         finally:
             held.release()
-            self.calls -= 1
+            self._calls -= 1
 
     async def _read(self, context: grpc.aio.ServicerContext[bytes, bytes]) -> Any:
         task = asyncio.current_task()
@@ -179,7 +184,7 @@ class GrpcPort:
         reply = self._protocol.as_reply(error)
         if reply is None:
             if isinstance(error, ServiceBusy):
-                context.set_trailing_metadata((("grpc-retry-pushback-ms", "1000"),))
+                context.set_trailing_metadata(_RETRY_LATER)
             await _abort(context, _CODES[status_of(error).grpc], str(error))
         return paddle.encode_message(reply)
 

@@ -8,6 +8,8 @@ import sys
 from penstock.config.resolve import OpOptions
 from penstock.frontends.listeners import is_loopback
 from penstock.graph.dag import Plan
+from penstock.ops.hooks import Hooks
+from penstock.ops.op import Op
 from penstock.service.build import Blueprint
 
 _log = logging.getLogger(__name__)
@@ -50,8 +52,10 @@ def _ops(blueprint: Blueprint) -> list[str]:
     plan = blueprint.graph.plan
     width = max(len(name) for name in plan.names)
     return [
-        f"  op    {name:<{width}}  {_inputs(plan, index)}  {_describe(options)}"
-        for index, (name, options) in enumerate(zip(plan.names, blueprint.options, strict=True))
+        f"  op    {name:<{width}}  {_inputs(plan, index)}  {_describe(op, options)}"
+        for index, (name, op, options) in enumerate(
+            zip(plan.names, blueprint.graph.ops, blueprint.options, strict=True)
+        )
     ]
 
 
@@ -60,8 +64,18 @@ def _inputs(plan: Plan, index: int) -> str:
     return f"after {' and '.join(names)}"
 
 
-def _describe(options: OpOptions) -> str:
-    parts = [f"{options.concurrency} {options.executor}"]
+def _workers(op: Op, options: OpOptions) -> str:
+    if Hooks(op).is_async:
+        kind = "coroutine"
+    elif options.executor == "inline":
+        return "inline"
+    else:
+        kind = options.executor
+    return f"{options.concurrency} {kind}{'s' if options.concurrency > 1 else ''}"
+
+
+def _describe(op: Op, options: OpOptions) -> str:
+    parts = [_workers(op, options)]
     if options.batch_size > 1:
         window = f" within {options.window * 1000:g} ms" if options.window else ""
         parts.append(f"batches of {options.batch_size}{window}")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import signal
 import socket
 import threading
 from collections.abc import Coroutine
@@ -37,11 +36,15 @@ from penstock.service import flags
 from penstock.service.banner import announce, banner, check_report
 from penstock.service.build import Blueprint, Works
 from penstock.service.daemons import DaemonPool
-from penstock.service.signals import Stopped, signals_stop_the_start
+from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
 
 _log = logging.getLogger(__name__)
 
 _ENDS_THREADS = 8  # threads for users' own pack and unpack hooks; a guess
+
+# So many gRPC calls may be open for each request that may be admitted. Beyond the first the answer
+# is busy, which old clients understand; beyond this it is a failed call, which they do not.
+_CALLS_A_REQUEST = 4
 
 # Guesses, in seconds. An answer that is complete needs a moment to reach the wire; a call that
 # nobody waits for any more may still be writing somewhere.
@@ -66,14 +69,14 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
         for warning in blueprint.warnings:
             _log.warning("%s", warning)
         try:
-            with signals_stop_the_start() as stop_if_told, ExitStack() as stack:
+            with signals_stop_the_start() as signals, ExitStack() as stack:
                 sockets = _bind(blueprint.config, stack)
                 works = Works(blueprint)
-                stop_if_told()
+                signals.stop_if_told()
                 for note in works.notes:
                     _log.warning("%s", note)
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    runner.run(_Service(name, works, *sockets).serve())
+                    runner.run(_Service(name, works, *sockets).run(signals))
         except Stopped:
             _log.info("stopped before the start was over")
 
@@ -118,10 +121,18 @@ class _Service:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
 
-    async def serve(self) -> None:
+    async def run(self, signals: StopSignals) -> None:
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._told_to_stop)
+        # Not the loop's own handlers: when those go, the default ones are there for a moment.
+        signals.hand_to(lambda: loop.call_soon_threadsafe(self._told_to_stop))
+        try:
+            await self._serve()
+        finally:
+            signals.pause()
+        signals.end()
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
         engine = self._works.engine(loop)
         self._health.watch(engine.why_stuck)
         ends = self._works.ends
@@ -151,6 +162,8 @@ class _Service:
         grpc_port = GrpcPort(
             protocol,
             budget,
+            self._health,
+            max_calls=config.max_calls or _CALLS_A_REQUEST * config.max_requests,
             max_message_bytes=config.max_message_bytes,
             read_timeout=config.body_timeout,
         )
@@ -161,6 +174,7 @@ class _Service:
             max_connections=max_connections(config.max_connections),
             header_timeout=config.header_timeout,
             keep_alive=config.keep_alive,
+            write_timeout=config.write_timeout,
         )
         routes = HttpRoutes(protocol, self._health, bodies)
         return UvicornPort(routes, limits, bodies, budget), grpc_port
@@ -214,7 +228,6 @@ class _Service:
         if not self._config.drain_delay:
             # In the very turn that made readiness false: who has seen that is refused from now on.
             engine.drain(at_rest.set)
-        await grpc_port.set_serving(False)
         if self._config.drain_delay:
             # Still accepting, so that load balancers have time to look away.
             await self._unless_hurried(asyncio.sleep(self._config.drain_delay))

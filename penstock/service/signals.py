@@ -1,44 +1,110 @@
-"""SIGTERM and SIGINT until the service's loop takes them: they end the start, not the process."""
+"""SIGTERM and SIGINT, from the start of a service until the interpreter exits.
+
+They end the start, then the service; and once that is over they must not spoil the exit status. So
+at no moment between is the default action in force, which would kill the process.
+"""
 
 from __future__ import annotations
 
+import atexit
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
+
+_BOTH = (signal.SIGTERM, signal.SIGINT)
+_DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Stopped(BaseException):
     """A signal asked to stop. No Exception, so that an op's ``except`` does not catch it."""
 
 
-@contextmanager
-def signals_stop_the_start() -> Iterator[Callable[[], None]]:
-    """Raise ``Stopped`` where the main thread is when SIGTERM or SIGINT comes.
+class StopSignals:
+    """What SIGTERM and SIGINT do now: at first they raise ``Stopped`` in the main thread."""
 
-    Gives a function that raises it again, for use after code that may have caught the first one.
-    Main thread only. On leaving, the handlers from before are back.
+    def __init__(self) -> None:
+        self._told = False
+        self._ended = False
+        self._tell: Callable[[], object] = self._stop
 
-    Raises:
-        Stopped: a signal came.
-    """
-    told = False
+    def stop_if_told(self) -> None:
+        """For use after code that may have caught the first ``Stopped``.
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal told
-        told = True
-        raise Stopped
-
-    def stop_if_told() -> None:
-        if told:
+        Raises:
+            Stopped: a signal has come that nobody took.
+        """
+        if self._told and not self._ended:
             raise Stopped
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop_if_told
-    finally:
+    def hand_to(self, tell: Callable[[], object]) -> None:
+        """From now on each signal calls this, in the main thread, whatever that does.
+
+        Raises:
+            Stopped: one has come already.
+        """
+        self._tell = tell
+        self.stop_if_told()
+
+    def pause(self) -> None:
+        """From now on signals are only noted."""
+        self._tell = self._note
+
+    def end(self) -> None:
+        """The service is over: what signals can still stop is what its script does next."""
+        self._ended = True
+        self._tell = _ignore
+
+    def heard(self, number: int, frame: FrameType | None) -> None:
+        """The handler."""
+        self._tell()
+
+    def hand_back(self, before: dict[signal.Signals, Any]) -> None:
+        """Put the handlers from before back, or what has to follow in place of default ones."""
+        if not self._ended:
+            self.pause()
         for number, handler in before.items():
-            if handler is not None:  # None: not set from Python, so not ours to set back
+            if self._ended and handler in _DEFAULTS:
+                signal.signal(number, _leave)
+                # The interpreter's exit brings the default action back in place of functions.
+                atexit.register(signal.signal, number, signal.SIG_IGN)
+            elif handler is not None:  # None: not set from Python, so not ours to set back
                 signal.signal(number, handler)
-                signal.signal(number, handler)
-    stop_if_told()
+
+    def _stop(self) -> None:
+        self._told = True
+        raise Stopped
+
+    def _note(self) -> None:
+        self._told = True
+
+
+@contextmanager
+def signals_stop_the_start() -> Iterator[StopSignals]:
+    """Raise ``Stopped`` where the main thread is when SIGTERM or SIGINT comes.
+
+    Main thread only. On leaving, the handlers from before are back. Only in place of default ones,
+    once ``end`` was called, a signal is ``SystemExit(0)`` in what the script does next, and nothing
+    at all while the interpreter exits.
+
+    Raises:
+        Stopped: a signal came, and nobody was told to take it.
+    """
+    signals = StopSignals()
+    before: dict[signal.Signals, Any] = {
+        number: signal.signal(number, signals.heard) for number in _BOTH
+    }
+    try:
+        yield signals
+    finally:
+        signals.hand_back(before)
+    signals.stop_if_told()
+
+
+def _ignore() -> None:
+    """What a signal asks for is being done already."""
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(0)

@@ -97,7 +97,7 @@ def test_check_reports_the_graph_and_its_options(file: str) -> None:
     done = penstock("check", file)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "the configuration and the graph are good" in done.output
-    assert "op    uci  after request  2 thread" in done.output
+    assert "op    uci  after request  2 threads" in done.output
 
 
 @pytest.mark.usefixtures("folder")
@@ -121,7 +121,7 @@ def test_check_opens_no_model_and_runs_no_init_op() -> None:
 def test_check_takes_overrides_and_shows_warnings() -> None:
     done = penstock("check", "service.py", "-o", "op.uci.concurrency=7", "--set", "worker_num=1",
                     "--set", "op.uci.batch_size=4")  # fmt: skip
-    assert "op    uci  after request  7 thread, batches of 4" in done.output
+    assert "op    uci  after request  7 threads, batches of 4" in done.output
     assert "warning  worker_num is 1, below the batch_size 4" in done.output
 
 

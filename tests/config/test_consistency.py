@@ -45,6 +45,13 @@ def test_the_deadline_must_not_exceed_its_maximum() -> None:
     assert load(yml_dict={"rpc_port": 0, "deadline": 700, "max_deadline": 700}, environ={})
 
 
+def test_a_maximum_below_the_default_deadline_needs_no_deadline_beside_it() -> None:
+    assert load(yml_dict={"rpc_port": 0, "max_deadline": 10}, environ={}).config.max_deadline == 10
+    assert problems_of({"rpc_port": 0, "deadline": 60, "max_deadline": 10}) == [
+        "yml_dict: deadline: 60 s is more than max_deadline, 10 s"
+    ]
+
+
 @pytest.mark.parametrize("device_type", [1, 2])
 def test_a_gpu_needs_card_ids(device_type: int) -> None:
     conf: dict[str, Any] = {"device_type": device_type}

@@ -191,7 +191,6 @@ def test_everything_wrong_in_a_constructor_is_listed_at_once() -> None:
             timeout="3",
             fetch_list="price",
             client_type="x",
-            local_service_handler=object(),
         )
     assert sorted(caught.value.problems) == [
         "constructor of op uci: batch_size: must be an integer, got true",
@@ -199,8 +198,6 @@ def test_everything_wrong_in_a_constructor_is_listed_at_once() -> None:
         " 'pipeline_grpc', got the text 'x'",
         "constructor of op uci: concurrency: must be at least 1, got 0",
         "constructor of op uci: fetch_list: must be a list, such as [a, b], got the text 'price'",
-        "constructor of op uci: local_service_handler: is not yet available:"
-        " use local_service_conf",
         "constructor of op uci: retry: must be at least 1, got -1",
         "constructor of op uci: timeout: must be an integer, got the text '3':"
         " write the number without quotes and without a unit",
@@ -213,7 +210,6 @@ def test_everything_wrong_in_a_constructor_is_listed_at_once() -> None:
         {"server_endpoints": ["127.0.0.1:9393"]},
         {"client_type": "brpc"},
         {"client_type": "pipeline_grpc"},
-        {"local_service_handler": object()},
     ],
 )
 def test_a_constructor_that_asks_for_what_is_not_built_is_refused(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+from typing import Any
 
 import pytest
 
@@ -24,8 +25,26 @@ def test_it_says_what_is_served_where_to_whom_and_by_which_ops() -> None:
         "  grpc  127.0.0.1:8001   PipelineService, health, reflection",
         "  op    left   after request  1 thread",
         "  op    right  after request  1 thread",
-        "  op    join   after left and right  3 thread, batches of 4 within 2.5 ms",
+        "  op    join   after left and right  3 threads, batches of 4 within 2.5 ms",
     ]
+
+
+async def asking(self: Op, feed_batch: list[Any]) -> Any:
+    return feed_batch[0]
+
+
+@pytest.mark.parametrize(
+    ("hooks", "yaml", "shown"),
+    [({"process": asking}, {}, "2 coroutines"), ({}, {"executor": "inline"}, "inline")],
+)
+def test_ops_on_the_loop_are_not_called_threads(
+    hooks: dict[str, Any], yaml: dict[str, Any], shown: str
+) -> None:
+    op = type("Own", (Op,), hooks)("a", input_ops=[root()], concurrency=2)
+    assert (
+        f"  op    a  after request  {shown}"
+        in check_report("uci", drawn(op, {"op": {"a": yaml}})).splitlines()
+    )
 
 
 def test_a_service_for_other_machines_says_so_and_one_without_http_shows_none() -> None:

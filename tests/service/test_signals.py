@@ -44,6 +44,43 @@ def test_without_a_signal_nothing_happens_and_the_handlers_are_back() -> None:
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
+def test_who_has_taken_the_signals_is_told_instead() -> None:
+    told: list[None] = []
+    with signals_stop_the_start() as signals:
+        signals.hand_to(lambda: told.append(None))
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+    assert told == [None, None]
+
+
+def test_who_takes_the_signals_after_one_has_come_is_stopped() -> None:
+    def serve_after_one() -> None:
+        with signals_stop_the_start() as signals:
+            with pytest.raises(Stopped):
+                signal.raise_signal(signal.SIGTERM)
+            signals.hand_to(lambda: None)
+            pytest.fail("went on")
+
+    with pytest.raises(Stopped):
+        serve_after_one()
+
+
+def test_handlers_of_the_program_s_own_come_back_after_a_service_too() -> None:
+    def own(number: int, frame: object) -> None:
+        pytest.fail("not called")
+
+    both = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, own) for number in both}
+    try:
+        with signals_stop_the_start() as signals:
+            signals.end()
+            signal.raise_signal(signal.SIGTERM)  # ignored: what it asks for is done
+        assert [signal.getsignal(number) for number in both] == [own, own]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_what_runs_keeps_its_own_exceptions() -> None:
     with pytest.raises(ZeroDivisionError), signals_stop_the_start():
         _ = 1 / 0

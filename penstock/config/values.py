@@ -1,0 +1,80 @@
+"""Kinds of values that keys take: their ranges, and what is made of them.
+
+Values that the original spells -1 or 0 for "off" become None here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
+
+MAX_INT32 = (1 << 31) - 1
+"""Upper bound of counts and milliseconds: what the original's 32-bit fields could hold."""
+MAX_SECONDS = 31_536_000.0
+"""Upper bound of every time in seconds: a year, a guess that no timer overflows on."""
+
+
+def _port(value: int) -> int:
+    if value != 0 and not 1024 <= value <= 65535:
+        raise ValueError("must be 0 (any free port) or between 1024 and 65535")
+    return value
+
+
+def _unless_positive_off(value: Any) -> Any:
+    return value if value is not None and value > 0 else None
+
+
+def _listed(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _device_ids(value: str) -> str:
+    if value.strip() and not all(
+        re.fullmatch(r"[0-9]+", part.strip()) for part in value.split(",")
+    ):
+        raise ValueError('must be card numbers in quotes, such as "0" or "0,1"; "" is no card')
+    return value
+
+
+def _url_segment(value: str) -> str:
+    if not value or "/" in value or not value.isprintable():
+        raise ValueError("must be text without '/' and control characters: it is part of the URL")
+    return value
+
+
+def _entry_point(value: str) -> str:
+    file, _, name = value.rpartition(":")
+    if not file.endswith(".py") or not name.isidentifier():
+        raise ValueError("must name a file and what it defines, such as service.py:OcrService")
+    return value
+
+
+_PORT_SCHEMA = {
+    "anyOf": [{"const": 0}, {"type": "integer", "minimum": 1024, "maximum": 65535}],
+    "type": "integer",
+}
+
+Port: TypeAlias = Annotated[int, AfterValidator(_port), WithJsonSchema(_PORT_SCHEMA)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INT32)]
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
+Pause: TypeAlias = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
+Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+Names: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
+OffInt: TypeAlias = Annotated[int | None, Field(le=MAX_INT32), AfterValidator(_unless_positive_off)]
+OffFloat: TypeAlias = Annotated[
+    float | None, Field(le=float(MAX_INT32)), AfterValidator(_unless_positive_off)
+]
+
+OffCount: TypeAlias = Annotated[
+    int | None, Field(ge=0, le=MAX_INT32), AfterValidator(_unless_positive_off)
+]
+Cards: TypeAlias = Annotated[str, AfterValidator(_device_ids)]
+Precision: TypeAlias = Annotated[Literal["fp32", "fp16", "int8", "bf16"], BeforeValidator(_lower)]
+UrlSegment: TypeAlias = Annotated[str, AfterValidator(_url_segment)]
+EntryPoint: TypeAlias = Annotated[str, AfterValidator(_entry_point)]

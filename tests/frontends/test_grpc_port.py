@@ -1,0 +1,142 @@
+"""The gRPC port alone, asked by grpcio's own client; behind it a protocol that a test holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from penstock.engine.budget import ByteBudget
+from penstock.frontends import health as health_module
+from penstock.frontends.grpc_port import GrpcPort
+from penstock.frontends.health import Health
+from penstock.frontends.pipeline import PipelineOptions
+from penstock.protocols import paddle, pb
+
+SERVICE = "baidu.paddle_serving.pipeline_serving.PipelineService"
+METHOD = f"/{SERVICE}/inference"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+MOST = 3
+
+
+class Held:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.options = PipelineOptions(name=None)
+        self.arrived = asyncio.Semaphore(0)
+        self.go = asyncio.Event()
+
+    async def answer(self, call: paddle.Call, timeout: float | None) -> pb.Response:
+        self.arrived.release()
+        await self.go.wait()
+        return pb.Response(key=["x"], value=["1"])
+
+
+class Site:
+    def __init__(self, channel: grpc.aio.Channel, protocol: Held, health: Health) -> None:
+        self.channel = channel
+        self.protocol = protocol
+        self.health = health
+        self.probes: Any = health_pb2_grpc.HealthStub(channel)
+
+    def call(self) -> Any:
+        """A whole call."""
+        return self.channel.unary_unary(METHOD)(pb.Request().SerializeToString(), timeout=20)
+
+    async def half_open(self) -> Any:
+        """A call whose message does not come."""
+        call = self.channel.stream_unary(METHOD)(timeout=20)
+        await call.wait_for_connection()
+        return call
+
+    async def code_of_another(self) -> grpc.StatusCode:
+        code: grpc.StatusCode = await self.call().code()
+        return code
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    protocol, health = Held(), Health()
+    port = GrpcPort(
+        protocol,  # type: ignore[arg-type]
+        ByteBudget(1 << 20),
+        health,
+        max_calls=MOST,
+        max_message_bytes=1 << 20,
+        read_timeout=10,
+    )
+    number = await port.start("127.0.0.1:0")
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{number}") as channel:
+        yield Site(channel, protocol, health)
+    await port.stop(0)
+
+
+async def test_calls_beyond_the_limit_are_told_to_try_again_later(site: Site) -> None:
+    calls = [site.call() for _ in range(MOST)]
+    for _ in calls:
+        await site.protocol.arrived.acquire()
+    refused = site.call()
+    assert await refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "too many calls are open" in await refused.details()
+    assert ("grpc-retry-pushback-ms", "1000") in list(await refused.trailing_metadata())
+    site.protocol.go.set()
+    for call in calls:
+        assert pb.Response.FromString(await call).value == ["1"]
+    assert await site.code_of_another() is grpc.StatusCode.OK
+
+
+async def test_calls_whose_message_has_not_come_count_as_well(site: Site) -> None:
+    site.protocol.go.set()
+    calls = [await site.half_open() for _ in range(MOST)]
+    # Until the last of them has reached the server, a whole call is still answered.
+    async with asyncio.timeout(10):
+        while await site.code_of_another() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+            pass
+    for call in calls:
+        call.cancel()
+    async with asyncio.timeout(10):
+        while await site.code_of_another() is not grpc.StatusCode.OK:
+            pass
+
+
+async def test_probes_are_answered_when_no_call_is_free(site: Site) -> None:
+    site.health.set_ready()
+    calls = [site.call() for _ in range(MOST)]
+    for _ in calls:
+        await site.protocol.arrived.acquire()
+    reply = await site.probes.Check(health_pb2.HealthCheckRequest(), timeout=10)
+    assert reply.status == SERVING
+    site.protocol.go.set()
+    await asyncio.gather(*calls)
+
+
+@pytest.mark.parametrize("name", ["", SERVICE])
+async def test_check_and_watch_say_what_readyz_says(
+    name: str, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_module, "LOOK", 0.01)
+    why: list[str | None] = [None]
+    site.health.watch(lambda: why[0])
+    request = health_pb2.HealthCheckRequest(service=name)
+    watch = site.probes.Watch(request, timeout=20)
+
+    async def both() -> tuple[int, int]:
+        told = (await watch.read()).status
+        return told, (await site.probes.Check(request, timeout=10)).status
+
+    assert await both() == (NOT_SERVING, NOT_SERVING)
+    site.health.set_ready()
+    assert await both() == (SERVING, SERVING)
+    why[0] = "op 'work': no worker returns"
+    assert await both() == (NOT_SERVING, NOT_SERVING)
+    why[0] = None
+    assert await both() == (SERVING, SERVING)
+    site.health.set_unready("shutting down")
+    assert await both() == (NOT_SERVING, NOT_SERVING)
+    watch.cancel()

@@ -1,0 +1,102 @@
+"""Signals that come after the one that has ended the service: the exit status stays 0."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.service.scripts import PENSTOCK, PYTHON, script
+from tests.services.process import running
+
+pytestmark = pytest.mark.real
+
+WAYS = pytest.mark.parametrize("way", [PYTHON, PENSTOCK], ids=["python", "penstock run"])
+NUMBERS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+
+# Places that a process passes on its way from the drain to its end. At each of them it sends the
+# second signal to itself, so that no test has to hit a moment.
+LOOP_CLOSED = """
+import asyncio, signal
+close = asyncio.Runner.close
+def close_and_send(self):
+    close(self)
+    print("sending", flush=True)
+    signal.raise_signal(signal.NUMBER)
+asyncio.Runner.close = close_and_send
+"""
+AT_EXIT = """
+import atexit, signal
+def send():
+    print("sending", flush=True)
+    signal.raise_signal(signal.NUMBER)
+atexit.register(send)
+"""
+RETURNED = """
+import signal
+print("sending", flush=True)
+signal.raise_signal(signal.NUMBER)
+print("went on", flush=True)
+"""
+
+
+@WAYS
+@NUMBERS
+@pytest.mark.parametrize("place", [LOOP_CLOSED, AT_EXIT], ids=["loop closed", "at exit"])
+def test_a_second_signal_on_the_way_out_changes_nothing(
+    place: str, number: signal.Signals, way: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = script(tmp_path, before=place.replace("NUMBER", number.name))
+    with running(path, command=way) as server:
+        assert server.stop() == 0
+        assert "sending" in server.log()
+        assert "after the service" in server.log()
+        assert "Traceback" not in server.log()
+        assert "before the start was over" not in server.log()
+
+
+@WAYS
+@NUMBERS
+def test_a_second_signal_ends_what_a_script_does_after_its_service(
+    number: signal.Signals, way: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = script(tmp_path)
+    with path.open("a") as file:
+        file.write(RETURNED.replace("NUMBER", number.name))
+    with running(path, command=way) as server:
+        assert server.stop() == 0
+        assert "sending" in server.log()
+        assert "went on" not in server.log()
+        assert "Traceback" not in server.log()
+        assert "before the start was over" not in server.log()
+
+
+@WAYS
+@NUMBERS
+def test_a_second_signal_while_the_interpreter_takes_itself_apart_changes_nothing(
+    number: signal.Signals, way: tuple[str, ...], tmp_path: Path
+) -> None:
+    before = f"""
+import builtins, os
+class Last:
+    def __del__(self, kill=os.kill, write=os.write, pid=os.getpid(), number={int(number)}):
+        write(1, b"sending\\n")
+        kill(pid, number)
+builtins.kept_to_the_end = Last()
+"""
+    with running(script(tmp_path, before=before), command=way) as server:
+        assert server.stop() == 0
+        assert "sending" in server.log()
+
+
+def test_the_program_s_own_handler_is_back_after_the_service(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        before="import signal\nsignal.signal(signal.SIGTERM, lambda *_: print('its own'))",
+    )
+    with path.open("a") as file:
+        file.write("signal.raise_signal(signal.SIGTERM)\n")
+    with running(path) as server:
+        assert server.stop() == 0
+        assert "its own" in server.log()
