@@ -22,10 +22,9 @@ from typing import Any
 
 import uvloop
 
-from penstock.batching.batcher import Batcher, BatchPolicy
+from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine
-from penstock.engine.stage import Stage
 from penstock.executors.inline import InlineExecutor
 from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
@@ -74,17 +73,7 @@ def chain(length: int, executor: str, loop: asyncio.AbstractEventLoop) -> Engine
         options = WorkOptions()
         bound = BoundOp(EchoOp(name), None, options)
         worker = InlineExecutor(bound) if executor == "inline" else ThreadExecutor([bound], loop)
-        engine.add_stage(
-            Stage(
-                name,
-                Batcher(BatchPolicy()),
-                worker,
-                options,
-                engine.clock,
-                engine.settle,
-                engine.hear,
-            )
-        )
+        engine.add_op(name, queue=batcher_for(BatchPolicy()), executor=worker, options=options)
     return engine
 
 

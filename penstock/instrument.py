@@ -7,8 +7,6 @@ All hooks run on the engine's loop; times are monotonic seconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from penstock.errors import RequestError
 from penstock.request import Batch
 
@@ -31,8 +29,8 @@ class Instrument:
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
         """A batch came back, ``errors`` of its samples with an error."""
 
-    def late(self, op: str, data_ids: Sequence[int], now: float) -> None:
-        """Results of abandoned work arrived and were dropped."""
+    def late(self, op: str, batch: Batch, now: float) -> None:
+        """The results of a batch that had been given up arrived and were dropped."""
 
     def replied(self, data_id: int, error: RequestError | None, now: float) -> None:
         """The request was answered."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any
 
 from penstock.errors import ServiceBusy
@@ -111,23 +112,25 @@ def batcher_for(policy: BatchPolicy) -> Batcher | Line:
 class _Group:
     """Waiting samples of one key, oldest first; cancelled ones stay until they reach the front.
 
-    ``hasty`` counts those whose deadline would pass before their window ends.
+    ``hasty`` counts those whose deadline would pass before their window ends; ``dues`` is a heap of
+    (deadline, number, sample) of these, in which some may have left already.
     """
 
-    __slots__ = ("hasty", "ready", "rows", "samples", "waiting")
+    __slots__ = ("dues", "hasty", "ready", "rows", "samples", "waiting")
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque()
         self.waiting = 0
         self.rows = 0
         self.hasty = 0
+        self.dues: list[tuple[float, int, Sample]] = []
         self.ready = False  # stands in the line of groups that need not wait for their window
 
 
 class Batcher:
     """One op's queue. Every method belongs to the owning loop."""
 
-    __slots__ = ("_groups", "_line", "_order", "_waiting", "policy")
+    __slots__ = ("_groups", "_line", "_offered", "_order", "_waiting", "policy")
 
     def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy
@@ -135,6 +138,7 @@ class Batcher:
         self._order: deque[Sample] = deque()  # all keys, by arrival; some may have left already
         self._line: deque[Any] = deque()  # keys of the groups that are ready
         self._waiting = 0
+        self._offered = 0  # so that no two entries of a heap are alike
 
     def __len__(self) -> int:
         return self._waiting
@@ -172,7 +176,10 @@ class Batcher:
         self._order.append(sample)
         self._waiting += 1
         if self.policy.window is not None:
-            group.hasty += self._is_hasty(sample)
+            if self._is_hasty(sample):
+                group.hasty += 1
+                self._offered += 1
+                heappush(group.dues, (sample.deadline, self._offered, sample))
             self._line_up(key, group)
 
     def cancel(self, sample: Sample) -> None:
@@ -194,6 +201,9 @@ class Batcher:
         """
         window = self.policy.window
         while (head := self._head()) is not None:
+            if head.deadline <= now:
+                self.cancel(head)  # else its window would be taken for that of the next one
+                continue
             if draining:
                 reason = CloseReason.DRAIN
             elif window is None:
@@ -201,9 +211,12 @@ class Batcher:
             elif now >= head.arrived + window:
                 reason = CloseReason.WINDOW  # before any full group, or a busy key starves others
             elif self._line:
-                batch = self._cut_ready(self._line[0], now)
-                if batch is not None:
-                    return batch
+                key = self._line[0]
+                # Who is too late hurries nobody any more.
+                if not self._dropped_late(key, now):
+                    batch = self._cut_ready(key, now)
+                    if batch is not None:
+                        return batch
                 continue
             else:
                 return head.arrived + window
@@ -211,6 +224,19 @@ class Batcher:
             if batch is not None:
                 return batch
         return None
+
+    def _dropped_late(self, key: Any, now: float) -> bool:
+        """Take out the group's samples that are too late; whether there were any."""
+        group = self._groups[key]
+        dues, before = group.dues, group.waiting
+        while dues and (dues[0][0] <= now or not dues[0][2].waiting):
+            sample = heappop(dues)[2]
+            if sample.waiting:
+                self._leaves(sample, group)
+        if group.waiting == before:
+            return False
+        self._settle(key, group)
+        return True
 
     def _cut_ready(self, key: Any, now: float) -> Batch | None:
         group = self._groups[key]

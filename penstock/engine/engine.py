@@ -16,13 +16,14 @@ Thread: everything runs on one loop. Source: ``docs/compatibility.md`` (ids, dea
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
+from penstock.batching.batcher import Batcher, Line
 from penstock.engine.clock import Alarm, Clock
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.guarded import Guarded
+from penstock.engine.journey import Journey, Reply
 from penstock.engine.stage import Stage, StageStatistics
 from penstock.errors import (
     DeadlineExceeded,
@@ -31,14 +32,15 @@ from penstock.errors import (
     ServiceBusy,
     ServiceClosed,
 )
+from penstock.executors.executor import Executor
+from penstock.executors.work import WorkOptions
 from penstock.graph.dag import Plan
 from penstock.graph.flight import Flight, Put
 from penstock.instrument import Instrument
-from penstock.request import Outcome, Request, Sample
+from penstock.request import Feed, Outcome, Request, Sample
 
 _log = logging.getLogger(__name__)
 
-Reply: TypeAlias = Callable[[Outcome], None]
 IDS_WRAP = 10**18
 
 
@@ -73,38 +75,8 @@ class EngineStatistics:
     stages: tuple[StageStatistics, ...]
 
 
-class Journey:
-    """One admitted request until it is answered. Opaque to callers."""
-
-    __slots__ = (
-        "data_id",
-        "deadline",
-        "deadline_by_client",
-        "feed",
-        "flight",
-        "log_id",
-        "over",
-        "reply",
-        "samples",
-    )
-
-    def __init__(self, data_id: int, request: Request, flight: Flight, reply: Reply) -> None:
-        self.data_id = data_id
-        self.log_id = request.log_id
-        self.deadline = request.deadline
-        self.deadline_by_client = request.deadline_by_client
-        self.feed = request.feed
-        self.flight = flight
-        self.reply = reply
-        self.samples: list[Sample] = []  # those that are queued or running
-        self.over = False
-
-    def __repr__(self) -> str:
-        return f"<Journey {self.data_id} {self.flight}{' over' if self.over else ''}>"
-
-
 class Engine:
-    """See the module. ``add_stage`` is called by the composition root, in the plan's order."""
+    """See the module. ``add_op`` is called by the composition root, in the plan's order."""
 
     def __init__(
         self,
@@ -133,6 +105,38 @@ class Engine:
 
     def __repr__(self) -> str:
         return f"<Engine {self.statistics()}>"
+
+    def add_op(
+        self,
+        name: str,
+        *,
+        queue: Batcher | Line,
+        executor: Executor,
+        options: WorkOptions,
+        key_of: Callable[[dict[str, Feed]], Hashable] | None = None,
+    ) -> Stage:
+        """Make the stage of the plan's next op, with this engine's clock, ears and answers.
+
+        Args:
+            name: the op's name.
+            queue: what waits for it, and what of that runs together.
+            executor: its workers.
+            options: time-out, retries, isolation.
+            key_of: what samples of one batch must have in common, as far as their inputs tell;
+                None when only ``preprocess`` knows.
+        """
+        stage = Stage(
+            name,
+            batcher=queue,
+            executor=executor,
+            options=options,
+            clock=self.clock,
+            settle=self.settle,
+            hear=self.hear,
+            key_of=key_of,
+        )
+        self.add_stage(stage)
+        return stage
 
     def add_stage(self, stage: Stage) -> None:
         """Give the next op of the plan its stage."""
@@ -227,14 +231,19 @@ class Engine:
         sample.gone = True
         journey: Journey = sample.flight
         journey.samples.remove(sample)
-        if isinstance(outcome.error, OpTimeout) and self._try_again(journey, sample):
+        if (
+            outcome.error is not None
+            and isinstance(outcome.error, OpTimeout)
+            and self._try_again(journey, sample)
+        ):
             return
-        attempt = journey.flight.attempt
-        answer = journey.flight.arrived(sample.op, outcome)
+        flight = journey.flight
+        attempt = flight.attempt
+        answer = flight.arrived(sample.op, outcome)
         if isinstance(answer, Outcome):
             self._reply(journey, answer)
             return
-        if journey.flight.attempt != attempt:
+        if flight.attempt != attempt:
             self._forget_samples(journey)
         if answer:
             self._put(journey, answer, self.clock.now())
@@ -304,14 +313,16 @@ class Engine:
             journey.reply(outcome)
         except Exception:  # noqa: BLE001 - whatever the transport does, the engine goes on
             _log.exception("a reply could not be delivered (data_id=%s)", journey.data_id)
-        self._go_on()
+        if self._waiting or self._at_rest:
+            self._go_on()
 
     def _finish(self, journey: Journey) -> None:
         """Forget the journey and what it still has in queues."""
         journey.over = True
         self._journeys.discard(journey)
         self._deadlines.remove(journey, journey.deadline)
-        self._forget_samples(journey)
+        if journey.samples:
+            self._forget_samples(journey)
         if journey.flight.attempt:
             self._running -= 1
         else:

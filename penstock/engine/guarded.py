@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 from penstock.errors import RequestError
 from penstock.instrument import Instrument
@@ -38,9 +37,9 @@ class Guarded(Instrument):
         """See Instrument."""
         self._tell("returned", op, batch, errors, now)
 
-    def late(self, op: str, data_ids: Sequence[int], now: float) -> None:
+    def late(self, op: str, batch: Batch, now: float) -> None:
         """See Instrument."""
-        self._tell("late", op, data_ids, now)
+        self._tell("late", op, batch, now)
 
     def replied(self, data_id: int, error: RequestError | None, now: float) -> None:
         """See Instrument."""

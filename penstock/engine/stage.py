@@ -23,8 +23,9 @@ from penstock.batching.batcher import Batcher, Line
 from penstock.batching.dispatch import HAND_OVER_BUDGET, HandOver
 from penstock.engine.clock import Alarm, Clock
 from penstock.executors.executor import Executor, Result, Work
-from penstock.executors.work import WorkOptions, timed_out
+from penstock.executors.work import WorkOptions
 from penstock.instrument import Instrument
+from penstock.ops.failures import timed_out
 from penstock.request import Batch, Feed, Outcome, Sample
 
 _log = logging.getLogger(__name__)
@@ -51,16 +52,16 @@ class StageStatistics:
 
 
 class Stage:
-    """See the module.
+    """See the module. ``Engine.add_op`` makes them.
 
     Args:
         name: the op's name.
         batcher: the op's queue.
         executor: runs its batches.
         options: time-out and retries.
-        clock: time and turns.
-        settle: called with each sample and its Outcome, once.
-        hear: is told what happens; None when nobody listens.
+        clock: the engine's time and turns.
+        settle: the engine's; called with each sample and its Outcome, once.
+        hear: the engine's; is told what happens, None when nobody listens.
         key_of: what samples of one batch must have in common, as far as their inputs tell; None
             when only ``preprocess`` knows.
     """
@@ -172,13 +173,16 @@ class Stage:
 
     def _take(self, now: float) -> tuple[list[Batch], float | None]:
         """The batches of the next hand-over; or when to ask again."""
-        most = self._hand_over.batches(self._idle) if self.executor.wakes else 1
+        most = self._hand_over.batches(self._idle) if self.executor.takes_several else 1
         batches: list[Batch] = []
-        while len(batches) < most:
-            answer = self._take_again(now) or self.batcher.poll(now, draining=self.draining)
-            if not isinstance(answer, Batch):
-                return batches, answer
-            batches.append(answer)
+        poll = self.batcher.poll
+        draining = self.draining
+        for _ in range(most):
+            answer = self._take_again(now) if self._again or self._overdue else None
+            polled = answer or poll(now, draining=draining)
+            if not isinstance(polled, Batch):
+                return batches, polled
+            batches.append(polled)
         return batches, None
 
     def _take_again(self, now: float) -> Batch | None:
@@ -198,11 +202,11 @@ class Stage:
         return None
 
     def _submit(self, work: Work, batches: list[Batch], now: float) -> None:
-        self._batches += len(batches)
-        for batch in batches:
-            self._samples += len(batch.samples)
-            if self.hear is not None:
+        if self.hear is not None:
+            for batch in batches:
                 self.hear.dispatched(self.name, batch, now)
+        self._batches += len(batches)
+        self._samples += sum([len(batch.samples) for batch in batches])
         self._out[work] = now
         self.executor.submit(work, self._finished)
         if work in self._out:
@@ -217,13 +221,15 @@ class Stage:
             self._tell_late([batch for batch, _ in results])
             return
         self._idle += 1
-        self._take_back(work)  # a worker that died leaves some
+        if work.pending:
+            self._take_back(work)  # its worker died, or its turn was over
         self._take_in(results)
         if not self._pumping:
             self._pump()
 
     def _take_in(self, results: list[Result]) -> None:
         """Settle what has been run."""
+        settle = self._settle
         ran = 0.0
         for batch, outcomes in results:
             ran += batch.ran
@@ -234,7 +240,12 @@ class Stage:
             for sample, outcome in zip(batch.samples, outcomes, strict=True):
                 if sample.gone:
                     _log.info("op %s: late result dropped (data_id=%s)", self.name, sample.data_id)
-                self._settle_safely(sample, outcome)
+                try:
+                    settle(sample, outcome)
+                except Exception:  # noqa: BLE001 - our mistake with one must not harm the others
+                    _log.exception(
+                        "op %s: %r could not be settled; please report this", self.name, sample
+                    )
             if self.hear is not None:
                 failed = sum(outcome.error is not None for outcome in outcomes)
                 self.hear.returned(self.name, batch, failed, self._clock.now())
@@ -244,23 +255,16 @@ class Stage:
     def _take_back(self, work: Work) -> None:
         """What has not begun there will be handed over again."""
         batches = work.take_back()
-        self._again.extend(batches)
+        self._again.extendleft(reversed(batches))  # older than what waits there, as a rule
         if self.hear is not None:
             for batch in batches:
                 self.hear.taken_back(self.name, batch, self._clock.now())
-
-    def _settle_safely(self, sample: Sample, outcome: Outcome) -> None:
-        """Our own mistakes with one sample must not keep its neighbours from their answers."""
-        try:
-            self._settle(sample, outcome)
-        except Exception:  # noqa: BLE001 - see above
-            _log.exception("op %s: %r could not be settled; please report this", self.name, sample)
 
     def _tell_late(self, batches: list[Batch]) -> None:
         for batch in batches:
             _log.info("op %s: late results dropped (data_ids=%s)", self.name, batch.data_ids)
             if self.hear is not None:
-                self.hear.late(self.name, batch.data_ids, self._clock.now())
+                self.hear.late(self.name, batch, self._clock.now())
 
     def _look(self) -> None:
         """Look at the Works that are out: some take too long."""

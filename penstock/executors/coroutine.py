@@ -7,9 +7,9 @@ import logging
 import time
 from collections.abc import Sequence
 
-from penstock.errors import RequestError
 from penstock.executors.executor import Finished, Work
-from penstock.executors.work import BoundOp, batch_steps, broken
+from penstock.executors.work import Answer, BoundOp, begin, broken, calls, end
+from penstock.ops.failures import process_raised
 from penstock.request import Batch, Feed, Outcome
 
 _log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class CoroutineExecutor:
         loop: the engine's loop.
     """
 
-    wakes = False
+    takes_several = False
 
     def __init__(self, ops: Sequence[BoundOp], loop: asyncio.AbstractEventLoop) -> None:
         self.workers = len(ops)
@@ -91,30 +91,33 @@ class CoroutineExecutor:
             return broken(batch)
 
     async def _run_batch(self, op: BoundOp, batch: Batch) -> list[Outcome]:
-        steps = batch_steps(op, batch)
         batch.worker = op.index
-        began = self._loop.time()
+        began = time.monotonic()
         try:
-            feed_batch, log_id = next(steps)
-            while True:
+            members = begin(op, batch.samples, began)
+            steps = calls(op, members)
+            asked = next(steps, None)
+            while asked is not None:
                 batch.started = time.monotonic()
-                answer = await self._call(op, feed_batch, log_id)
+                answer = await self._call(op, *asked)
                 batch.started = None
-                feed_batch, log_id = steps.send(answer)
-        except StopIteration as done:
-            return done.value  # type: ignore[no-any-return]
+                try:
+                    asked = steps.send(answer)
+                except StopIteration:
+                    asked = None
+            return end(op, members)
         finally:
-            batch.ran = self._loop.time() - began
+            batch.ran = time.monotonic() - began
 
     @staticmethod
-    async def _call(op: BoundOp, feed_batch: list[Feed], log_id: int) -> Feed | RequestError:
+    async def _call(op: BoundOp, feed_batch: list[Feed], log_id: int) -> Answer:
         try:
             return await op.call_async(feed_batch, log_id)
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
             # Something that the hook waited for was cancelled, which is its own failure.
-            return op.process_failed(error, log_id)
+            return process_raised(op.name, error, log_id)
 
 
 def _is_cancelled() -> bool:

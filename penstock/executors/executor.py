@@ -37,10 +37,10 @@ class Work:
     def begin_next(self) -> Batch | None:
         """The worker's step: the next batch, now ``current``; None at the end."""
         try:
-            self.current = self.pending.popleft()
+            batch = self.current = self.pending.popleft()
         except IndexError:
-            self.current = None
-        return self.current
+            self.current = batch = None
+        return batch
 
     def take_back(self) -> list[Batch]:
         """The engine's step: every batch that has not begun, in order; they will not begin here."""
@@ -68,7 +68,8 @@ class Work:
 
 
 Finished: TypeAlias = Callable[[Work, list[Result]], None]
-"""Called on the engine's loop, once per Work, with the batches that ran and were not taken yet."""
+"""Called on the engine's loop, once per Work, with the batches that ran and were not taken yet.
+What is still ``pending`` then did not run: the worker died, or its turn was over."""
 
 
 class Executor(Protocol):
@@ -76,12 +77,12 @@ class Executor(Protocol):
 
     Attributes:
         workers: how many Works run at once.
-        wakes: a hand-over wakes a sleeping worker, which costs more than a cheap batch, so several
-            batches may travel together.
+        takes_several: whether several batches may travel in one Work, because a hand-over costs
+            more than a cheap batch.
     """
 
     workers: int
-    wakes: bool
+    takes_several: bool
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Run a Work; ``finished`` is called exactly once, on the loop, maybe before this returns.

@@ -1,15 +1,18 @@
-"""Runs batches in the caller: no thread, no hand-over. For ops that take microseconds."""
+"""Runs batches in the caller: no thread, no wake-up. For ops that take microseconds."""
 
 from __future__ import annotations
 
 from penstock.executors.executor import Finished, Work
 from penstock.executors.work import BoundOp, run_safely
 
+TURN = 0.001
+"""Seconds of work after which no further batch of a Work is begun: the loop has others to serve."""
+
 
 class InlineExecutor:
     """One worker, which is the engine's loop itself; while it runs, nothing else does."""
 
-    wakes = False
+    takes_several = True
 
     def __init__(self, op: BoundOp) -> None:
         self.workers = 1
@@ -19,10 +22,14 @@ class InlineExecutor:
         return f"<InlineExecutor {self._op.name!r}>"
 
     def submit(self, work: Work, finished: Finished) -> None:
-        """Run the Work now and report it before returning."""
-        limit = self._op.options.timeout
-        while (batch := work.begin_next()) is not None:
-            work.add_result(batch, run_safely(self._op, batch, limit))
+        """Run the Work now, or as much of it as one turn allows, and report before returning."""
+        op = self._op
+        limit = op.options.timeout
+        left = TURN
+        while left > 0.0 and (batch := work.begin_next()) is not None:
+            work.add_result(batch, run_safely(op, batch, limit))
+            left -= batch.ran
+        work.current = None
         finished(work, work.take_results())
 
     def abandon(self, work: Work) -> None:

@@ -27,7 +27,7 @@ class ThreadExecutor:
         loop: the engine's loop.
     """
 
-    wakes = True
+    takes_several = True
 
     def __init__(self, ops: Sequence[BoundOp], loop: asyncio.AbstractEventLoop) -> None:
         self.workers = len(ops)

@@ -91,7 +91,8 @@ class Flight:
         if op == plan.last:
             return self._end(outcome)
         item: _Item = error if error is not None else outcome.value or {}
-        return self._unless_failed(self._deliver(op, plan.names[op], item, plan.consumers[op]))
+        puts = self._deliver(op, plan.names[op], item, plan.consumers[op])
+        return puts if self._joins is None else self._unless_failed(puts)
 
     def _unless_failed(self, puts: list[Put]) -> list[Put] | Outcome:
         joins = self._joins

@@ -18,16 +18,10 @@ from collections.abc import Callable
 from numbers import Integral
 from typing import Any, TypeAlias
 
-from penstock.errors import (
-    DeclaredError,
-    HookError,
-    HookFailed,
-    InferenceFailed,
-    RequestError,
-    WrongType,
-)
+from penstock.errors import HookError, HookFailed, RequestError, WrongType
+from penstock.ops.failures import process_gave, process_gave_code
 from penstock.ops.op import Op
-from penstock.ops.product import INT32, product_error
+from penstock.ops.product import product_error
 from penstock.request import Feed
 
 Hook: TypeAlias = Callable[..., Any]
@@ -151,25 +145,22 @@ def _range(low: int, high: float) -> str:
 
 def read_preprocess(op: Op, given: Any) -> tuple[Any, bool, RequestError | None]:
     """``(data, skip process, error)`` from what ``preprocess`` returned."""
-    if isinstance(given, tuple) and len(given) == 4:
+    if not isinstance(given, tuple):
+        return given, False, None
+    if len(given) == 4:
         data, skip, number, text = given
         return data, bool(skip), None if number is None else product_error(number, text)
-    if isinstance(given, tuple):
-        return (
-            None,
-            False,
-            HookFailed(
-                f"op {op.name!r}: preprocess returned a tuple of {len(given)}, but must return "
-                f"the data, or (data, is_skip_process, prod_errcode, prod_errinfo)"
-            ),
-        )
-    return given, False, None
+    wrong = HookFailed(
+        f"op {op.name!r}: preprocess returned a tuple of {len(given)}, but must return "
+        f"the data, or (data, is_skip_process, prod_errcode, prod_errinfo)"
+    )
+    return None, False, wrong
 
 
 def read_process(op: Op, given: Any) -> Feed | RequestError:
     """The result dict, or the error, from what ``process`` returned."""
-    code: Any = 0
-    text: Any = ""
+    if isinstance(given, dict):
+        return given
     if (
         isinstance(given, tuple)
         and len(given) == 3
@@ -177,33 +168,13 @@ def read_process(op: Op, given: Any) -> Feed | RequestError:
         and isinstance(given[1], Integral)
     ):
         given, code, text = given
-    if code:
-        return process_failure(op, str(text), int(code))
-    if given is None:
-        return InferenceFailed(failed_to_predict(op.name, "process gave no result"))
-    if isinstance(given, dict):
-        return given
+        if code:
+            return process_gave_code(op.name, str(text), int(code))
+        if given is not None:
+            return given  # type: ignore[no-any-return]
     if inspect.iscoroutine(given):
         given.close()
-    return WrongType(
-        failed_to_predict(op.name, f"process must give a dict, got {type(given).__name__}")
-    )
-
-
-def process_failure(op: Op, text: str, number: int) -> RequestError:
-    """The error for a code that ``process`` returned: the number is the op's choice."""
-    if number not in INT32:
-        text = f"process gave the error code {number}, which is no int32"
-        return HookFailed(failed_to_predict(op.name, text))
-    return DeclaredError(number, failed_to_predict(op.name, text))
-
-
-def failed_to_predict(op: str, text: str) -> str:
-    """The sentence deployed clients know around every failure of ``process``."""
-    return (
-        f"[{op}] failed to predict. {text}. Please check the input dict and checkout "
-        f"PipelineServingLogs/pipeline.log for more details."
-    )
+    return process_gave(op.name, given)
 
 
 def read_postprocess(op: Op, given: Any) -> tuple[Feed, RequestError | None]:

@@ -9,7 +9,7 @@ from penstock.request import Batch, Outcome
 class FakeExecutor:
     """Holds submitted Works until ``finish`` is called."""
 
-    wakes = True
+    takes_several = True
 
     def __init__(self, workers: int = 1) -> None:
         self.workers = workers

@@ -6,7 +6,6 @@ request costs two entries on the client side and some four on the server side, i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from penstock.errors import RequestError
@@ -195,9 +194,9 @@ class Recorder(Instrument):
         """See Returned."""
         self.events.append(Returned(op, self._numbers.pop(batch, -1), errors, now))
 
-    def late(self, op: str, data_ids: Sequence[int], now: float) -> None:
+    def late(self, op: str, batch: Batch, now: float) -> None:
         """See Late."""
-        self.events.append(Late(op, tuple(data_ids), now))
+        self.events.append(Late(op, tuple(batch.data_ids), now))
 
     def replied(self, data_id: int, error: RequestError | None, now: float) -> None:
         """See Replied."""

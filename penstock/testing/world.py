@@ -11,8 +11,8 @@ from __future__ import annotations
 from random import Random
 
 from penstock.batching.batcher import Batcher, BatchPolicy
-from penstock.engine.engine import Engine, EngineOptions, Journey
-from penstock.engine.stage import Stage
+from penstock.engine.engine import Engine, EngineOptions
+from penstock.engine.journey import Journey
 from penstock.errors import DeadlineExceeded, HookFailed, OpTimeout, RequestError
 from penstock.executors.executor import Finished, Result, Work
 from penstock.executors.work import WorkOptions, broken
@@ -86,7 +86,7 @@ class Workers:
     def __init__(self, world: World, op: int) -> None:
         self.kind = world.random.choice(("thread", "thread", "killed", "inline"))
         self.workers = 1 if self.kind == "inline" else world.random.choice((1, 1, 2, 3))
-        self.wakes = self.kind != "inline"
+        self.takes_several = world.random.random() < 0.8
         self.seconds = world.random.choice((0.0, 1e-6, 1e-4, 0.01))
         self.running = 0
         self._world = world
@@ -107,7 +107,7 @@ class Workers:
         call = Call(self._op, work, finished)
         world.calls.append(call)
         if self.kind == "inline":
-            world.end(call)
+            world.take_turn(call)
 
     def abandon(self, work: Work) -> None:
         """The running batch was given up."""
@@ -161,8 +161,7 @@ class World:
                 timeout=random.choice((None, 0.01, 0.05, 0.2, 1.0)),
                 retry=random.choice((1, 1, 2, 3)),
             )
-            parts = (Batcher(policy), self.workers[op], work, self.clock)
-            engine.add_stage(Stage(name, *parts, engine.settle, self.recorder))
+            engine.add_op(name, queue=Batcher(policy), executor=self.workers[op], options=work)
         return engine
 
     def _allowed_traces(self) -> list[set[str]]:
@@ -276,14 +275,26 @@ class World:
 
     def advance(self, call: Call) -> list[int]:
         """This worker ends one batch, and its Work with the last."""
+        batch = self._run(call)
+        if call.work.begin_next() is None:
+            self._report(call)
+        return batch.data_ids
+
+    def take_turn(self, call: Call) -> None:
+        """This worker ends some of what it was given; for the rest its turn was too short."""
+        self._run(call)
+        while self.random.random() < 0.9 and call.work.begin_next() is not None:
+            self._run(call)
+        call.work.current = None
+        self._report(call)
+
+    def _run(self, call: Call) -> Batch:
         batch = call.work.current
         assert batch is not None
         batch.started = None
         batch.ran = self.workers[call.op].seconds
         call.results.append((batch, self._outcomes(call.op, batch)))
-        if call.work.begin_next() is None:
-            self._report(call)
-        return batch.data_ids
+        return batch
 
     def end(self, call: Call) -> list[int]:
         """This worker ends everything it was given."""

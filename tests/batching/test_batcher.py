@@ -127,6 +127,26 @@ def test_cancelling_leaves_no_trace_even_when_nothing_is_ever_taken() -> None:
     assert len(batcher) == 0
 
 
+def test_the_window_of_one_that_came_too_late_is_not_the_next_ones() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=2, window=0.5))
+    batcher.offer(Sample(1, {}, 0.1), 0.0)
+    batcher.offer(Sample(2, {}, 9.0), 0.5)
+    assert batcher.poll(0.5) == 1.0
+    batcher.check_invariants()
+
+
+def test_one_that_came_too_late_hurries_nobody_of_its_key() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=2, window=0.5))
+    batcher.offer(sample(1, key="b"), 0.0)
+    batcher.offer(sample(2, key="a", deadline=0.2), 0.1)
+    batcher.offer(sample(3, key="a"), 0.3)
+    assert batcher.poll(0.3) == 0.5
+    batcher.check_invariants()
+    assert polled(batcher, 0.5).data_ids == [1]
+    assert batcher.poll(0.5) == 0.8
+    assert polled(batcher, 0.8).data_ids == [3]
+
+
 @settings(max_examples=150, stateful_step_count=60, deadline=None)
 class AnyInterleaving(RuleBasedStateMachine):
     """Offers, polls, cancels and passing time in any order keep every promise of the module."""

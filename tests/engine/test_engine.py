@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from penstock.batching.batcher import Batcher, BatchPolicy
-from penstock.engine.engine import Engine, EngineOptions, Journey
+from penstock.engine.engine import Engine, EngineOptions
 from penstock.engine.guarded import Guarded
-from penstock.engine.stage import Stage
+from penstock.engine.journey import Journey
 from penstock.errors import DeadlineExceeded, HookFailed, OpTimeout, ServiceBusy, ServiceClosed
 from penstock.executors.executor import Finished, Work
 from penstock.executors.work import WorkOptions, broken
@@ -25,8 +25,8 @@ class Heard(Instrument):
     def dispatched(self, op: str, batch: Batch, now: float) -> None:
         self.lines.append(f"{op} {batch.data_ids} {batch.reason.value}")
 
-    def late(self, op: str, data_ids: object, now: float) -> None:
-        self.lines.append(f"late {op} {data_ids}")
+    def late(self, op: str, batch: Batch, now: float) -> None:
+        self.lines.append(f"late {op} {batch.data_ids}")
 
 
 @dataclass
@@ -68,16 +68,11 @@ def house(
     engine = Engine(plan, clock, options, heard)
     executors = {name: FakeExecutor(workers) for name in plan.names}
     for name in plan.names:
-        engine.add_stage(
-            Stage(
-                name,
-                Batcher(policy or BatchPolicy()),
-                executors[name],
-                work or WorkOptions(),
-                clock,
-                engine.settle,
-                heard,
-            )
+        engine.add_op(
+            name,
+            queue=Batcher(policy or BatchPolicy()),
+            executor=executors[name],
+            options=work or WorkOptions(),
         )
     return House(engine, clock, executors, heard)
 
@@ -525,7 +520,7 @@ def test_time_outs_cost_no_alarm_per_request() -> None:
 def test_an_inline_op_lets_the_loop_breathe() -> None:
     h = house()
     stage = h.engine.stages[0]
-    h.workers["op"].wakes = False
+    h.workers["op"].takes_several = False
 
     def submit(work: Work, finished: Finished) -> None:
         h.clock._now += 0.0004  # the op works
@@ -540,3 +535,37 @@ def test_an_inline_op_lets_the_loop_breathe() -> None:
     assert 0 < len(stage.batcher) < 20
     h.clock.run()
     assert len(stage.batcher) == 0
+
+
+def test_what_a_worker_had_no_time_for_goes_out_again_in_order() -> None:
+    h = house()
+    told: list[list[int]] = []
+
+    def submit(work: Work, finished: Finished) -> None:
+        h.clock._now += 0.0004  # the op works, and will begin nothing more in this turn
+        batch = work.begin_next()
+        assert batch is not None
+        batch.ran = 0.0002  # so the next hand-overs carry fewer than were left
+        told.append(batch.data_ids)
+        work.current = None
+        finished(work, [(batch, [Outcome({}) for _ in batch.samples])])
+
+    h.workers["op"].submit = submit  # type: ignore[method-assign]
+    crowd(h, 10)
+    assert told == [[n] for n in range(10)]
+    assert all(answers[0].error is None for answers in h.answers.values())
+    assert h.engine.statistics().stages[0].idle == 1
+
+
+def test_what_a_worker_had_no_time_for_is_dropped_when_its_caller_leaves_meanwhile() -> None:
+    h = house()
+    crowd(h, 3)
+    ((work, finished),) = h.workers["op"].running
+    h.workers["op"].running.clear()
+    done = work.current
+    assert done is not None
+    h.engine.cancel(next(j for j in h.engine._journeys if j.data_id == 1))
+    work.current = None
+    finished(work, [(done, [Outcome({})])])
+    h.clock.run()
+    assert [b.data_ids for b in h.workers["op"].batches()] == [[2]]

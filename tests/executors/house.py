@@ -12,7 +12,6 @@ from typing import Any
 from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions
-from penstock.engine.stage import Stage
 from penstock.executors.coroutine import CoroutineExecutor
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.inline import InlineExecutor
@@ -92,7 +91,10 @@ class Desk:
             return await self._waiting[work]
 
     async def run(self, *batches: Batch) -> list[Result]:
-        return await self.results(self.submit(batches))
+        work = self.submit(batches)
+        results = await self.results(work)
+        # A worker that has no time left reports early; the engine hands over the rest again.
+        return [*results, *await self.run(*left)] if (left := work.take_back()) else results
 
     def _finished(self, work: Work, results: list[Result]) -> None:
         self.reports.append((work, results))
@@ -111,8 +113,8 @@ class Bell(Recorder):
         super().returned(op, batch, errors, now)
         self.rung.set()
 
-    def late(self, op: str, data_ids: Sequence[int], now: float) -> None:
-        super().late(op, data_ids, now)
+    def late(self, op: str, batch: Batch, now: float) -> None:
+        super().late(op, batch, now)
         self.rung.set()
 
 
@@ -133,23 +135,18 @@ class House:
         self.executor = executor_of(kind, op, workers, self.options)
         self.recorder = Bell()
         self.history = ClientHistory()
-        clock = LoopClock(asyncio.get_running_loop())
         self.engine = Engine(
             plan_of({"op": ["@"]}, "op"),
-            clock,
+            LoopClock(asyncio.get_running_loop()),
             EngineOptions(max_requests=max_requests),
             self.recorder,
         )
-        self.stage = Stage(
+        self.stage = self.engine.add_op(
             "op",
-            batcher_for(policy or BatchPolicy()),
-            self.executor,
-            self.options,
-            clock,
-            self.engine.settle,
-            self.recorder,
+            queue=batcher_for(policy or BatchPolicy()),
+            executor=self.executor,
+            options=self.options,
         )
-        self.engine.add_stage(self.stage)
         self._asked = 0
 
     async def ask(self, life: float = 30.0, **feed: Any) -> Outcome:

@@ -240,6 +240,15 @@ def test_one_culprit_fails_alone_and_is_found_in_few_calls(size: int, data: st.D
     assert len(op.calls) <= 2 * math.ceil(math.log2(size)) + 1
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 8, 64])
+def test_when_all_fail_each_is_asked_alone_before_it_is_blamed(size: int) -> None:
+    op = Mixed()
+    samples = [sample_of(n, feeds=[{"x": np.array([[BAD]])}]) for n in range(size)]
+    outcomes = run(op, *samples)
+    assert all(isinstance(outcome.error, HookFailed) for outcome in outcomes)
+    assert len(op.calls) == 2 * size - 1
+
+
 def test_without_isolation_a_failed_call_fails_everybody_in_it_and_nobody_else() -> None:
     op = Mixed()
     outcomes = run(

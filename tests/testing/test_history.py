@@ -251,7 +251,7 @@ def test_the_recorder_writes_down_what_an_engine_tells_it() -> None:
     recorder.dispatched("op", batch, 1.6)
     recorder.returned("op", batch, 1, 2.0)
     recorder.dispatched("op", Batch([sample], CloseReason.FULL, 2.0), 2.1)
-    recorder.late("op", [5], 2.2)
+    recorder.late("op", batch, 2.2)
     recorder.replied(5, HookFailed("oh"), 2.5)
     recorder.cancelled(6, 3.0)
     expected = [

@@ -1,0 +1,105 @@
+"""The words of failures: ours keep their class, users' exceptions never get in the way."""
+
+import pytest
+
+from penstock.errors import DeclaredError, HookFailed, InferenceFailed, InputMismatch, WrongType
+from penstock.ops.failures import (
+    cannot_be_cut,
+    hook_raised,
+    not_a_feed,
+    process_gave,
+    process_gave_code,
+    process_raised,
+    timed_out,
+)
+from penstock.ops.op import Op
+from penstock.ops.product import CustomException
+from penstock.protocols.status import CustomExceptionCode
+from penstock.request import Batch, CloseReason, Sample
+
+ADVICE = (
+    "Please check the input dict and checkout PipelineServingLogs/pipeline.log for more details."
+)
+SAMPLE = Sample(3, {}, 9.0, log_id=7)
+
+
+class Silent(Exception):
+    """Cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+class Cat(Op):
+    pass
+
+
+def test_what_process_raised_stands_in_the_sentence_that_clients_know() -> None:
+    error = process_raised("cat", ValueError("no such cat"), 7)
+    assert type(error) is HookFailed
+    assert str(error) == f"[cat] failed to predict. no such cat. {ADVICE}"
+
+
+def test_errors_of_ours_keep_their_class_when_process_raises_them() -> None:
+    error = process_raised("cat", InputMismatch("wrong rank"), 7)
+    assert type(error) is InputMismatch
+    assert str(error) == f"[cat] failed to predict. wrong rank. {ADVICE}"
+
+
+def test_errors_of_ours_are_left_as_they_are_when_another_hook_raises_them() -> None:
+    error = InputMismatch("wrong rank")
+    assert hook_raised(Cat("cat"), "preprocess", SAMPLE, error) is error
+
+
+@pytest.mark.parametrize("error", [Silent(), KeyError()])
+def test_an_exception_without_words_is_called_by_its_type(error: Exception) -> None:
+    name = type(error).__name__
+    assert f"predict. {name}. " in str(process_raised("cat", error, 7))
+    assert f"Raise_msg: {name} " in str(hook_raised(Cat("cat"), "postprocess", SAMPLE, error))
+
+
+def test_what_another_hook_raised_names_class_and_hook_without_apostrophes() -> None:
+    error = hook_raised(Cat("cat"), "postprocess", SAMPLE, ValueError("it's a dog"))
+    assert type(error) is HookFailed
+    assert str(error) == (
+        "Log_id: 7  Raise_msg: its a dog  ClassName: Cat.postprocess  "
+        "FunctionName: postprocess_help"
+    )
+
+
+def test_a_declared_error_says_in_a_hook_only_what_stands_before_the_first_colon() -> None:
+    raised = CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "one: two\nthree", True)
+    error = hook_raised(Cat("cat"), "preprocess", SAMPLE, raised)
+    assert type(error) is DeclaredError
+    assert error.number == CustomExceptionCode.INPUT_PARAMS_ERROR.value
+    assert "Raise_msg: one  ClassName" in str(error)
+    assert "one: two\nthree" in str(process_raised("cat", raised, 7))
+
+
+def test_a_code_of_process_is_the_ops_choice_unless_the_wire_cannot_hold_it() -> None:
+    good = process_gave_code("cat", "broken pipe", 5000)
+    assert type(good) is DeclaredError
+    assert good.number == 5000
+    assert type(process_gave_code("cat", "", 2**31)) is HookFailed
+
+
+def test_what_is_no_result_is_told_from_no_result_at_all() -> None:
+    assert type(process_gave("cat", None)) is InferenceFailed
+    assert type(process_gave("cat", [1])) is WrongType
+    assert "must give a dict, got list" in str(process_gave("cat", [1]))
+    assert "a list of dicts, to process; got int" in str(not_a_feed("cat", 5))
+
+
+def test_a_result_that_cannot_be_cut_is_a_failed_prediction() -> None:
+    assert str(cannot_be_cut("cat", InferenceFailed("no rows"))).startswith("[cat] failed to")
+    other = InputMismatch("a lod")
+    assert cannot_be_cut("cat", other) is other
+
+
+def test_a_time_out_names_the_worker_and_the_batch() -> None:
+    batch = Batch([SAMPLE, Sample(4, {}, 9.0)], CloseReason.FULL, 0.0)
+    batch.worker = 2
+    assert str(timed_out("cat", batch)) == (
+        "[cat] failed to predict. (log_id=7) [cat|2] Failed to process(batch: [3, 4]): exceeded "
+        f"retry count.. {ADVICE}"
+    )
