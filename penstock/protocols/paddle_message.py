@@ -16,6 +16,7 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from penstock.errors import Undecodable
 from penstock.protocols.paddle_records import MAX_CLIENT_IP, MAX_MEMBERS, Call, Reply, mended
+from penstock.protocols.paddle_texts import read_texts, write_texts
 from penstock.protocols.pb import Request, Response
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -33,6 +34,9 @@ def decode_message(data: bytes, service_name: str) -> Call:
         Undecodable: the bytes are no such message, a text is not UTF-8, or there are more than
             10,000 pairs or tensors.
     """
+    usual = read_texts(data)
+    if usual is not None:
+        return usual
     try:
         request = Request.FromString(data)
     except DecodeError:
@@ -63,6 +67,9 @@ def encode_message(reply: Reply | Response) -> bytes:
     """
     if isinstance(reply, Response):
         return reply.SerializeToString()
+    usual = write_texts(reply)
+    if usual is not None:
+        return usual
     try:
         message = Response(
             err_no=reply.err_no, err_msg=reply.err_msg, key=reply.key, value=reply.value

@@ -1,0 +1,58 @@
+"""gRPC over HTTP/2 without the HTTP/2: messages, statuses, metadata, and what a call's head says.
+
+Source: the gRPC over HTTP/2 protocol (PROTOCOL-HTTP2).
+"""
+
+from penstock.protocols.grpc.blocks import (
+    OK_HEAD,
+    OK_TRAILERS,
+    trailers_block,
+    trailers_only_block,
+)
+from penstock.protocols.grpc.messages import (
+    ENCODINGS,
+    GZIP,
+    IDENTITY,
+    MessageReader,
+    encode_message,
+    unary_message,
+)
+from penstock.protocols.grpc.metadata import (
+    Metadata,
+    decode_metadata,
+    encode_metadata,
+)
+from penstock.protocols.grpc.request import GrpcRequest, check_request
+from penstock.protocols.grpc.status import (
+    GrpcError,
+    code_of_http,
+    decode_status_message,
+    encode_status_message,
+    read_status,
+)
+from penstock.protocols.grpc.timeout import encode_timeout, parse_timeout
+
+__all__ = [
+    "ENCODINGS",
+    "GZIP",
+    "IDENTITY",
+    "OK_HEAD",
+    "OK_TRAILERS",
+    "GrpcError",
+    "GrpcRequest",
+    "MessageReader",
+    "Metadata",
+    "check_request",
+    "code_of_http",
+    "decode_metadata",
+    "decode_status_message",
+    "encode_message",
+    "encode_metadata",
+    "encode_status_message",
+    "encode_timeout",
+    "parse_timeout",
+    "read_status",
+    "trailers_block",
+    "trailers_only_block",
+    "unary_message",
+]

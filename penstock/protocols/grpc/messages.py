@@ -1,0 +1,164 @@
+"""Messages with their prefix of five bytes, over pieces that are cut anywhere; plain or gzip."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+from penstock.protocols.grpc.status import GrpcError
+from penstock.protocols.status import GrpcCode
+
+IDENTITY: Final = b"identity"
+GZIP: Final = b"gzip"
+ENCODINGS: Final = (IDENTITY, GZIP)
+"""What we can read."""
+
+_PREFIX = struct.Struct(">BI")
+_PREFIX_BYTES: Final = 5
+_PLAIN = b"\0"
+_MOST_ANNOUNCED: Final = 2**32 - 1
+_WINDOW: Final = 16 + zlib.MAX_WBITS  # with gzip's header and checksum
+_LEVEL: Final = 6
+_SMALL: Final = 1 << 10  # pieces below are put together at once: as objects they would cost more
+
+
+def encode_message(data: bytes, compressed: bool = False) -> bytes:
+    """A message as it goes over the wire.
+
+    Args:
+        data: the message.
+        compressed: pack it with gzip; the head must have said ``grpc-encoding: gzip``.
+
+    Raises:
+        GrpcError: it is longer than a prefix can say.
+    """
+    if compressed:
+        packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW)
+        data = packer.compress(data) + packer.flush()
+    if len(data) > _MOST_ANNOUNCED:
+        raise _too_large(len(data), _MOST_ANNOUNCED)
+    return _PREFIX.pack(compressed, len(data)) + data
+
+
+def unary_message(data: bytes, most: int = _MOST_ANNOUNCED) -> bytes | None:
+    """The message, when ``data`` is exactly one that is plain and within ``most`` bytes, else None.
+
+    None is not an error: give the same bytes to a ``MessageReader``, which says what they are.
+    """
+    length = len(data) - _PREFIX_BYTES
+    if 0 <= length <= most and data[:_PREFIX_BYTES] == _PREFIX.pack(0, length):
+        return data[_PREFIX_BYTES:]
+    return None
+
+
+class MessageReader:
+    """Takes one direction of a call apart.
+
+    Args:
+        most: bytes of a message, on the wire and unpacked.
+        encoding: what ``grpc-encoding`` said; None or identity when messages must be plain.
+
+    Bound: a message is kept once while it comes in and joined once; what is announced is refused
+    before it is read. An error ends the call: messages that were complete in the same piece are
+    dropped with it, and nothing more may be fed.
+    """
+
+    __slots__ = ("_encoding", "_kept", "_length", "_most", "_packed", "_pieces", "_prefix")
+
+    def __init__(self, most: int, encoding: bytes | None = None) -> None:
+        self._most = most
+        self._encoding = encoding
+        self._prefix = b""  # of the next message, as far as it is there
+        self._length = -1  # of the open message; -1 between messages
+        self._packed = False
+        self._pieces: list[bytes | bytearray] = []
+        self._kept = 0
+
+    def __repr__(self) -> str:
+        return f"<MessageReader {self._kept} of {self._length} bytes>"
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The messages that this piece completes.
+
+        Raises:
+            GrpcError: a message is too large, or not encoded as was said.
+        """
+        messages: list[bytes] = []
+        at = 0
+        while True:
+            if self._length < 0:
+                taken = _PREFIX_BYTES - len(self._prefix)
+                prefix = self._prefix + piece[at : at + taken]
+                at += taken
+                if len(prefix) < _PREFIX_BYTES:
+                    self._prefix = prefix
+                    return messages
+                self._begin(prefix)
+            missing = self._length - self._kept
+            part = piece[at : at + missing] if at or missing < len(piece) else piece
+            at += len(part)
+            if len(part) < missing:
+                self._keep(part)
+                return messages
+            messages.append(self._finish_message(part))
+
+    def finish(self) -> None:
+        """No more will come.
+
+        Raises:
+            GrpcError: a message is cut short.
+        """
+        if self._prefix or self._length >= 0:
+            raise GrpcError(GrpcCode.INTERNAL, "the last message is cut short")
+
+    def _begin(self, prefix: bytes) -> None:
+        flag, length = _PREFIX.unpack(prefix)
+        if flag > 1:
+            raise GrpcError(GrpcCode.INTERNAL, "a message's prefix is malformed")
+        if flag and self._encoding in (None, IDENTITY):
+            raise GrpcError(GrpcCode.INTERNAL, "a message is compressed without a grpc-encoding")
+        if length > self._most:
+            raise _too_large(length, self._most)
+        self._packed = flag == 1
+        self._prefix = b""
+        self._length = length
+
+    def _keep(self, part: bytes) -> None:
+        self._kept += len(part)
+        pieces = self._pieces
+        if len(part) >= _SMALL:
+            pieces.append(part)
+        elif pieces and isinstance(pieces[-1], bytearray):
+            pieces[-1] += part
+        elif part:
+            pieces.append(bytearray(part))
+
+    def _finish_message(self, part: bytes) -> bytes:
+        self._length = -1
+        if self._kept:
+            part = b"".join([*self._pieces, part])
+            self._pieces.clear()
+            self._kept = 0
+        return _unpack(part, self._most) if self._packed else part
+
+
+def _unpack(data: bytes, most: int) -> bytes:
+    """Unpack gzip, with no more work than ``most`` bytes are worth."""
+    stream = zlib.decompressobj(_WINDOW)
+    try:
+        plain = stream.decompress(data, most + 1)
+    except zlib.error as error:
+        raise GrpcError(GrpcCode.INTERNAL, "a compressed message is not gzip") from error
+    if len(plain) > most:
+        text = f"a message of {len(data)} bytes expands beyond the limit of {most} bytes"
+        raise GrpcError(GrpcCode.RESOURCE_EXHAUSTED, text)
+    if not stream.eof or stream.unused_data:
+        text = "a compressed message is cut short or has bytes behind its end"
+        raise GrpcError(GrpcCode.INTERNAL, text)
+    return plain
+
+
+def _too_large(length: int, most: int) -> GrpcError:
+    text = f"a message of {length} bytes is over the limit of {most} bytes"
+    return GrpcError(GrpcCode.RESOURCE_EXHAUSTED, text)

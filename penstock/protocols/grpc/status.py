@@ -1,0 +1,82 @@
+"""How a call ended: a code and a text, as exceptions here and as trailers on the wire."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from penstock.protocols.heads import Headers
+from penstock.protocols.status import GrpcCode
+
+_MOST_TEXT = 4096  # encoded bytes; peers take 8 KiB of trailers, and other fields need room too
+_UNSAFE = re.compile(rb"[^ -$&-~]")
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+_CODES = {b"%d" % code: code for code in GrpcCode}
+
+# Of a server, or of a proxy before it, that answers without a gRPC status.
+_CODE_OF_HTTP = {
+    400: GrpcCode.INTERNAL,
+    401: GrpcCode.UNAUTHENTICATED,
+    403: GrpcCode.PERMISSION_DENIED,
+    404: GrpcCode.UNIMPLEMENTED,
+    429: GrpcCode.UNAVAILABLE,
+    502: GrpcCode.UNAVAILABLE,
+    503: GrpcCode.UNAVAILABLE,
+    504: GrpcCode.UNAVAILABLE,
+}
+
+
+class GrpcError(Exception):
+    """Ends one call with this status.
+
+    Attributes:
+        code: never OK.
+        text: may be told to the peer.
+        http: the status of the HTTP response. With another than 200 the caller does not speak gRPC,
+            and is to be answered as any client of HTTP.
+        headers: that go with the status.
+    """
+
+    def __init__(
+        self, code: GrpcCode, text: str, *, http: int = 200, headers: Headers = ()
+    ) -> None:
+        self.code = code
+        self.text = text
+        self.http = http
+        self.headers = headers
+        super().__init__(text)
+
+
+def encode_status_message(text: str) -> bytes:
+    """A text as ``grpc-message``: UTF-8, percent-encoded, cut when it is very long."""
+    raw = text.encode("utf-8", "replace")[:_MOST_TEXT]
+    encoded = _UNSAFE.sub(lambda found: b"%%%02X" % ord(found[0]), raw)
+    if len(encoded) <= _MOST_TEXT:
+        return encoded
+    cut = encoded[:_MOST_TEXT]
+    begun = cut.rfind(b"%", _MOST_TEXT - 2)  # an escape that lost its end
+    return cut if begun < 0 else cut[:begun]
+
+
+def decode_status_message(raw: bytes) -> str:
+    """The text of a ``grpc-message``. Never fails: what is no escape or no UTF-8 stays visible."""
+    plain = _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), raw)
+    return plain.decode("utf-8", "replace")
+
+
+def read_status(fields: Mapping[bytes, bytes]) -> tuple[GrpcCode, str] | None:
+    """What trailers, or a head that is all there is, tell of a call's end.
+
+    Returns:
+        The code, UNKNOWN for one that nobody knows, and the text; None without a ``grpc-status``.
+    """
+    raw = fields.get(b"grpc-status")
+    if raw is None:
+        return None
+    text = fields.get(b"grpc-message")
+    return _CODES.get(raw, GrpcCode.UNKNOWN), "" if text is None else decode_status_message(text)
+
+
+def code_of_http(status: int) -> GrpcCode:
+    """What a client takes an HTTP status for when the answer has no ``grpc-status``."""
+    return _CODE_OF_HTTP.get(status, GrpcCode.UNKNOWN)

@@ -1,0 +1,95 @@
+"""A body that comes in chunks. Source: RFC 9112, 7.1."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.protocols.http1.limits import BrokenRule, Http1Limits
+from penstock.protocols.http1.lines import FieldLines
+
+_MOST_EXTENSION = 256  # no extension is in use; it only has to be passed over
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t -~]{0,%d})?\r\n" % (_MOST_EXTENSION - 1))
+_MOST_LINE = 16 + _MOST_EXTENSION + 2
+_CR, _LF = b"\r\n"
+
+
+class ChunkedBody:
+    """Where we are in one body.
+
+    Attributes:
+        ended: the last chunk and the trailers have been taken. Trailers are checked for their form
+            and their size, then dropped: nothing of them may change how the request is understood.
+    """
+
+    __slots__ = ("_chunks", "_left", "_limits", "_trailers", "_within", "ended")
+
+    def __init__(self, limits: Http1Limits) -> None:
+        self._limits = limits
+        self._chunks = 0
+        self._left = 0
+        self._within = False  # a chunk's data, or the line end behind it
+        self._trailers: FieldLines | None = None
+        self.ended = False
+
+    def take(self, buffer: bytes | bytearray, at: int, pieces: list[bytes]) -> int:
+        """Go on through what has come.
+
+        Args:
+            buffer: what has not been taken begins at ``at``.
+            at: as said.
+            pieces: the data found is added to it, also before an error.
+
+        Returns:
+            What has been taken ends there. The rest is to be given again with more behind it.
+
+        Raises:
+            BrokenRule: the chunks or the trailers are malformed, or there are too many.
+        """
+        there = len(buffer)
+        while at < there and not self.ended:
+            if self._left:
+                piece = bytes(buffer[at : at + self._left])
+                pieces.append(piece)
+                at += len(piece)
+                self._left -= len(piece)
+                continue
+            if self._within:
+                taken = self._line_end(buffer, at)
+            elif self._trailers is not None:
+                taken = self._trailers.advance(buffer, at) or 0
+                self.ended = taken > 0
+            else:
+                taken = self._size(buffer, at)
+            if not taken:
+                break
+            at += taken
+        return at
+
+    def _line_end(self, buffer: bytes | bytearray, at: int) -> int:
+        """The length of the end of a chunk's data; 0 while it is not there."""
+        if buffer[at] != _CR or (len(buffer) > at + 1 and buffer[at + 1] != _LF):
+            raise BrokenRule(400, "a chunk does not end where it should")
+        if len(buffer) == at + 1:
+            return 0
+        self._within = False
+        return 2
+
+    def _size(self, buffer: bytes | bytearray, at: int) -> int:
+        """The length of the line that begins a chunk; 0 while it is not there."""
+        end = buffer.find(b"\n", at, at + _MOST_LINE) + 1
+        if not end and len(buffer) < at + _MOST_LINE:
+            return 0
+        match = _SIZE.fullmatch(buffer, at, end) if end else None
+        if match is None:
+            raise BrokenRule(400, "malformed chunk size")
+        self._left = int(match[1], 16)
+        if self._left:
+            self._within = True
+            self._chunks += 1
+            if self._chunks > self._limits.max_chunks:
+                raise BrokenRule(400, f"more than {self._limits.max_chunks} chunks")
+        else:
+            limits = self._limits
+            most = limits.max_trailer_bytes
+            self._trailers = FieldLines(most, most, limits.max_header_fields, 400)
+        return end - at

@@ -1,0 +1,43 @@
+"""How much a client may send before it is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http1Limits:
+    """Bounds of one connection. What is beyond them is refused and the connection closed.
+
+    Attributes:
+        max_request_line: bytes of the first line, without its end.
+        max_header_bytes: of the fields with their line ends and the empty line.
+        max_header_fields: fields in a head, and in the trailers.
+        max_header_field: bytes of one field, without its line end.
+        max_trailer_bytes: of the fields behind a chunked body.
+        max_chunks: in one body, the last empty one not counted.
+        max_kept_bytes: of requests that wait for their turn; with more than these the connection
+            asks for a pause in reading. One read may go beyond it.
+    """
+
+    max_request_line: int = 8 << 10
+    max_header_bytes: int = 16 << 10
+    max_header_fields: int = 100
+    max_header_field: int = 8 << 10
+    max_trailer_bytes: int = 8 << 10
+    max_chunks: int = 65_536
+    max_kept_bytes: int = 64 << 10
+
+
+class BrokenRule(Exception):
+    """The client broke a rule of the protocol or a limit; ends the connection.
+
+    Attributes:
+        status: the answer's.
+        text: may be told to the client.
+    """
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        self.text = text
+        super().__init__(f"HTTP {status}: {text}")

@@ -1,0 +1,72 @@
+"""How much nuisance a peer may make before we hang up.
+
+Each kind of frame that costs us more than it costs its sender has an allowance, full again after
+every refill. What a legal peer sends in proportion to the traffic earns its own allowance.
+
+Source: CVE-2023-44487 (rapid reset), CVE-2025-8671 (resets that the server is made to send),
+CVE-2019-9511 to 9518 (floods of small frames), CVE-2024-27316 (CONTINUATION).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from penstock.protocols.http2.codes import ConnectionFault, ErrorCode
+from penstock.protocols.http2.limits import Http2Limits
+
+
+class Nuisance(IntEnum):
+    """What is counted."""
+
+    RESET = 0
+    REFUSED = 1
+    PING = 2
+    SETTINGS = 3
+    EMPTY = 4
+    WINDOW_UPDATE = 5
+    PRIORITY = 6
+    OTHER = 7
+
+
+class Budget:
+    """Allowances of one connection.
+
+    Attributes:
+        spent: how often each kind has come since the last refill.
+    """
+
+    __slots__ = ("_allowed", "spent")
+
+    def __init__(self, limits: Http2Limits) -> None:
+        self._allowed = (
+            limits.resets,
+            # Before a client has read our limit it may open any number of streams: those that we
+            # refuse then are cheap and no sign of malice.
+            limits.resets * 10,
+            limits.pings,
+            limits.settings,
+            limits.empty_frames,
+            limits.window_updates,
+            limits.priorities,
+            limits.others,
+        )
+        self.spent = [0] * len(Nuisance)
+
+    def refill(self) -> None:
+        """Everything is allowed anew."""
+        self.spent = [0] * len(Nuisance)
+
+    def spend(self, kind: Nuisance, earned: int = 0) -> None:
+        """Count one.
+
+        Args:
+            kind: what came.
+            earned: how many the traffic since the last refill allows on top.
+
+        Raises:
+            ConnectionFault: ENHANCE_YOUR_CALM, the allowance is used up.
+        """
+        self.spent[kind] += 1
+        if self.spent[kind] > self._allowed[kind] + earned:
+            text = f"too many frames of one kind: {kind.name.lower()}"
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text)

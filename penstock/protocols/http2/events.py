@@ -1,0 +1,131 @@
+"""What a connection tells whoever drives it. Each event names the stream that it is about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+from penstock.protocols.heads import Headers, RequestHead, ResponseHead
+
+if TYPE_CHECKING:
+    from penstock.protocols.http2.stream import Stream
+
+
+class HeadReceived:
+    """A request's head (server) or a response's (client; interim ones are passed over)."""
+
+    __slots__ = ("ended", "head", "stream")
+
+    # No __init__ here and in DataReceived: there are two for each request, and setting the
+    # attributes in place takes half the time of a call.
+    stream: Stream
+    head: RequestHead | ResponseHead
+    ended: bool
+
+
+class DataReceived:
+    """A piece of a body. ``counted`` bytes are to be handed to ``consumed`` in time."""
+
+    __slots__ = ("counted", "data", "ended", "stream")
+
+    stream: Stream
+    data: bytes
+    counted: int
+    ended: bool
+
+
+class TrailersReceived:
+    """The fields behind a body; the stream's other side has ended."""
+
+    __slots__ = ("headers", "stream")
+
+    def __init__(self, stream: Stream, headers: Headers) -> None:
+        self.stream = stream
+        self.headers = headers
+
+
+class StreamReset:
+    """A stream ended before its time: by the peer, or by us for a violation of the protocol.
+
+    The driver does not know the stream where its head was refused: ``context`` is None then.
+    """
+
+    __slots__ = ("by_peer", "code", "stream", "text")
+
+    def __init__(self, stream: Stream, code: int, text: str, *, by_peer: bool) -> None:
+        self.stream = stream
+        self.code = code
+        self.text = text
+        self.by_peer = by_peer
+
+
+class RoomMade:
+    """What a stream had queued behind the peer's windows has gone out down to the low mark.
+
+    Said when its queue falls to 64 KiB or less, and once more when it is empty.
+    """
+
+    __slots__ = ("stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+
+
+class GoawayReceived:
+    """The peer takes no new streams; those above ``last_stream`` were never looked at."""
+
+    __slots__ = ("code", "debug", "last_stream")
+
+    def __init__(self, last_stream: int, code: int, debug: bytes) -> None:
+        self.last_stream = last_stream
+        self.code = code
+        self.debug = debug
+
+
+class PingAcknowledged:
+    """The answer to a ping of ours."""
+
+    __slots__ = ("payload",)
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+
+
+class ConnectionFailed:
+    """The peer broke a rule that ends the connection: send the output (a GOAWAY), then close."""
+
+    __slots__ = ("code", "text")
+
+    def __init__(self, code: int, text: str) -> None:
+        self.code = code
+        self.text = text
+
+
+Event: TypeAlias = (
+    HeadReceived
+    | DataReceived
+    | TrailersReceived
+    | StreamReset
+    | RoomMade
+    | GoawayReceived
+    | PingAcknowledged
+    | ConnectionFailed
+)
+
+
+def head_received(stream: Stream, head: RequestHead | ResponseHead, ended: bool) -> HeadReceived:
+    """A HeadReceived, off the hot path."""
+    event = HeadReceived()
+    event.stream = stream
+    event.head = head
+    event.ended = ended
+    return event
+
+
+def data_received(stream: Stream, data: bytes, ended: bool) -> DataReceived:
+    """A DataReceived, off the hot path."""
+    event = DataReceived()
+    event.stream = stream
+    event.data = data
+    event.counted = len(data)
+    event.ended = ended
+    return event

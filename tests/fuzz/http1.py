@@ -1,0 +1,139 @@
+"""HTTP/1.1, the server's side: the same bytes tell the same, however they are cut and answered."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from penstock.protocols.http1 import (
+    HeadMemo,
+    Http1Connection,
+    Http1Data,
+    Http1Failed,
+    Http1Head,
+    Http1Limits,
+)
+from tests.fuzz.choices import Choices, pieces
+
+LIMITS = Http1Limits(
+    max_request_line=200,
+    max_header_bytes=400,
+    max_header_fields=8,
+    max_header_field=100,
+    max_trailer_bytes=60,
+    max_chunks=6,
+)
+SHARED = HeadMemo()
+ANSWER = ((b"content-type", b"text/plain"),)
+
+
+class Driver:
+    """Answers each request when it is whole, or at once."""
+
+    def __init__(self, memo: HeadMemo, early: bool, parts: bool) -> None:
+        self.core = Http1Connection(LIMITS, memo)
+        self.early = early
+        self.parts = parts
+        self.story: list[Any] = []
+        self.body = 0
+        self.open = False
+        self.failed = False
+
+    def hear(self, made: list[Any]) -> None:
+        for event in made:
+            assert not self.failed, "an event after a failure"
+            if isinstance(event, Http1Head):
+                assert not self.open, "a second head before the first request was answered"
+                self.story.append(
+                    ["head", event.head.method, event.head.path, event.head.headers, b""]
+                )
+                self.open = True
+            elif isinstance(event, Http1Data):
+                assert self.open, "a body without a request"
+                self.story[-1][-1] += event.data
+                self.body += len(event.data)
+            elif isinstance(event, Http1Failed):
+                assert 400 <= event.status < 600
+                self.failed = True
+                self.story.append(["failed", event.status, event.text, event.answered])
+                self.open = False
+
+    def feed(self, data: bytes) -> None:
+        self.hear(self.core.receive(data))
+        self.answer()
+
+    def answer(self) -> None:
+        while self.open and not self.failed and (self.early or self.core.body_ended):
+            core = self.core
+            core.proceed()
+            if self.parts:
+                out = core.start(200, ANSWER) + core.chunk(b"abc") + core.finish()
+            else:
+                out = core.respond(200, ANSWER, b"abc")
+            assert out.startswith(b"HTTP/1.1 200 ")
+            self.story.append(["answer", out])
+            self.open = False
+            self.hear(core.next())
+
+    def end(self) -> None:
+        self.hear(self.core.eof())
+        self.answer()
+
+
+def run(data: bytes) -> Hashable:
+    choices = Choices(data)
+    how, pattern = choices.octet(), choices.octet()
+    stream = choices.rest()
+    told = []
+    for memo, cut in (
+        (HeadMemo(), [stream]),
+        (HeadMemo(), pieces(stream, pattern)),
+        (SHARED, [stream]),
+    ):
+        driver = Driver(memo, False, bool(how & 2))
+        for piece in cut:
+            driver.feed(piece)
+        driver.end()
+        assert driver.body <= len(stream)
+        told.append(driver.story)
+    assert told[0] == told[1], f"it depends on how the bytes are cut: {told[0]} {told[1]}"
+    assert told[0] == told[2], f"it depends on what others have sent: {told[0]} {told[2]}"
+    if how & 1:  # what is told then may depend on the cut, but never raise
+        driver = Driver(HeadMemo(), True, bool(how & 2))
+        for piece in pieces(stream, pattern):
+            driver.feed(piece)
+        driver.end()
+    return frozenset(
+        (entry[0], entry[1], entry[2] if entry[0] == "failed" else "") for entry in told[0]
+        if entry[0] != "answer"
+    )  # fmt: skip
+
+
+SEEDS = [
+    b"\x00\x00GET / HTTP/1.1\r\nhost: a\r\n\r\n",
+    b"\x01\x01POST /a?b HTTP/1.1\r\nhost: a\r\ncontent-length: 3\r\n\r\nabc"
+    b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
+    b"\x02\x02POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    b"3;x=y\r\nabc\r\n0\r\nt: 1\r\n\r\n",
+    b"\x03\x03GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n",
+    b"\x00\x04POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\na",
+    b"\x00\x05\r\nOPTIONS * HTTP/1.1\r\nHost: a:80\r\nConnection: close\r\n\r\n",
+    b"\x00\x06GET http://a/b HTTP/1.1\r\nhost: a\r\nupgrade: h2c\r\n\r\n",
+    b"\x00\x07HEAD /%41 HTTP/1.1\r\nhost: [::1]\r\nx:\t y \r\n\r\n",
+]
+WORDS = [
+    b"\r\n\r\n",
+    b"\r\n",
+    b"\n",
+    b": ",
+    b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
+    b"host: a\r\n",
+    b"content-length: 5\r\n",
+    b"transfer-encoding: chunked\r\n",
+    b"expect: 100-continue\r\n",
+    b"connection: close\r\n",
+    b"0\r\n\r\n",
+    b"ffffffffffffffff",
+    b"5\r\nhello\r\n",
+    b" HTTP/1.0",
+]

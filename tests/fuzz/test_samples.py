@@ -1,0 +1,46 @@
+"""A short sample of the fuzzing with fixed seeds; ``python -m tests.fuzz.run`` is the long form."""
+
+from collections.abc import Hashable
+
+import pytest
+
+from tests.fuzz import engine
+from tests.fuzz.targets import MODULES, Target, load
+
+SECONDS = 2.0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_nothing_comes_out_but_what_is_promised(name: str) -> None:
+    outcome = engine.explore(load(name), SECONDS, seed=20)
+    assert outcome.fault is None, str(outcome)
+    assert outcome.inputs > 100
+    assert len(outcome.signatures) > 5
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_seeds_say_different_things(name: str) -> None:
+    target = load(name)
+    assert len({target.run(seed) for seed in target.seeds}) > len(target.seeds) // 3
+
+
+def broken(what: str) -> Target:
+    def run(data: bytes) -> Hashable:
+        if b"\xff" in data:
+            if what == "raises":
+                raise KeyError("broken")
+            return len(bytearray(20 << 20))
+        return len(data) % 7
+
+    return Target("broken", run, [b"a"], [b"\xff"])
+
+
+def test_an_error_that_comes_out_is_found() -> None:
+    outcome = engine.explore(broken("raises"), 5.0, seed=1)
+    assert isinstance(outcome.fault, KeyError)
+    assert b"\xff" in outcome.culprit
+
+
+def test_memory_without_measure_is_found() -> None:
+    with pytest.raises(AssertionError, match="memory"):
+        engine.measured(broken("grows").run, b"\xff")

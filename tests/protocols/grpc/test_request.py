@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.protocols.grpc import GrpcError, check_request
+from penstock.protocols.heads import HTTP_2, RequestHead
+from penstock.protocols.status import GrpcCode
+
+FIELDS = {b"content-type": b"application/grpc", b"te": b"trailers"}
+
+
+def head(method: str = "POST", path: bytes = b"/a.B/C", **fields: bytes | None) -> RequestHead:
+    named = {name.replace("_", "-").encode(): value for name, value in fields.items()}
+    headers = tuple((k, v) for k, v in (FIELDS | named).items() if v is not None)
+    return RequestHead(method, path, headers, version=HTTP_2, authority=b"x", content_length=None)
+
+
+def refusal(request: RequestHead) -> GrpcError:
+    with pytest.raises(GrpcError) as caught:
+        check_request(request)
+    return caught.value
+
+
+def test_a_plain_call_is_read() -> None:
+    request = check_request(head())
+    assert (request.service, request.method) == ("a.B", "C")
+    assert (request.timeout, request.encoding) == (None, None)
+    assert request.accepts == {b"identity"}
+
+
+def test_what_a_call_asks_for_is_read() -> None:
+    request = check_request(
+        head(grpc_timeout=b"100m", grpc_encoding=b"gzip", grpc_accept_encoding=b"gzip, br")
+    )
+    assert request.timeout == pytest.approx(0.1)
+    assert request.encoding == b"gzip"
+    assert request.accepts == {b"identity", b"gzip", b"br"}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [b"application/grpc+proto", b"application/grpc;charset=utf-8", b"Application/GRPC ; a=b"],
+)
+def test_the_kinds_of_content_are_taken(kind: bytes) -> None:
+    check_request(head(content_type=kind))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [None, b"", b"application/json", b"application/grpc-web", b"application/grpc+json"],
+)
+def test_other_content_is_no_call(kind: bytes | None) -> None:
+    assert refusal(head(content_type=kind)).http == 415
+
+
+def test_other_methods_make_no_calls() -> None:
+    error = refusal(head(method="GET"))
+    assert (error.http, error.headers) == (405, ((b"allow", b"POST"),))
+
+
+@pytest.mark.parametrize(
+    "path", [b"/", b"/a", b"/a/", b"//a", b"/a/b/c", b"a/b", b"*", b"/a/\xff", b""]
+)
+def test_a_path_that_names_no_method_is_unimplemented(path: bytes) -> None:
+    error = refusal(head(path=path))
+    assert (error.code, error.http) == (GrpcCode.UNIMPLEMENTED, 200)
+
+
+@pytest.mark.parametrize("te", [None, b"gzip"])
+def test_a_call_through_a_proxy_that_drops_trailers_is_refused(te: bytes | None) -> None:
+    assert refusal(head(te=te)).code is GrpcCode.INTERNAL
+
+
+def test_an_unknown_encoding_is_told_what_is_known() -> None:
+    error = refusal(head(grpc_encoding=b"snappy"))
+    assert error.code is GrpcCode.UNIMPLEMENTED
+    assert "identity,gzip" in error.text
+    assert error.headers == ((b"grpc-accept-encoding", b"identity,gzip"),)
+
+
+def test_a_malformed_timeout_is_refused() -> None:
+    assert refusal(head(grpc_timeout=b"soon")).code is GrpcCode.INVALID_ARGUMENT

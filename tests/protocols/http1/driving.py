@@ -1,0 +1,88 @@
+"""Feeds connections in tests and writes down what they say in a form that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from penstock.protocols.http1 import (
+    Event,
+    HeadMemo,
+    Http1Connection,
+    Http1Data,
+    Http1Failed,
+    Http1Head,
+    Http1Limits,
+)
+
+
+def connection(memo: HeadMemo | None = None, **limits: int) -> Http1Connection:
+    return Http1Connection(Http1Limits(**limits), HeadMemo() if memo is None else memo)
+
+
+def request(
+    body: bytes = b"", *fields: bytes, line: bytes = b"POST /a/b HTTP/1.1", host: bytes = b"Host: x"
+) -> bytes:
+    """A request; its length is announced when there is a body and no field frames it."""
+    framed = any(field.lower().startswith((b"content-length", b"transfer-")) for field in fields)
+    length = [b"Content-Length: %d" % len(body)] if body and not framed else []
+    lines = [line, *([host] if host else []), *fields, *length, b"", body]
+    return b"\r\n".join(lines)
+
+
+def chunked(body: bytes, *fields: bytes) -> bytes:
+    """A request whose body is in chunks, as it stands here."""
+    return request(body, b"Transfer-Encoding: chunked", *fields)
+
+
+def told(events: Iterable[Event]) -> list[tuple[Any, ...]]:
+    """What events say; neighbouring pieces of a body as one."""
+    said: list[tuple[Any, ...]] = []
+    for event in events:
+        if isinstance(event, Http1Head):
+            head = event.head
+            line = ("head", head.method, head.path, head.query, head.authority)
+            said.append((*line, head.headers, head.version, head.content_length, event.ended))
+        elif isinstance(event, Http1Failed):
+            said.append(("failed", event.status, event.text, event.answered))
+        elif said and said[-1][0] == "data":
+            assert not said[-1][2], "data behind the end"
+            said[-1] = ("data", said[-1][1] + event.data, event.ended)
+        else:
+            said.append(("data", event.data, event.ended))
+    return said
+
+
+def ends_request(events: Iterable[Event]) -> bool:
+    return any(isinstance(event, Http1Head | Http1Data) and event.ended for event in events)
+
+
+def failures(events: Iterable[Event]) -> list[Http1Failed]:
+    return [event for event in events if isinstance(event, Http1Failed)]
+
+
+def play(
+    pieces: Iterable[bytes], *, ends: bool = False, memo: HeadMemo | None = None, **limits: int
+) -> tuple[list[tuple[Any, ...]], bool]:
+    """Feed the pieces, answer each request when it is whole; what was said, and keep_alive."""
+    door = connection(memo, **limits)
+    events: list[Event] = []
+
+    def take(new: list[Event]) -> None:
+        events.extend(new)
+        while ends_request(new):
+            door.respond(200, (), b"")
+            if not door.keep_alive:
+                break
+            new = door.next()
+            events.extend(new)
+
+    for piece in pieces:
+        take(door.receive(piece))
+    if ends:
+        take(door.eof())
+    return told(events), door.keep_alive
+
+
+def bytewise(data: bytes) -> list[bytes]:
+    return [data[n : n + 1] for n in range(len(data))]

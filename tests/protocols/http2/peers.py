@@ -1,0 +1,166 @@
+"""Two cores joined by their bytes, frames by hand, and events as values that can be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.protocols.http2 import (
+    PREFACE,
+    ConnectionFailed,
+    DataReceived,
+    Event,
+    GoawayReceived,
+    HeadReceived,
+    Http2Connection,
+    Http2Limits,
+    PingAcknowledged,
+    Role,
+    RoomMade,
+    StreamReset,
+    TrailersReceived,
+    encode_block,
+)
+from penstock.protocols.http2.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PING,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+)
+
+GET = [
+    (b":method", b"GET"),
+    (b":scheme", b"http"),
+    (b":path", b"/a?b=c"),
+    (b":authority", b"host:80"),
+]
+POST = [(b":method", b"POST"), *GET[1:]]
+GET_BLOCK, POST_BLOCK = encode_block(GET), encode_block(POST)
+OK_BLOCK = encode_block([(b":status", b"200")])
+TRAILER_BLOCK = encode_block([(b"grpc-status", b"0")])
+
+
+def headers(stream: int, block: bytes = POST_BLOCK, *, end: bool = False) -> bytes:
+    return frame(HEADERS, END_HEADERS | (END_STREAM if end else 0), stream, block)
+
+
+def data(stream: int, content: bytes, *, end: bool = False) -> bytes:
+    return frame(DATA, END_STREAM if end else 0, stream, content)
+
+
+def window_update(stream: int, increment: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream, increment.to_bytes(4, "big"))
+
+
+def rst(stream: int, code: int = 8) -> bytes:
+    return frame(RST_STREAM, 0, stream, code.to_bytes(4, "big"))
+
+
+def settings(*pairs: tuple[int, int]) -> bytes:
+    payload = b"".join(n.to_bytes(2, "big") + v.to_bytes(4, "big") for n, v in pairs)
+    return frame(SETTINGS, 0, 0, payload)
+
+
+SETTINGS_ACK = frame(SETTINGS, ACK, 0)
+OPENING = PREFACE + settings() + SETTINGS_ACK
+
+
+def server(limits: Http2Limits | None = None, *, opening: bytes = OPENING) -> Http2Connection:
+    """A server whose peer has shaken hands and taken the output so far."""
+    connection = Http2Connection(Role.SERVER, limits or Http2Limits())
+    assert connection.receive(opening) == []
+    connection.take_output()
+    return connection
+
+
+def client(limits: Http2Limits | None = None) -> Http2Connection:
+    connection = Http2Connection(Role.CLIENT, limits or Http2Limits())
+    assert connection.receive(settings() + SETTINGS_ACK) == []
+    connection.take_output()
+    return connection
+
+
+def frames_of(output: bytes) -> list[tuple[int, int, int, bytes]]:
+    """Type, flags, stream and payload of each frame."""
+    found = []
+    output = output.removeprefix(PREFACE)
+    while output:
+        length = int.from_bytes(output[:3], "big")
+        stream = int.from_bytes(output[5:9], "big")
+        found.append((output[3], output[4], stream, output[9 : 9 + length]))
+        output = output[9 + length :]
+    return found
+
+
+def value_of(event: Event) -> tuple[Any, ...]:
+    """An event as something that is equal to an equal one."""
+    match event:
+        case HeadReceived():
+            head = event.head
+            line = getattr(head, "method", None) or head.status  # type: ignore[union-attr]
+            return "head", event.stream.id, line, head.headers, event.ended
+        case DataReceived():
+            return "data", event.stream.id, event.data, event.ended
+        case TrailersReceived():
+            return "trailers", event.stream.id, event.headers
+        case StreamReset():
+            return "reset", event.stream.id, event.code, event.by_peer
+        case RoomMade():
+            return "room", event.stream.id
+        case GoawayReceived():
+            return "goaway", event.last_stream, event.code, event.debug
+        case PingAcknowledged():
+            return "ping", event.payload
+        case ConnectionFailed():
+            return "failed", event.code
+
+
+def merged(events: list[Event]) -> list[tuple[Any, ...]]:
+    """Values of events, with neighbouring data of one stream as one piece."""
+    values: list[tuple[Any, ...]] = []
+    for event in events:
+        value = value_of(event)
+        if values and value[0] == "data":
+            last = values[-1]
+            if last[:2] == value[:2] and not last[3]:
+                values[-1] = ("data", value[1], last[2] + value[2], value[3])
+                continue
+        values.append(value)
+    return values
+
+
+def exchange(one: Http2Connection, other: Http2Connection) -> tuple[list[Event], list[Event]]:
+    """Carry bytes between two until both are silent; the events of each."""
+    events: tuple[list[Event], list[Event]] = ([], [])
+    while one.has_output or other.has_output:
+        events[1].extend(other.receive(one.take_output()))
+        events[0].extend(one.receive(other.take_output()))
+    return events
+
+
+def check(connection: Http2Connection) -> None:
+    """What is always true."""
+    streams = connection.streams.values()
+    whole = connection._stream_room
+    held = 0
+    for stream in streams:
+        assert not stream.closed
+        assert stream.room + stream.owed <= whole
+        held += whole - stream.room - stream.owed
+        outbox = stream.outbox
+        if outbox is not None:
+            assert outbox.size or outbox.end or outbox.trailers
+            assert outbox.size == sum(len(piece) for piece in outbox._pieces)
+            assert stream.window <= 0 or connection._window <= 0 or not outbox.size
+    assert connection.queued == sum(stream.queued for stream in streams)
+    if not connection.failed:
+        assert connection._room + connection._owed + held == connection._announced_room
+
+
+__all__ = ["CONTINUATION", "PING", "SETTINGS"]

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import pytest
+from hpack import Decoder, Encoder
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.protocols.http2 import ErrorCode, Http2Limits, encode_block
+from penstock.protocols.http2.blocks import FieldDecoder
+from penstock.protocols.http2.codes import ConnectionFault, HeadersTooLarge
+
+NAMES = st.sampled_from([b":method", b":path", b"content-type", b"x-a", b"x-long" * 30, b"cookie"])
+VALUES = st.one_of(
+    st.sampled_from([b"GET", b"/", b"", b"application/grpc", b"v" * 200]), st.binary(max_size=300)
+)
+LISTS = st.lists(st.tuples(NAMES, VALUES), max_size=12)
+WIDE = Http2Limits(max_header_bytes=1 << 20, max_header_field=1 << 20, max_header_fields=1000)
+
+
+@given(LISTS)
+def test_what_is_encoded_without_a_table_is_decoded_by_others(fields: list) -> None:
+    decoded = Decoder(max_header_list_size=1 << 20).decode(encode_block(fields), raw=True)
+    assert [tuple(field) for field in decoded] == fields
+
+
+@given(LISTS)
+def test_an_encoded_block_leaves_the_table_alone(fields: list) -> None:
+    decoder = FieldDecoder(WIDE)
+    assert decoder.decode(encode_block(fields))[0] == fields
+    assert decoder.changes == 0
+
+
+def test_secrets_are_never_indexed() -> None:
+    assert encode_block([(b"authorization", b"secret")])[0] & 0xF0 == 0x10
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(LISTS, st.integers(0, 4096), st.booleans()), max_size=15))
+def test_blocks_of_a_stateful_encoder_are_read_as_another_decoder_reads_them(blocks: list) -> None:
+    encoder, theirs = Encoder(), Decoder(max_header_list_size=1 << 20)
+    ours = FieldDecoder(WIDE)
+    for fields, table_size, huffman in blocks:
+        encoder.header_table_size = table_size
+        block = encoder.encode(fields, huffman=huffman)
+        expected = [tuple(field) for field in theirs.decode(block, raw=True)]
+        got, size = ours.decode(block)
+        assert got == expected == fields
+        assert size == sum(len(name) + len(value) + 32 for name, value in fields)
+        assert list(ours._entries) == list(theirs.header_table.dynamic_entries)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.binary(max_size=30), max_size=4))
+def test_any_bytes_are_read_or_refused_as_another_decoder_does(blocks: list[bytes]) -> None:
+    ours, theirs = FieldDecoder(WIDE), Decoder(max_header_list_size=1 << 20)
+    for block in blocks:
+        try:
+            expected = [tuple(field) for field in theirs.decode(block, raw=True)]
+        except Exception:
+            with pytest.raises(ConnectionFault):
+                ours.decode(block)
+            return
+        assert ours.decode(block)[0] == expected
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        b"\x80",  # index 0
+        b"\xbe",  # nothing in the table yet
+        b"\xff\xff\xff\xff\xff\xff\x01",  # an endless integer
+        b"\x82\x20",  # a change of size behind a field
+        b"\x3f\xe2\x1f",  # a table of 4097
+        b"\x00\x05ab",  # a name that is cut off
+        b"\x40\x01a",  # no value
+        b"\x00\x81\xff\x00",  # Huffman padding that is a whole byte
+    ],
+)
+def test_a_broken_block_is_a_compression_error(block: bytes) -> None:
+    with pytest.raises(ConnectionFault) as caught:
+        FieldDecoder(Http2Limits()).decode(block)
+    assert caught.value.code is ErrorCode.COMPRESSION_ERROR
+
+
+def test_a_list_over_a_limit_leaves_the_table_right() -> None:
+    encoder = Encoder()
+    decoder = FieldDecoder(Http2Limits(max_header_bytes=500))
+    with pytest.raises(HeadersTooLarge):
+        decoder.decode(encoder.encode([(b"x-a", b"1"), (b"x-b", b"2" * 600), (b"x-c", b"3")]))
+    assert decoder.decode(encoder.encode([(b"x-c", b"3"), (b"x-a", b"1")]))[0] == [
+        (b"x-c", b"3"),
+        (b"x-a", b"1"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        Http2Limits(max_header_fields=2),
+        Http2Limits(max_header_field=20),
+        Http2Limits(max_header_bytes=120),
+    ],
+)
+def test_each_limit_of_a_list_is_kept(limits: Http2Limits) -> None:
+    fields = [(b"a", b"1" * 18), (b"b", b"2"), (b"c", b"3" * 20)]
+    decoder = FieldDecoder(limits)
+    assert decoder.decode(encode_block(fields[:2]))[0] == fields[:2]
+    with pytest.raises(HeadersTooLarge):
+        decoder.decode(encode_block(fields))
+
+
+def test_a_bomb_ends_the_connection() -> None:
+    bomb = b"\x40\x01a" + b"\x7f\x81\x17" + b"v" * 3072 + b"\xbe" * 10_000
+    with pytest.raises(ConnectionFault) as caught:
+        FieldDecoder(Http2Limits()).decode(bomb)
+    assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM

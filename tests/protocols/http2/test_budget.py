@@ -1,0 +1,165 @@
+"""Each attack is stopped by ENHANCE_YOUR_CALM; a legal heavy user is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock.protocols.http2 import ConnectionFailed, ErrorCode, Http2Connection, Http2Limits
+from penstock.protocols.http2.frames import (
+    CONTINUATION,
+    GOAWAY,
+    HEADERS,
+    PING,
+    PRIORITY,
+    frame,
+)
+
+from . import peers
+
+PINGING = frame(PING, 0, 0, bytes(8))
+
+
+def stream_of(n: int) -> int:
+    return 2 * n + 1
+
+
+ATTACKS: dict[str, Callable[[int], bytes]] = {
+    "rapid reset": lambda n: peers.headers(stream_of(n)) + peers.rst(stream_of(n)),
+    "made to reset by a window update": lambda n: (
+        peers.headers(stream_of(n)) + peers.window_update(stream_of(n), 0)
+    ),
+    "made to reset by late data": lambda n: (
+        peers.headers(stream_of(n), end=True) + peers.data(stream_of(n), b"x")
+    ),
+    "made to reset by a malformed head": lambda n: peers.headers(stream_of(n), b"\x82"),
+    "pings": lambda n: PINGING,
+    "acknowledged pings": lambda n: frame(PING, 1, 0, bytes(8)),
+    "settings": lambda n: peers.settings(),
+    "acknowledged settings": lambda n: peers.SETTINGS_ACK,
+    "window updates": lambda n: peers.window_update(0, 1),
+    "priorities": lambda n: frame(PRIORITY, 0, 1, bytes(5)),
+    "unknown frames": lambda n: frame(0x40, 0, 0),
+    "farewells": lambda n: frame(GOAWAY, 0, 0, bytes(8)),
+    "empty data": lambda n: b"" if n else peers.headers(1),
+}
+
+
+def attack(connection: Http2Connection, part: Callable[[int], bytes], most: int = 3000) -> int:
+    """How many parts were borne, each with its own read and output."""
+    for n in range(most):
+        for event in connection.receive(part(n)):
+            if isinstance(event, ConnectionFailed):
+                assert event.code == ErrorCode.ENHANCE_YOUR_CALM
+                assert connection.take_output()
+                return n
+        connection.take_output()
+    return most
+
+
+@pytest.mark.parametrize("name", [name for name in ATTACKS if name != "empty data"])
+def test_a_flood_is_stopped_within_its_budget(name: str) -> None:
+    assert attack(peers.server(), ATTACKS[name]) < 1100
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        peers.data(1, b""),
+        frame(0, 8, 1, b"\x03" + bytes(3)),
+    ],
+)
+def test_empty_data_is_stopped(part: bytes) -> None:
+    connection = peers.server()
+    connection.receive(peers.headers(1))
+    assert attack(connection, lambda n: part) <= 100
+
+
+def test_a_header_block_in_endless_pieces_is_stopped() -> None:
+    connection = peers.server()
+    connection.receive(frame(HEADERS, 0, 1, b"\x82"))
+    assert attack(connection, lambda n: frame(CONTINUATION, 0, 1, b"\x84")) == 16
+
+
+def test_a_header_block_without_end_is_stopped_by_its_size() -> None:
+    connection = peers.server()
+    connection.receive(frame(HEADERS, 0, 1, bytes(16384)))
+    assert attack(connection, lambda n: frame(CONTINUATION, 0, 1, bytes(16384))) <= 1
+
+
+def test_a_refill_allows_everything_anew() -> None:
+    connection = peers.server()
+    for _ in range(5):
+        for _ in range(20):
+            assert connection.receive(PINGING) == []
+            connection.take_output()
+        connection.refill()
+    assert not connection.failed
+
+
+def test_answers_that_nobody_reads_are_bounded() -> None:
+    connection = peers.server(Http2Limits(pings=10**6, queued_answers=1000))
+    for _ in range(200):
+        connection.receive(PINGING)
+    assert connection.failed
+    assert len(connection.take_output()) < 1200
+
+
+def test_a_ping_for_each_request_is_legal() -> None:
+    connection = peers.server()
+    for n in range(3000):
+        connection.receive(peers.headers(stream_of(n), end=True) + PINGING)
+        for stream in list(connection.streams.values()):
+            connection.reply(stream, peers.OK_BLOCK, b"x")
+        connection.take_output()
+    assert not connection.failed
+
+
+def test_window_updates_for_each_small_answer_are_legal() -> None:
+    connection = peers.server()
+    for n in range(3000):
+        connection.receive(peers.headers(stream_of(n), end=True))
+        for stream in list(connection.streams.values()):
+            connection.reply(stream, peers.OK_BLOCK, b"x")
+        connection.receive(peers.window_update(0, 1) + peers.window_update(stream_of(n), 1))
+        connection.take_output()
+    assert not connection.failed
+
+
+def test_window_updates_for_each_message_of_a_long_stream_are_legal() -> None:
+    connection = peers.server()
+    (stream,) = [event.stream for event in connection.receive(peers.headers(1))]
+    for _ in range(3000):
+        connection.send_data(stream, b"message")
+        connection.receive(peers.window_update(0, 7) + peers.window_update(1, 7))
+        connection.take_output()
+    assert not connection.failed
+
+
+def test_a_client_that_gives_up_every_other_call_is_legal() -> None:
+    connection = peers.server()
+    for n in range(3000):
+        connection.receive(peers.headers(stream_of(n), end=True))
+        if n % 2:
+            connection.receive(peers.rst(stream_of(n)))
+        else:
+            connection.reply(connection.streams[stream_of(n)], peers.OK_BLOCK, b"x")
+        connection.receive(peers.window_update(0, 1))
+        connection.take_output()
+    assert not connection.failed
+
+
+def test_a_window_opened_byte_by_byte_is_an_attack() -> None:
+    connection = peers.server(opening=peers.OPENING + peers.settings((4, 0)))
+    (stream,) = [event.stream for event in connection.receive(peers.headers(1, end=True))]
+    connection.send_data(stream, bytes(100_000), end=True)
+    assert attack(connection, lambda n: peers.window_update(1, 1)) < 1100
+
+
+def test_streams_refused_before_our_limit_is_known_are_no_attack() -> None:
+    connection = peers.server(Http2Limits(max_streams=10), opening=peers.OPENING[:-9])
+    opened = b"".join(peers.headers(stream_of(n), end=True) for n in range(1000))
+    events = connection.receive(opened)
+    assert [peers.value_of(event)[0] for event in events].count("reset") == 990
+    assert not connection.failed

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.protocols.http2 import Http2Connection, Stream
+from penstock.protocols.http2.flow import Outbox
+
+from . import peers
+
+INITIAL_WINDOW = 4
+
+
+@given(st.lists(st.binary(max_size=20)), st.lists(st.integers(0, 30)))
+def test_an_outbox_gives_its_bytes_in_order(puts: list[bytes], takes: list[int]) -> None:
+    outbox = Outbox()
+    for piece in puts:
+        outbox.put(piece)
+    whole = b"".join(puts)
+    for most in takes:
+        size = outbox.size
+        got = b"".join(outbox.take(most))
+        assert got == whole[: len(got)]
+        assert len(got) == min(most, size)
+        assert outbox.size == size - len(got)
+        whole = whole[len(got) :]
+
+
+def test_small_pieces_are_joined() -> None:
+    outbox = Outbox()
+    for _ in range(1000):
+        outbox.put(b"0123456789")
+    assert outbox.size == 10_000
+    assert len(outbox._pieces) == 3
+
+
+def opened(connection: Http2Connection, count: int) -> list[Stream]:
+    """Streams whose requests have come whole."""
+    first = connection._last_peer + 2
+    events = connection.receive(
+        b"".join(peers.headers(first + 2 * n, end=True) for n in range(count))
+    )
+    return [event.stream for event in events]
+
+
+def sizes(connection: Http2Connection) -> list[tuple[int, int]]:
+    return [(s, len(p)) for kind, _, s, p in peers.frames_of(connection.take_output()) if not kind]
+
+
+def test_blocked_streams_take_turns_frame_by_frame() -> None:
+    connection = peers.server()
+    one, two, three = opened(connection, 3)
+    connection.receive(b"".join(peers.window_update(s, 1 << 20) for s in (1, 3, 5)))
+    connection.send_data(one, bytes(200_000), end=True)
+    assert sum(size for _, size in sizes(connection)) == 65535
+    connection.send_data(two, bytes(50_000), end=True)
+    connection.send_data(three, bytes(100), end=True)
+    connection.receive(peers.window_update(0, 1 << 20))
+    order = [stream for stream, _ in sizes(connection)]
+    assert order[:6] == [1, 3, 5, 1, 3, 1]
+    assert not connection.streams
+    peers.check(connection)
+
+
+def test_a_stream_without_a_window_holds_nobody_up() -> None:
+    connection = peers.server(opening=peers.OPENING + peers.settings((INITIAL_WINDOW, 0)))
+    one, two = opened(connection, 2)
+    connection.reply(one, peers.OK_BLOCK, b"abc")
+    connection.receive(peers.window_update(3, 10))
+    connection.reply(two, peers.OK_BLOCK, b"def")
+    assert sizes(connection) == [(3, 3)]
+    assert one.queued == connection.queued == 3
+    events = connection.receive(peers.window_update(1, 2) + peers.window_update(1, 1))
+    assert sizes(connection) == [(1, 2), (1, 1)]
+    assert [peers.value_of(event) for event in events] == [("room", 1)]
+    assert not connection.streams
+
+
+def test_trailers_wait_behind_the_data() -> None:
+    connection = peers.server()
+    (stream,) = opened(connection, 1)
+    connection.reply(stream, peers.OK_BLOCK, bytes(70_000), peers.TRAILER_BLOCK)
+    assert peers.frames_of(connection.take_output())[-1][0] == 0
+    connection.receive(peers.window_update(0, 1 << 20) + peers.window_update(1, 1 << 20))
+    last = peers.frames_of(connection.take_output())[-1]
+    assert last == (1, 5, 1, peers.TRAILER_BLOCK)
+    assert stream.closed
+
+
+def test_room_is_told_at_the_low_mark_and_at_the_end() -> None:
+    connection = peers.server()
+    (stream,) = opened(connection, 1)
+    connection.send_data(stream, bytes(65535 + 100_000))
+    connection.receive(peers.window_update(0, 1 << 20))
+    told = []
+    for _ in range(100):
+        events = connection.receive(peers.window_update(1, 1000))
+        told += [stream.queued for event in events if peers.value_of(event)[0] == "room"]
+    assert told == [65_000, 0]
+
+
+def test_an_initial_window_made_smaller_turns_windows_negative() -> None:
+    connection = peers.server()
+    (stream,) = opened(connection, 1)
+    connection.send_data(stream, bytes(60_000))
+    connection.receive(peers.settings((INITIAL_WINDOW, 10_000)))
+    assert stream.window == 10_000 - 60_000
+    connection.take_output()
+    connection.send_data(stream, b"abc")
+    connection.receive(peers.window_update(1, 50_000))
+    assert sizes(connection) == []
+    connection.receive(peers.window_update(1, 2))
+    assert sizes(connection) == [(1, 2)]
+    connection.receive(peers.settings((INITIAL_WINDOW, 10_001)))
+    assert sizes(connection) == [(1, 1)]
+
+
+def test_a_reset_drops_what_is_queued() -> None:
+    connection = peers.server()
+    one, two = opened(connection, 2)
+    connection.send_data(one, bytes(100_000))
+    connection.send_data(two, b"abc", end=True)
+    connection.take_output()
+    connection.reset(one, 8)
+    assert connection.queued == two.queued == 3
+    connection.receive(peers.window_update(0, 1000))
+    assert sizes(connection) == [(3, 3)]
+    peers.check(connection)
+
+
+def test_what_is_consumed_is_given_back_in_halves() -> None:
+    connection = peers.server()
+    (stream,) = [e.stream for e in connection.receive(peers.headers(1))]
+    whole = connection.limits.stream_window
+    sent = 0
+    updates = 0
+    while sent < 3 * whole:
+        connection.receive(peers.data(1, bytes(16384)))
+        sent += 16384
+        connection.consumed(stream, 16384)
+        frames = peers.frames_of(connection.take_output())
+        updates += len(frames)
+        peers.check(connection)
+    assert 6 <= updates <= 8
+
+
+def test_a_blocked_peer_is_told_at_once() -> None:
+    connection = peers.server()
+    (stream,) = [e.stream for e in connection.receive(peers.headers(1))]
+    for _ in range(64):
+        connection.receive(peers.data(1, bytes(16384)))
+    connection.take_output()
+    assert stream.room == 0
+    connection.consumed(stream, 10)
+    assert peers.frames_of(connection.take_output()) == [(8, 0, 1, b"\0\0\0\x0a")]
+
+
+def test_nothing_is_given_back_twice() -> None:
+    connection = peers.server()
+    (stream,) = [e.stream for e in connection.receive(peers.headers(1))]
+    connection.receive(peers.data(1, b"abc"))
+    connection.consumed(stream, 1000)
+    connection.consumed(stream, 1000)
+    peers.check(connection)
+    connection.reset(stream, 8)
+    connection.consumed(stream, 1000)
+    peers.check(connection)
+    assert connection._owed == 3

@@ -1,0 +1,50 @@
+"""docs/rfc.md names every section that has cases, and the file that holds them."""
+
+import re
+from pathlib import Path
+
+from tests.documents import ROOT, rows_of, section
+from tests.rfc import (
+    test_rfc7541,
+    test_rfc9113_3_4_framing,
+    test_rfc9113_5_streams,
+    test_rfc9113_6_7_frames,
+    test_rfc9113_8_messages,
+    test_rfc9113_10_limits,
+)
+
+PAGE = (ROOT / "docs" / "rfc.md").read_text()
+MODULES = {
+    "RFC 9113": [
+        test_rfc9113_3_4_framing,
+        test_rfc9113_5_streams,
+        test_rfc9113_6_7_frames,
+        test_rfc9113_8_messages,
+        test_rfc9113_10_limits,
+    ],
+    "RFC 7541": [test_rfc7541],
+}
+
+
+def test_each_section_stands_in_the_page_with_its_file() -> None:
+    for rfc, modules in MODULES.items():
+        tested = {
+            (match[0], Path(module.__file__).name)
+            for module in modules
+            for case in module.table.cases
+            if (match := re.match(r"[\d.]+", case.name))
+        }
+        shown = {(row[0], row[2].strip("`")) for row in rows_of(section(PAGE, rfc))}
+        assert shown == tested
+
+
+def test_every_file_of_the_page_exists() -> None:
+    named = re.findall(r"`(?:tests/rfc/)?(test_\w+\.py)`", PAGE)
+    assert len(named) > 40
+    assert [name for name in named if not (ROOT / "tests/rfc" / name).is_file()] == []
+
+
+def test_names_of_cases_are_not_used_twice() -> None:
+    for module in (module for modules in MODULES.values() for module in modules):
+        names = [case.name for case in module.table.cases]
+        assert len(names) == len(set(names))
