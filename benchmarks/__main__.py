@@ -22,7 +22,7 @@ from benchmarks.scenarios import Scenario, all_scenarios
 
 HOP = "hop"
 RESULTS = Path(__file__).parent / "results"
-PAPER_COLUMNS = 124
+PAPER_COLUMNS = 160
 """Width of the table where no terminal tells one: its longest rows, unwrapped."""
 
 
@@ -36,7 +36,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         metavar="NAME",
         help=f"scenarios whose name begins so, may be repeated: {', '.join(names)}",
     )
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of one measurement")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="length of one measurement (wrk: whole ones)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="how often each is measured")
     parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     options = parser.parse_args(arguments)

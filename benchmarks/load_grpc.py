@@ -127,13 +127,14 @@ class HeaderMemory:
 class Call:
     """One unary call in flight."""
 
-    __slots__ = ("body", "left", "sent_ns", "window")
+    __slots__ = ("left", "pieces", "sent_ns", "size", "window")
 
     def __init__(self, sent_ns: int, window: int) -> None:
         self.sent_ns = sent_ns
         self.window = window
         self.left = 0
-        self.body = b""
+        self.pieces: list[bytes] = []
+        self.size = 0
 
 
 class GrpcConnection(asyncio.Protocol):
@@ -267,7 +268,7 @@ class GrpcConnection(asyncio.Protocol):
                 self._waiting.append(stream)
 
     def _answered(self, stream: int, call: Call) -> None:
-        check_message(call.body, self._expected)
+        check_message(b"".join(call.pieces), self._expected)
         del self._calls[stream]
         self._tally.answered(time.perf_counter_ns() - call.sent_ns)
         if not self._tally.stopping:
@@ -285,9 +286,10 @@ class GrpcConnection(asyncio.Protocol):
         if flags & END_STREAM:
             raise BadAnswer("the call ended without trailers")
         call = self._known(stream)
-        call.body = call.body + payload if call.body else payload
+        call.pieces.append(payload)
+        call.size += len(payload)
         self._consumed += len(payload)
-        if len(call.body) > OUR_STREAM_WINDOW // 2:
+        if call.size > OUR_STREAM_WINDOW // 2:
             raise BadAnswer("an answer larger than half the stream's window")
         if self._consumed > OUR_WINDOW // 2:
             update = struct.pack("!I", self._consumed)

@@ -22,6 +22,8 @@ from benchmarks.scenarios import Contender, Load, Scenario
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
+GENERATORS = {"http": "load_http", "grpc": "load_grpc"}
+PROGRAMS = {"http": "load_wrk", "grpc": "load_h2load"}
 GENERATOR_SECONDS = 150.0
 """Bound of one generator's run beyond its measured time: its own patience, twice, and a start."""
 
@@ -66,7 +68,8 @@ def ask_http(port: int, path: str, body: bytes) -> bytes:
 
 def ask_grpc(port: int, message: bytes) -> bytes:
     """The message of one call's answer, by the grpc package's client."""
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+    unlimited = [("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(f"127.0.0.1:{port}", options=unlimited) as channel:
         call = channel.unary_unary(INFERENCE, request_serializer=bytes, response_deserializer=bytes)
         answer: bytes = call(message, timeout=START_SECONDS, wait_for_ready=True)
     return answer
@@ -172,7 +175,8 @@ def measure_server(
 ) -> Report:
     """One run of a load generator on ``core``; ``files`` hold the body and the expected answer."""
     body, expected = files
-    command = [sys.executable, "-m", f"benchmarks.load_{load.protocol}", "--core", str(core)]
+    generator = (PROGRAMS if scenario.programs else GENERATORS)[load.protocol]
+    command = [sys.executable, "-m", f"benchmarks.{generator}", "--core", str(core)]
     command += ["--port", str(server.port(load.protocol)), "--server-pid", str(server.pid)]
     command += ["--connections", str(load.connections), "--seconds", str(seconds)]
     command += ["--body", str(body)]
@@ -182,6 +186,15 @@ def measure_server(
         command += ["--path", scenario.path]
     else:
         command += ["--streams", str(load.streams)]
+    return run_generator(command, seconds)
+
+
+def measure_client(server: Server, core: int, *, seconds: float) -> Report:
+    """One run of the contender's client on ``core``, against its server."""
+    client = server.contender.client
+    assert client is not None
+    command = [sys.executable, "-m", "benchmarks.client_calls", "--client", client]
+    command += ["--core", str(core), "--port", str(server.grpc_port), "--seconds", str(seconds)]
     return run_generator(command, seconds)
 
 

@@ -26,9 +26,10 @@ def turn_order(contenders: Sequence[T], number: int) -> list[T]:
 class Summary:
     """One row of the table: medians over the rounds.
 
-    ``ratio`` is throughput over the floor's in the same round; ``cpu_ratio`` the floor's CPU time
-    per answer over this one's, which other work on the machine disturbs less. ``generator`` is the
-    largest share of a core that the load generator used.
+    ``ratio`` is throughput over the floor's in the same round, ``p50_ratio`` median latency over
+    the floor's (0 when unknown); ``cpu_ratio`` is the floor's CPU time per answer over this one's,
+    which other work on the machine disturbs less. ``generator`` is the largest share of a core
+    that the load generator used, ``floor_generator`` the same for the floor.
     """
 
     rounds: int
@@ -39,8 +40,37 @@ class Summary:
     ratio: float
     ratio_min: float
     ratio_max: float
+    p50_ratio: float
     cpu_ratio: float
     generator: float
+    floor_generator: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is promised of a row.
+
+    Attributes:
+        throughput: the ratio of throughputs is at least this.
+        p50: the ratio of median latencies is at most this.
+    """
+
+    throughput: float | None = None
+    p50: float | None = None
+
+    def met_by(self, found: Summary) -> bool:
+        """Whether every promise is kept; a latency that is unknown keeps none."""
+        slow = self.throughput is not None and found.ratio < self.throughput
+        late = self.p50 is not None and not 0 < found.p50_ratio <= self.p50
+        return not (slow or late)
+
+    def __str__(self) -> str:
+        promises = []
+        if self.throughput is not None:
+            promises.append(f">= {self.throughput:g}")
+        if self.p50 is not None:
+            promises.append(f"p50 <= {self.p50:g}")
+        return ", ".join(promises)
 
 
 def cpu_s_per_1000(report: Report) -> float:
@@ -61,6 +91,10 @@ def summarise(reports: Sequence[Report], floor: Sequence[Report]) -> Summary:
     if not all(base.rps > 0 for base in floor):
         raise ValueError("a round of the floor has no answer")
     ratios = [ours.rps / base.rps for ours, base in zip(reports, floor, strict=True)]
+    p50_ratios = [
+        ours.p50_us / base.p50_us if base.p50_us else 0.0
+        for ours, base in zip(reports, floor, strict=True)
+    ]
     costs = [cpu_s_per_1000(report) for report in reports]
     floor_costs = [cpu_s_per_1000(report) for report in floor]
     cpu_ratios = [
@@ -75,6 +109,8 @@ def summarise(reports: Sequence[Report], floor: Sequence[Report]) -> Summary:
         ratio=median(ratios),
         ratio_min=min(ratios),
         ratio_max=max(ratios),
+        p50_ratio=median(p50_ratios),
         cpu_ratio=median(cpu_ratios),
         generator=max(report.client_cpu for report in reports),
+        floor_generator=max(report.client_cpu for report in floor),
     )

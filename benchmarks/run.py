@@ -12,6 +12,7 @@ from benchmarks.processes import (
     BenchmarkError,
     Server,
     ask,
+    measure_client,
     measure_loop,
     measure_server,
     two_cores,
@@ -102,8 +103,10 @@ class ScenarioRun:
     def _measure_once(self, contender: Contender, load: Load) -> Report:
         if contender.server is None:
             return measure_loop(contender, self._server_core, self._models, seconds=self._seconds)
-        files = (self._body, self._expected[contender.name, load.protocol])
         server = self._servers[contender.name]
+        if contender.client is not None:
+            return measure_client(server, self._load_core, seconds=self._seconds)
+        files = (self._body, self._expected[contender.name, load.protocol])
         return measure_server(
             server, load, self._load_core, files, self._scenario, seconds=self._seconds
         )

@@ -11,11 +11,14 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from benchmarks.client_calls import FEED, IN_FLIGHT, REPLY
 from benchmarks.models import IMAGE_SHAPE, LINEAR_FEATURES, MLP_FEATURES, input_rows
+from benchmarks.rounds import Target
 from benchmarks.runtime_loop import open_session
 from penstock.protocols.pb import Request, Response, Tensor
 
 TEXT = "The quick brown fox jumps over the lazy dog."
+LARGE_BYTES = 5 << 20
 FP32, BYTES = 1, 13  # Tensor.elem_type
 
 
@@ -40,7 +43,8 @@ class Contender:
     """One side of a comparison: a server script, or a bare loop over models when it has none.
 
     ``exact``: every answer must equal the first one, byte by byte. Off where batches of changing
-    size may change the last bit of a result.
+    size may change the last bit of a result. ``client``: what is measured is this client of
+    ``benchmarks.client_calls``, against the server.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Contender:
     models: tuple[str, ...] = ()
     batch: int = 1
     exact: bool = True
+    client: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,10 @@ class Scenario:
     Attributes:
         body: what is sent: a JSON text for HTTP, a serialised Request for gRPC.
         right: whether an answer's body holds the right values; gets the folder of the models.
-        targets: (contender, load's label) to the ratio that is promised.
+        programs: the load comes from h2load and wrk where they are installed. They hardly cost
+            CPU, which counts where the server answers in microseconds, but of an answer they see
+            only status and weight.
+        targets: (contender, load's label) to what is promised.
         patience: how many times the usual length one measurement takes.
     """
 
@@ -71,7 +79,8 @@ class Scenario:
     floor: Contender
     ours: tuple[Contender, ...]
     loads: tuple[Load, ...]
-    targets: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    programs: bool = False
+    targets: Mapping[tuple[str, str], Target] = field(default_factory=dict)
     patience: float = 1.0
 
 
@@ -105,6 +114,24 @@ def _echo_message() -> bytes:
 
 def _echo_message_right(body: bytes, _models: Path) -> bool:
     return Response.FromString(body) == Response(key=["x"], value=[TEXT])
+
+
+def _large_message() -> bytes:
+    text = (TEXT * (LARGE_BYTES // len(TEXT) + 1))[:LARGE_BYTES]
+    return Request(name="echo", method="prediction", key=["x"], value=[text]).SerializeToString()
+
+
+def _large_message_right(body: bytes, _models: Path) -> bool:
+    sent = Request.FromString(_large_message())
+    return Response.FromString(body) == Response(key=sent.key, value=sent.value)
+
+
+def _call_message() -> bytes:
+    return Request(key=list(FEED), value=list(FEED.values())).SerializeToString()
+
+
+def _call_message_right(body: bytes, _models: Path) -> bool:
+    return Response.FromString(body) == REPLY
 
 
 def _bare(folder: Path, model: str, x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -176,8 +203,9 @@ def _http_echo() -> Scenario:
         right=_echo_json_right,
         floor=Contender(name="uvicorn", server="floor_http", protocols=("http",)),
         ours=tuple(_penstock("penstock_echo").values()),
-        loads=tuple(Load(protocol="http", connections=n) for n in (1, 8, 32, 128)),
-        targets={("thread", "32 conn"): 0.75},
+        loads=tuple(Load(protocol="http", connections=n) for n in (1, 32, 128)),
+        programs=True,
+        targets={("thread", "32 conn"): Target(throughput=1.3)},
     )
 
 
@@ -192,7 +220,70 @@ def _grpc_echo() -> Scenario:
         floor=Contender(name="grpc.aio", server="floor_grpc", protocols=("grpc",)),
         ours=tuple(_penstock("penstock_echo").values()),
         loads=tuple(loads),
-        targets={("thread", "8x4 calls"): 0.85},
+        programs=True,
+        targets={
+            ("thread", "1x1 calls"): Target(p50=0.5),
+            ("thread", "8x4 calls"): Target(throughput=10.0),
+        },
+    )
+
+
+def _grpc_large() -> Scenario:
+    loads = [Load(protocol="grpc", connections=c) for c in (1, 2)]
+    return Scenario(
+        name="grpc-large",
+        title="echo of 5 MiB over gRPC, against a bare grpc.aio handler: 10 MiB move a request",
+        path="",
+        body=_large_message,
+        right=_large_message_right,
+        floor=Contender(name="grpc.aio", server="floor_grpc", protocols=("grpc",)),
+        ours=(_penstock("penstock_echo")["thread"],),
+        loads=tuple(loads),
+        programs=True,
+        targets={("thread", load.label): Target(throughput=1.0) for load in loads},
+        patience=2.0,  # some tens of answers a second
+    )
+
+
+def _door(load: Load, body: Callable[[], bytes], over: str) -> Scenario:
+    return Scenario(
+        name=f"door-{load.protocol}",
+        title=f"the door without the engine over {over}, against the least that can answer",
+        path="/echo/prediction",
+        body=body,
+        right=lambda answer, _models: answer == body(),
+        floor=Contender(name="throwaway", server="floor_door"),
+        ours=(Contender(name="door", server="door_echo"),),
+        loads=(load,),
+        programs=True,
+        targets={("door", load.label): Target(throughput=0.8)},
+    )
+
+
+def _door_grpc() -> Scenario:
+    return _door(Load(protocol="grpc", connections=8, streams=4), _echo_message, "gRPC")
+
+
+def _door_http() -> Scenario:
+    return _door(Load(protocol="http", connections=32), _echo_json, "HTTP")
+
+
+def _client_calls() -> Scenario:
+    def contender(name: str, client: str) -> Contender:
+        return Contender(name=name, server="canned_grpc", protocols=("grpc",), client=client)
+
+    load = Load(protocol="grpc", connections=1, streams=IN_FLIGHT)
+    target = Target(throughput=3.0)
+    return Scenario(
+        name="client-calls",
+        title=f"{IN_FLIGHT} calls in flight from one core, against the grpc package's in threads",
+        path="",
+        body=_call_message,
+        right=_call_message_right,
+        floor=contender("grpcio, threads", "grpcio-threads"),
+        ours=tuple(contender(name, name) for name in ("threads", "futures", "asyncio")),
+        loads=(load,),
+        targets={("futures", load.label): target, ("asyncio", load.label): target},
     )
 
 
@@ -241,11 +332,13 @@ def _resnet50(batch: int) -> Scenario:
         floor=Contender(name="ONNX Runtime", models=models, batch=batch),
         ours=(ours,),
         loads=(load,),
-        targets={(ours.name, load.label): 0.97},
+        targets={(ours.name, load.label): Target(throughput=0.97)},
         patience=5.0 if batch == 1 else 8.0,
     )
 
 
 def all_scenarios() -> list[Scenario]:
     """Every scenario, cheap ones first."""
-    return [_http_echo(), _grpc_echo(), _regression(), _ensemble(), _resnet50(1), _resnet50(8)]
+    echoes = [_http_echo(), _grpc_echo(), _grpc_large(), _door_grpc(), _door_http()]
+    models = [_regression(), _ensemble(), _resnet50(1), _resnet50(8)]
+    return [*echoes, _client_calls(), *models]

@@ -227,7 +227,7 @@ def test_every_limit_that_can_be_set_is_in_the_page_of_limits():
 def test_keys_that_a_document_names_in_tables_exist():
     known = set(schema_keys())
     named = set()
-    for heading in ("Requests", "Messages", "HTTP connections", "gRPC connections", "Ops"):
+    for heading in ("Requests", "Messages", "Connections", "Ops"):
         for row in rows_of(section((DOCS / "limits.md").read_text(), heading)):
             named |= {word.rpartition(".")[2] for word in words_in_code(row[2])}
     headers = {"Penstock-Timeout", "Grpc-Timeout"}

@@ -11,18 +11,19 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.config.door import DoorConfig, TlsConfig
 from penstock.config.schema import (
     ENVIRONMENT,
     DagConfig,
     LocalServiceConfig,
     OpConfig,
-    Section,
     ServiceConfig,
     TracerConfig,
     entries_of,
     keys_of,
     section_of,
 )
+from penstock.config.section import Section
 
 _TOLD = 1_000_000
 """Upper bounds from here on only keep arithmetic sane; the tables leave them out."""
@@ -52,6 +53,8 @@ A service is configured by one YAML file, usually `config.yml`, or by the same d
 
 _SECTIONS: tuple[tuple[type[Section], str, str], ...] = (
     (ServiceConfig, "Top of the file", "The service itself."),
+    (DoorConfig, "`door`", "Limits of connections, whichever protocol they speak, and TLS."),
+    (TlsConfig, "`door.tls`", "Both ports speak TLS (1.2 and later) when a certificate is given."),
     (DagConfig, "`dag`", "What holds for the whole graph."),
     (TracerConfig, "`dag.tracer`", "The periodic report."),
     (OpConfig, "`op.<name>`", "One op. An op without an entry has every default and no model."),

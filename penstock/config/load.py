@@ -19,7 +19,8 @@ from penstock.config.availability import unavailable, unheard
 from penstock.config.consistency import contradictions
 from penstock.config.overrides import from_environment
 from penstock.config.problems import KeyPath, Problem, dotted, explain, nearest, shown
-from penstock.config.schema import Section, ServiceConfig, entries_of, keys_of, section_of
+from penstock.config.schema import ServiceConfig, entries_of, keys_of, section_of
+from penstock.config.section import Section
 from penstock.config.yaml import Document, read_file, read_text
 from penstock.errors import ConfigError
 

@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from penstock.config.schema import Section, ServiceConfig, entries_of, keys_of, section_of
+from penstock.config.schema import ServiceConfig, entries_of, keys_of, section_of
+from penstock.config.section import Section
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Keys and list positions from the top of the file."""

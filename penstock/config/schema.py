@@ -10,10 +10,12 @@ Source: ``docs/compatibility.md``.
 from __future__ import annotations
 
 from inspect import isclass
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
+from penstock.config.door import DoorConfig
+from penstock.config.section import Section
 from penstock.config.values import (
     MAX_INT32,
     Cards,
@@ -32,13 +34,6 @@ from penstock.config.values import (
 )
 
 MIB = 1 << 20
-
-
-class Section(BaseModel):
-    """A mapping of ``config.yml``. ``never_blank``: keys that may be left out, but not empty."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-    never_blank: ClassVar[frozenset[str]] = frozenset()
 
 
 class TracerConfig(Section):
@@ -293,12 +288,13 @@ class ServiceConfig(Section):
     )
     max_calls: Count | None = Field(
         default=None,
-        description="Most gRPC calls open at once, those included whose message has not arrived;"
-        " further ones fail with RESOURCE_EXHAUSTED. Without it: four times `max_requests`.",
+        description="Most requests open at once on all connections, those included whose body has"
+        " not arrived; further ones fail with HTTP 503 or gRPC RESOURCE_EXHAUSTED."
+        " Without it: four times `max_requests`.",
     )
     max_connections: Count | None = Field(
         default=None,
-        description="Most open HTTP connections."
+        description="Most open connections."
         " Without it: 1024 or the descriptor limit less 128, whichever is less.",
     )
     strict_status: bool = Field(
@@ -321,10 +317,13 @@ class ServiceConfig(Section):
     )
     write_timeout: Seconds = Field(
         default=30.0,
-        description="Seconds within which an HTTP client must read some of its answer.",
+        description="Seconds within which a client must read some of its answer.",
     )
     keep_alive: Seconds = Field(
         default=5.0, description="Seconds an idle HTTP connection is kept open."
+    )
+    door: DoorConfig = Field(
+        default=DoorConfig(), description="Connections of both ports: limits, TLS, Unix socket."
     )
     dag: DagConfig = Field(default=DagConfig(), description="The whole graph.")
     op: dict[str, OpConfig] = Field(default={}, description="Op name: its entry.")

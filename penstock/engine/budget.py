@@ -76,6 +76,11 @@ class Reservation:
         self._budget.add(count)
         self.taken += count
 
+    def give_back(self, count: int) -> None:
+        """Give back some of it."""
+        self._budget.release(count)
+        self.taken -= count
+
     def release(self) -> None:
         """Give everything back; the exchange is over."""
         if self.taken:

@@ -5,43 +5,69 @@ Source: the gRPC health checking protocol, version 1.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
-from typing import Any
+from collections.abc import Collection
 
-import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from google.protobuf.message import DecodeError
 
+from penstock.frontends.grpc_service import GrpcCall, Method
 from penstock.frontends.health import Health
+from penstock.protocols import standard_messages as messages
+from penstock.protocols.grpc import GrpcError
+from penstock.protocols.status import GrpcCode
 
-_Reply = health_pb2.HealthCheckResponse
 
-
-class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+class HealthService:
     """Answers for the server as a whole, whose name is empty, and for ``services``."""
 
     def __init__(self, health: Health, services: Collection[str]) -> None:
         self._health = health
         self._known = frozenset(("", *services))
 
-    async def Check(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        """One probe."""
-        if request.service not in self._known:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
-        ready, _ = self._health.ready()
-        return _Reply(status=self._status(request.service, ready))
+    def methods(self) -> dict[str, Method]:
+        """What to serve."""
+        return {
+            f"/{messages.HEALTH}/Check": Method(unary=self._check, always=True),
+            f"/{messages.HEALTH}/Watch": Method(stream=self._watch, always=True),
+        }
 
-    async def Watch(
-        self, request: Any, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncIterator[Any]:
+    def _check(self, call: GrpcCall, message: bytes) -> None:
+        """One probe."""
+        try:
+            service = _service(message)
+        except GrpcError as error:
+            call.fail(error.code, error.text)
+            return
+        if service not in self._known:
+            call.fail(GrpcCode.NOT_FOUND, "no such service")
+            return
+        ready, _ = self._health.ready()
+        call.reply(self._reply(service, ready))
+
+    async def _watch(self, call: GrpcCall) -> None:
         """The state now, and each one after it, until the caller leaves."""
+        message = await call.read()
+        if message is None:
+            raise GrpcError(GrpcCode.INVALID_ARGUMENT, "the call has no message")
+        service = _service(message)
         told = None
         async for ready in self._health.changes():
-            status = self._status(request.service, ready)
-            if status != told:
-                told = status
-                yield _Reply(status=status)
+            reply = self._reply(service, ready)
+            if reply != told:
+                told = reply
+                await call.write(reply)
 
-    def _status(self, service: str, ready: bool) -> Any:
+    def _reply(self, service: str, ready: bool) -> bytes:
+        status = messages.SERVING if ready else messages.NOT_SERVING
         if service not in self._known:
-            return _Reply.SERVICE_UNKNOWN
-        return _Reply.SERVING if ready else _Reply.NOT_SERVING
+            status = messages.SERVICE_UNKNOWN
+        reply: bytes = messages.HealthCheckResponse(status=status).SerializeToString()
+        return reply
+
+
+def _service(message: bytes) -> str:
+    try:
+        name: str = messages.HealthCheckRequest.FromString(message).service
+    except DecodeError as error:
+        text = "the bytes are not a HealthCheckRequest"
+        raise GrpcError(GrpcCode.INVALID_ARGUMENT, text) from error
+    return name

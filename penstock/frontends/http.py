@@ -10,159 +10,167 @@ Source: ``docs/compatibility.md`` (the HTTP gateway), RFC 9110.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from penstock.engine.budget import Reservation
 from penstock.errors import RequestError, ServiceBusy, TooLarge, Undecodable
 from penstock.frontends.body import decompress
+from penstock.frontends.exchange import Exchange, Receiver
 from penstock.frontends.health import Health
-from penstock.frontends.pipeline import PipelineProtocol
+from penstock.frontends.pipeline import PipelineProtocol, Reply
 from penstock.protocols import paddle
+from penstock.protocols.heads import Headers, RequestHead
 from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode, status_of
-
-Headers: TypeAlias = list[tuple[bytes, bytes]]
-Reader: TypeAlias = Callable[[], Awaitable[bytes | None]]
-"""Gives the body piece by piece; None at its end."""
 
 JSON: Final = (b"content-type", b"application/json")
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
-CLOSE: Final = (b"connection", b"close")
 
-_MOST_PATHS = 1024
+_JSON_ONLY: Final[Headers] = (JSON,)
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _GRPC_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
-_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[-A-Za-z0-9._~!$&'()*+,;=%]*)(?::[0-9]*)?")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
-_BLANK = b" \t"
 _BAD_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
 
 
 class HttpReply(NamedTuple):
-    """A whole answer. ``content-length`` is added by the server."""
+    """A whole answer. ``close``: an HTTP/1.1 connection ends with it."""
 
     status: int
-    headers: tuple[tuple[bytes, bytes], ...]
+    headers: Headers
     body: bytes = b""
+    close: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HttpLimits:
-    """What the routes enforce themselves; the rest is the server's."""
-
-    max_body: int = 64 << 20
-    body_timeout: float = 30.0
-    body_pace: int = 64 << 10  # bytes a second that the time for a body grows by
-
-
-class Refused(Exception):
-    """Ends the exchange with this reply; not an error of ours."""
+class _Refused(Exception):
+    """The answer follows from the head alone: it is this one."""
 
     def __init__(self, reply: HttpReply) -> None:
         self.reply = reply
         super().__init__(f"HTTP {reply.status}")
 
 
-class HttpRoutes:
-    """Every route of the HTTP port. Belongs to the engine's loop."""
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """What a head says, worked out once for all requests that share it; see RequestHead.note."""
 
-    def __init__(self, protocol: PipelineProtocol, health: Health, limits: HttpLimits) -> None:
+    name: str
+    method: str
+    timeout: float | None
+    encoding: bytes | None
+
+
+class HttpRoutes:
+    """Every route over HTTP. Belongs to the engine's loop.
+
+    Args:
+        protocol: answers the pipeline's calls.
+        health: answers probes.
+        max_body: bytes of a body, before and after decompression.
+    """
+
+    def __init__(self, protocol: PipelineProtocol, health: Health, *, max_body: int) -> None:
         self._protocol = protocol
         self._health = health
-        self._limits = limits
-        self._paths: dict[bytes, tuple[str, str]] = {}
-        self._hosts: set[bytes | None] = set()
+        self._most = max_body
 
-    async def respond(
-        self,
-        method: str,
-        path: bytes,
-        headers: Headers,
-        read: Reader,
-        held: Reservation,
-        *,
-        version: str = "1.1",
-    ) -> HttpReply:
-        """Answer one request; every failure is a reply.
+    def begin(self, exchange: Exchange) -> Receiver | None:
+        """Route one request. What was announced is reserved before it is read."""
+        head = exchange.head
+        plan: _Route | HttpReply | None = head.note
+        if plan is None:
+            plan = head.note = self._plan(head)
+        if isinstance(plan, _Route):
+            if exchange.excess:
+                self._send(exchange, _TOO_MANY)
+                return None
+            announced = head.content_length
+            if announced is None:
+                return self
+            try:
+                if announced > self._most:
+                    raise TooLarge(f"the body is over {self._most} bytes")
+                exchange.held.take(announced)
+            except RequestError as error:
+                self._fail(exchange, error)
+                return None
+            return self
+        self._send(exchange, self._plain(head) if plan is None else plan)
+        return None
 
-        Args:
-            method: as sent.
-            path: raw, without the query.
-            headers: names in lower case.
-            read: gives the body.
-            held: counts the bytes of body and answer; its owner gives them back when the answer
-                has been read.
-            version: of HTTP, as the request says.
-        """
+    def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
+        """Take the body, which is whole in one piece as a rule, and answer at its end."""
+        body: bytes | bytearray = piece
         try:
-            fields = dict(headers)
-            if (
-                len(fields) != len(headers)
-                or version != "1.1"
-                or fields.get(b"host") not in self._hosts
-                or b"transfer-encoding" in fields
-            ):
-                self._refuse_ambiguity(headers, fields, version)
-            route = self._paths.get(path) or self._parse(path)
-            if route is None:
-                return self._plain(method, path)
-            if method != "POST":
-                return _text(405, "Method Not Allowed", (b"allow", b"POST"))
-            timeout = _client_timeout(fields)
-            # No name for the body: the call's texts are copies, so it is gone once it is decoded.
-            call = paddle.decode_json(
-                await self._body(fields, read, held), name=route[0], method=route[1]
-            )
+            if exchange.head.content_length is None:
+                exchange.held.take(len(piece))
+            if exchange.state is not None or not ended:
+                # Grown in place: pieces kept until they are joined would be there twice.
+                whole = exchange.state
+                if whole is None:
+                    whole = exchange.state = bytearray()
+                whole += piece
+                if len(whole) > self._most:
+                    raise TooLarge(f"the body is over {self._most} bytes")
+                if not ended:
+                    return
+                body, exchange.state = whole, None
+            route: _Route = exchange.head.note
+            if route.encoding is not None:
+                body = decompress(route.encoding, body, self._most)
+                exchange.held.take(len(body))
+            call = paddle.decode_json(body, name=route.name, method=route.method)
             if call.tensors:
-                held.take(call.nbytes)  # what they decode to
-            reply = await self._protocol.answer(call, timeout)
-            data = paddle.encode_json(reply)
-            held.add(len(data))
-            return HttpReply(200, (JSON,), data)
+                exchange.held.take(call.nbytes)  # what they decode to
+        except RequestError as error:
+            self._fail(exchange, error)
+            return
+        exchange.on_gone = self._protocol.start(call, route.timeout, self._done, exchange)
+
+    def late(self, exchange: Exchange) -> None:
+        """The body took too long to arrive."""
+        self._send(exchange, failure(408, "the request took too long to arrive"))
+
+    def _done(self, exchange: Exchange, reply: Reply | None, error: RequestError | None) -> None:
+        if reply is not None:
+            exchange.reply(200, _JSON_ONLY, paddle.encode_json(reply))
+        elif error is not None:
+            self._fail(exchange, error)
+
+    def _fail(self, exchange: Exchange, error: RequestError) -> None:
+        exchange.state = None
+        self._send(exchange, self._failure(error))
+
+    @staticmethod
+    def _send(exchange: Exchange, reply: HttpReply) -> None:
+        exchange.reply(reply.status, reply.headers, reply.body, close=reply.close)
+
+    def _plan(self, head: RequestHead) -> _Route | HttpReply | None:
+        """What the head alone decides: a route, or an answer; None for probes, which change."""
+        try:
+            route = _parse(head.path)
+            if route is None:
+                return None if head.path in _PROBES else _no_route(head)
+            if head.method != "POST":
+                return _text(405, "Method Not Allowed", (b"allow", b"POST"))
+            names = [name for name, _ in head.headers]
+            if names.count(b"content-encoding") > 1:
+                text = "the header content-encoding stands more than once"
+                return failure(415, text)
+            encoding = head.fields.get(b"content-encoding")
+            return _Route(*route, _client_timeout(head.fields), encoding)
+        except _Refused as refused:
+            return refused.reply
         except RequestError as error:
             return self._failure(error)
-        except Refused as refused:
-            return refused.reply
 
-    def _plain(self, method: str, path: bytes) -> HttpReply:
-        """Routes that are no pipeline calls."""
-        probe = {b"/livez": self._health.live, b"/readyz": self._health.ready}.get(path)
-        if probe is None and path == b"*" and method != "OPTIONS":
-            return failure(400, "the target * is for OPTIONS")
-        if probe is None:
-            return _text(404, "Not Found")
-        if method not in ("GET", "HEAD"):
+    def _plain(self, head: RequestHead) -> HttpReply:
+        """The probes."""
+        if head.method not in ("GET", "HEAD"):
             return _text(405, "Method Not Allowed", (b"allow", b"GET, HEAD"))
-        good, why = probe()
+        good, why = self._health.live() if head.path == b"/livez" else self._health.ready()
         return _text(200 if good else 503, why)
-
-    async def _body(
-        self, fields: dict[bytes, bytes], read: Reader, held: Reservation
-    ) -> bytes | bytearray:
-        """The whole body in plain. What was announced is reserved before it is read."""
-        most = self._limits.max_body
-        announced = _length(fields, most)
-        held.take(announced)
-        body: bytes | bytearray = await read() or b""
-        if len(body) < announced:
-            body = await _fill(bytearray(announced), body, read)
-        elif not announced:
-            # Grown in place: pieces kept until they are joined would be there twice.
-            body = bytearray(body)
-            held.take(len(body))
-            while (piece := await read()) is not None:
-                if len(body) + len(piece) > most:
-                    raise TooLarge(f"the body is over {most} bytes")
-                held.take(len(piece))
-                body += piece
-        encoding = fields.get(b"content-encoding")
-        if encoding is not None:
-            body = decompress(encoding, body, most)
-            held.take(len(body))
-        return body
 
     def _failure(self, error: RequestError) -> HttpReply:
         """The reply for what ends the call itself."""
@@ -173,45 +181,29 @@ class HttpRoutes:
         extra: tuple[tuple[bytes, bytes], ...] = ()
         if isinstance(error, ServiceBusy):
             extra = ((b"retry-after", b"1"),)
-        elif isinstance(error, TooLarge):
-            extra = (CLOSE,)
-        return _gateway(status.http, status.grpc, str(error), *extra)
+        body = paddle.gateway_error(status.grpc, str(error))
+        return HttpReply(status.http, (JSON, *extra), body, isinstance(error, TooLarge))
 
-    def _parse(self, path: bytes) -> tuple[str, str] | None:
-        """``(name, method)`` of a two-segment path, split before decoding; None for others."""
-        route: tuple[str, str] | None = None
-        if _BAD_ESCAPE.search(path):
-            text = "bad percent escape in the path"
-            raise Refused(_gateway(400, GrpcCode.INVALID_ARGUMENT, text))
-        parts = path.split(b"/")
-        if len(parts) == 3 and not parts[0] and parts[1] and parts[2]:
-            name, method = _segment(parts[1]), _segment(parts[2])
-            route = None if name is None or method is None else (name, method)
-        if route is not None and len(self._paths) < _MOST_PATHS:
-            self._paths[path] = route  # bounded, because clients choose the paths
-        return route
 
-    def _refuse_ambiguity(self, headers: Headers, fields: dict[bytes, bytes], version: str) -> None:
-        """Refuse what could be framed or addressed in two ways: a proxy might read it otherwise."""
-        if version not in ("1.1", "1.0"):
-            raise Refused(failure(505, "the version of HTTP must be 1.0 or 1.1"))
-        names = [name for name, _ in headers]
-        for name in (b"host", b"content-length", b"content-encoding", b"transfer-encoding"):
-            if names.count(name) > 1:
-                status = 415 if name == b"content-encoding" else 400
-                raise Refused(failure(status, f"the header {name.decode()} stands more than once"))
-        coding = fields.get(b"transfer-encoding")
-        if coding is not None and version == "1.0":
-            raise Refused(failure(400, "HTTP/1.0 knows no transfer-encoding"))
-        if coding is not None and coding.strip(_BLANK).lower() != b"chunked":
-            raise Refused(failure(501, "the only transfer-encoding known is chunked"))
-        host = fields.get(b"host")
-        if host is None and version == "1.1":
-            raise Refused(failure(400, "the header host is missing"))
-        if host is not None and _HOST.fullmatch(host.strip(_BLANK)) is None:
-            raise Refused(failure(400, "the header host is malformed"))
-        if host is not None and len(self._hosts) < _MOST_PATHS:
-            self._hosts.add(host)
+_PROBES = (b"/livez", b"/readyz")
+
+
+def _no_route(head: RequestHead) -> HttpReply:
+    if head.path == b"*" and head.method != "OPTIONS":
+        return failure(400, "the target * is for OPTIONS")
+    return _text(404, "Not Found")
+
+
+def _parse(path: bytes) -> tuple[str, str] | None:
+    """``(name, method)`` of a two-segment path, split before decoding; None for others."""
+    if _BAD_ESCAPE.search(path):
+        text = "bad percent escape in the path"
+        raise _Refused(_gateway(400, GrpcCode.INVALID_ARGUMENT, text))
+    parts = path.split(b"/")
+    if len(parts) != 3 or parts[0] or not parts[1] or not parts[2]:
+        return None
+    name, method = _segment(parts[1]), _segment(parts[2])
+    return None if name is None or method is None else (name, method)
 
 
 def _segment(raw: bytes) -> str | None:
@@ -223,60 +215,40 @@ def _segment(raw: bytes) -> str | None:
     return None if text in (".", "..") or _BAD_SEGMENT.search(text) else text
 
 
-def _length(fields: dict[bytes, bytes], most: int) -> int:
-    """The announced length, 0 when it is not announced; refuses too much before reading it."""
-    raw = fields.get(b"content-length")
-    if raw is None:
-        return 0
-    raw = raw.strip(_BLANK)
-    if not raw.isdigit():
-        raise Refused(
-            _gateway(400, GrpcCode.INVALID_ARGUMENT, "content-length is no number", CLOSE)
-        )
-    length = int(raw)
-    if length > most:
-        raise TooLarge(f"the body is over {most} bytes")
-    return length
-
-
-async def _fill(body: bytearray, piece: bytes | bytearray, read: Reader) -> bytearray:
-    """Put the pieces into the space for the announced body; the server sees to its length."""
-    end = 0
-    with memoryview(body) as view:
-        more: bytes | bytearray | None = piece
-        while more is not None:
-            view[end : end + len(more)] = more
-            end += len(more)
-            more = await read()
-    return body
-
-
 def _client_timeout(fields: dict[bytes, bytes]) -> float | None:
     """Seconds from ``Grpc-Timeout`` or ``Penstock-Timeout``; None when neither is there."""
     raw = fields.get(b"grpc-timeout")
     if raw is not None:
-        match = _GRPC_TIMEOUT.fullmatch(raw.strip(_BLANK))
+        match = _GRPC_TIMEOUT.fullmatch(raw)
         if match is None:
             raise Undecodable("malformed grpc-timeout")
         return int(match[1]) * _UNITS[match[2]]
     raw = fields.get(b"penstock-timeout")
     if raw is None:
         return None
-    if _SECONDS.fullmatch(raw.strip(_BLANK)) is None:
+    if _SECONDS.fullmatch(raw) is None:
         raise Undecodable("malformed penstock-timeout: give seconds, such as 1.5")
     return float(raw)
+
+
+def _busy(text: str) -> HttpReply:
+    body = paddle.gateway_error(GrpcCode.RESOURCE_EXHAUSTED, text)
+    return HttpReply(503, (JSON, (b"retry-after", b"1")), body)
 
 
 def _text(status: int, text: str, *headers: tuple[bytes, bytes]) -> HttpReply:
     return HttpReply(status, (TEXT, *headers), text.encode() + b"\n")
 
 
-def _gateway(status: int, code: GrpcCode, text: str, *headers: tuple[bytes, bytes]) -> HttpReply:
-    return HttpReply(status, (JSON, *headers), paddle.gateway_error(code, text))
+def _gateway(status: int, code: GrpcCode, text: str, *, close: bool = False) -> HttpReply:
+    return HttpReply(status, (JSON,), paddle.gateway_error(code, text), close)
 
 
 def failure(status: int, text: str) -> HttpReply:
-    """A transport failure in the gateway's form; the connection closes."""
+    """A transport failure in the gateway's form; an HTTP/1.1 connection closes after it."""
     other = GrpcCode.INVALID_ARGUMENT if status < 500 else GrpcCode.UNIMPLEMENTED
     code = GRPC_OF_HTTP.get(status, other)
-    return _gateway(status, code, text, CLOSE)
+    return _gateway(status, code, text, close=True)
+
+
+_TOO_MANY: Final = _busy("too many requests are open; try again later")

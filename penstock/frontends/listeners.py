@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from ipaddress import ip_address
+from pathlib import Path
 
 from penstock.errors import StartupError
 
@@ -35,6 +37,28 @@ def bind(host: str, port: int, what: str) -> socket.socket:
             f"{what} {port} on {host} cannot be bound: {error.strerror}; "
             f"is another service running there?"
         ) from error
+    return listener
+
+
+def bind_unix(path: Path, what: str) -> socket.socket:
+    """A bound Unix socket that does not listen yet; only this user may connect.
+
+    Args:
+        path: must not exist; whoever binds it removes it in the end.
+        what: names the socket in the error.
+
+    Raises:
+        StartupError: the path is taken, or cannot be made.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)  # so that there is no moment in which others could connect
+    try:
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise StartupError(f"{what}: {path} cannot be bound: {error.strerror or error}") from error
+    finally:
+        os.umask(before)
     return listener
 
 

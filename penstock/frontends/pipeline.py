@@ -7,6 +7,7 @@ which end the call itself; the transports only translate. Source: ``docs/compati
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -28,7 +29,13 @@ from penstock.request import Feed, Outcome, Request
 
 Reply: TypeAlias = paddle.Reply | pb.Response
 
+Done: TypeAlias = Callable[[Any, Reply | None, RequestError | None], None]
+"""Told ``(context, reply, error)``; one of the two is None."""
+
+_log = logging.getLogger(__name__)
+
 _LATE = "the request's deadline passed"
+_WRONG_NAME = "Failed to inference: Service name error."
 NO_ID = -1
 """Stands for the data id of a request that ended before it was admitted."""
 
@@ -71,28 +78,91 @@ class PipelineProtocol:
         self._loop = asyncio.get_running_loop()
         self.options = options
 
-    async def answer(self, call: paddle.Call, client_timeout: float | None = None) -> Reply:
-        """Answer one call.
+    def start(
+        self,
+        call: paddle.Call,
+        client_timeout: float | None,
+        done: Done,
+        context: Any,
+    ) -> Callable[[], object] | None:
+        """Begin to answer one call; whoever asks is told by ``done``, now or later.
 
         Args:
             call: as decoded.
             client_timeout: seconds the caller gives it, from now.
+            done: called exactly once with ``context`` and a reply, or the error that ends the call
+                itself: DeadlineExceeded (the caller's own limit passed; the server's own is an
+                answer), ServiceClosed (draining), ServiceBusy (at capacity, with
+                ``strict_status``). Not called after the cancellation.
+            context: handed to ``done``.
 
-        Raises:
-            DeadlineExceeded: the caller's own limit passed (the server's own is an answer).
-            ServiceClosed: draining; the request was not admitted.
-            ServiceBusy: at capacity, with ``strict_status``.
-            asyncio.CancelledError: the caller went away; its work is dropped.
+        Returns:
+            what drops the work when the caller goes away; None when ``done`` was called already.
         """
         options = self.options
-        if call.name and options.name is not None and call.name != options.name:
-            return error_reply(UnknownService("Failed to inference: Service name error."))
-        now = time.monotonic()
+        ends = self._ends
         limit, by_client = options.deadline, False
         if client_timeout is not None:
             by_client = client_timeout <= limit
             limit = min(client_timeout, limit)
-        deadline = now + limit
+        deadline = time.monotonic() + limit
+        if call.name and options.name is not None and call.name != options.name:
+            done(context, error_reply(UnknownService(_WRONG_NAME)), None)
+            return None
+        if ends.blocking_pack or ends.blocking_unpack:
+            return self._start_in_pool(call, deadline, by_client, done, context)
+        feed, log_id, error = ends.unpack(call)
+        answer = _Answer(self, call.typed, log_id, by_client, done, context)
+        if error is not None:
+            answer.finish(Outcome(None, error), NO_ID)
+            return None
+        request = Request(feed=feed, log_id=log_id, deadline=deadline, deadline_by_client=by_client)
+        try:
+            journey = self._engine.submit(request, answer)
+        except RequestError as refusal:
+            answer.refuse(refusal)
+            return None
+        if answer.finished:
+            return None
+        answer.journey = journey
+        return answer.cancel
+
+    async def answer(self, call: paddle.Call, client_timeout: float | None = None) -> Reply:
+        """The same for a coroutine; its cancellation drops the work.
+
+        Raises:
+            DeadlineExceeded, ServiceClosed, ServiceBusy: as ``done`` gets them.
+        """
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        drop = self.start(call, client_timeout, _hand_in, future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if drop is not None:
+                drop()
+            raise
+
+    def _start_in_pool(
+        self, call: paddle.Call, deadline: float, by_client: bool, done: Done, context: Any
+    ) -> Callable[[], object]:
+        task = self._loop.create_task(self._answer_in_pool(call, deadline, by_client))
+
+        def ended(task: asyncio.Task[Reply]) -> None:
+            if task.cancelled():
+                return
+            error = task.exception()
+            if error is None:
+                done(context, task.result(), None)
+            elif isinstance(error, RequestError):
+                done(context, None, error)
+            else:
+                done(context, None, _ours(error))
+
+        task.add_done_callback(ended)
+        return task.cancel
+
+    async def _answer_in_pool(self, call: paddle.Call, deadline: float, by_client: bool) -> Reply:
+        """One call whose unpacking, packing or both are the user's, which may take their time."""
         ends = self._ends
         if ends.blocking_unpack:
             feed, log_id, error = await self._unpack_in_pool(call, deadline)
@@ -107,9 +177,9 @@ class PipelineProtocol:
                 feed=feed, log_id=log_id, deadline=deadline, deadline_by_client=by_client
             )
             try:
-                journey = self._engine.submit(request, partial(_hand_in, future))
+                journey = self._engine.submit(request, partial(_keep, future))
             except RequestError as refusal:
-                outcome = self._refused(refusal)
+                outcome = self.refused(refusal)
             else:
                 data_id = journey.data_id
                 try:
@@ -122,8 +192,18 @@ class PipelineProtocol:
         if by_client and isinstance(error, DeadlineExceeded):
             raise error
         if ends.blocking_pack:
-            return await self._pack_in_pool(deadline, by_client, outcome, data_id, log_id, call)
+            return await self._pack_in_pool(
+                deadline, by_client, outcome, data_id, log_id, call.typed
+            )
         return ends.pack(outcome, data_id, log_id, call.typed)
+
+    def pack(self, outcome: Outcome, data_id: int, log_id: int, typed: bool) -> Reply:
+        """The reply that an outcome is; of ends without user code."""
+        return self._ends.pack(outcome, data_id, log_id, typed)
+
+    def cancel(self, journey: Any) -> None:
+        """Drop the work of a request whose caller has gone."""
+        self._engine.cancel(journey)
 
     def as_reply(self, error: RequestError) -> Reply | None:
         """The reply that an error is, where it ends no call; None where the call itself fails."""
@@ -133,7 +213,7 @@ class PipelineProtocol:
             return error_reply(error)
         return None
 
-    def _refused(self, refusal: RequestError) -> Outcome:
+    def refused(self, refusal: RequestError) -> Outcome:
         """What was not admitted is answered, unless the call itself is to fail."""
         refusal.__traceback__ = None
         strict = isinstance(refusal, ServiceBusy) and self.options.strict_status
@@ -160,12 +240,12 @@ class PipelineProtocol:
         outcome: Outcome,
         data_id: int,
         log_id: int,
-        call: paddle.Call,
+        typed: bool,
     ) -> Reply:
         """The user's ``pack_response_package``, in a thread, until the deadline."""
         try:
             reply: Reply = await self._until(
-                deadline, self._ends.pack, outcome, data_id, log_id, call.typed
+                deadline, self._ends.pack, outcome, data_id, log_id, typed
             )
         except TimeoutError:
             late = DeadlineExceeded(_LATE, by_client=by_client)
@@ -180,7 +260,85 @@ class PipelineProtocol:
             return await self._loop.run_in_executor(self._pool, function, *args)
 
 
-def _hand_in(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+class _Answer:
+    """One request between its admission and its reply; the engine calls it with the outcome."""
+
+    __slots__ = (
+        "_by_client",
+        "_context",
+        "_done",
+        "_log_id",
+        "_protocol",
+        "_typed",
+        "finished",
+        "journey",
+    )
+
+    def __init__(
+        self,
+        protocol: PipelineProtocol,
+        typed: bool,
+        log_id: int,
+        by_client: bool,
+        done: Done,
+        context: Any,
+    ) -> None:
+        self._protocol = protocol
+        self._typed = typed
+        self._log_id = log_id
+        self._by_client = by_client
+        self._done = done
+        self._context = context
+        self.finished = False
+        self.journey: Any = None
+
+    def __call__(self, outcome: Outcome) -> None:
+        journey = self.journey
+        self.finish(outcome, NO_ID if journey is None else journey.data_id)
+
+    def finish(self, outcome: Outcome, data_id: int) -> None:
+        self.finished = True
+        error = outcome.error
+        # Not what the error says of itself: a worker that finds it first does not know whose it is.
+        if error is not None and self._by_client and isinstance(error, DeadlineExceeded):
+            self._done(self._context, None, error)
+            return
+        reply = self._protocol.pack(outcome, data_id, self._log_id, self._typed)
+        self._done(self._context, reply, None)
+
+    def refuse(self, refusal: RequestError) -> None:
+        try:
+            outcome = self._protocol.refused(refusal)
+        except RequestError as error:
+            self.finished = True
+            self._done(self._context, None, error)
+        else:
+            self.finish(outcome, NO_ID)
+
+    def cancel(self) -> None:
+        if not self.finished:
+            self.finished = True
+            self._protocol.cancel(self.journey)
+
+
+def _ours(error: BaseException) -> RequestError:
+    """A promise is broken; the caller gets no traceback."""
+    _log.error("a request failed inside penstock; please report this", exc_info=error)
+    return RequestError("internal error")
+
+
+def _keep(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
     """Complete the future, unless its caller went away in this very turn."""
     if not future.done():
         future.set_result(outcome)
+
+
+def _hand_in(
+    future: asyncio.Future[Reply], reply: Reply | None, error: RequestError | None
+) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    elif reply is not None:
+        future.set_result(reply)

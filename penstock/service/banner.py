@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import dataclass
 
 from penstock.config.resolve import OpOptions
 from penstock.frontends.listeners import is_loopback
@@ -26,16 +27,28 @@ def announce(text: str) -> None:
         _log.warning("the start lines could not be written: %s", error)
 
 
-def banner(
-    name: str | None, blueprint: Blueprint, host: str, rpc_port: int, http_port: int | None
-) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Where a service listens. ``http_port`` None: on the gRPC port only."""
+
+    host: str
+    rpc_port: int
+    http_port: int | None = None
+    unix_socket: str | None = None
+    tls: bool = False
+
+
+def banner(name: str | None, blueprint: Blueprint, at: Addresses) -> str:
     """What is served, where, and with which ops."""
-    who = "this machine only" if is_loopback(host) else "every machine that reaches this one"
+    who = "this machine only" if is_loopback(at.host) else "every machine that reaches this one"
     lines = [f"penstock serves {name or 'every name'} to {who}"]
-    if http_port is not None:
+    scheme, over = ("https", " over TLS") if at.tls else ("http", "")
+    if at.http_port is not None:
         path = f"/{name or '{name}'}/{{method}}"
-        lines.append(f"  http  POST http://{host}:{http_port}{path}   GET /livez /readyz")
-    lines.append(f"  grpc  {host}:{rpc_port}   PipelineService, health, reflection")
+        lines.append(f"  http  POST {scheme}://{at.host}:{at.http_port}{path}   GET /livez /readyz")
+    lines.append(f"  grpc  {at.host}:{at.rpc_port}{over}   PipelineService, health, reflection")
+    if at.unix_socket is not None:
+        lines.append(f"  unix  {at.unix_socket}   both protocols")
     lines += _ops(blueprint)
     return "\n".join(lines)
 

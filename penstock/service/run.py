@@ -13,38 +13,35 @@ import asyncio
 import gc
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Coroutine
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import uvloop
 
 from penstock.config.ports import ports
 from penstock.config.schema import ServiceConfig
-from penstock.engine.budget import ByteBudget, default_budget
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
-from penstock.frontends.grpc_port import GrpcPort
+from penstock.frontends.door import Door
+from penstock.frontends.grpc_service import GrpcService
 from penstock.frontends.health import Health
-from penstock.frontends.http import HttpLimits, HttpRoutes
-from penstock.frontends.listeners import bind, is_free, is_loopback, port_of
-from penstock.frontends.pipeline import PipelineOptions, PipelineProtocol
-from penstock.frontends.uvicorn_port import UvicornLimits, UvicornPort
+from penstock.frontends.listeners import bind, bind_unix, is_free, is_loopback, port_of
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags
-from penstock.service.banner import announce, banner, check_report
+from penstock.service.banner import Addresses, announce, banner, check_report
 from penstock.service.build import Blueprint, Works
 from penstock.service.daemons import DaemonPool
+from penstock.service.opening import open_door, tls_of
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
 
 _log = logging.getLogger(__name__)
 
 _ENDS_THREADS = 8  # threads for users' own pack and unpack hooks; a guess
 
-# So many gRPC calls may be open for each request that may be admitted. Beyond the first the answer
-# is busy, which old clients understand; beyond this it is a failed call, which they do not.
-_CALLS_A_REQUEST = 4
 
 # Guesses, in seconds. An answer that is complete needs a moment to reach the wire; a call that
 # nobody waits for any more may still be writing somewhere.
@@ -70,29 +67,34 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
             _log.warning("%s", warning)
         try:
             with signals_stop_the_start() as signals, ExitStack() as stack:
-                sockets = _bind(blueprint.config, stack)
+                tls = tls_of(blueprint.config)
+                listeners = _bind(blueprint.config, stack)
                 works = Works(blueprint)
                 signals.stop_if_told()
                 for note in works.notes:
                     _log.warning("%s", note)
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    runner.run(_Service(name, works, *sockets).run(signals))
+                    runner.run(_Service(name, works, listeners, tls).run(signals))
         except Stopped:
             _log.info("stopped before the start was over")
 
 
-def _bind(config: ServiceConfig, stack: ExitStack) -> tuple[socket.socket, socket.socket | None]:
-    """Both ports, bound but not listening."""
+def _bind(config: ServiceConfig, stack: ExitStack) -> dict[str, socket.socket]:
+    """What to listen on, by the key that asks for it: bound, and not listening yet."""
     chosen = ports(config, lambda port: is_free(config.host, port))
-    rpc = bind(config.host, chosen.rpc, "rpc_port")
-    stack.callback(rpc.close)
-    http = None
+    listeners = {"rpc_port": bind(config.host, chosen.rpc, "rpc_port")}
+    stack.callback(listeners["rpc_port"].close)
     if chosen.http is not None:
-        http = bind(config.host, chosen.http, "http_port")
-        stack.callback(http.close)
+        listeners["http_port"] = bind(config.host, chosen.http, "http_port")
+        stack.callback(listeners["http_port"].close)
+    path = config.door.unix_socket
+    if path is not None:
+        listeners["door.unix_socket"] = bind_unix(Path(path), "door.unix_socket")
+        stack.callback(listeners["door.unix_socket"].close)
+        stack.callback(Path(path).unlink, missing_ok=True)
     if chosen.rpc_chosen:
-        _log.info("rpc_port is not set: gRPC is served on port %s", port_of(rpc))
-    return rpc, http
+        _log.info("rpc_port is not set: gRPC is served on port %s", port_of(listeners["rpc_port"]))
+    return listeners
 
 
 def _spare_the_collector() -> None:
@@ -110,12 +112,16 @@ class _Service:
     """One run, on its loop."""
 
     def __init__(
-        self, name: str | None, works: Works, rpc: socket.socket, http: socket.socket | None
+        self,
+        name: str | None,
+        works: Works,
+        listeners: dict[str, socket.socket],
+        tls: ssl.SSLContext | None,
     ) -> None:
         self._name = name
         self._works = works
-        self._rpc = rpc
-        self._http = http
+        self._listeners = listeners
+        self._tls = tls
         self._config = works.blueprint.config
         self._health = Health()
         self._stop = asyncio.Event()
@@ -140,71 +146,43 @@ class _Service:
         if ends.blocking_pack or ends.blocking_unpack:
             pool = DaemonPool(_ENDS_THREADS, "ends")
         try:
-            http_port, grpc_port = self._ports(engine, pool)
-            _spare_the_collector()
-            await self._listen(http_port, grpc_port)
-            await self._stop.wait()
-            await self._shut_down(engine, http_port, grpc_port, pool)
+            door, grpc = open_door(self._name, self._config, engine, ends, self._health, pool)
+            try:
+                _spare_the_collector()
+                await self._listen(door)
+                await self._stop.wait()
+                await self._shut_down(engine, door, grpc, pool)
+            finally:
+                await door.close(0.0)
         finally:
             if pool is not None:
                 pool.shutdown(wait=False, cancel_futures=True)
             await self._end_workers(engine)
 
-    def _ports(self, engine: Engine, pool: Any) -> tuple[UvicornPort | None, GrpcPort]:
-        config = self._config
-        budget = ByteBudget(config.max_inflight_bytes or default_budget())
-        options = PipelineOptions(
-            name=self._name,
-            deadline=min(config.deadline, config.max_deadline),
-            strict_status=config.strict_status,
-        )
-        protocol = PipelineProtocol(engine, self._works.ends, options, pool)
-        grpc_port = GrpcPort(
-            protocol,
-            budget,
-            self._health,
-            max_calls=config.max_calls or _CALLS_A_REQUEST * config.max_requests,
-            max_message_bytes=config.max_message_bytes,
-            read_timeout=config.body_timeout,
-        )
-        if self._http is None:
-            return None, grpc_port
-        bodies = HttpLimits(max_body=config.max_message_bytes, body_timeout=config.body_timeout)
-        limits = UvicornLimits(
-            max_connections=max_connections(config.max_connections),
-            header_timeout=config.header_timeout,
-            keep_alive=config.keep_alive,
-            write_timeout=config.write_timeout,
-        )
-        routes = HttpRoutes(protocol, self._health, bodies)
-        return UvicornPort(routes, limits, bodies, budget), grpc_port
-
-    async def _listen(self, http_port: UvicornPort | None, grpc_port: GrpcPort) -> None:
-        host = self._config.host
-        # grpc binds by itself; the socket that kept its port until now makes room for it.
-        number = port_of(self._rpc)
-        self._rpc.close()
-        address = f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
-        try:
-            await grpc_port.start(address)
-        except OSError as error:
-            raise StartupError(f"rpc_port: {error}") from error
-        http_number = None
-        if http_port is not None and self._http is not None:
-            http_number = port_of(self._http)
+    async def _listen(self, door: Door) -> None:
+        for key, listener in self._listeners.items():
             try:
-                await http_port.start(self._http)
+                await door.listen(listener, self._tls)
             except OSError as error:
-                await grpc_port.stop(0.0)
-                raise StartupError(
-                    f"http_port: cannot listen on {host}:{http_number}: {error.strerror}"
-                ) from error
+                at = listener.getsockname()
+                raise StartupError(f"{key}: cannot listen on {at}: {error.strerror}") from error
         if self._stop.is_set():
             return  # told to stop meanwhile: never ready
         self._health.set_ready()
-        announce(banner(self._name, self._works.blueprint, host, number, http_number))
+        announce(banner(self._name, self._works.blueprint, self._addresses()))
+        host = self._config.host
         if not is_loopback(host):
             _log.warning("every machine that reaches %s can send requests; nothing asks who", host)
+
+    def _addresses(self) -> Addresses:
+        http = self._listeners.get("http_port")
+        return Addresses(
+            host=self._config.host,
+            rpc_port=port_of(self._listeners["rpc_port"]),
+            http_port=None if http is None else port_of(http),
+            unix_socket=self._config.door.unix_socket,
+            tls=self._tls is not None,
+        )
 
     def _told_to_stop(self) -> None:
         """The first signal drains, the second one hurries."""
@@ -214,16 +192,11 @@ class _Service:
         self._stop.set()
 
     async def _shut_down(
-        self,
-        engine: Engine,
-        http_port: UvicornPort | None,
-        grpc_port: GrpcPort,
-        pool: DaemonPool | None,
+        self, engine: Engine, door: Door, grpc: GrpcService, pool: DaemonPool | None
     ) -> None:
         loop = asyncio.get_running_loop()
         _log.info("shutting down: %s requests inside", engine.statistics().inside)
-        if http_port is not None:
-            http_port.drain()
+        door.drain()
         at_rest = asyncio.Event()
         if not self._config.drain_delay:
             # In the very turn that made readiness false: who has seen that is refused from now on.
@@ -238,14 +211,12 @@ class _Service:
         left = max(_LAST_WORDS, deadline - loop.time())
         if pool is not None:
             await self._unless_hurried(_finished(pool), left)
-        # gRPC's grace also holds streams that have no end, such as health watches.
-        stopping = asyncio.create_task(grpc_port.stop(_LAST_WORDS))
-        if http_port is not None and self._hurry.is_set():
-            await http_port.stop(_LAST_WORDS)
-        elif http_port is not None:
-            left = max(_LAST_WORDS, deadline - loop.time())
-            await self._unless_hurried(http_port.stop(left))
-        await stopping
+        grpc.end_streams()
+        if self._hurry.is_set():
+            await door.close(_LAST_WORDS)
+        else:
+            # The answers are given, but perhaps not read yet.
+            await self._unless_hurried(door.close(max(_LAST_WORDS, deadline - loop.time())))
         seen = engine.statistics()
         _log.info(
             "stopped: %s admitted, %s answered, %s cancelled, %s refused",
@@ -275,13 +246,3 @@ async def _finished(pool: DaemonPool) -> None:
     calls = [asyncio.wrap_future(future) for future in pool.unfinished()]
     if calls:
         await asyncio.wait(calls)
-
-
-def max_connections(configured: int | None) -> int:
-    """The connection limit: below the descriptor limit, less a reserve for everything else."""
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    reserve = min(128, soft // 4)
-    most = max(16, soft - reserve)
-    return min(configured or 1024, most)

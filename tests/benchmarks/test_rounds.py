@@ -3,17 +3,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.load import Report, percentile_us
-from benchmarks.rounds import cpu_s_per_1000, summarise, turn_order
+from benchmarks.rounds import Target, cpu_s_per_1000, summarise, turn_order
 
 
-def report(rps: float, cpu: float | None = 1.0, p50: float = 1.0) -> Report:
+def report(rps: float, cpu: float | None = 1.0, p50: float = 1.0, generator: float = 0.5) -> Report:
     return Report(
         requests=int(rps * 2),
         seconds=2.0,
         rps=rps,
         p50_us=p50,
         p99_us=2 * p50,
-        client_cpu=0.5,
+        client_cpu=generator,
         server_cpu_s=cpu,
         fault_count=0,
         faults=[],
@@ -49,6 +49,46 @@ def test_cpu_time_is_compared_per_answer() -> None:
     assert summary.cpu_s_per_1000 == pytest.approx(2.0)
     assert summary.cpu_ratio == pytest.approx(0.5)
     assert cpu_s_per_1000(report(500.0, cpu=None)) == 0.0
+
+
+def test_median_latencies_are_compared_within_a_round() -> None:
+    floor = [report(1.0, p50=100.0), report(1.0, p50=400.0), report(1.0, p50=1000.0)]
+    ours = [report(1.0, p50=50.0), report(1.0, p50=100.0), report(1.0, p50=400.0)]
+    assert summarise(ours, floor).p50_ratio == 0.4
+    unknown = [report(1.0, p50=0.0)]
+    assert summarise(unknown, unknown).p50_ratio == 0.0
+
+
+def test_a_promise_is_kept_at_its_bound_and_not_beyond() -> None:
+    found = summarise([report(1300.0, p50=50.0)], [report(1000.0, p50=100.0)])
+    for kept in (Target(throughput=1.3), Target(p50=0.5), Target(throughput=1.3, p50=0.5)):
+        assert kept.met_by(found)
+    for broken in (
+        Target(throughput=1.31),
+        Target(p50=0.49),
+        Target(throughput=1.3, p50=0.49),
+        Target(throughput=1.31, p50=0.5),
+    ):
+        assert not broken.met_by(found)
+
+
+def test_a_latency_that_nobody_took_keeps_no_promise() -> None:
+    found = summarise([report(2.0, p50=0.0)], [report(1.0, p50=0.0)])
+    assert not Target(p50=0.5).met_by(found)
+    assert Target(throughput=2.0).met_by(found)
+
+
+def test_a_promise_is_told_in_words() -> None:
+    assert str(Target(throughput=1.3)) == ">= 1.3"
+    assert str(Target(p50=0.5)) == "p50 <= 0.5"
+    assert str(Target(throughput=10.0, p50=0.5)) == ">= 10, p50 <= 0.5"
+
+
+def test_the_busiest_generators_are_told() -> None:
+    ours = [report(1.0, generator=0.4), report(1.0, generator=0.6)]
+    floor = [report(1.0, generator=0.9), report(1.0, generator=0.7)]
+    found = summarise(ours, floor)
+    assert (found.generator, found.floor_generator) == (0.6, 0.9)
 
 
 @pytest.mark.parametrize(

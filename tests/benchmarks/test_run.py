@@ -7,7 +7,8 @@ import orjson
 import pytest
 
 from benchmarks.__main__ import chosen, hop_chosen, parse
-from benchmarks.results import machine_facts, table_of, to_json
+from benchmarks.results import Row, machine_facts, table_of, to_json
+from benchmarks.rounds import Summary, Target
 from benchmarks.run import ScenarioRun
 from benchmarks.scenarios import Contender, Load, Scenario, all_scenarios
 
@@ -17,7 +18,11 @@ def floor_against_itself() -> Scenario:
     twin = Contender(name="twin", server="floor_http", protocols=("http",))
     load = Load(protocol="http", connections=2)
     return dataclasses.replace(
-        echo, ours=(twin,), loads=(load,), targets={("twin", load.label): 0.1}
+        echo,
+        ours=(twin,),
+        loads=(load,),
+        programs=False,
+        targets={("twin", load.label): Target(throughput=0.1, p50=10.0)},
     )
 
 
@@ -54,6 +59,78 @@ def test_a_contender_that_answers_wrongly_or_not_at_all_is_a_failed_row(tmp_path
     assert "no_such_server" in str(twin.failure)
     assert twin.summary is None
     assert table_of("title", [floor, twin]).row_count == 2
+
+
+@pytest.mark.real
+def test_a_client_is_measured_beside_the_grpc_package(tmp_path: Path) -> None:
+    (scenario,) = chosen(["client-calls"])
+    futures = [ours for ours in scenario.ours if ours.name == "futures"]
+    scenario = dataclasses.replace(scenario, ours=tuple(futures))
+    floor, ours = ScenarioRun(scenario, tmp_path, rounds=1, seconds=0.1).run(lambda what: None)
+    assert floor.failure is ours.failure is None
+    assert ours.summary is not None
+    assert ours.summary.rps > 0
+    assert ours.summary.cpu_s_per_1000 > 0
+    assert ours.target == Target(throughput=3.0)
+
+
+def row_with(target: Target, *, floor_generator: float) -> Row:
+    summary = Summary(
+        rounds=1,
+        rps=100.0,
+        p50_us=400.0,
+        p99_us=900.0,
+        cpu_s_per_1000=0.012,
+        ratio=2.0,
+        ratio_min=2.0,
+        ratio_max=2.0,
+        p50_ratio=0.7,
+        cpu_ratio=1.1,
+        generator=0.2,
+        floor_generator=floor_generator,
+    )
+    return Row(
+        scenario="s",
+        title="t",
+        load="1 conn",
+        contender="thread",
+        is_floor=False,
+        target=target,
+        summary=summary,
+    )
+
+
+def shown(row: Row) -> list[str]:
+    return [str(next(iter(column.cells))) for column in table_of("title", [row]).columns]
+
+
+def test_the_table_says_which_promise_was_kept_and_when_to_doubt_it() -> None:
+    *_, p50_ratio, _, note = shown(row_with(Target(p50=0.5), floor_generator=0.2))
+    assert (p50_ratio, note) == ("0.700", "p50 <= 0.5 MISSED")
+    note = shown(row_with(Target(throughput=2.0), floor_generator=0.97))[-1]
+    assert note.startswith(">= 2 met, floor's at 97%")
+
+
+def test_the_promises_are_these() -> None:
+    promised = {
+        (scenario.name, contender): str(target)
+        for scenario in all_scenarios()
+        for (contender, _), target in scenario.targets.items()
+        if str(target) != "p50 <= 0.5"
+    }
+    assert promised == {
+        ("http-echo", "thread"): ">= 1.3",
+        ("grpc-echo", "thread"): ">= 10",
+        ("grpc-large", "thread"): ">= 1",
+        ("door-grpc", "door"): ">= 0.8",
+        ("door-http", "door"): ">= 0.8",
+        ("client-calls", "futures"): ">= 3",
+        ("client-calls", "asyncio"): ">= 3",
+        ("resnet50-b1", "thread"): ">= 0.97",
+        ("resnet50-b8", "thread, batch 8"): ">= 0.97",
+    }
+    (echo,) = chosen(["grpc-echo"])
+    assert echo.targets["thread", "1x1 calls"] == Target(p50=0.5)
 
 
 def test_every_target_belongs_to_a_measured_row() -> None:

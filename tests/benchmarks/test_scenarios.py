@@ -7,6 +7,7 @@ import numpy as np
 import orjson
 import pytest
 
+from benchmarks.client_calls import REPLY
 from benchmarks.models import LINEAR_FEATURES, MLP_FEATURES, input_rows, model_folder
 from benchmarks.runtime_loop import open_session
 from benchmarks.scenarios import Scenario, all_scenarios
@@ -37,6 +38,44 @@ def test_an_echo_must_be_the_text_that_was_sent(tmp_path: Path) -> None:
     assert echo.right(right.SerializeToString(), tmp_path)
     right.err_no = 3004
     assert not echo.right(right.SerializeToString(), tmp_path)
+
+
+def test_five_mebibytes_must_come_back_whole(tmp_path: Path) -> None:
+    large = scenario("grpc-large")
+    asked = Request.FromString(large.body())
+    assert len(asked.value[0]) == 5 << 20
+    right = Response(key=asked.key, value=asked.value)
+    assert large.right(right.SerializeToString(), tmp_path)
+    right.value[0] = right.value[0][:-1]
+    assert not large.right(right.SerializeToString(), tmp_path)
+    assert not large.right(Response(err_no=3004).SerializeToString(), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["door-grpc", "door-http"])
+def test_the_door_alone_must_give_back_the_very_bytes(tmp_path: Path, name: str) -> None:
+    door = scenario(name)
+    assert door.right(door.body(), tmp_path)
+    assert not door.right(door.body() + b" ", tmp_path)
+
+
+def test_a_client_s_server_must_answer_what_the_client_expects(tmp_path: Path) -> None:
+    calls = scenario("client-calls")
+    assert calls.right(REPLY.SerializeToString(), tmp_path)
+    assert not calls.right(Response(err_no=3004).SerializeToString(), tmp_path)
+    assert Request.FromString(calls.body()).key == ["x"]
+
+
+def test_only_exact_answers_are_left_to_programs_that_weigh_them() -> None:
+    by_programs = [scenario for scenario in all_scenarios() if scenario.programs]
+    assert {each.name for each in by_programs} == {
+        "http-echo",
+        "grpc-echo",
+        "grpc-large",
+        "door-grpc",
+        "door-http",
+    }
+    for each in by_programs:
+        assert all(contender.exact for contender in (each.floor, *each.ours))
 
 
 def test_a_price_must_be_what_the_bare_model_says(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.config.door import DoorConfig, TlsConfig
 from penstock.config.load import load
 from penstock.config.schema import (
     DagConfig,
@@ -44,8 +45,34 @@ SERVICE = [
     ("body_timeout", 2.5, 2.5, False, HUGE),
     ("write_timeout", 1, 1.0, "1s", 0),
     ("keep_alive", 75, 75.0, "75", -1),
+    ("door", {}, DoorConfig(), 1, NO_RANGE),
     ("dag", {}, DagConfig(), 1, NO_RANGE),
     ("op", {}, {}, [], NO_RANGE),
+]
+DOOR = [
+    ("tls", {}, TlsConfig(), "server.pem", NO_RANGE),
+    ("unix_socket", "run/penstock.sock", "run/penstock.sock", 1, ""),
+    ("body_pace", 1024, 1024, 1.5, 0),
+    ("http2_idle", 60, 60.0, "60", 0),
+    ("tls_timeout", 2, 2.0, True, -1),
+    ("max_unsent", 1 << 20, 1 << 20, "1MiB", 0),
+    ("max_request_line", 4096, 4096, "4096", 0),
+    ("max_header_bytes", 4096, 4096, 1.0, 0),
+    ("max_header_fields", 50, 50, [], 0),
+    ("max_header_field", 1024, 1024, {}, 0),
+    ("max_chunks", 10, 10, False, 0),
+    ("max_streams", 64, 64, "64", 0),
+    ("stream_window", 65_535, 65_535, "65535", 65_534),
+    ("connection_window", 1 << 20, 1 << 20, 1.5, 65_534),
+    ("resets", 5, 5, "5", 0),
+    ("pings", 5, 5, "5", 0),
+    ("settings", 5, 5, {}, 0),
+    ("empty_frames", 5, 5, "5", 0),
+    ("continuations", 5, 5, "5", 0),
+]
+TLS = [
+    ("certificate", "server.pem", "server.pem", 1, ""),
+    ("key", "server.key", "server.key", [], ""),
 ]
 DAG = [
     ("retry", 2, 2, "2", 0),
@@ -95,6 +122,8 @@ LOCAL = [
 ]
 PLACES: list[tuple[type[Any], tuple[str, ...], list[Any]]] = [
     (ServiceConfig, (), SERVICE),
+    (DoorConfig, ("door",), DOOR),
+    (TlsConfig, ("door", "tls"), TLS),
     (DagConfig, ("dag",), DAG),
     (TracerConfig, ("dag", "tracer"), TRACER),
     (OpConfig, ("op", "uci"), OP),

@@ -106,7 +106,6 @@ def _request_lines() -> list[Case]:
         Case(
             rule="a TLS greeting", data=b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03" + bytes(99)
         ),
-        Case(rule="the preface of HTTP/2", data=b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9)),
         Case(rule="bytes of nothing known", data=b"\0\1\2\3\r\n\r\n"),
     ]
 

@@ -6,37 +6,36 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from penstock.engine.budget import ByteBudget
-from penstock.frontends.http import JSON, HttpLimits, HttpReply
+from penstock.frontends.door import Door, DoorLimits
+from penstock.frontends.exchange import Exchange
+from penstock.frontends.http import JSON
 from penstock.frontends.listeners import bind, port_of
-from penstock.frontends.uvicorn_connection import UvicornLimits
-from penstock.frontends.uvicorn_port import UvicornPort
 
 LIMIT = 0.3
 LARGE = 6 << 20
 ASK = b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-class Routes:
+class TooMuch:
     """Answers everything with too much."""
 
-    async def respond(self, *parts: Any, **more: Any) -> HttpReply:
-        return HttpReply(200, (JSON,), bytes(LARGE))
+    def begin(self, exchange: Exchange) -> None:
+        exchange.reply(200, (JSON,), bytes(LARGE))
 
 
 @pytest.fixture
 async def port() -> AsyncIterator[int]:
     listener = bind("127.0.0.1", 0, "http_port")
-    limits = UvicornLimits(header_timeout=0.4, keep_alive=1, write_timeout=LIMIT)
+    limits = DoorLimits(header_timeout=0.4, keep_alive=1, write_timeout=LIMIT)
     budget = ByteBudget(1 << 30)
-    served = UvicornPort(Routes(), limits, HttpLimits(), budget)  # type: ignore[arg-type]
-    await served.start(listener)
+    door = Door(TooMuch(), limits, budget)
+    await door.listen(listener)
     yield port_of(listener)
-    await served.stop(0.1)
+    await door.close(0.1)
     listener.close()
     assert budget.used == 0
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Op
-from penstock.service.banner import announce, banner, check_report
+from penstock.service.banner import Addresses, announce, banner, check_report
 from tests.service.inside import drawn, root
 
 
@@ -18,7 +18,7 @@ def test_it_says_what_is_served_where_to_whom_and_by_which_ops() -> None:
     last = type("Join", (Op,), {"preprocess": lambda self, x: x})(
         "join", input_ops=[left, right], concurrency=3, batch_size=4, auto_batching_timeout=2.5
     )
-    text = banner("uci", drawn(last), "127.0.0.1", 8001, 8000)
+    text = banner("uci", drawn(last), Addresses(host="127.0.0.1", rpc_port=8001, http_port=8000))
     assert text.splitlines() == [
         "penstock serves uci to this machine only",
         "  http  POST http://127.0.0.1:8000/uci/{method}   GET /livez /readyz",
@@ -48,7 +48,9 @@ def test_ops_on_the_loop_are_not_called_threads(
 
 
 def test_a_service_for_other_machines_says_so_and_one_without_http_shows_none() -> None:
-    lines = banner(None, drawn(Op("a", input_ops=[root()])), "0.0.0.0", 8001, None).splitlines()
+    lines = banner(
+        None, drawn(Op("a", input_ops=[root()])), Addresses(host="0.0.0.0", rpc_port=8001)
+    ).splitlines()
     assert lines[0] == "penstock serves every name to every machine that reaches this one"
     assert not any("http" in line for line in lines)
 

@@ -1,4 +1,4 @@
-"""The gRPC port alone, asked by grpcio's own client; behind it a protocol that a test holds."""
+"""gRPC through the door, asked by grpcio's own client; behind it a protocol that a test holds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from penstock.engine.budget import ByteBudget
+from penstock.errors import RequestError
 from penstock.frontends import health as health_module
-from penstock.frontends.grpc_port import GrpcPort
+from penstock.frontends.door import Door, DoorLimits
+from penstock.frontends.frontend import Frontend
+from penstock.frontends.grpc_health import HealthService
+from penstock.frontends.grpc_pipeline import PipelineService
+from penstock.frontends.grpc_service import GrpcService
 from penstock.frontends.health import Health
-from penstock.frontends.pipeline import PipelineOptions
+from penstock.frontends.http import HttpRoutes
+from penstock.frontends.listeners import bind, port_of
+from penstock.frontends.pipeline import Done, PipelineOptions
 from penstock.protocols import paddle, pb
 
 SERVICE = "baidu.paddle_serving.pipeline_serving.PipelineService"
@@ -32,10 +39,17 @@ class Held:
         self.arrived = asyncio.Semaphore(0)
         self.go = asyncio.Event()
 
-    async def answer(self, call: paddle.Call, timeout: float | None) -> pb.Response:
+    def start(self, call: paddle.Call, timeout: float | None, done: Done, context: Any) -> Any:
         self.arrived.release()
-        await self.go.wait()
-        return pb.Response(key=["x"], value=["1"])
+
+        async def answer() -> None:
+            await self.go.wait()
+            done(context, pb.Response(key=["x"], value=["1"]), None)
+
+        return asyncio.ensure_future(answer()).cancel
+
+    def as_reply(self, error: RequestError) -> None:
+        return None
 
 
 class Site:
@@ -62,19 +76,23 @@ class Site:
 
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
-    protocol, health = Held(), Health()
-    port = GrpcPort(
-        protocol,  # type: ignore[arg-type]
-        ByteBudget(1 << 20),
-        health,
-        max_calls=MOST,
-        max_message_bytes=1 << 20,
-        read_timeout=10,
-    )
-    number = await port.start("127.0.0.1:0")
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{number}") as channel:
+    protocol: Any = Held()
+    health = Health()
+    methods = {
+        **PipelineService(protocol).methods(),
+        **HealthService(health, [SERVICE]).methods(),
+    }
+    service = GrpcService(methods, max_message_bytes=1 << 20)
+    routes = HttpRoutes(protocol, health, max_body=1 << 20)
+    budget = ByteBudget(1 << 20)
+    door = Door(Frontend(service, routes), DoorLimits(max_calls=MOST), budget)
+    listener = bind("127.0.0.1", 0, "rpc_port")
+    await door.listen(listener)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port_of(listener)}") as channel:
         yield Site(channel, protocol, health)
-    await port.stop(0)
+    service.end_streams()
+    await door.close(1.0)
+    assert budget.used == 0
 
 
 async def test_calls_beyond_the_limit_are_told_to_try_again_later(site: Site) -> None:

@@ -1,0 +1,187 @@
+"""One client as a process: how many calls a second one core makes, and what a call costs it.
+
+``IN_FLIGHT`` calls are under way to a server that answers at once
+(``benchmarks/servers/canned_grpc.py``). Every reply is decoded and checked. The report's CPU time
+is this process's: on a busy machine it says more than the rate, which neighbours diminish.
+
+    python -m benchmarks.client_calls --client futures --port 9000 --core 1 --seconds 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import uvloop
+
+from benchmarks.load import FAULTS_KEPT, Report
+from penstock.protocols.pb import Request, Response
+
+IN_FLIGHT = 32
+WARM_SECONDS = 0.5
+METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+FEED = {"x": "[0.5, 1.5]"}
+REPLY = Response(key=["y"], value=["[0.5]"])
+"""What the canned server answers."""
+
+
+class Count:
+    """Calls answered in the time that counts."""
+
+    def __init__(self, seconds: float, warm_seconds: float = WARM_SECONDS) -> None:
+        self._begin = time.perf_counter() + warm_seconds
+        self._end = self._begin + seconds
+        self._began = self._cpu_began = 0.0
+        self._counting = False
+        self.calls = 0
+        self.seconds = 0.0
+        self.cpu_s = 0.0
+        self.faults: list[str] = []
+
+    def goes_on(self) -> bool:
+        """Whether to make another call; asked before each, from any thread."""
+        now = time.perf_counter()
+        if self.faults:
+            return False
+        if now < self._begin:
+            return True
+        if now < self._end:
+            if not self._began:
+                self._began, self._cpu_began = now, time.process_time()
+                self._counting = True
+            return True
+        if self._counting:
+            self._counting = False
+            self.seconds = now - self._began
+            self.cpu_s = time.process_time() - self._cpu_began
+        return False
+
+    def answered(self, response: Response) -> None:
+        """Check and count one reply."""
+        if response.err_no or response.value != REPLY.value:
+            self.faults.append(f"a wrong reply: {response}")
+        elif self._counting:
+            self.calls += 1  # threads may lose one now and then, which no figure here shows
+
+    def report(self) -> Report:
+        """What there is to say in the end; latencies are not taken, and stay 0."""
+        if not self.calls:
+            self.faults.append("no right answer within the measured time")
+        return Report(
+            requests=self.calls,
+            seconds=self.seconds,
+            rps=self.calls / (self.seconds or 1.0),
+            p50_us=0.0,
+            p99_us=0.0,
+            client_cpu=0.0,
+            server_cpu_s=self.cpu_s,
+            fault_count=len(self.faults),
+            faults=self.faults[:FAULTS_KEPT],
+        )
+
+
+def in_threads(count: Count, call: Callable[[], Response]) -> None:
+    """``IN_FLIGHT`` threads, each with one call after the other."""
+
+    def one_after_the_other() -> None:
+        while count.goes_on():
+            count.answered(call())
+
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        threads = [pool.submit(one_after_the_other) for _ in range(IN_FLIGHT)]
+    for thread in threads:
+        thread.result()
+
+
+def grpcio_threads(port: int, count: Count) -> None:
+    """The grpc package as its users call it: a message made, sent, and the reply's message."""
+    import grpc  # here, so that the other clients' processes are without it
+
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        inference = channel.unary_unary(
+            METHOD,
+            request_serializer=Request.SerializeToString,
+            response_deserializer=Response.FromString,
+        )
+        value = FEED["x"]
+        in_threads(
+            count,
+            lambda: inference(
+                Request(key=["x"], value=[value], clientip="127.0.0.1"), timeout=10.0
+            ),
+        )
+
+
+def our_threads(port: int, count: Count) -> None:
+    """``PipelineClient.predict`` in as many threads."""
+    from penstock.client import PipelineClient
+
+    with PipelineClient() as client:
+        client.connect([f"127.0.0.1:{port}"])
+        in_threads(count, lambda: client.predict(FEED, timeout=10.0))
+
+
+def our_futures(port: int, count: Count) -> None:
+    """One thread with a window of futures."""
+    from penstock.client import PipelineClient
+
+    with PipelineClient() as client:
+        client.connect([f"127.0.0.1:{port}"])
+        window = deque(client.predict(FEED, asyn=True, timeout=10.0) for _ in range(IN_FLIGHT))
+        while count.goes_on():
+            count.answered(window.popleft().result())
+            window.append(client.predict(FEED, asyn=True, timeout=10.0))
+        for future in window:
+            future.result()
+
+
+def our_asyncio(port: int, count: Count) -> None:
+    """As many tasks on one loop."""
+    from penstock.client import AsyncPipelineClient
+
+    async def run() -> None:
+        async with AsyncPipelineClient() as client:
+            await client.connect([f"127.0.0.1:{port}"])
+
+            async def one_after_the_other() -> None:
+                while count.goes_on():
+                    count.answered(await client.predict(FEED, timeout=10.0))
+
+            await asyncio.gather(*(one_after_the_other() for _ in range(IN_FLIGHT)))
+
+    uvloop.run(run())
+
+
+CLIENTS: dict[str, Callable[[int, Count], None]] = {
+    "grpcio-threads": grpcio_threads,
+    "threads": our_threads,
+    "futures": our_futures,
+    "asyncio": our_asyncio,
+}
+
+
+def main() -> int:
+    """Print the report as one line of JSON; exit status 0 means that every answer was right."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.client_calls")
+    parser.add_argument("--client", choices=list(CLIENTS), required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--core", type=int, help="run on this core only")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    arguments = parser.parse_args()
+    if arguments.core is not None:
+        os.sched_setaffinity(0, {arguments.core})
+    count = Count(arguments.seconds)
+    CLIENTS[arguments.client](arguments.port, count)
+    report = count.report()
+    print(report.to_json(), flush=True)
+    return 1 if report.fault_count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""The door: where connections arrive, and which HTTP they speak.
+
+    door = Door(application, DoorLimits(), budget)
+    await door.listen(bind("127.0.0.1", 8000, "http_port"))
+    ...
+    door.drain()
+    await door.close(10.0)
+
+One door serves any number of listeners, over TCP and Unix sockets, with TLS or without, and speaks
+HTTP/1.1 and HTTP/2 on each. Everything that clients may do is bounded by ``DoorLimits``; what they
+do not read is counted by the budget. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+import ssl
+from typing import Final
+
+from penstock.engine.budget import ByteBudget
+from penstock.frontends.door_greeting import Greeting
+from penstock.frontends.door_limits import DoorLimits, DoorStatistics
+from penstock.frontends.door_state import DoorState
+from penstock.frontends.door_tls import TlsListener
+from penstock.frontends.exchange import Application
+
+__all__ = ["Door", "DoorLimits", "DoorStatistics"]
+
+# Dead peers are found after two minutes, even by streams that only wait.
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
+
+
+class Door:
+    """Takes connections and gives their requests to an application.
+
+    Args:
+        application: answers.
+        limits: of connections.
+        budget: bytes in flight, shared by all ports.
+    """
+
+    def __init__(self, application: Application, limits: DoorLimits, budget: ByteBudget) -> None:
+        self._shared = DoorState(application, limits, budget)
+        self._listeners: list[asyncio.AbstractServer | TlsListener] = []
+
+    def __repr__(self) -> str:
+        return f"<Door of {len(self._listeners)} listeners, {len(self._shared.connections)} open>"
+
+    async def listen(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Listen on a bound socket, TCP or Unix; returns when connections are accepted.
+
+        Args:
+            listener: closed by ``close``. Sockets that it accepts inherit its options.
+            tls: with the server's certificate. Its protocols are set to HTTP/2 and HTTP/1.1, and
+                its oldest version to 1.2 unless that is stricter already.
+
+        Raises:
+            OSError: another socket listens there.
+        """
+        shared = self._shared
+        shared.wheel.start()
+        if listener.family != socket.AF_UNIX:
+            for option in _KEEPALIVE:
+                listener.setsockopt(*option)
+        if tls is not None:
+            self._listeners.append(TlsListener(shared, listener, tls))
+            return
+        loop = asyncio.get_running_loop()
+        is_unix = listener.family == socket.AF_UNIX
+        serve = loop.create_unix_server if is_unix else loop.create_server
+        backlog = shared.limits.backlog
+        self._listeners.append(
+            await serve(lambda: Greeting(shared), sock=listener, backlog=backlog)
+        )
+
+    def statistics(self) -> DoorStatistics:
+        """A copy of the counters."""
+        shared = self._shared
+        return dataclasses.replace(
+            shared.counters,
+            open=len(shared.connections) + shared.handshakes,
+            calls=shared.calls,
+            unsent=shared.unsent,
+        )
+
+    def drain(self) -> None:
+        """Every answer from now on ends its connection; new ones are still accepted and served."""
+        shared = self._shared
+        if not shared.draining:
+            shared.draining = True
+            for connection in list(shared.connections):
+                connection.drain()
+
+    async def close(self, timeout: float) -> None:
+        """Stop accepting, let open exchanges finish, close.
+
+        Args:
+            timeout: seconds after which open exchanges are cut off.
+        """
+        self.drain()
+        listeners, self._listeners = self._listeners, []
+        for one in listeners:
+            one.close()
+        for one in listeners:
+            if isinstance(one, TlsListener):
+                await one.wait_closed()
+        shared = self._shared
+        empty = asyncio.Event()
+        for connection in list(shared.connections):
+            if not connection.closing:
+                connection.leave()
+        if shared.connections:
+            shared.on_empty = empty.set
+            if not await _within(timeout, empty):
+                for connection in list(shared.connections):
+                    shared.counters.cut += 1
+                    connection.abort()
+                await _within(1.0, empty)
+        shared.wheel.stop()
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,85 @@
+"""What the exchanges of both kinds of connection have."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.frontends.door_state import DoorState
+from penstock.frontends.exchange import Exchange, Receiver
+
+_log = logging.getLogger(__name__)
+
+ROOM: Final = 64 << 10
+"""An answer that is streamed goes on when no more than this waits."""
+
+
+class DoorExchange(Exchange):
+    """One request and its answer.
+
+    Attributes:
+        shared: of the door.
+        over: the answer is complete, or nobody waits for it any more.
+        started: a part of the answer has been given.
+        paused: the application has stopped the sender.
+        receiver: takes the body; None when nobody does.
+    """
+
+    __slots__ = ("over", "paused", "receiver", "shared", "started")
+
+    shared: DoorState
+    receiver: Receiver | None
+    over: bool
+    started: bool
+    paused: bool
+
+    @property
+    def excess(self) -> bool:
+        """See ``Exchange``."""
+        shared = self.shared
+        return shared.calls > shared.limits.max_calls
+
+    def close(self) -> None:
+        """The answer is complete. Lets go of the application, which may hold this exchange."""
+        self.over = True
+        self.shared.calls -= 1
+        self.receiver = self.on_gone = self.on_room = None
+        if self.taken:
+            self.release()
+
+    def leave(self) -> None:
+        """Nobody waits for the answer any more: tell the application, once."""
+        if self.over:
+            return
+        on_gone = self.on_gone
+        self.over = True
+        self.shared.calls -= 1
+        self.receiver = self.on_gone = self.on_room = None
+        if on_gone is not None:
+            guarded(on_gone)
+        self.release()
+
+    def check_room(self) -> None:
+        """Tell the application when its reader has caught up."""
+        if self.on_room is not None and self.unsent <= ROOM:
+            guarded(self.on_room)
+
+
+def guarded(call: Callable[..., Any], *arguments: Any) -> bool:
+    """Call the application; its exceptions are logged here and end nothing else.
+
+    Returns:
+        whether it returned.
+    """
+    try:
+        call(*arguments)
+    except Exception:  # noqa: BLE001 - a promise is broken; the caller gets no traceback
+        log_fault()
+        return False
+    return True
+
+
+def log_fault() -> None:
+    """Log the exception that is being handled, by which one request failed."""
+    _log.exception("a request failed inside penstock; please report this")

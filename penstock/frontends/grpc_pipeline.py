@@ -1,0 +1,47 @@
+"""The pipeline's own gRPC service: messages to calls, replies to messages."""
+
+from __future__ import annotations
+
+from penstock.errors import RequestError
+from penstock.frontends.grpc_service import GrpcCall, Method
+from penstock.frontends.pipeline import PipelineProtocol, Reply
+from penstock.protocols import paddle
+from penstock.protocols.pb import pipeline_service_pb2
+
+SERVICE = pipeline_service_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name
+
+
+class PipelineService:
+    """``PipelineService/inference``. Belongs to the engine's loop."""
+
+    def __init__(self, protocol: PipelineProtocol) -> None:
+        self._protocol = protocol
+
+    def methods(self) -> dict[str, Method]:
+        """What to serve."""
+        return {f"/{SERVICE}/inference": Method(unary=self._inference, failed=self._failed)}
+
+    def _inference(self, call: GrpcCall, message: bytes) -> None:
+        exchange = call.exchange
+        try:
+            decoded = paddle.decode_message(message, self._protocol.options.name or "")
+            if decoded.tensors:
+                exchange.held.take(len(message))  # what they decode to
+        except RequestError as error:
+            self._failed(call, error)
+            return
+        exchange.on_gone = self._protocol.start(decoded, call.timeout, self._done, call)
+
+    def _done(self, call: GrpcCall, reply: Reply | None, error: RequestError | None) -> None:
+        if reply is not None:
+            call.reply(paddle.encode_message(reply))
+        elif error is not None:
+            self._failed(call, error)
+
+    def _failed(self, call: GrpcCall, error: RequestError) -> None:
+        """The answer to what ends the call itself, which may be a reply after all."""
+        reply = self._protocol.as_reply(error)
+        if reply is None:
+            call.fail_with(error)
+        else:
+            call.reply(paddle.encode_message(reply))

@@ -1,0 +1,114 @@
+"""A request of HTTP/1.1 and its answer."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from penstock.frontends.door_exchange import ROOM, DoorExchange
+from penstock.protocols.heads import Headers, RequestHead
+
+if TYPE_CHECKING:
+    from penstock.frontends.http1_session import Http1Session
+
+
+class Http1Exchange(DoorExchange):
+    """The one exchange of its connection that is in turn.
+
+    Attributes:
+        whole: the request has come to its end.
+    """
+
+    __slots__ = ("_session", "whole")
+
+    def __init__(self, session: Http1Session, head: RequestHead) -> None:
+        # Without super(), one after the other: this runs for every request.
+        shared = self.shared = session.shared
+        self._budget = shared.budget
+        self.taken = 0
+        self.head = head
+        self.late_at = inf
+        self.receiver = self.on_gone = self.on_room = self.state = None
+        self.over = self.started = self.paused = False
+        self._session = session
+        self.whole = False
+
+    def reply(
+        self, status: int, headers: Headers, body: bytes = b"", *, close: bool = False
+    ) -> None:
+        """See ``Exchange``."""
+        if not self.over:
+            session = self._session
+            core = session.core
+            last = close or not self.whole or self.shared.draining
+            session.out.append(core.respond(status, headers, body, close=last))
+            # What close() does, without the call.
+            self.over = True
+            self.shared.calls -= 1
+            self.receiver = self.on_gone = self.on_room = None
+            if self.taken:
+                self.release()
+            session.answered = True
+            if not session.dirty:
+                session.mark()
+
+    def start(self, status: int, headers: Headers) -> None:
+        """See ``Exchange``."""
+        if not self.over:
+            session = self._session
+            if not self.whole or self.shared.draining:
+                headers = (*headers, (b"connection", b"close"))
+            self.started = True
+            session.out.append(session.core.start(status, headers))
+            session.mark()
+
+    def send(self, piece: bytes) -> None:
+        """See ``Exchange``."""
+        if self.over:
+            return
+        session = self._session
+        unsent = session.unsent()
+        if unsent > self.shared.limits.max_unsent:
+            self.shared.counters.overrun += 1
+            self.leave()
+            session.abort()
+            return
+        session.out.append(session.core.chunk(piece))
+        if unsent + len(piece) > ROOM:
+            session.crowd()
+        session.mark()
+
+    def finish(self, trailers: Headers = ()) -> None:
+        """See ``Exchange``."""
+        if not self.over:
+            session = self._session
+            session.out.append(session.core.finish(trailers))
+            self.close()
+            session.answered = True
+            session.mark()
+
+    def abort(self) -> None:
+        """See ``Exchange``."""
+        if not self.over:
+            self.close()
+            self._session.end_in_the_middle()
+
+    @property
+    def unsent(self) -> int:
+        """See ``Exchange``."""
+        return 0 if self.over else self._session.unsent()
+
+    def pause(self) -> None:
+        """See ``Exchange``."""
+        self.paused = True
+        if not self.over:
+            self._session.rearm()
+
+    def resume(self) -> None:
+        """See ``Exchange``."""
+        self.paused = False
+        if not self.over:
+            session = self._session
+            shared = self.shared
+            self.late_at = max(self.late_at, shared.wheel.after(shared.limits.body_timeout))
+            session.rearm()

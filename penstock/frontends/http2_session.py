@@ -1,0 +1,335 @@
+"""HTTP/2 on one connection of a door: streams of the core to the application, answers back.
+
+Nothing is kept per request beside its exchange, which is the stream's context; what takes too long
+is found by a look at the open streams once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from penstock.frontends.door_connection import NEVER, Connection
+from penstock.frontends.door_exchange import ROOM, guarded, log_fault
+from penstock.frontends.door_state import DoorState
+from penstock.frontends.http import failure
+from penstock.frontends.http2_exchange import Http2Exchange, head_block
+from penstock.protocols.http2 import (
+    ConnectionFailed,
+    DataReceived,
+    ErrorCode,
+    Event,
+    HeadReceived,
+    Http2Connection,
+    PingAcknowledged,
+    Role,
+    Stream,
+    StreamReset,
+    TrailersReceived,
+    encode_block,
+)
+from penstock.protocols.http2.stream import CLOSED
+
+__all__ = ["Http2Exchange", "Http2Session"]
+
+_PING: Final = b"penstock"
+
+_GRPC: Final = b"application/grpc"
+_INTERNAL: Final = encode_block(
+    (
+        (b":status", b"200"),
+        (b"content-type", _GRPC),
+        (b"grpc-status", b"13"),
+        (b"grpc-message", b"internal error"),
+    )
+)
+
+
+class Http2Session(Connection):
+    """A connection that speaks HTTP/2.
+
+    Attributes:
+        core: the protocol.
+        fresh: bytes of streamed answers that were let out since the last flush.
+        crowded: exchanges whose applications are told when there is room again.
+    """
+
+    __slots__ = (
+        "_block_since",
+        "_draining",
+        "_idle_since",
+        "_leaving",
+        "_stuck",
+        "core",
+        "crowded",
+        "fresh",
+    )
+
+    def __init__(self, shared: DoorState, transport: asyncio.Transport) -> None:
+        super().__init__(shared, transport)
+        self.core = Http2Connection(Role.SERVER, shared.limits.http2, shared.http2_heads)
+        self.fresh = 0
+        self.crowded: set[Http2Exchange] = set()
+        self.due = shared.wheel.after(shared.period)
+        self._stuck: dict[Stream, tuple[int, float]] = {}
+        self._idle_since = shared.wheel.now
+        self._block_since = NEVER
+        self._draining = False
+        self._leaving = False
+
+    # Input.
+
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
+        if self.closing:
+            return
+        self.dirty = True
+        core = self.core
+        try:
+            # All in one frame, for speed.
+            for event in core.receive(data):
+                if type(event) is DataReceived:
+                    stream = event.stream
+                    exchange: Http2Exchange | None = stream.context
+                    if exchange is None or exchange.receiver is None:
+                        core.consumed(stream, event.counted)
+                        continue
+                    if not event.ended:
+                        exchange.late_at += event.counted / self.shared.limits.body_pace
+                    try:
+                        exchange.receiver.data(exchange, event.data, event.ended)
+                    except Exception:  # noqa: BLE001 - this request fails by it, and no other
+                        self._fail(exchange, stream)
+                    if exchange.paused:
+                        exchange.owed += event.counted
+                    elif stream.state & CLOSED != CLOSED:
+                        core.consumed(stream, event.counted)
+                elif type(event) is HeadReceived:
+                    self._begin(event)
+                else:
+                    self._take(event)
+        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+            self.broken()
+        self.flush()
+
+    def _begin(self, event: HeadReceived) -> None:
+        shared = self.shared
+        stream = event.stream
+        if self.counted > shared.limits.max_unsent:
+            shared.counters.streams_refused += 1
+            self.core.reset(stream, ErrorCode.REFUSED_STREAM)
+            return
+        shared.counters.requests += 1
+        shared.calls += 1
+        self._block_since = NEVER
+        exchange = Http2Exchange(self, stream, event.head)  # type: ignore[arg-type]
+        stream.context = exchange
+        if not event.ended:
+            exchange.late_at = shared.wheel.now + shared.body_time
+        try:
+            receiver = shared.application.begin(exchange)
+            if receiver is None or exchange.over:
+                return
+            exchange.receiver = receiver
+            if event.ended:
+                receiver.data(exchange, b"", True)
+        except Exception:  # noqa: BLE001 - this request fails by it, and no other
+            self._fail(exchange, stream)
+
+    def _take(self, event: Event) -> None:
+        """Events that are not in every request."""
+        if isinstance(event, TrailersReceived):
+            exchange = event.stream.context
+            if exchange is not None and exchange.receiver is not None:
+                try:
+                    exchange.receiver.data(exchange, b"", True)
+                except Exception:  # noqa: BLE001 - this request fails by it, and no other
+                    self._fail(exchange, event.stream)
+        elif isinstance(event, StreamReset):
+            if not event.by_peer:
+                self.shared.counters.resets += 1
+            self._lose(event.stream)
+        elif isinstance(event, ConnectionFailed):
+            if event.code == ErrorCode.ENHANCE_YOUR_CALM:
+                self.shared.counters.calmed += 1
+            else:
+                self.shared.counters.malformed += 1
+            self._write()
+            self.end(linger=True)
+            self.gone()
+        elif isinstance(event, PingAcknowledged) and self._draining:
+            self.core.go_away(final=True)
+
+    def _lose(self, stream: Stream) -> None:
+        exchange: Http2Exchange | None = stream.context
+        stream.context = None
+        if exchange is not None and not exchange.over:
+            self.shared.counters.gone += 1
+            exchange.leave()
+
+    # Output.
+
+    def flush(self) -> None:
+        """See ``Connection``."""
+        try:
+            self._write()
+            if self.crowded and not self.lagging:
+                self._tell_of_room()
+            if self._leaving and not self.core.streams:
+                self.end(linger=True)
+        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+            self.broken()
+
+    def _write(self) -> None:
+        self.dirty = False
+        data = self.core.take_output()
+        self.fresh = 0
+        if data and not self.closing:
+            self.write(data)
+        if self.lagging or self.counted or self.core.queued:
+            self.count()
+
+    def _tell_of_room(self) -> None:
+        for exchange in [one for one in self.crowded if one.over or one.unsent <= ROOM]:
+            self.crowded.discard(exchange)
+            exchange.check_room()
+
+    def pending(self) -> int:
+        """See ``Connection``."""
+        return self.core.queued
+
+    def unsent(self) -> int:
+        """Bytes that wait for the client to read, whatever its windows say."""
+        waiting = self.fresh
+        return waiting + self.waiting() if self.lagging else waiting
+
+    def stop_sender(self, stream: Stream) -> None:
+        """The answer is complete and the request is not: ask for no more of it."""
+        if not stream.remote_ended and stream.outbox is None:
+            self.core.reset(stream, ErrorCode.NO_ERROR)
+
+    def reset(self, stream: Stream, code: ErrorCode) -> None:
+        """End a stream."""
+        stream.context = None
+        self.core.reset(stream, code)
+        self.mark()
+
+    # What takes too long.
+
+    def check(self, now: float) -> None:
+        """See ``Connection``."""
+        self.due = now + self.shared.period
+        core = self.core
+        core.refill()
+        if self._draining:
+            core.go_away(final=True)
+            self._leaving = True
+        elif self.shared.draining:
+            self.drain()
+        if not core.in_block:
+            self._block_since = NEVER
+        elif self._block_since == NEVER:
+            self._block_since = now
+        elif now - self._block_since >= self.shared.limits.header_timeout:
+            self.shared.counters.heads_late += 1
+            core.go_away(final=True, code=ErrorCode.ENHANCE_YOUR_CALM)
+            self._write()
+            self.end(linger=True)
+            self.gone()
+            return
+        if core.streams:
+            self._idle_since = now
+            for stream in list(core.streams.values()):
+                self._check_stream(stream, now)
+            if len(self._stuck) > len(core.streams):
+                self._stuck = {one: seen for one, seen in self._stuck.items() if one.queued}
+        elif now - self._idle_since > self.shared.limits.http2_idle:
+            self.shared.counters.idle += 1
+            core.go_away(final=True)
+            self._leaving = True
+        self.mark()
+
+    def _check_stream(self, stream: Stream, now: float) -> None:
+        exchange: Http2Exchange | None = stream.context
+        queued = stream.queued
+        if queued:
+            self._check_reader(stream, queued, now)
+        elif exchange is None:
+            self.stop_sender(stream)
+        if (
+            exchange is not None
+            and now >= exchange.late_at
+            and not exchange.paused
+            and not stream.remote_ended
+        ):
+            self._late(exchange, stream)
+
+    def _check_reader(self, stream: Stream, queued: int, now: float) -> None:
+        """Cut off a stream whose peer opens no window."""
+        before, since = self._stuck.get(stream, (0, now))
+        if queued != before:
+            self._stuck[stream] = (queued, now)
+        elif now - since >= self.shared.limits.write_timeout:
+            del self._stuck[stream]
+            self.shared.counters.stalled += 1
+            exchange: Http2Exchange | None = stream.context
+            self.reset(stream, ErrorCode.CANCEL)
+            if exchange is not None:
+                exchange.leave()
+
+    def _late(self, exchange: Http2Exchange, stream: Stream) -> None:
+        self.shared.counters.bodies_late += 1
+        if exchange.receiver is not None:
+            guarded(exchange.receiver.late, exchange)
+        if not exchange.over:
+            self._end_exchange(exchange, stream, 408, "the request took too long to arrive")
+
+    def _fail(self, exchange: Http2Exchange, stream: Stream) -> None:
+        """The exception that is being handled ends this exchange."""
+        log_fault()
+        self.shared.counters.errors += 1
+        if not exchange.over:
+            self._end_exchange(exchange, stream, 500, "internal error")
+
+    def _end_exchange(
+        self, exchange: Http2Exchange, stream: Stream, status: int, text: str
+    ) -> None:
+        exchange.leave()
+        stream.context = None
+        if exchange.started:
+            self.reset(stream, ErrorCode.INTERNAL_ERROR)
+            return
+        if status == 500 and exchange.head.fields.get(b"content-type", b"").startswith(_GRPC):
+            self.core.send_head(stream, _INTERNAL, end=True)
+        else:
+            reply = failure(status, text)
+            self.core.reply(stream, head_block(reply.status, reply.headers), reply.body)
+        if not stream.closed:
+            self.stop_sender(stream)
+        self.mark()
+
+    # The end.
+
+    def eof_received(self) -> bool:
+        """A client that sends nothing more can read nothing more: windows would never open."""
+        return False
+
+    def gone(self) -> None:
+        """See ``Connection``."""
+        self.crowded.clear()
+        for stream in list(self.core.streams.values()):
+            self._lose(stream)
+
+    def drain(self) -> None:
+        """Say that no new streams are taken, at first without naming the last one."""
+        if not self._draining:
+            self._draining = True
+            self.core.go_away(final=False)
+            self.core.ping(_PING)
+            self.mark()
+
+    def leave(self) -> None:
+        """See ``Connection``."""
+        self._leaving = True
+        self.core.go_away(final=True)
+        self.mark()

@@ -1,0 +1,126 @@
+"""From a configuration to the open door: what is served behind it, and within which limits."""
+
+from __future__ import annotations
+
+import resource
+import ssl
+from concurrent.futures import Executor
+
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+from penstock.config.schema import ServiceConfig
+from penstock.engine.budget import ByteBudget, default_budget
+from penstock.engine.engine import Engine
+from penstock.errors import StartupError
+from penstock.frontends.door import Door
+from penstock.frontends.door_limits import DoorLimits
+from penstock.frontends.frontend import Frontend
+from penstock.frontends.grpc_health import HealthService
+from penstock.frontends.grpc_pipeline import SERVICE, PipelineService
+from penstock.frontends.grpc_reflection import ReflectionService
+from penstock.frontends.grpc_service import GrpcService
+from penstock.frontends.health import Health
+from penstock.frontends.http import HttpRoutes
+from penstock.frontends.pipeline import PipelineOptions, PipelineProtocol
+from penstock.ops.ends import Ends
+from penstock.protocols.http1 import Http1Limits
+from penstock.protocols.http2 import Http2Limits
+from penstock.protocols.pb import pipeline_service_pb2
+
+_MOST_CONNECTIONS = 1024
+_RESERVE = 128
+_FEWEST = 16
+
+# So many requests may be open for each that may be admitted. Beyond the first the answer is busy,
+# which old clients understand; beyond this it is a failed call, which they do not.
+_CALLS_A_REQUEST = 4
+
+
+def open_door(
+    name: str | None,
+    config: ServiceConfig,
+    engine: Engine,
+    ends: Ends,
+    health: Health,
+    pool: Executor | None,
+) -> tuple[Door, GrpcService]:
+    """The door of a service, not listening yet, to which both ports lead; and what ends streams."""
+    options = PipelineOptions(
+        name=name,
+        deadline=min(config.deadline, config.max_deadline),
+        strict_status=config.strict_status,
+    )
+    protocol = PipelineProtocol(engine, ends, options, pool)
+    routes = HttpRoutes(protocol, health, max_body=config.max_message_bytes)
+    file = FileDescriptorProto()
+    pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)
+    services = (
+        PipelineService(protocol),
+        HealthService(health, [SERVICE]),
+        ReflectionService([file]),
+    )
+    methods = {path: method for service in services for path, method in service.methods().items()}
+    grpc = GrpcService(methods, max_message_bytes=config.max_message_bytes)
+    budget = ByteBudget(config.max_inflight_bytes or default_budget())
+    return Door(Frontend(grpc, routes), limits_of(config), budget), grpc
+
+
+def limits_of(config: ServiceConfig) -> DoorLimits:
+    """What the configuration lets the door bear."""
+    door = config.door
+    return DoorLimits(
+        max_connections=max_connections(config.max_connections),
+        max_calls=config.max_calls or _CALLS_A_REQUEST * config.max_requests,
+        header_timeout=config.header_timeout,
+        body_timeout=config.body_timeout,
+        body_pace=door.body_pace,
+        keep_alive=config.keep_alive,
+        http2_idle=door.http2_idle,
+        write_timeout=config.write_timeout,
+        tls_timeout=door.tls_timeout,
+        max_unsent=door.max_unsent,
+        http1=Http1Limits(
+            max_request_line=door.max_request_line,
+            max_header_bytes=door.max_header_bytes,
+            max_header_fields=door.max_header_fields,
+            max_header_field=door.max_header_field,
+            max_chunks=door.max_chunks,
+        ),
+        http2=Http2Limits(
+            max_streams=door.max_streams,
+            stream_window=door.stream_window,
+            connection_window=door.connection_window,
+            max_header_bytes=door.max_header_bytes,
+            max_header_fields=door.max_header_fields,
+            max_header_field=door.max_header_field,
+            resets=door.resets,
+            pings=door.pings,
+            settings=door.settings,
+            empty_frames=door.empty_frames,
+            continuations=door.continuations,
+        ),
+    )
+
+
+def tls_of(config: ServiceConfig) -> ssl.SSLContext | None:
+    """Server TLS as the configuration asks for it; the door chooses versions and protocols.
+
+    Raises:
+        StartupError: the files cannot be used.
+    """
+    certificate = config.door.tls.certificate
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, config.door.tls.key)
+    except (OSError, ssl.SSLError) as error:
+        raise StartupError(f"door.tls: {certificate} cannot be used: {error}") from error
+    return context
+
+
+def max_connections(configured: int | None) -> int:
+    """The connection limit: below the descriptor limit, less a reserve for everything else."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(_FEWEST, soft - min(_RESERVE, soft // 4))
+    return min(configured or _MOST_CONNECTIONS, most)

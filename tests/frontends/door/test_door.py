@@ -1,0 +1,301 @@
+"""Listeners, greetings, the cap on connections, and the end of a door."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.frontends.door.http2_client import Client, joined
+from tests.frontends.door.site import PATIENCE, QUICK, Site
+from tests.frontends.door.test_http1_session import check_refusal, request
+from tests.hostile.raw import Connection, connected
+
+Opened = Callable[..., Site]
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    ask = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    name = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    subprocess.run(
+        [openssl, *ask.split(), *name, "-keyout", key, "-out", cert],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
+@pytest.fixture
+def server_tls(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    return context
+
+
+def secured(
+    port: int, certificate: tuple[Path, Path], *protocols: str
+) -> tuple[ssl.SSLSocket, str | None]:
+    context = ssl.create_default_context(cafile=str(certificate[0]))
+    if protocols:
+        context.set_alpn_protocols(list(protocols))
+    plain = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+    link = context.wrap_socket(plain, server_hostname="localhost")
+    return link, link.selected_alpn_protocol()
+
+
+def test_one_listener_speaks_both_versions_of_http(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as one, joined(site.port) as two:
+        assert two.ask("/echo", b"two").body == b"two"
+        one.send(request("/echo", b"one"))
+        assert one.reply().body == b"one"
+    assert site.parrot.begun == ["/echo", "/echo"]
+    assert site.statistics().accepted == 2
+
+
+def test_a_unix_socket_is_listened_on(opened: Opened, tmp_path: Path) -> None:
+    site = opened(site={"folder": tmp_path})
+    with socket.socket(socket.AF_UNIX) as link:
+        link.settimeout(PATIENCE)
+        link.connect(site.unix)
+        link.sendall(request("/echo", b"one"))
+        assert link.recv(1000).endswith(b"\r\n\r\none")
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(site.unix)
+        assert Client(link).ask("/echo", b"two").body == b"two"
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["waits", "sends at once"])
+def test_tls_agrees_on_the_version_of_http(
+    opened: Opened,
+    server_tls: ssl.SSLContext,
+    certificate: tuple[Path, Path],
+    early: bool,
+) -> None:
+    site = opened(site={"tls": server_tls})
+    for protocols, chosen in (
+        (("h2", "http/1.1"), "h2"),
+        (("http/1.1",), "http/1.1"),
+        ((), None),
+    ):
+        link, agreed = secured(site.port, certificate, *protocols)
+        with link:
+            assert agreed == chosen
+            if not early:
+                assert site.until(lambda seen: seen.open == 1)
+            if chosen == "h2":
+                assert Client(link).ask("/echo", b"x" * 100_000).body == b"x" * 100_000
+            else:
+                link.sendall(request("/echo", b"one"))
+                assert link.recv(1000).endswith(b"\r\n\r\none")
+        site.until(lambda seen: seen.open == 0)
+    assert server_tls.minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+def test_a_preface_that_was_not_agreed_on_is_refused(
+    opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
+) -> None:
+    site = opened(site={"tls": server_tls})
+    link, _ = secured(site.port, certificate, "http/1.1")
+    with link:
+        link.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        assert link.recv(1000).startswith(b"HTTP/1.1 505 ")
+
+
+def test_a_large_answer_over_tls_waits_for_its_reader(
+    opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
+) -> None:
+    site = opened(site={"tls": server_tls})
+    link, _ = secured(site.port, certificate)
+    size = 16 << 20
+    with link:
+        link.sendall(request(f"/large/{size}"))
+        site.until(lambda seen: seen.unsent > 0)
+        got = 0
+        while got < size:
+            got += len(link.recv(1 << 20))
+        site.until(lambda seen: seen.unsent == 0)
+
+
+def test_handshakes_are_bounded_in_time_and_number(
+    opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
+) -> None:
+    site = opened(site={"tls": server_tls}, tls_timeout=1.0, max_connections=4)
+    silent = [socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) for _ in "1234"]
+    site.until(lambda seen: seen.open == 4)
+    with Connection(site.port).socket as fifth:
+        assert closed(fifth)
+    assert all(closed(link) for link in silent)
+    seen = site.until(lambda seen: seen.open == 0)
+    assert (seen.tls_failed, seen.refused) == (4, 1)
+    for link in silent:
+        link.close()
+    link, _ = secured(site.port, certificate)
+    with link:
+        link.sendall(request("/echo", b"one"))
+        assert link.recv(1000).endswith(b"\r\n\r\none")
+
+
+def closed(link: socket.socket) -> bool:
+    link.settimeout(PATIENCE)
+    try:
+        return link.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_what_is_no_tls_ends_the_handshake(opened: Opened, server_tls: ssl.SSLContext) -> None:
+    site = opened(site={"tls": server_tls})
+    with connected(site.port) as connection:
+        connection.send(request("/echo", b"plain"))
+        while True:
+            try:
+                connection._more()
+            except AssertionError:
+                break
+        assert not connection._data.startswith(b"HTTP")
+    assert site.until(lambda seen: seen.open == 0).tls_failed == 1
+
+
+def test_connections_beyond_the_cap_get_503_and_the_others_are_left_alone(opened: Opened) -> None:
+    site = opened(max_connections=4)
+    with connected(site.port) as good:
+        good.send(request("/echo", b"first"))
+        good.reply()
+        idle = [Connection(site.port) for _ in range(3)]
+        site.until(lambda seen: seen.open == 4)
+        for _ in range(20):
+            with connected(site.port) as over:
+                check_refusal(over.reply(), 503)
+                assert over.is_closed()
+        good.send(request("/echo", b"again"))
+        assert good.reply().body == b"again"
+        for connection in idle:
+            connection.socket.close()
+    site.until(lambda seen: seen.open == 0)
+    with connected(site.port) as connection:
+        connection.send(request("/echo"))
+        assert connection.reply().status == 200
+    seen = site.statistics()
+    assert (seen.accepted, seen.refused) == (5, 20)
+
+
+def test_a_draining_door_ends_each_connection_with_its_next_answer(opened: Opened) -> None:
+    site = opened()
+    with (
+        connected(site.port) as busy,
+        connected(site.port) as idle,
+        joined(site.port) as streams,
+    ):
+        busy.send(request("/hold"))
+        held = streams.open("/hold", end=True)
+        idle.send(request("/echo"))
+        assert idle.reply().header("connection") is None
+        assert site.parrot.began.acquire(timeout=PATIENCE)
+        site.until(lambda seen: len(site.parrot.holding) == 2)
+        site.call(site.door.drain)
+        streams.until(lambda: bool(streams.goaways))
+        assert streams.goaways[0] == ((1 << 31) - 1, 0)
+        streams.until(lambda: len(streams.goaways) == 2)
+        assert streams.goaways[1] == (held, 0)
+        for connection in (idle, Connection(site.port)):  # new ones are still served
+            connection.send(request("/echo", b"x"))
+            reply = connection.reply()
+            assert (reply.body, reply.header("connection")) == (b"x", "close")
+            assert connection.is_closed()
+            connection.socket.close()
+        site.call(site.parrot.let_go)
+        assert busy.reply().header("connection") == "close"
+        assert streams.wait(held).body == b"held"
+        streams.wait_closed()
+
+
+def test_closing_waits_for_open_exchanges_and_closes_the_others_at_once(opened: Opened) -> None:
+    site = opened()
+    with (
+        connected(site.port) as busy,
+        connected(site.port) as idle,
+        connected(site.port) as silent,
+        joined(site.port) as streams,
+    ):
+        busy.send(request("/hold"))
+        held = streams.open("/hold", end=True)
+        idle.send(request("/echo"))
+        idle.reply()
+        site.until(lambda seen: seen.open == 4 and len(site.parrot.holding) == 2)
+        closing = threading.Thread(target=site.run, args=(site.door.close(PATIENCE),))
+        closing.start()
+        assert idle.is_closed()
+        assert silent.is_closed()
+        streams.until(lambda: bool(streams.goaways))
+        assert closing.is_alive()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE)
+        site.call(site.parrot.let_go)
+        assert busy.reply().body == b"held"
+        assert busy.is_closed()
+        assert streams.wait(held).body == b"held"
+        streams.wait_closed()
+        streams.socket.close()
+        busy.socket.close()
+        closing.join(PATIENCE)
+        assert not closing.is_alive()
+    assert site.statistics().cut == 0
+
+
+def test_closing_cuts_off_what_does_not_end(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as busy, joined(site.port) as streams:
+        busy.send(request("/hold"))
+        streams.open("/hold", end=True)
+        site.until(lambda seen: len(site.parrot.holding) == 2)
+        site.run(site.door.close(QUICK))
+        assert closed(busy.socket)
+        streams.wait_closed()
+    seen = site.statistics()
+    assert (seen.cut, seen.open, seen.gone) == (2, 0, 2)
+    assert site.parrot.gone.acquire(blocking=False)
+    assert site.parrot.gone.acquire(blocking=False)
+
+
+def test_a_fault_in_on_gone_harms_nobody(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        for _ in range(3):
+            client.open("/raise/gone")
+        assert all(site.parrot.began.acquire(timeout=PATIENCE) for _ in range(3))
+    assert all(site.parrot.gone.acquire(timeout=PATIENCE) for _ in range(3))
+    assert site.until(lambda seen: seen.open == 0).gone == 3
+    assert len(caplog.records) == 3
+
+
+def test_the_application_knows_when_too_many_requests_are_open(opened: Opened) -> None:
+    site = opened(max_calls=2)
+    with joined(site.port) as client, connected(site.port) as connection:
+        held = client.open("/hold", end=True)
+        waits = client.open("/patient")  # its body has not come
+        site.until(lambda seen: seen.calls == 2)
+        assert client.ask("/probe").status == 200
+        assert client.ask("/echo").status == 503
+        connection.send(request("/echo"))
+        assert connection.reply().status == 503
+        client.h2.reset_stream(waits)
+        client.flush()
+        site.until(lambda seen: seen.calls == 1)
+        connection.send(request("/echo"))
+        assert connection.reply().status == 200
+        site.call(site.parrot.let_go)
+        assert client.wait(held).body == b"held"
+        site.until(lambda seen: seen.calls == 0)
