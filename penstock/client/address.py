@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import socket
+import time
 from contextlib import suppress
 
 # Addresses reserved for documentation: routed like any other, and never answered by anyone.
 _ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 _DISCARD_PORT = 9
+
+_FRESH_SECONDS = 5.0
+"""A guess: a machine rarely moves, and its address in a request is for the server's log."""
 
 
 def own_address() -> str:
@@ -21,3 +25,21 @@ def own_address() -> str:
             probe.connect((remote, _DISCARD_PORT))
             return str(probe.getsockname()[0])
     return "127.0.0.1"
+
+
+class KnownAddress:
+    """``own_address``, remembered for a while: asking costs more than a call does. Any thread."""
+
+    __slots__ = ("_address", "_until")
+
+    def __init__(self) -> None:
+        self._address = ""
+        self._until = 0.0
+
+    def __call__(self) -> str:
+        """The address as it was a few seconds ago at the most."""
+        now = time.monotonic()
+        if now >= self._until:
+            self._address = own_address()
+            self._until = now + _FRESH_SECONDS
+        return self._address

@@ -8,9 +8,9 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
-from penstock.client.address import own_address
+from penstock.client.address import KnownAddress
 from penstock.client.channel import AsyncChannel
-from penstock.client.deadlines import deadline_after, time_left
+from penstock.client.deadlines import deadline_after
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed, NotConnected
 from penstock.client.packing import encode_request, pack_request
@@ -59,7 +59,7 @@ class AsyncPipelineClient:
         message = pack_request(
             feed_dict,
             fetch,
-            own_address=own_address,
+            own_address=connection.own_address,
             pack_tensor_format=pack_tensor_format,
             use_tensor_bytes=use_tensor_bytes,
             profile=profile,
@@ -106,6 +106,7 @@ class _Connection:
 
     def __init__(self, endpoints: object, tls: Tls | None) -> None:
         self.endpoints = parse_endpoints(endpoints)
+        self.own_address = KnownAddress()
         self._process = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._channels = [AsyncChannel(endpoint, tls) for endpoint in self.endpoints]
@@ -116,15 +117,16 @@ class _Connection:
 
     async def call(self, request: bytes, deadline: float | None) -> bytes:
         """Try one endpoint after the other while certainly none has seen the request."""
-        first = next(self._turns) % len(self._channels)
-        *others, last = self._channels[first:] + self._channels[:first]
-        for channel in others:
+        channels = self._channels
+        count = len(channels)
+        first = next(self._turns)
+        for turn in range(first, first + count - 1):
             try:
-                return await channel.call(request, timeout=time_left(deadline))
+                return await channels[turn % count].call(request, deadline=deadline)
             except CallFailed as error:
                 if error.sent:
                     raise
-        return await last.call(request, timeout=time_left(deadline))
+        return await channels[(first + count - 1) % count].call(request, deadline=deadline)
 
     async def close(self) -> None:
         if self.is_ours():

@@ -1,191 +1,185 @@
-"""One endpoint's line, threaded and async: the only module that knows the transport.
+"""One endpoint's line, threaded and async: what the clients know of the transport.
 
-Bytes go in, bytes or ``CallFailed`` come out; no type of the transport passes. A connection is made
-by the first call and made again after it broke. A compressed reply is refused, because its size is
-unknown until it is unpacked. Proxy settings of the environment are not used.
+Bytes go in, bytes or ``CallFailed`` come out; no type of the transport passes but ``Call``, as a
+token. A connection is made by the first call and made again after it broke. A compressed reply is
+refused, because its size is unknown until it is unpacked. Proxy settings of the environment are not
+used.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import Any
+import os
+import threading
+import weakref
+from collections.abc import Callable
 
-import grpc
-import grpc.aio
-
+from penstock.client.answers import Outcome, failure
+from penstock.client.background import Background, open_line
+from penstock.client.call import Call
 from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
-from penstock.client.packing import MAX_MESSAGE_BYTES
-from penstock.client.tls import File, Tls
+from penstock.client.line import Line
+from penstock.client.tls import Tls, read_files
+from penstock.protocols.grpc import encode_message
 from penstock.protocols.status import GrpcCode
 
-METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 
-CONNECT_TIMEOUT_MS = 2000
-"""How long one attempt to connect may take, as in the original's client configuration."""
-
-_OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    # A name with several addresses is several servers.
-    ("grpc.service_config", '{"loadBalancingConfig":[{"round_robin":{}}]}'),
-    ("grpc.compression_enabled_algorithms_bitset", 1),  # identity only
-    ("grpc.enable_http_proxy", 0),
-    # Else the back-off of a dead server would outlive the client that met it.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),  # it bounds the attempt, not the pause
-    ("grpc.max_reconnect_backoff_ms", 5000),
-]
-
-# How the transport words a call that never left: it gives no other sign of it.
-_NEVER_SENT = (
-    "connections to all backends failing",
-    "failed to connect to all addresses",
-    "errors resolving",
-    "DNS resolution failed",
-)
-_RETRYABLE = {GrpcCode.UNAVAILABLE, GrpcCode.DEADLINE_EXCEEDED, GrpcCode.ABORTED}
-_PUSH_BACK = "grpc-retry-pushback-ms"
-
-_CLOSED = "the client was closed"
-
-
-class Call:
-    """A call under way. Any thread."""
-
-    def __init__(self, rpc: Any, endpoint: Endpoint) -> None:
-        self._rpc = rpc
-        self._endpoint = endpoint
-
-    def when_ended(self, heard: Callable[[bytes | CallFailed], None]) -> None:
-        """Have ``heard`` called once with the result, from whichever thread; at once if ended."""
-        self._rpc.add_done_callback(lambda _: heard(self._outcome()))
-
-    def cancel(self) -> None:
-        """Tell the server that nobody waits any more; nothing happens if it has ended."""
-        self._rpc.cancel()
-
-    def _outcome(self) -> bytes | CallFailed:
-        rpc = self._rpc
-        if rpc.code() is not grpc.StatusCode.OK:
-            return _failure(rpc, self._endpoint)
-        reply = rpc.result()
-        return reply if isinstance(reply, bytes) else _no_message(self._endpoint)
+def _closed() -> CallFailed:
+    return failure(GrpcCode.CANCELLED, "the client was closed", sent=False)
 
 
 class Channel:
-    """A line to one endpoint for threaded callers. Any thread."""
+    """A line to one endpoint for threaded callers. Any thread, but not in a forked child.
+
+    The last reference to a channel closes it, though later than ``close`` would.
+    """
 
     def __init__(self, endpoint: Endpoint, tls: Tls | None) -> None:
-        self._endpoint = endpoint
-        self._channel = _open(grpc, endpoint, tls)
-        self._inference = self._channel.unary_unary(METHOD)
+        """Nothing runs and nothing is connected before the first call.
 
-    def call(self, request: bytes, *, timeout: float | None) -> bytes:
-        """Make one call and wait for it, without the thread that ``start`` needs.
+        Raises:
+            OSError: a file of ``tls`` cannot be read.
+        """
+        self._endpoint = endpoint
+        self._security = None if tls is None else read_files(tls)
+        self._lock = threading.Lock()
+        self._open: tuple[Background, Line] | None = None
+        self._closed = False
+
+    def call(self, request: bytes, *, deadline: float | None) -> bytes:
+        """Make one call and wait for it.
+
+        Args:
+            request: the message.
+            deadline: monotonic seconds; None means no limit.
 
         Raises:
             CallFailed: no reply; CANCELLED when the channel is or was closed.
         """
+        waiter = _Waiter()
+        call = self.start(request, waiter.heard, deadline=deadline)
         try:
-            reply = self._inference(request, timeout=timeout)
-        except grpc.RpcError as error:
-            raise _failure(error, self._endpoint) from error
-        except ValueError as error:  # how the transport says that it is closed
-            raise CallFailed(GrpcCode.CANCELLED, _CLOSED, sent=False) from error
-        if not isinstance(reply, bytes):
-            raise _no_message(self._endpoint)
-        return reply
+            waiter.gate.acquire()
+        except BaseException:  # an interrupt: nobody waits any more
+            self.cancel(call)
+            raise
+        outcome = waiter.outcome
+        if isinstance(outcome, bytes):
+            return outcome
+        assert outcome is not None
+        raise outcome
 
-    def start(self, request: bytes, *, timeout: float | None) -> Call:
-        """Begin a call and return at once.
+    def start(
+        self, request: bytes, heard: Callable[[Outcome], None], *, deadline: float | None
+    ) -> Call:
+        """Begin a call and return at once; arguments as in ``call``.
+
+        ``heard`` is called once with the outcome, from another thread, and must be quick.
 
         Raises:
             CallFailed: CANCELLED; the channel is closed.
         """
-        try:
-            return Call(self._inference.future(request, timeout=timeout), self._endpoint)
-        except ValueError as error:  # how the transport says that it is closed
-            raise CallFailed(GrpcCode.CANCELLED, _CLOSED, sent=False) from error
+        call = Call(encode_message(request), deadline, heard)
+        background, line = self._open or self._opened()
+        background.hand_over(line.start, call)
+        return call
+
+    def cancel(self, call: Call) -> None:
+        """Tell the server that nobody waits any more; nothing happens if the call has ended."""
+        if self._open is not None:
+            background, line = self._open
+            background.hand_over(line.abandon, call)
 
     def close(self) -> None:
-        """Disconnect; calls under way end with CANCELLED."""
-        self._channel.close()
+        """Disconnect and wait until it is done; calls under way end with CANCELLED."""
+        with self._lock:
+            opened, self._open = self._open, None
+            self._closed = True
+        if opened is not None:
+            background, line = opened
+            background.close(line)
+
+    def _opened(self) -> tuple[Background, Line]:
+        with self._lock:
+            if self._closed:
+                raise _closed()
+            if self._open is None:
+                self._open = opened = open_line(self._endpoint, self._security)
+                weakref.finalize(self, _forsake, os.getpid(), *opened).atexit = False
+            return self._open
+
+
+class _Waiter:
+    """Where one thread waits for one outcome."""
+
+    __slots__ = ("gate", "outcome")
+
+    def __init__(self) -> None:
+        self.outcome: Outcome | None = None
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+    def heard(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.gate.release()
+
+
+def _forsake(process: int, background: Background, line: Line) -> None:
+    if process == os.getpid():
+        background.forsake(line)
 
 
 class AsyncChannel:
-    """A line to one endpoint for the running event loop."""
+    """A line to one endpoint for the running event loop.
+
+    The last reference to a channel closes it, though later than ``close`` would.
+    """
 
     def __init__(self, endpoint: Endpoint, tls: Tls | None) -> None:
-        self._endpoint = endpoint
-        self._channel = _open(grpc.aio, endpoint, tls)
-        self._inference = self._channel.unary_unary(METHOD)
-
-    async def call(self, request: bytes, *, timeout: float | None) -> bytes:
-        """Make one call. Cancelling the task cancels the call.
+        """Nothing is connected before the first call.
 
         Raises:
-            CallFailed: no reply; CANCELLED when the channel was closed meanwhile.
+            OSError: a file of ``tls`` cannot be read.
         """
+        self._loop = asyncio.get_running_loop()
+        security = None if tls is None else read_files(tls)
+        self._line = Line(endpoint, self._loop, security)
+        weakref.finalize(self, _drop, os.getpid(), self._loop, self._line).atexit = False
+
+    async def call(self, request: bytes, *, deadline: float | None) -> bytes:
+        """Make one call. Cancelling the task cancels the call.
+
+        Args:
+            request: the message.
+            deadline: monotonic seconds; None means no limit.
+
+        Raises:
+            CallFailed: no reply; CANCELLED when the channel is or was closed.
+        """
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+
+        def heard(outcome: Outcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        call = Call(encode_message(request), deadline, heard)
+        self._line.start(call)
         try:
-            rpc = self._inference(request, timeout=timeout)
-        except grpc.aio.UsageError as error:  # how the transport says that it is closed
-            raise CallFailed(GrpcCode.CANCELLED, _CLOSED, sent=False) from error
-        try:
-            reply = await rpc
-        except grpc.aio.AioRpcError as error:
-            raise _failure(error, self._endpoint) from error
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            # Nobody cancelled the task: the transport says so when the channel is closed.
-            raise CallFailed(GrpcCode.CANCELLED, _CLOSED) from error
-        if not isinstance(reply, bytes):
-            raise _no_message(self._endpoint)
-        return reply
+            outcome = await future
+        except asyncio.CancelledError:
+            self._line.abandon(call)
+            raise
+        if isinstance(outcome, bytes):
+            return outcome
+        raise outcome
 
     async def close(self) -> None:
-        """Disconnect; calls under way end with CANCELLED."""
-        await self._channel.close()
+        """Disconnect and wait until it is done; calls under way end with CANCELLED."""
+        self._line.close()
+        await self._line.closed()
 
 
-def _open(library: Any, endpoint: Endpoint, tls: Tls | None) -> Any:
-    """A channel of ``grpc`` or ``grpc.aio``, which agree on how to make one."""
-    target = f"dns:///{endpoint}"
-    if tls is None:
-        return library.insecure_channel(target, _OPTIONS)
-    credentials = grpc.ssl_channel_credentials(
-        _read(tls.ca_file), _read(tls.key_file), _read(tls.cert_file)
-    )
-    if tls.server_name is None:
-        return library.secure_channel(target, credentials, _OPTIONS)
-    named = [*_OPTIONS, ("grpc.ssl_target_name_override", tls.server_name)]
-    return library.secure_channel(target, credentials, named)
-
-
-def _read(file: File | None) -> bytes | None:
-    return None if file is None else Path(file).read_bytes()
-
-
-def _no_message(endpoint: Endpoint) -> CallFailed:
-    return CallFailed(GrpcCode.INTERNAL, f"{endpoint}: OK without a message")
-
-
-def _failure(ended: Any, endpoint: Endpoint) -> CallFailed:
-    """What a call, or the exception about one, says of its end."""
-    status = GrpcCode(ended.code().value[0])
-    text = ended.details() or "no reason given"
-    sent = not (status is GrpcCode.UNAVAILABLE and text.startswith(_NEVER_SENT))
-    retryable = status in _RETRYABLE or _pushed_back(ended.trailing_metadata())
-    return CallFailed(status, f"{endpoint}: {text}", retryable=retryable, sent=sent)
-
-
-def _pushed_back(metadata: Iterable[Any] | None) -> bool:
-    """Whether the server said after how long to come back; anything but digits says never."""
-    for key, value in metadata or ():
-        if key == _PUSH_BACK:
-            return isinstance(value, str) and value.isascii() and value.isdigit()
-    return False
+def _drop(process: int, loop: asyncio.AbstractEventLoop, line: Line) -> None:
+    if process == os.getpid() and not loop.is_closed():
+        loop.call_soon_threadsafe(line.close)

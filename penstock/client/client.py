@@ -7,9 +7,9 @@ import os
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-from penstock.client.address import own_address
+from penstock.client.address import KnownAddress
 from penstock.client.channel import Channel
-from penstock.client.deadlines import deadline_after, time_left
+from penstock.client.deadlines import deadline_after
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed, NotConnected
 from penstock.client.future import PredictFuture
@@ -24,6 +24,7 @@ class _Connection:
 
     def __init__(self, endpoints: object, tls: Tls | None) -> None:
         self.endpoints = parse_endpoints(endpoints)
+        self.own_address = KnownAddress()
         self.process = os.getpid()
         self.channels = [Channel(endpoint, tls) for endpoint in self.endpoints]
         self._turns = itertools.count()  # next() on it is atomic
@@ -38,11 +39,11 @@ class _Connection:
         *others, last = self.in_turn()
         for channel in others:
             try:
-                return channel.call(request, timeout=time_left(deadline))
+                return channel.call(request, deadline=deadline)
             except CallFailed as error:
                 if error.sent:
                     raise
-        return last.call(request, timeout=time_left(deadline))
+        return last.call(request, deadline=deadline)
 
     def close(self) -> None:
         # In a forked child the sockets are the parent's; they are not ours to say goodbye on.
@@ -59,9 +60,9 @@ class PipelineClient:
             response = client.predict({"x": array})
 
     Calls take turns between the endpoints; one that cannot be reached is passed over for as long as
-    another can. After a fork a child must call ``connect`` for itself: using the parent's
-    connection raises ``NotConnected``. Do not fork while futures are under way, for the transport's
-    threads do not survive that. Nothing is printed.
+    another can. All threaded clients of a process share one thread, which runs while any of them is
+    connected and in use. After a fork a child must call ``connect`` for itself: using the parent's
+    connection raises ``NotConnected``, and calls under way stay the parent's. Nothing is printed.
 
     Source: ``docs/compatibility.md`` (pipeline client).
     """
@@ -181,7 +182,7 @@ class PipelineClient:
         message = pack_request(
             feed_dict,
             fetch,
-            own_address=own_address,
+            own_address=connection.own_address,
             pack_tensor_format=pack_tensor_format,
             use_tensor_bytes=use_tensor_bytes,
             profile=profile,

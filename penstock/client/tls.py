@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 from os import PathLike
 from typing import TypeAlias
@@ -28,3 +29,30 @@ class Tls:
     def __post_init__(self) -> None:
         if (self.cert_file is None) != (self.key_file is None):
             raise ValueError("cert_file and key_file go together")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """What connections need of a ``Tls``, its files read.
+
+    Attributes:
+        context: with the certificates, for HTTP/2 only.
+        server_name: as in ``Tls``.
+    """
+
+    context: ssl.SSLContext
+    server_name: str | None
+
+
+def read_files(tls: Tls) -> Security:
+    """Read the files.
+
+    Raises:
+        OSError: one cannot be read, or is not what it should be.
+    """
+    context = ssl.create_default_context(cafile=tls.ca_file)
+    context.set_alpn_protocols(["h2"])
+    if tls.cert_file is not None:
+        # A key under a password is refused; else OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(tls.cert_file, tls.key_file, password=lambda: "")
+    return Security(context=context, server_name=tls.server_name)

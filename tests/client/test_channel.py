@@ -1,6 +1,8 @@
+import asyncio
 import gzip
 import queue
 import shutil
+import ssl
 import struct
 import subprocess
 from collections.abc import Callable
@@ -9,9 +11,11 @@ from pathlib import Path
 import grpc
 import pytest
 
-from penstock.client.channel import METHOD, AsyncChannel, Channel
+from penstock.client.channel import AsyncChannel, Channel
+from penstock.client.deadlines import deadline_after
 from penstock.client.endpoints import Endpoint, parse_endpoints
 from penstock.client.errors import CallFailed
+from penstock.client.line import METHOD
 from penstock.client.tls import Tls
 from penstock.protocols.status import GrpcCode
 
@@ -36,7 +40,7 @@ def outcome(endpoint: str, tls: Tls | None = None) -> bytes | CallFailed:
     heard: queue.Queue[bytes | CallFailed] = queue.Queue()
     channel = Channel(endpoint_of(endpoint), tls)
     try:
-        channel.start(b"ask", timeout=PATIENCE).when_ended(heard.put)
+        channel.start(b"ask", heard.put, deadline=deadline_after(PATIENCE))
         return heard.get(timeout=2 * PATIENCE)
     finally:
         channel.close()
@@ -45,7 +49,7 @@ def outcome(endpoint: str, tls: Tls | None = None) -> bytes | CallFailed:
 async def async_outcome(endpoint: str, tls: Tls | None = None) -> bytes | CallFailed:
     channel = AsyncChannel(endpoint_of(endpoint), tls)
     try:
-        return await channel.call(b"ask", timeout=PATIENCE)
+        return await channel.call(b"ask", deadline=deadline_after(PATIENCE))
     except CallFailed as error:
         return error
     finally:
@@ -145,7 +149,7 @@ def test_a_closed_channel_refuses(serve: Serve) -> None:
     channel = Channel(endpoint_of(serve().endpoint), None)
     channel.close()
     with pytest.raises(CallFailed) as caught:
-        channel.start(b"", timeout=1)
+        channel.start(b"", print, deadline=None)
     assert caught.value.status is GrpcCode.CANCELLED
 
 
@@ -153,7 +157,7 @@ async def test_a_closed_channel_refuses_on_a_loop_too(serve: Serve) -> None:
     channel = AsyncChannel(endpoint_of(serve().endpoint), None)
     await channel.close()
     with pytest.raises(CallFailed) as caught:
-        await channel.call(b"", timeout=1)
+        await channel.call(b"", deadline=None)
     assert caught.value.status is GrpcCode.CANCELLED
 
 
@@ -223,6 +227,34 @@ def test_tls_refuses_a_server_that_nobody_vouches_for(
     failure = outcome(f"localhost:{guarded.port}", Tls(cert_file=cert, key_file=key))
     assert isinstance(failure, CallFailed)
     assert failure.status is GrpcCode.UNAVAILABLE
+
+
+async def test_a_tls_server_that_does_not_speak_http_2_is_no_server(
+    certificate: tuple[Path, Path],
+) -> None:
+    cert, key = certificate
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(cert, key)
+
+    async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(read, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        failure = await async_outcome(f"localhost:{port}", Tls(ca_file=cert))
+    assert isinstance(failure, CallFailed)
+    assert (failure.status, failure.sent) == (GrpcCode.UNAVAILABLE, False)
+    assert "HTTP/2" in str(failure)
+
+
+@pytest.mark.parametrize("file", ["ca_file", "cert_file"])
+def test_a_file_that_cannot_be_read_is_told_at_once(
+    file: str, tmp_path: Path, certificate: tuple[Path, Path]
+) -> None:
+    files = {"cert_file": certificate[0], "key_file": certificate[1], file: tmp_path / "none.pem"}
+    with pytest.raises(OSError, match="No such file"):
+        Channel(endpoint_of("localhost:1"), Tls(**files))
 
 
 def test_a_certificate_comes_with_its_key() -> None:

@@ -1,0 +1,316 @@
+"""The line to one endpoint: one connection, made when it is needed and made again when it broke.
+
+Calls go onto the connection in the order in which they came; without room for them they wait within
+their deadlines. After a failure to connect the endpoint is left alone for a while and calls fail at
+once. The loop's thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+import socket
+import time
+from collections import deque
+from math import ceil
+from typing import Any
+
+from penstock.client.answers import failure
+from penstock.client.backoff import Backoff
+from penstock.client.call import Call
+from penstock.client.connection import Connection
+from penstock.client.endpoints import Endpoint
+from penstock.client.errors import CallFailed
+from penstock.client.expiry import Expiry
+from penstock.client.tls import Security
+from penstock.protocols.grpc import encode_timeout
+from penstock.protocols.http2 import encode_block
+from penstock.protocols.status import GrpcCode
+
+METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+
+CONNECT_SECONDS = 2.0
+"""How long one attempt to connect may take, as in the original's client configuration; it ends with
+the server's first word."""
+
+MAX_TRIES = 3
+"""How often a call is put on a connection whose server does not look at it; a guess."""
+
+_GOODBYE_SECONDS = 0.25
+"""How long the farewell may take. All calls have ended by then: no reply is at stake, and a server
+that does not read, or does not end its side of TLS, is no reason to wait."""
+
+_CLOSED = "the client was closed"
+
+
+class Line:
+    """One endpoint's line on one loop.
+
+    Attributes:
+        waiting: calls that are on no connection, in order; ended ones may be among them.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        loop: asyncio.AbstractEventLoop,
+        security: Security | None,
+    ) -> None:
+        """Nothing is connected yet; the loop need not be running. None means clear text."""
+        self._endpoint = endpoint
+        self._loop = loop
+        self._security = security
+        name = security.server_name if security is not None else None
+        self._head = _head_block(name or str(endpoint), secure=security is not None)
+        self._blocks: dict[int, bytes] = {}
+        self._expiry = Expiry(loop, self._expired)
+        self._backoff = Backoff()
+        self._problem = ""
+        self._connecting: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+        self._connections: set[Connection] = set()
+        self._closed = False
+        self.waiting: deque[Call] = deque()
+
+    def start(self, call: Call) -> None:
+        """Send a call, now or as soon as there is a connection with room for it."""
+        if self._closed:
+            call.end(failure(GrpcCode.CANCELLED, _CLOSED, sent=False))
+            return
+        if call.deadline is not None:
+            if call.deadline <= time.monotonic():
+                self._expired(call)
+                return
+            self._expiry.add(call, call.deadline)
+        connection = self._connection
+        if connection is None or self.waiting or not connection.open(call, self._block(call)):
+            self._wait(call)
+
+    def abandon(self, call: Call) -> None:
+        """End a call because its caller wants so; the server is told."""
+        if not call.ended:
+            call.abandon(self._failure(GrpcCode.CANCELLED, "cancelled by the caller", call))
+
+    def close(self) -> None:
+        """Disconnect; calls end with CANCELLED. Closing twice is allowed."""
+        self._closed = True
+        self._expiry.close()
+        if self._connecting is not None:
+            self._connecting.cancel()
+        for connection in list(self._connections):
+            connection.close(failure(GrpcCode.CANCELLED, _CLOSED))
+        waiting, self.waiting = self.waiting, deque()
+        for call in waiting:
+            call.end(failure(GrpcCode.CANCELLED, _CLOSED, sent=False))
+
+    async def closed(self) -> None:
+        """Wait until nothing of the line is left on the loop, after ``close``."""
+        if self._connecting is not None:
+            await asyncio.wait({self._connecting})
+        farewells = {connection.gone for connection in self._connections}
+        if farewells:
+            await asyncio.wait(farewells, timeout=_GOODBYE_SECONDS)
+            for connection in list(self._connections):
+                connection.abort()
+
+    def descriptors(self) -> list[tuple[int, int]]:
+        """Number and inode of the sockets in use. Any thread; in a forked child, the parent's."""
+        found = (connection.descriptor for connection in list(self._connections))
+        return [descriptor for descriptor in found if descriptor is not None]
+
+    def room_made(self, connection: Connection) -> None:
+        """Put waiting calls on the connection while it takes them."""
+        waiting = self.waiting
+        while waiting and connection is self._connection:
+            call = waiting.popleft()
+            if not call.ended and not connection.open(call, self._block(call)):
+                waiting.appendleft(call)
+                return
+
+    def untouched(self, call: Call) -> None:
+        """Send a call again that the server has certainly not looked at."""
+        if self._closed:
+            call.end(failure(GrpcCode.CANCELLED, _CLOSED, sent=False))
+        elif call.tries >= MAX_TRIES:
+            call.end(
+                failure(
+                    GrpcCode.UNAVAILABLE,
+                    f"{self._endpoint}: the server refused the call {call.tries} times",
+                    sent=False,
+                )
+            )
+        else:
+            self._wait(call)
+
+    def leaving(self, connection: Connection) -> None:
+        """The connection takes no more calls; the next one is made when it is needed."""
+        if connection is self._connection:
+            self._connection = None
+            self._connect_for_waiting()
+
+    def lost(self, connection: Connection) -> None:
+        """The connection is gone. One that had calls and no answer counts as a failed attempt."""
+        self._connections.discard(connection)
+        if connection.proved:
+            self._backoff.succeeded()
+        elif connection.opened and not self._closed:
+            self._failed("the connection was lost before any answer")
+        self.leaving(connection)
+
+    def _wait(self, call: Call) -> None:
+        self.waiting.append(call)
+        if self._connection is None:
+            self._connect_for_waiting()
+
+    def _connect_for_waiting(self) -> None:
+        if self._connecting is not None or not self.waiting or self._closed:
+            return
+        if time.monotonic() < self._backoff.until:
+            self._fail_waiting()
+        else:
+            self._connecting = self._loop.create_task(self._connect())
+
+    async def _connect(self) -> None:
+        """Try the endpoint's addresses in turn, once each."""
+        problem = "the attempt was given up"
+        try:
+            for host in await self._addresses():
+                try:
+                    self._connection = await self._connect_to(host)
+                    break
+                except OSError as error:
+                    problem = _told(error)
+        except (OSError, UnicodeError) as error:
+            problem = f"the name does not resolve: {_told(error)}"
+        finally:
+            self._connecting = None
+            connection = self._connection
+            if connection is None:
+                self._failed(f"cannot connect: {problem}")
+                self._fail_waiting()
+            else:
+                self.room_made(connection)
+
+    async def _addresses(self) -> list[str]:
+        host = self._endpoint.host
+        try:
+            return [str(ipaddress.ip_address(host))]
+        except ValueError:
+            pass
+        async with asyncio.timeout(CONNECT_SECONDS):
+            found = await self._resolve(host, self._endpoint.port)
+        return list(dict.fromkeys(str(address[4][0]) for address in found))
+
+    async def _resolve(self, host: str, port: int) -> list[Any]:
+        return await self._loop.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
+        )
+
+    async def _connect_to(self, host: str) -> Connection:
+        """A connection whose server has sent its settings.
+
+        Raises:
+            OSError: there is none.
+        """
+        connection = Connection(self, self._loop, str(self._endpoint))
+        self._connections.add(connection)
+        connected = False
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._loop.create_connection(
+                    lambda: connection,
+                    host,
+                    self._endpoint.port,
+                    **self._tls_options(),
+                )
+                connected = True
+                await asyncio.shield(connection.settled)
+            if not connection.usable:
+                raise ConnectionError(connection.problem)
+        except BaseException:
+            connection.abort()
+            if not connected:
+                # A loop may take an unfinished transport away without a word to its protocol.
+                connection.connection_lost(None)
+            raise
+        return connection
+
+    def _tls_options(self) -> dict[str, Any]:
+        if self._security is None:
+            return {}
+        return {
+            "ssl": self._security.context,
+            "server_hostname": self._security.server_name or self._endpoint.host,
+            "ssl_shutdown_timeout": _GOODBYE_SECONDS,
+        }
+
+    def _failed(self, problem: str) -> None:
+        self._problem = problem
+        chance = random.random()  # noqa: S311 - it spreads clients, and guards nothing
+        self._backoff.failed(time.monotonic(), chance)
+
+    def _fail_waiting(self) -> None:
+        waiting, self.waiting = self.waiting, deque()
+        for call in waiting:
+            call.end(
+                failure(GrpcCode.UNAVAILABLE, f"{self._endpoint}: {self._problem}", sent=False)
+            )
+
+    def _expired(self, call: Call) -> None:
+        call.abandon(self._failure(GrpcCode.DEADLINE_EXCEEDED, "the deadline passed", call))
+
+    def _failure(self, code: GrpcCode, text: str, call: Call) -> CallFailed:
+        return failure(code, f"{self._endpoint}: {text}", sent=call.stream is not None)
+
+    def _block(self, call: Call) -> bytes:
+        """The call's header block: equal ones for times that are about equal.
+
+        Servers remember whole blocks. Hence the time told is rounded up; the time kept is not.
+        """
+        if call.deadline is None:
+            return self._head
+        left_ms = rounded_up_ms(call.deadline - time.monotonic())
+        block = self._blocks.get(left_ms)
+        if block is None:
+            timeout = encode_timeout(left_ms / 1000)
+            block = self._head + encode_block([(b"grpc-timeout", timeout)])
+            self._blocks[left_ms] = block
+        return block
+
+    def __repr__(self) -> str:
+        if self._closed:
+            state = "closed"
+        elif self._connection is not None:
+            state = "connected"
+        else:
+            state = "connecting" if self._connecting is not None else "not connected"
+        return f"<Line {self._endpoint} {state}, {len(self.waiting)} waiting>"
+
+
+def rounded_up_ms(seconds: float) -> int:
+    """Milliseconds, at least one, of which the first three digits count."""
+    left = max(1, ceil(seconds * 1000))
+    step = 1
+    while left > 1000 * step:
+        step *= 10
+    return -(-left // step) * step
+
+
+def _told(error: Exception) -> str:
+    return str(error) or f"nothing came within {CONNECT_SECONDS:g} s"
+
+
+def _head_block(authority: str, *, secure: bool) -> bytes:
+    return encode_block(
+        [
+            (b":method", b"POST"),
+            (b":scheme", b"https" if secure else b"http"),
+            (b":path", METHOD.encode()),
+            (b":authority", authority.encode()),
+            (b"te", b"trailers"),  # codespell:ignore te
+            (b"content-type", b"application/grpc"),
+            (b"grpc-accept-encoding", b"identity"),
+            (b"user-agent", b"penstock"),
+        ]
+    )

@@ -1,0 +1,72 @@
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.client.answers import Outcome
+from penstock.client.call import Call
+from penstock.client.errors import CallFailed
+from penstock.protocols.status import GrpcCode
+
+OK = {b"grpc-status": b"0"}
+
+
+def a_call() -> tuple[Call, list[Outcome]]:
+    heard: list[Outcome] = []
+    return Call(b"request", None, heard.append), heard
+
+
+def framed(message: bytes) -> bytes:
+    return struct.pack(">BI", 0, len(message)) + message
+
+
+@given(st.binary(max_size=3000), st.lists(st.integers(0, 3005), max_size=6))
+def test_a_reply_is_the_same_however_it_is_cut(message: bytes, cuts: list[int]) -> None:
+    call, _ = a_call()
+    body = framed(message)
+    edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    for start, end in zip(edges, edges[1:], strict=False):  # noqa: RUF007 - edges may be equal
+        assert call.take(body[start:end]) is None
+    assert call.outcome(OK) == message
+
+
+@pytest.mark.parametrize("body", [framed(b"a") * 2, framed(b"a") + b"\0", framed(b"abc")[:-1]])
+def test_a_body_that_is_not_one_message_is_a_failure(body: bytes) -> None:
+    call, _ = a_call()
+    outcome = call.take(body) or call.outcome(OK)
+    assert isinstance(outcome, CallFailed)
+    assert outcome.status is GrpcCode.INTERNAL
+
+
+def test_two_pieces_of_one_message_each_are_a_failure() -> None:
+    call, _ = a_call()
+    assert call.take(framed(b"a")) is None
+    failure = call.take(framed(b"b"))
+    assert failure is not None
+    assert "more than one message" in str(failure)
+
+
+def test_a_call_ends_once() -> None:
+    call, heard = a_call()
+    call.end(b"first")
+    call.end(b"second")
+    call.abandon(CallFailed(GrpcCode.CANCELLED, "late"))
+    assert heard == [b"first"]
+    assert call.ended
+
+
+def test_an_ended_call_keeps_nothing() -> None:
+    call, _ = a_call()
+    call.take(framed(b"reply"))
+    call.end(b"reply")
+    assert call.request == b""
+    assert repr(call) == "<Call ended, 0 tries>"
+
+
+def test_a_call_that_goes_back_to_waiting_forgets_what_came() -> None:
+    call, _ = a_call()
+    call.take(framed(b"old")[:6])
+    call.back_to_waiting()
+    call.take(framed(b"new"))
+    assert call.outcome(OK) == b"new"
