@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketime wrk openssl
 
 .PHONY: help setup demo test check fmt test-real test-faults examples bench peers proto lock clean
 
@@ -23,10 +24,10 @@ demo: $(READY) ## recognise text on real pictures over HTTP and gRPC, and show t
 	$(BIN)/python examples/ocr/demo.py
 
 test: $(READY) ## pure and engine tests (about a minute)
-	$(BIN)/python -m pytest -m "not real and not faults" --ignore tests/examples
+	$(BIN)/python -m pytest -m "not real and not faults and not peers" --ignore tests/examples
 
 test-real: $(READY) ## real services as processes, real models, real clients
-	$(BIN)/python -m pytest -m real --ignore tests/examples
+	$(BIN)/python -m pytest -m "real or peers" --ignore tests/examples
 
 test-faults: $(READY) ## break things on purpose, with real processes
 	$(BIN)/python -m pytest -m faults
@@ -45,7 +46,10 @@ bench: $(READY) ## ratios against bare servers and runtimes, measured in the sam
 	$(BIN)/python -m benchmarks
 
 peers: ## install the system programs that tests use as peers (root)
-	apt-get update -qq && apt-get install -y -qq curl
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $(PEERS)
+	command -v npm >/dev/null || apt-get install -y -qq --no-install-recommends npm
+	npm ci --prefix tests/peers/node --ignore-scripts --no-audit --no-fund
 
 fmt: $(READY) ## format and sort imports
 	$(BIN)/ruff check --fix-only --quiet .

@@ -1,0 +1,25 @@
+"""One service for all tests with peers: they never stop it, and leave nothing behind in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.peers.site import Site, serving
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder needs peers."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.peers)
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with serving(tmp_path_factory.mktemp("site")) as found:
+        yield found

@@ -1,0 +1,144 @@
+"""gRPC of every kind behind a door of its own, on raw bytes, so that no peer needs generated code.
+
+What a call shall do stands in its metadata:
+
+    lead-*    comes back as leading metadata        hold-ms        wait so long first
+    trail-*   comes back as trailing metadata       fail           then fail with this code,
+                                                    fail-text-bin  saying this
+
+    Unary         the message comes back
+    ClientStream  all messages, joined
+    ServerStream  "count size": so many messages, "0", "1" ... filled up with dots to the size
+    Bidi          each message comes back at once
+    Counted       "what n": answers as soon as n calls were "held" or "cancelled", with their number
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import uvloop
+
+from penstock.engine.budget import ByteBudget
+from penstock.frontends.door import Door, DoorLimits
+from penstock.frontends.grpc_service import GrpcCall, GrpcService, Method
+from penstock.frontends.listeners import bind
+from penstock.protocols import grpc
+from penstock.protocols.http2 import encode_block
+from penstock.protocols.status import GrpcCode
+
+SERVICE = "peers.Kinds"
+HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+MOST = 256 << 20
+OURS = ("lead-", "trail-", "hold-ms", "fail")
+
+
+class Handlers:
+    """The methods. Calls without wishes of their own take the short way: no task, no coroutine."""
+
+    def __init__(self) -> None:
+        self._counts = {b"held": 0, b"cancelled": 0}
+        self._changed = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def unary(self, call: GrpcCall, message: bytes) -> None:
+        if not any(name.startswith(OURS) for name, _ in grpc.decode_metadata(call.metadata)):
+            call.reply(message)
+            return
+        task = asyncio.get_running_loop().create_task(self._slowly(call, message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        call.exchange.on_gone = task.cancel
+
+    async def _slowly(self, call: GrpcCall, message: bytes) -> None:
+        try:
+            async with asyncio.timeout(call.timeout):
+                await self._end(call, message)
+        except TimeoutError:
+            call.fail(GrpcCode.DEADLINE_EXCEEDED, "the caller's deadline passed")
+
+    async def client_stream(self, call: GrpcCall) -> None:
+        pieces = []
+        while (message := await call.read()) is not None:
+            pieces.append(message)
+        await self._end(call, b"".join(pieces))
+
+    async def server_stream(self, call: GrpcCall) -> None:
+        message = await call.read()
+        assert message is not None
+        count, size = map(int, message.split())
+        for number in range(count):
+            await call.write((b"%d" % number).ljust(size, b"."))
+        await self._end(call, None)
+
+    async def bidi(self, call: GrpcCall) -> None:
+        while (message := await call.read()) is not None:
+            await call.write(message)
+        await self._end(call, None)
+
+    async def counted(self, call: GrpcCall) -> None:
+        message = await call.read()
+        assert message is not None
+        what, least = message.split()
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._counts[what] >= int(least))
+        await call.write(b"%d" % self._counts[what])
+
+    async def _end(self, call: GrpcCall, message: bytes | None) -> None:
+        """Do what the metadata asks for, then end the call, with ``message`` if all is well."""
+        asked = grpc.decode_metadata(call.metadata)
+        fields = dict(asked)
+        lead, trail = (
+            grpc.encode_metadata(pair for pair in asked if pair[0].startswith(prefix))
+            for prefix in ("lead-", "trail-")
+        )
+        exchange = call.exchange
+        if lead:
+            exchange.start_block(encode_block([*HEAD, *lead]))
+        if "hold-ms" in fields:
+            await self._hold(int(fields["hold-ms"]) / 1000)
+        code, text = GrpcCode(int(fields.get("fail", 0))), fields.get("fail-text-bin", b"").decode()
+        if message is not None and code is GrpcCode.OK:
+            if not exchange.started:
+                exchange.start_block(grpc.OK_HEAD)
+            exchange.send(grpc.encode_message(message))
+        if exchange.started:
+            exchange.finish_block(grpc.trailers_block(code, text, trail))
+        else:
+            exchange.reply_blocks(grpc.trailers_only_block(code, text, trail), b"", None)
+
+    async def _hold(self, seconds: float) -> None:
+        await self._count(b"held")
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            await self._count(b"cancelled")
+            raise
+
+    async def _count(self, what: bytes) -> None:
+        async with self._changed:
+            self._counts[what] += 1
+            self._changed.notify_all()
+
+
+async def serve(port: int) -> None:
+    """Serve on a port of loopback until the process is ended."""
+    handlers = Handlers()
+    methods = {
+        "Unary": Method(unary=handlers.unary),
+        "ClientStream": Method(stream=handlers.client_stream),
+        "ServerStream": Method(stream=handlers.server_stream),
+        "Bidi": Method(stream=handlers.bidi),
+        "Counted": Method(stream=handlers.counted),
+    }
+    service = GrpcService(
+        {f"/{SERVICE}/{name}": method for name, method in methods.items()}, max_message_bytes=MOST
+    )
+    door = Door(service, DoorLimits(max_unsent=MOST), ByteBudget(4 * MOST))
+    await door.listen(bind("127.0.0.1", port, "port"))
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1])))

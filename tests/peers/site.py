@@ -1,0 +1,99 @@
+"""Where the peers find the service: its ports, its certificate, and how to start it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tests.peers.front import background
+from tests.peers.programs import run
+from tests.services.process import ROOT, ServiceProcess, free_port, running
+
+SCRIPT = Path(__file__).with_name("server.py")
+KINDS = Path(__file__).with_name("kinds.py")
+PROTO = ROOT / "penstock/protocols/pb/pipeline_service.proto"
+INFERENCE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+
+MAX_MESSAGE_BYTES = 128 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """Ports of 127.0.0.1.
+
+    Attributes:
+        http: the HTTP routes, HTTP/1.1 in clear.
+        h2c: the same, for HTTP/2 in clear with prior knowledge.
+        tls: the HTTP routes and gRPC over TLS, HTTP/2 or HTTP/1.1 as ALPN decides.
+        rpc: the pipeline's gRPC in clear.
+        kinds: gRPC of every kind in clear; see ``kinds.py``. A process of its own.
+        certificate: PEM, for ``localhost`` and 127.0.0.1; its own authority.
+        key: PEM.
+    """
+
+    server: ServiceProcess
+    http: int
+    h2c: int
+    tls: int
+    rpc: int
+    kinds: int
+    kinds_pid: int
+    certificate: Path
+    key: Path
+
+    def for_script(self) -> dict[str, Any]:
+        """What a script of another language is told."""
+        told = {field.name: str(getattr(self, field.name)) for field in fields(self)}
+        return told | {"proto": str(PROTO)}
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """A fresh certificate and its key."""
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -batch"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    run("openssl", *command.split(), *names, "-keyout", key, "-out", certificate).good()
+    return certificate, key
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Site]:
+    """The service in a process, ready.
+
+    Raises:
+        AssertionError: it does not end in order, or its log has an error that is ours.
+    """
+    folder.mkdir(exist_ok=True)
+    certificate, key = make_certificate(folder)
+    kinds, tls = free_port(), free_port()
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "PEERS_TLS_PORT": str(tls),
+        "PEERS_CERTIFICATE": str(certificate),
+        "PEERS_KEY": str(key),
+        "PENSTOCK_MAX_MESSAGE_BYTES": str(MAX_MESSAGE_BYTES),
+        "PENSTOCK_KEEP_ALIVE": "60",
+    }
+    with ExitStack() as stack:
+        server = stack.enter_context(running(SCRIPT, environment=environment))
+        command = [sys.executable, str(KINDS), str(kinds)]
+        kinds_pid = stack.enter_context(background(command, folder / "kinds.log", kinds)).pid
+        yield Site(
+            server=server,
+            http=server.http_port,
+            h2c=server.http_port,
+            tls=tls,
+            rpc=server.rpc_port,
+            kinds=kinds,
+            kinds_pid=kinds_pid,
+            certificate=certificate,
+            key=key,
+        )
+        assert server.stop() == 0, server.log()
+        for log in (server.log(), (folder / "kinds.log").read_text()):
+            assert "please report this" not in log
+            assert "Traceback" not in log

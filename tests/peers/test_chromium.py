@@ -1,0 +1,78 @@
+"""A real Chromium over TLS: it chooses HTTP/2, reads a route, and posts a form to one."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.peers.programs import run
+from tests.peers.site import Site
+
+FORM = """<!doctype html><meta charset="utf-8">
+<form method="post" enctype="text/plain" action="{url}">
+<input name='{{"key": ["x", "rest"], "value": ["{text}", "' value='"]}}'></form>
+<script>document.forms[0].submit()</script>
+"""
+"""A browser sends such a form as ``name=value``, which together are JSON."""
+
+
+class Visit(NamedTuple):
+    """A page as text, and the browser's own log of its network."""
+
+    text: str
+    log: dict[str, Any]
+
+    def http2_sessions(self, port: int) -> int:
+        """How many HTTP/2 connections to the port it opened."""
+        names = {number: name for name, number in self.log["constants"]["logEventTypes"].items()}
+        hosts = [
+            event["params"]["host"]
+            for event in self.log["events"]
+            if names[event["type"]] == "HTTP2_SESSION" and "host" in event.get("params", {})
+        ]
+        return sum(host.endswith(f":{port}") for host in hosts)
+
+
+def visit(folder: Path, url: str) -> Visit:
+    log = folder / "net.json"
+    ran = run(
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-proxy-server",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--ignore-certificate-errors",
+        "--allow-file-access-from-files",
+        f"--user-data-dir={folder / 'profile'}",
+        f"--log-net-log={log}",
+        "--virtual-time-budget=5000",
+        "--dump-dom",
+        url,
+        timeout=50,
+    )
+    page = ran.good().decode()
+    return Visit(html.unescape(re.sub("<[^>]*>", "", page)), json.loads(log.read_text()))
+
+
+def test_a_browser_reads_a_route_over_http2(site: Site, tmp_path: Path) -> None:
+    seen = visit(tmp_path, f"https://localhost:{site.tls}/readyz")
+    assert seen.text.strip() in ("ok", "ready")
+    assert seen.http2_sessions(site.tls) == 1
+
+
+@pytest.mark.parametrize("text", ["hello", "grün 💧"])
+def test_a_browser_posts_to_a_route(site: Site, tmp_path: Path, text: str) -> None:
+    page = tmp_path / "form.html"
+    page.write_text(FORM.format(url=f"https://localhost:{site.tls}/echo/prediction", text=text))
+    seen = visit(tmp_path, page.as_uri())
+    reply = json.loads(seen.text)
+    assert (reply["err_no"], reply["key"], reply["value"]) == (0, ["x", "rest"], [text, "="])
