@@ -44,7 +44,7 @@ class DoorExchange(Exchange):
         """The answer is complete. Lets go of the application, which may hold this exchange."""
         self.over = True
         self.shared.calls -= 1
-        self.receiver = self.on_gone = self.on_room = None
+        self.receiver = self.on_gone = self.on_room = self.state = None
         if self.taken:
             self.release()
 
@@ -55,7 +55,7 @@ class DoorExchange(Exchange):
         on_gone = self.on_gone
         self.over = True
         self.shared.calls -= 1
-        self.receiver = self.on_gone = self.on_room = None
+        self.receiver = self.on_gone = self.on_room = self.state = None
         if on_gone is not None:
             guarded(on_gone)
         self.release()

@@ -90,7 +90,7 @@ class Http2Exchange(DoorExchange):
         # What close() does, without the call.
         self.over = True
         self.shared.calls -= 1
-        self.receiver = self.on_gone = self.on_room = None
+        self.receiver = self.on_gone = self.on_room = self.state = None
         if self.taken:
             self.release()
         session.core.reply(stream, block, body, trailers)

@@ -293,7 +293,7 @@ class _Answer:
         self.journey: Any = None
 
     def __call__(self, outcome: Outcome) -> None:
-        journey = self.journey
+        journey, self.journey = self.journey, None  # which holds this: a circle otherwise
         self.finish(outcome, NO_ID if journey is None else journey.data_id)
 
     def finish(self, outcome: Outcome, data_id: int) -> None:
@@ -318,7 +318,8 @@ class _Answer:
     def cancel(self) -> None:
         if not self.finished:
             self.finished = True
-            self._protocol.cancel(self.journey)
+            journey, self.journey = self.journey, None
+            self._protocol.cancel(journey)
 
 
 def _ours(error: BaseException) -> RequestError:
