@@ -2,7 +2,7 @@
 
 A message object of the library costs more than everything else that happens to a small request in
 its decoder. What is here takes what it knows and leaves the rest to the library (None): tensors,
-unknown fields, long messages, whatever is not a message at all, and the older numbering.
+unknown fields, many fields, whatever is not a message at all, and the older numbering.
 
 Source: ``docs/compatibility.md`` (messages), the protobuf encoding.
 """
@@ -13,7 +13,8 @@ from typing import Final
 
 from penstock.protocols.paddle_records import MAX_CLIENT_IP, Call, Reply
 
-_MOST: Final = 1024  # bytes of a message; a longer one is as fast in the library
+_MOST_FIELDS: Final = 64  # of a message; with more of them the library is as fast
+_LARGE: Final = 64 << 10  # bytes from which on a copy costs more than a view
 _LENGTH_BYTE: Final = [bytes((number,)) for number in range(128)]
 _KEY, _VALUE, _NAME, _METHOD, _LOGID, _CLIENTIP = 0x0A, 0x12, 0x22, 0x2A, 0x30, 0x3A
 
@@ -24,27 +25,31 @@ def read_texts(data: bytes) -> Call | None:
     Only a method or a ``clientip`` shows the numbering for certain, so one of them must be there.
     """
     end = len(data)
-    if end > _MOST:
-        return None
     key: list[str] = []
     value: list[str] = []
     name = method = clientip = ""
     logid = 0
     certain = False
-    at = 0
+    at = fields = 0
     try:
         while at < end:
+            fields += 1
             tag, size = data[at], data[at + 1]
-            if size >= 128:
-                return None
             at += 2
+            if size >= 128:
+                size, at = _long(data, at - 1)
+            if fields > _MOST_FIELDS or size >= 2**63:
+                return None
             if tag == _LOGID:
                 logid = size
                 continue
             begin, at = at, at + size
             if at > end:
                 return None
-            text = data[begin:at].decode()
+            if size > _LARGE:
+                text = str(memoryview(data)[begin:at], "utf-8")  # one copy, not two
+            else:
+                text = data[begin:at].decode()
             if tag == _KEY:
                 key.append(text)
             elif tag == _VALUE:
@@ -77,9 +82,28 @@ def write_texts(reply: Reply) -> bytes | None:
             for text in texts:
                 raw = text.encode()
                 size = len(raw)
-                if size >= 128:
-                    return None
-                parts += (tag, _LENGTH_BYTE[size], raw)
+                parts += (tag, _LENGTH_BYTE[size] if size < 128 else _varint(size), raw)
     except UnicodeEncodeError:
         return None
     return b"".join(parts)
+
+
+def _long(data: bytes, at: int) -> tuple[int, int]:
+    """A number of several bytes, and where it ends; beyond every bound when it is too long."""
+    number = 0
+    for shift in range(0, 63, 7):
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 128:
+            return number, at
+    return 2**63, at
+
+
+def _varint(number: int) -> bytes:
+    groups = bytearray()
+    while number >= 128:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
