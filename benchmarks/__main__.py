@@ -2,7 +2,8 @@
 
 The server runs on one core and the load generator on another, everything over loopback. Only the
 ratios mean something: they were taken in the same minutes on the same machine. The exit status is 1
-when something could not be measured; a missed target is shown, not a failure.
+when something could not be measured; a missed target is shown, not a failure. Where a generator
+used up its core it was the limit itself, and the ratio of CPU times tells more.
 """
 
 from __future__ import annotations

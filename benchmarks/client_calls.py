@@ -32,11 +32,11 @@ REPLY = Response(key=["y"], value=["[0.5]"])
 
 
 class Count:
-    """Calls answered in the time that counts."""
+    """Calls answered in the time that counts; the warm-up begins with the first question."""
 
     def __init__(self, seconds: float, warm_seconds: float = WARM_SECONDS) -> None:
-        self._begin = time.perf_counter() + warm_seconds
-        self._end = self._begin + seconds
+        self._lengths = warm_seconds, seconds
+        self._begin = self._end = 0.0
         self._began = self._cpu_began = 0.0
         self._counting = False
         self.calls = 0
@@ -49,6 +49,10 @@ class Count:
         now = time.perf_counter()
         if self.faults:
             return False
+        if not self._begin:
+            warm_seconds, seconds = self._lengths
+            self._end = now + warm_seconds + seconds
+            self._begin = now + warm_seconds  # last, as other threads look at it
         if now < self._begin:
             return True
         if now < self._end:

@@ -26,7 +26,8 @@ class DoorLimits:
         linger: input of a connection that was refused is thrown away so long, so that the client
             reads the answer before it sees a reset.
         max_unsent: bytes that may wait for one connection's reader; with more no further stream of
-            it is begun, and a streamed answer that goes on regardless is broken off.
+            it is begun, and a streamed answer that goes on regardless is broken off. While the
+            budget is used up, streams of HTTP/2 that are blocked beyond it are reset.
         backlog: connections that wait in the kernel to be accepted.
         http1: of heads, chunks and pipelining in HTTP/1.1.
         http2: of streams, windows, heads and nuisances in HTTP/2.
@@ -80,7 +81,7 @@ class DoorStatistics:
         calmed: connections of HTTP/2 ended because their peer was a nuisance.
         resets: streams that were reset for breaking the protocol.
         streams_refused: streams not begun because too much waited to be read.
-        overrun: answers broken off because the application did not wait for its reader.
+        overrun: answers broken off because too much waited for their readers.
         gone: requests whose client left before the answer was complete.
         tls_failed: handshakes.
         errors: requests or connections that failed by a fault of the application or of the door.

@@ -28,11 +28,15 @@ from penstock.protocols.http2 import (
     TrailersReceived,
     encode_block,
 )
+from penstock.protocols.http2.events import with_data_joined
 from penstock.protocols.http2.stream import CLOSED
 
 __all__ = ["Http2Exchange", "Http2Session"]
 
 _PING: Final = b"penstock"
+
+_MANY: Final = 256
+"""Events of one read from which on they are looked through for data in tiny pieces."""
 
 _GRPC: Final = b"application/grpc"
 _INTERNAL: Final = encode_block(
@@ -55,11 +59,13 @@ class Http2Session(Connection):
     """
 
     __slots__ = (
-        "_block_since",
         "_draining",
         "_idle_since",
         "_leaving",
+        "_refill_at",
         "_stuck",
+        "_unfinished",
+        "_unfinished_since",
         "core",
         "crowded",
         "fresh",
@@ -73,7 +79,9 @@ class Http2Session(Connection):
         self.due = shared.wheel.after(shared.period)
         self._stuck: dict[Stream, tuple[int, float]] = {}
         self._idle_since = shared.wheel.now
-        self._block_since = NEVER
+        self._refill_at = 0.0
+        self._unfinished: object | None = None
+        self._unfinished_since = NEVER
         self._draining = False
         self._leaving = False
 
@@ -87,7 +95,10 @@ class Http2Session(Connection):
         core = self.core
         try:
             # All in one frame, for speed.
-            for event in core.receive(data):
+            events = core.receive(data)
+            if len(events) > _MANY:
+                events = with_data_joined(events)
+            for event in events:
                 if type(event) is DataReceived:
                     stream = event.stream
                     exchange: Http2Exchange | None = stream.context
@@ -121,7 +132,6 @@ class Http2Session(Connection):
             return
         shared.counters.requests += 1
         shared.calls += 1
-        self._block_since = NEVER
         exchange = Http2Exchange(self, stream, event.head)  # type: ignore[arg-type]
         stream.context = exchange
         if not event.ended:
@@ -188,6 +198,26 @@ class Http2Session(Connection):
             self.write(data)
         if self.lagging or self.counted or self.core.queued:
             self.count()
+            shared = self.shared
+            if self.counted > shared.limits.max_unsent and shared.budget.used > shared.budget.limit:
+                self._shed()
+
+    def _shed(self) -> None:
+        """Give up answers behind closed windows: the budget is used up, and we hold too much of it.
+
+        Requests are refused while much waits, but many may have been begun before anything did.
+        """
+        blocked = [stream for stream in self.core.streams.values() if stream.queued]
+        # Not the first: an answer alone may be larger than everything that is allowed.
+        for stream in reversed(blocked[1:]):
+            if self.counted <= self.shared.limits.max_unsent:
+                return
+            exchange: Http2Exchange | None = stream.context
+            self.shared.counters.overrun += 1
+            self.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
+            if exchange is not None:
+                exchange.leave()
+            self.count()
 
     def _tell_of_room(self) -> None:
         for exchange in [one for one in self.crowded if one.over or one.unsent <= ROOM]:
@@ -220,17 +250,23 @@ class Http2Session(Connection):
         """See ``Connection``."""
         self.due = now + self.shared.period
         core = self.core
-        core.refill()
+        if now >= self._refill_at:
+            # Not at every look, which short limits make more frequent.
+            self._refill_at = now + 1.0
+            core.refill()
         if self._draining:
             core.go_away(final=True)
             self._leaving = True
         elif self.shared.draining:
             self.drain()
-        if not core.in_block:
-            self._block_since = NEVER
-        elif self._block_since == NEVER:
-            self._block_since = now
-        elif now - self._block_since >= self.shared.limits.header_timeout:
+        unfinished = core.unfinished
+        if unfinished is not self._unfinished:
+            self._unfinished = unfinished
+            self._unfinished_since = now
+        elif (
+            unfinished is not None
+            and now - self._unfinished_since >= self.shared.limits.header_timeout
+        ):
             self.shared.counters.heads_late += 1
             core.go_away(final=True, code=ErrorCode.ENHANCE_YOUR_CALM)
             self._write()

@@ -42,7 +42,7 @@ def test_a_wrong_reply_is_a_fault_and_ends_the_run(wrong: Response) -> None:
 
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_each_client_makes_calls_and_reads_their_replies(name: str) -> None:
-    count = Count(0.1, warm_seconds=0.0)
+    count = Count(0.5, warm_seconds=0.0)
     async with serving(lambda: CannedConnection(REPLY.SerializeToString())) as port:
         await asyncio.to_thread(CLIENTS[name], port, count)
     report = count.report()

@@ -39,9 +39,17 @@ class Http2Connection(Receiver):
         super().__init__(role, limits, heads if heads is not None else HeadMemo())
 
     @property
-    def in_block(self) -> bool:
-        """Whether the rest of a header block is awaited, and nothing else may come."""
-        return self._block_id != 0
+    def unfinished(self) -> object | None:
+        """What must be whole before anything else is understood: a frame, a block, the greeting.
+
+        The same object as long as it is the same thing that is awaited; None for nothing. Data that
+        has come in part is not meant, because it is passed on in part.
+        """
+        if self._block_id:
+            return self._block_parts
+        if self._needed:
+            return self._held
+        return None if self._begun else self._budget
 
     @property
     def has_output(self) -> bool:

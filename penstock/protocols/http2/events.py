@@ -129,3 +129,34 @@ def data_received(stream: Stream, data: bytes, ended: bool) -> DataReceived:
     event.counted = len(data)
     event.ended = ended
     return event
+
+
+def with_data_joined(events: list[Event]) -> list[Event]:
+    """The same events with one piece of data where a stream has several.
+
+    A peer may cut its data as small as it likes, and whoever takes it pays for each piece.
+    """
+    result: list[Event] = []
+    run: dict[Stream, tuple[DataReceived, list[bytes]]] = {}
+    for event in events:
+        if type(event) is DataReceived:
+            if (begun := run.get(event.stream)) is None:
+                run[event.stream] = (event, [event.data])
+            else:
+                first, pieces = begun
+                pieces.append(event.data)
+                first.counted += event.counted
+                first.ended = event.ended
+                continue
+        elif type(event) is not HeadReceived:  # what may come behind data of its stream
+            _join(run)
+        result.append(event)
+    _join(run)
+    return result
+
+
+def _join(run: dict[Stream, tuple[DataReceived, list[bytes]]]) -> None:
+    for event, pieces in run.values():
+        if len(pieces) > 1:
+            event.data = b"".join(pieces)
+    run.clear()

@@ -6,6 +6,7 @@ import json
 import logging
 import socket
 import struct
+import time
 from collections.abc import Callable
 
 import grpc
@@ -307,21 +308,32 @@ def ping(number: int) -> bytes:
 
 
 def test_a_nuisance_within_its_budget_is_borne_again_and_again(opened: Opened) -> None:
-    site = opened(header_timeout=QUICK)  # so that budgets are filled often
+    site = opened(header_timeout=QUICK)
     with joined(site.port) as client:
-        for _ in range(4):
+        for _ in range(2):
             client.socket.sendall(b"".join(ping(n) for n in range(15)))
-            probe = client.open("/patient")
-            wait_for_a_period(site)
-            client.send(probe, b"")
-            assert client.wait(probe).status == 200
+            assert client.ask("/patient").status == 200
+            wait_for_the_next_second(site)
     assert site.statistics().calmed == 0
 
 
-def wait_for_a_period(site: Site) -> None:
-    """A silent connection is closed after more than one period."""
-    with socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) as silent:
-        assert silent.recv(1) == b""
+def test_budgets_are_of_a_second_however_short_the_limits_are(opened: Opened) -> None:
+    site = opened(header_timeout=QUICK)
+    with joined(site.port) as client:
+        for n in range(100):
+            client.socket.sendall(ping(n))
+            client.step()
+            if client.goaways:
+                break
+        assert client.goaways[-1][1] == CALM
+
+
+def wait_for_the_next_second(site: Site) -> None:
+    """A silent connection is closed after some periods."""
+    began = time.monotonic()
+    while time.monotonic() < began + 1.5:
+        with socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) as silent:
+            assert silent.recv(1) == b""
 
 
 def test_streams_beyond_the_limit_are_refused(opened: Opened) -> None:
@@ -374,6 +386,77 @@ def test_a_header_block_that_does_not_end_ends_the_connection(opened: Opened) ->
         assert client.goaways[-1] == (held, CALM)
     assert site.parrot.gone.acquire(timeout=PATIENCE)
     assert site.statistics().heads_late == 1
+
+
+def test_a_frame_that_comes_byte_by_byte_ends_the_connection(opened: Opened) -> None:
+    site = opened(header_timeout=QUICK)
+    with joined(site.port) as client:
+        client.ask("/echo")
+        client.socket.sendall(b"\0\x40\0\1\5\0\0\0\3")  # HEADERS of 16,384 bytes
+        began = time.monotonic()
+        while not client.goaways and time.monotonic() < began + PATIENCE:
+            client.socket.sendall(b"\x82")
+            client.socket.settimeout(0.01)
+            try:
+                client.step()
+            except TimeoutError:
+                continue
+        assert client.goaways == [(1, CALM)]
+        client.socket.settimeout(PATIENCE)
+        client.wait_closed()
+    assert site.statistics().heads_late == 1
+
+
+def test_a_client_that_greets_and_falls_silent_is_hung_up_on(opened: Opened) -> None:
+    site = opened(header_timeout=QUICK)
+    with socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) as link:
+        link.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        data = b""
+        while more := link.recv(4096):
+            data += more
+    assert data[-17:] == b"\0\0\x08\7\0\0\0\0\0" + bytes(4) + CALM.to_bytes(4, "big")
+    assert site.statistics().heads_late == 1
+
+
+def test_many_small_frames_cut_anywhere_are_no_slow_one(opened: Opened) -> None:
+    site = opened(header_timeout=QUICK)
+    with joined(site.port) as client:
+        stream = client.open("/count")
+        piece = b"\0\0\1\0\0" + stream.to_bytes(4, "big") + b"x"
+        began = time.monotonic()
+        client.socket.sendall(piece[:5])
+        count = 1
+        while time.monotonic() < began + 5 * QUICK:
+            client.socket.sendall(piece[5:] + piece[:5])  # never at the end of a frame
+            count += 1
+        client.socket.sendall(piece[5:])
+        client.h2.end_stream(stream)
+        client.flush()
+        assert client.wait(stream).body == b"%d" % count
+
+
+def test_answers_behind_closed_windows_are_given_up_when_the_budget_is_used_up(
+    opened: Opened,
+) -> None:
+    site = opened(max_unsent=1 << 20, site={"budget": 3 << 20})
+    with joined(site.port) as client:
+        client.acknowledges = False
+        held = [client.open("/hold", end=True) for _ in range(2)]
+        streams = [client.open(f"/large/{600_000}", end=True) for _ in range(2)]
+        site.until(lambda seen: seen.unsent > 1 << 20)
+        assert site.statistics().overrun == 0, "the budget has room"
+        site.call(lambda: site.budget.add(2 << 20))
+        site.call(site.parrot.let_go)
+        client.until(lambda: client.answers[streams[1]].reset == CALM)
+        seen = site.until(lambda seen: seen.unsent <= 1 << 20)
+        assert seen.overrun == 1
+        assert client.answers[streams[0]].reset is None, "what fits is kept"
+        assert all(client.answers[one].reset is None for one in held)
+        site.call(lambda: site.budget.release(2 << 20))
+        client.acknowledges = True
+        client.h2.acknowledge_received_data(65_535, streams[0])
+        client.flush()
+        assert len(client.wait(streams[0]).body) == 600_000
 
 
 def test_the_budget_gets_everything_back(opened: Opened) -> None:

@@ -359,10 +359,44 @@ def test_a_large_head_is_answered_by_the_connection() -> None:
 def test_the_rest_of_a_block_is_seen_to_be_awaited() -> None:
     connection = peers.server()
     connection.receive(peers.frame(1, 0, 1, peers.POST_BLOCK[:3]))
-    assert connection.in_block
-    connection.receive(peers.frame(9, 4, 1, peers.POST_BLOCK[3:]))
-    assert not connection.in_block
+    awaited = connection.unfinished
+    assert awaited is not None
+    rest = peers.frame(9, 4, 1, peers.POST_BLOCK[3:])
+    connection.receive(rest[:11])
+    assert connection.unfinished is awaited
+    connection.receive(rest[11:])
+    assert connection.unfinished is None
     assert list(connection.streams) == [1]
+
+
+def test_the_rest_of_a_frame_is_seen_to_be_awaited() -> None:
+    connection = peers.server()
+    one = peers.headers(1)
+    connection.receive(one[:5])
+    first = connection.unfinished
+    assert first is not None
+    connection.receive(one[5:12])
+    connection.receive(one[12:-1])
+    second = connection.unfinished
+    assert second is not None
+    connection.receive(one[-1:] + peers.headers(3)[:12])
+    assert connection.unfinished is not None
+    assert connection.unfinished is not second, "another frame"
+
+
+def test_the_rest_of_data_is_not_awaited_because_it_is_passed_on() -> None:
+    connection = peers.server()
+    connection.receive(peers.headers(1) + peers.data(1, b"abc")[:-1])
+    assert connection.unfinished is None
+
+
+def test_the_peer_s_first_frame_is_seen_to_be_awaited() -> None:
+    connection = Http2Connection(Role.SERVER)
+    assert connection.unfinished is not None
+    connection.receive(PREFACE)
+    assert connection.unfinished is not None
+    connection.receive(peers.frame(4, 0, 0, b""))
+    assert connection.unfinished is None
 
 
 def test_a_window_smaller_than_the_default_holds_from_the_acknowledgement_on() -> None:

@@ -1,0 +1,63 @@
+"""Every attack in turn, and a table of what it got and did; on loopback only.
+
+python -m tests.attacks.run --pairs 5 --seconds 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+
+from tests.attacks.attacks import ATTACKS
+from tests.attacks.site import MIB, Attack, Outcome, target
+
+COLUMNS = (
+    "attack",
+    "what the attacker got",
+    "memory, MiB",
+    "http p99, ms",
+    "times",
+    "grpc p99, ms",
+    "times",
+    "good calls failed",
+    "left behind",
+)
+
+
+def row(attack: Attack, outcome: Outcome) -> tuple[str, ...]:
+    """One attack's figures."""
+    times: list[str] = []
+    for kind in ("http", "grpc"):
+        pair = outcome.p99(kind)
+        times += [f"{pair.alone:.2f} → {pair.attacked:.2f}", f"{outcome.ratio(kind):.1f}"]
+    return (
+        attack.name,
+        ", ".join(f"{count} × {kind}" for kind, count in outcome.heard.most_common()),
+        f"{outcome.base / MIB:.0f} + {outcome.grown / MIB:.1f}",
+        *times,
+        str(len(outcome.failures)),
+        json.dumps(outcome.left) if outcome.left else "nothing",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    print("|" + "|".join(COLUMNS) + "|\n|" + "-|" * len(COLUMNS), flush=True)
+    chosen = [attack for attack in ATTACKS if options.only in attack.name]
+    groups = itertools.groupby(chosen, lambda attack: (attack.config, attack.command))
+    for (config, command), attacks in groups:
+        with target(config, command) as at:
+            for attack in attacks:
+                outcome = at.suffer(attack, options.seconds, options.pairs)
+                print("|" + "|".join(row(attack, outcome)) + "|", flush=True)
+                for failure in outcome.failures[:3]:
+                    print(f"    {failure}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""The service under attack, good clients beside the attacker, and what the attack does to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.attacks.good import ROOT, Figures, Good, good
+from tests.hostile import grpc_raw
+from tests.hostile.raw import ask, pairs
+from tests.services.process import ServiceProcess, running
+
+SCRIPT = Path(__file__).with_name("service.py")
+KINDS = ("http", "grpc")
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """One attack.
+
+    Attributes:
+        name: in the table.
+        run: attacks the port until a moment, waits for its answers, and says what it got.
+        told: one of these must be among what it got; empty where it is merely borne.
+        config: the service's configuration.
+        command: what comes before the service's script.
+        growth: bytes by which the service's memory may grow.
+        crowds: it takes what all share, so that good calls may be refused meanwhile.
+        sampled: it is part of the short run.
+    """
+
+    name: str
+    run: Callable[[int, float], Counter[str]]
+    told: tuple[str, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    command: Sequence[str] = ()
+    growth: int = 64 * MIB
+    crowds: bool = False
+    sampled: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A good client's 99th percentiles in milliseconds, without the attack and with it."""
+
+    alone: float
+    attacked: float
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What an attack got, and what it did."""
+
+    heard: Counter[str] = field(default_factory=Counter)
+    base: int = 0
+    grown: int = 0
+    pairs: dict[str, list[Pair]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
+    worst: float = 0.0
+    failures: list[str] = field(default_factory=list)
+    recovery: float = 0.0
+    left: dict[str, int] = field(default_factory=dict)
+
+    def ratio(self, kind: str) -> float:
+        """How many times slower the slowest calls of the good client became: the middle pair."""
+        return median(pair.attacked / pair.alone for pair in self.pairs[kind])
+
+    def p99(self, kind: str) -> Pair:
+        """The middle of both."""
+        pairs = self.pairs[kind]
+        return Pair(
+            alone=median(pair.alone for pair in pairs),
+            attacked=median(pair.attacked for pair in pairs),
+        )
+
+
+class Target:
+    """A running service with its good clients; made by ``target``."""
+
+    def __init__(self, server: ServiceProcess, clients: Mapping[str, Good]) -> None:
+        self.server = server
+        self.port = server.http_port
+        self._clients = clients
+
+    def memory(self, line: str = "VmRSS") -> int:
+        """Bytes, from the kernel's account of the process."""
+        for text in Path(f"/proc/{self.server.pid}/status").read_text().splitlines():
+            if text.startswith(line + ":"):
+                return int(text.split()[1]) * 1024
+        raise AssertionError(f"no {line}")
+
+    def forget_peak(self) -> None:
+        """``VmHWM`` begins anew."""
+        Path(f"/proc/{self.server.pid}/clear_refs").write_text("5")
+
+    def resources(self) -> dict[str, int]:
+        """Threads and open descriptors."""
+        process = Path(f"/proc/{self.server.pid}")
+        return {
+            "threads": len(os.listdir(process / "task")),
+            "fds": len(os.listdir(process / "fd")),
+        }
+
+    def check_good(self) -> None:
+        """A good request is answered, on both protocols, each on a connection of its own."""
+        nonce = str(time.monotonic_ns())
+        reply = ask(self.port, pairs(x=nonce), target=b"/attacked/prediction")
+        assert reply.status == 200, reply
+        assert reply.json()["value"] == [nonce]
+        grpc_raw.check_good(self.server.rpc_port)
+
+    def suffer(self, attack: Attack, seconds: float, pairs: int = 1) -> Outcome:
+        """Measure so many pairs: the good clients alone, then beside the attack."""
+        outcome = Outcome()
+        for _ in range(pairs):
+            self._pair(attack, seconds, outcome)
+        return outcome
+
+    def _pair(self, attack: Attack, seconds: float, outcome: Outcome) -> None:
+        alone = self._good_beside(seconds, lambda: None)
+        self.check_good()
+        before = self.resources()
+        outcome.base = outcome.base or self.memory()
+        self.forget_peak()
+        got: list[Counter[str]] = []
+        attacked = self._good_beside(
+            seconds, lambda: got.append(attack.run(self.port, time.monotonic() + seconds))
+        )
+        outcome.heard += got[0]
+        outcome.grown = max(outcome.grown, self.memory("VmHWM") - outcome.base)
+        for kind in KINDS:
+            one, other = alone[kind], attacked[kind]
+            outcome.pairs[kind].append(Pair(alone=one.p99, attacked=other.p99))
+            outcome.worst = max(outcome.worst, other.worst)
+            outcome.failures += [f"{kind}: {text}" for text in one.failures + other.failures]
+        began = time.monotonic()
+        self.check_good()
+        outcome.left = self._left(before)
+        outcome.recovery = max(outcome.recovery, time.monotonic() - began)
+
+    def _good_beside(self, seconds: float, run: Callable[[], None]) -> dict[str, Figures]:
+        """What the good clients see while something runs; waits for both."""
+        for client in self._clients.values():
+            client.begin(seconds)
+        failed: list[BaseException] = []
+        thread = threading.Thread(target=_gently, args=(run, failed))
+        thread.start()
+        figures = {kind: client.figures() for kind, client in self._clients.items()}
+        thread.join()
+        if failed:
+            raise failed[0]
+        return figures
+
+    def _left(self, before: Mapping[str, int]) -> dict[str, int]:
+        """What is more than before, as soon as there is nothing, or after a while."""
+        deadline = time.monotonic() + 5.0
+        while True:
+            now = self.resources()
+            left = {kind: now[kind] - before[kind] for kind in now if now[kind] > before[kind]}
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(0.01)  # another process, which cannot tell us
+
+
+def _gently(run: Callable[[], None], failed: list[BaseException]) -> None:
+    """Attack at the lowest priority: real attackers do not use the processors of their victim."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+    try:
+        run()
+    except BaseException as error:
+        failed.append(error)
+
+
+@contextmanager
+def service(
+    config: Mapping[str, Any], command: Sequence[str] = (), *, ready: bool = True
+) -> Iterator[ServiceProcess]:
+    """Start the service, without clients."""
+    whole = {"http_port": 0, "rpc_port": 0, "op": {}, **config}
+    # The tree that these tests are of, wherever another one is installed.
+    environment = {"ATTACKS_CONFIG": json.dumps(whole), "PYTHONPATH": str(ROOT)}
+    before = (*command, sys.executable)
+    with running(SCRIPT, command=before, environment=environment, ready=ready) as server:
+        yield server
+
+
+@contextmanager
+def target(config: Mapping[str, Any], command: Sequence[str] = ()) -> Iterator[Target]:
+    """Start the service and both good clients."""
+    with ExitStack() as stack:
+        server = stack.enter_context(service(config, command))
+        clients = {
+            "http": stack.enter_context(good("http", server.http_port)),
+            "grpc": stack.enter_context(good("grpc", server.rpc_port)),
+        }
+        yield Target(server, clients)

@@ -1,0 +1,166 @@
+"""Keys under ``door``, each seen to work from outside of a running service."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import socket
+import ssl
+import stat
+import subprocess
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.attacks.floods import made_reset
+from tests.attacks.peer import CALM, DATA, END_HEADERS, HEAD, HEADERS, RST_STREAM, Peer, frame
+from tests.attacks.site import service
+from tests.hostile import grpc_raw
+from tests.hostile.raw import ask, connected, pairs, request
+from tests.hostile.wire_bytes import encode
+from tests.services.process import ServiceProcess
+
+pytestmark = pytest.mark.real
+
+TARGET = b"/attacked/prediction"
+
+
+def over(link: socket.socket, nonce: str) -> bytes:
+    """All that is answered to one request over a connected socket."""
+    link.settimeout(5)
+    link.sendall(request(pairs(x=nonce), b"Connection: close", target=TARGET))
+    data = b""
+    while more := link.recv(4096):
+        data += more
+    return data
+
+
+def test_a_unix_socket_is_served_and_taken_away(tmp_path: Path) -> None:
+    path = tmp_path / "door"
+    with service({"door": {"unix_socket": str(path)}}) as server:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        with socket.socket(socket.AF_UNIX) as link:
+            link.connect(str(path))
+            assert b'"12"' in over(link, "12")
+        with grpc.insecure_channel(f"unix:{path}") as channel:
+            answer = grpc_raw.ask(channel, encode({"key": ["x"], "value": ["1"]}))
+            assert answer.status == 0
+        assert server.stop() == 0
+        assert not path.exists()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes the certificate")
+def test_both_ports_speak_tls(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    subprocess.run(
+        [
+            *command.split(),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    tls = {"certificate": str(certificate), "key": str(key)}
+    with service({"door": {"tls": tls}}, ready=False) as server:
+        context = ssl.create_default_context(cafile=str(certificate))
+        wait_until_it_listens(server)
+        link = http.client.HTTPSConnection("localhost", server.http_port, context=context)
+        link.request("POST", TARGET.decode(), pairs(x="12"))
+        reply = link.getresponse()
+        assert reply.status == 200
+        assert b'"12"' in reply.read()
+        assert link.sock.version() in ("TLSv1.2", "TLSv1.3")
+        link.close()
+        root = grpc.ssl_channel_credentials(certificate.read_bytes())
+        with grpc.secure_channel(f"localhost:{server.rpc_port}", root) as channel:
+            answer = grpc_raw.ask(channel, encode({"key": ["x"], "value": ["1"]}))
+            assert answer.status == 0, answer
+        assert ask_plainly(server.http_port) == b""
+
+
+def wait_until_it_listens(server: ServiceProcess) -> None:
+    """Readiness is asked for without TLS by everybody else."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        if "penstock serves" in server.log():
+            return
+        time.sleep(0.02)  # another process, which tells it in its log alone
+    raise AssertionError(server.log())
+
+
+def ask_plainly(port: int) -> bytes:
+    """What a client without TLS is told, apart from an alert."""
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as link:
+        link.sendall(request(pairs(x="1"), target=TARGET))
+        try:
+            data = link.recv(4096)
+        except ConnectionResetError:
+            return b""
+    return b"" if data[:1] == b"\x15" else data
+
+
+def test_header_limits_hold_on_both_protocols() -> None:
+    with service({"door": {"max_header_bytes": 1000}}) as server:
+        field = b"X: " + b"v" * 1000
+        assert ask(server.http_port, pairs(x="1"), field, target=TARGET).status == 431
+        assert ask(server.http_port, pairs(x="1"), b"X: v", target=TARGET).status == 200
+        with grpc.insecure_channel(f"127.0.0.1:{server.rpc_port}") as channel:
+            call = channel.unary_unary(grpc_raw.METHOD)
+            with pytest.raises(grpc.RpcError):
+                call(encode({"key": ["x"], "value": ["1"]}), metadata=[("x", "v" * 1000)])
+        grpc_raw.check_good(server.rpc_port)
+
+
+def test_an_idle_connection_of_http2_is_ended() -> None:
+    with service({"door": {"http2_idle": 0.5}}) as server:
+        peer = Peer(server.http_port, http2=True)
+        peer.listen(5.0)
+        assert peer.heard == {"GOAWAY NO_ERROR": 1, "closed": 1}
+        peer.close()
+
+
+def resets_until_told(port: int, most: int) -> int:
+    """How many calls are begun and given up before the connection is ended; or ``most``."""
+    peer = Peer(port, http2=True)
+    for n in range(most):
+        id = peer.stream()
+        reset = frame(RST_STREAM, 0, id, (8).to_bytes(4, "big"))
+        peer.send(frame(HEADERS, END_HEADERS, id, HEAD) + reset)
+        peer.listen(0.005)
+        if peer.heard[CALM]:
+            peer.close()
+            return n + 1
+    peer.close()
+    return most
+
+
+def test_fewer_resets_are_borne_when_asked_for() -> None:
+    with service({"door": {"resets": 5}}) as server:
+        assert 5 < resets_until_told(server.http_port, 50) < 20
+        peer = Peer(server.http_port, http2=True)
+        peer.send(made_reset(peer))
+        peer.listen(5.0)
+        assert peer.heard[CALM] == 1
+        assert peer.heard["RST_STREAM PROTOCOL_ERROR"] <= 6
+        peer.close()
+        grpc_raw.check_good(server.rpc_port)
+
+
+def test_calls_beyond_the_limit_are_refused_and_later_ones_are_not() -> None:
+    with service({"max_calls": 4}) as server:
+        peer = Peer(server.http_port, http2=True)
+        for _ in range(4):
+            id = peer.stream()
+            peer.send(frame(HEADERS, END_HEADERS, id, HEAD) + frame(DATA, 0, id, b"\0"))
+        with connected(server.http_port) as waiting:
+            waiting.send(request(b"", target=b"/livez", method=b"GET", length=False))
+            assert waiting.reply().status in (200, 503)  # the four have been looked at
+        refused = ask(server.http_port, pairs(x="1"), target=TARGET)
+        assert refused.status == 503 or refused.json()["err_no"] == 3004
+        peer.send(b"".join(frame(RST_STREAM, 0, id, bytes(4)) for id in range(1, peer.next, 2)))
+        peer.close()
+        grpc_raw.check_good(server.rpc_port)
