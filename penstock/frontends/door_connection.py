@@ -136,7 +136,12 @@ class Connection(asyncio.Protocol, ABC):
             self.shared.mark(self)
 
     def write(self, data: bytes) -> None:
-        """Write, slice by slice where that is needed to know what waits."""
+        """Write, slice by slice where that is needed to know what waits.
+
+        What is for a client that has gone in this very turn, before we were told, is dropped.
+        """
+        if self.transport.is_closing():
+            return
         self.written += len(data)
         if not self.secure:
             self.transport.write(data)
@@ -202,7 +207,7 @@ class Connection(asyncio.Protocol, ABC):
     def pace(self) -> None:
         """Read, or leave the input with the kernel and so with the client."""
         reading = self.closing or self.wants_data()
-        if reading is not self._reading and not self.eof:
+        if reading is not self._reading and not self.eof and not self.transport.is_closing():
             self._reading = reading
             if reading:
                 self.transport.resume_reading()

@@ -31,9 +31,8 @@ class ReflectionService:
         self._files = {file.name: file.SerializeToString() for file in every}
         self._file_of = {symbol: file.name for file in every for symbol in _symbols(file)}
         self._types = {name for file in every for name in _types(file.package, file.message_type)}
-        self._services = sorted(
-            f"{file.package}.{service.name}" for file in every for service in file.service
-        )
+        names = (f"{file.package}.{service.name}" for file in every for service in file.service)
+        self._services = sorted(name for name in names if name not in _VERSIONS)
 
     def methods(self) -> dict[str, Method]:
         """What to serve."""

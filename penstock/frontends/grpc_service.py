@@ -35,6 +35,8 @@ _MOST_AHEAD = 16
 _MOST_UNSENT = 64 << 10
 """Bytes of answers that the caller has not read yet before a stream handler is made to wait."""
 
+_TWO = "the call has more than one message"
+
 TOO_MANY = "too many calls are open; try again later"
 
 _PUSH_BACK: Headers = ((b"grpc-retry-pushback-ms", b"1000"),)
@@ -55,6 +57,7 @@ class GrpcCall:
         "_room",
         "_started",
         "_waiter",
+        "asked",
         "exchange",
         "reader",
         "timeout",
@@ -66,6 +69,7 @@ class GrpcCall:
         self.reader: grpc.MessageReader | None = None
         self._ahead: deque[tuple[bytes, int]] | None = None
         self._counted = 0
+        self.asked = False  # the handler of a unary call has its message
         self._ended = False
         self._started = False
         self._waiter: asyncio.Future[None] | None = None
@@ -160,17 +164,13 @@ class GrpcCall:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def only_message(self) -> bytes:
-        """The message of a unary call that has ended."""
+    def only_message(self) -> bytes | None:
+        """The message of a unary call, if it has come."""
         if not self._ahead:
-            raise GrpcError(GrpcCode.INVALID_ARGUMENT, "the call has no message")
-        self.check_unary()
-        return self._ahead[0][0]
-
-    def check_unary(self) -> None:
-        """A unary call has one message."""
-        if self._ahead is not None and len(self._ahead) > 1:
-            raise GrpcError(GrpcCode.INVALID_ARGUMENT, "the call has more than one message")
+            return None
+        if len(self._ahead) > 1:
+            raise GrpcError(GrpcCode.INVALID_ARGUMENT, _TWO)
+        return self._ahead.popleft()[0]
 
     def _room_made(self) -> None:
         if self._room is not None and not self._room.done():
@@ -237,7 +237,8 @@ class GrpcService:
         refusal = plan.refusal
         if refusal is not None:
             if refusal.http != 200:
-                exchange.reply(refusal.http, refusal.headers)
+                status = (b"grpc-status", b"%d" % refusal.code)
+                exchange.reply(refusal.http, (*refusal.headers, status))
             else:
                 call.fail(refusal.code, refusal.text, refusal.headers)
             return None
@@ -269,7 +270,7 @@ class GrpcService:
             if method.unary is None:
                 self._stream(call, piece, ended)
                 return
-            if ended and call.reader is None:
+            if call.reader is None and not call.asked:
                 message = grpc.unary_message(piece, self._most)
             if message is None:
                 message = self._collect(call, plan, piece, ended)
@@ -282,6 +283,9 @@ class GrpcService:
             _stop(exchange)
             call.fail(error.code, error.text, error.headers)
         else:
+            call.asked = True
+            if not ended:
+                exchange.late_at = inf  # the message is whole, whatever becomes of the stream
             method.unary(call, message)
 
     def late(self, exchange: Exchange) -> None:
@@ -291,16 +295,17 @@ class GrpcService:
         call.fail(GrpcCode.DEADLINE_EXCEEDED, "no message arrived in time")
 
     def _collect(self, call: GrpcCall, plan: _Plan, piece: bytes, ended: bool) -> bytes | None:
-        """The one message of a unary call once it is whole."""
+        """The one message of a unary call as soon as it is whole; None while it is not."""
         if call.reader is None:
             call.reader = grpc.MessageReader(self._most, plan.encoding)
             call.expect_stream()
         call.feed(piece)
-        call.check_unary()
-        if not ended:
-            return None
-        call.reader.finish()
-        return call.only_message()
+        message = call.only_message()
+        if call.asked and message is not None:
+            raise GrpcError(GrpcCode.INVALID_ARGUMENT, _TWO)
+        if message is None and ended and not call.asked:
+            raise GrpcError(GrpcCode.INVALID_ARGUMENT, "the call has no message")
+        return message
 
     @staticmethod
     def _stream(call: GrpcCall, piece: bytes, ended: bool) -> None:
@@ -316,6 +321,7 @@ class GrpcService:
         """What the head alone decides."""
         try:
             request = grpc.check_request(head)
+            grpc.decode_metadata(head.headers)
         except GrpcError as error:
             error.__traceback__ = None  # its frames would live as long as the head
             return _Plan(None, None, None, error)

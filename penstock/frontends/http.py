@@ -149,6 +149,8 @@ class HttpRoutes:
     def _plan(self, head: RequestHead) -> _Route | HttpReply | None:
         """What the head alone decides: a route, or an answer; None for probes, which change."""
         try:
+            if head.method not in _METHODS:
+                return failure(400, "unknown method")
             route = _parse(head.path)
             if route is None:
                 return None if head.path in _PROBES else _no_route(head)
@@ -185,6 +187,9 @@ class HttpRoutes:
         return HttpReply(status.http, (JSON, *extra), body, isinstance(error, TooLarge))
 
 
+_METHODS = frozenset(
+    ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
+)
 _PROBES = (b"/livez", b"/readyz")
 
 

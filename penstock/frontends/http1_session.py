@@ -143,7 +143,9 @@ class Http1Session(Connection):
                     # Small requests may have large answers: see in time that nobody reads them.
                     self._write()
             out = self.out
-            if len(out) == 1 and not self.secure:
+            if out and self.transport.is_closing():
+                out.clear()  # the client has gone in this very turn, before we were told
+            elif len(out) == 1 and not self.secure:
                 # What _write does, for what is nearly always there.
                 self.written += len(out[0])
                 self.transport.write(out.pop())

@@ -64,6 +64,11 @@ class Connection:
                 normalize_outbound_headers=False,
             )
         )
+        # h2 takes any GOAWAY for the end, but open streams go on behind one that is no error.
+        machine = self._h2.state_machine
+        still = (None, h2.connection.ConnectionState.CLIENT_OPEN)
+        goaway = (still[1], h2.connection.ConnectionInputs.RECV_GOAWAY)
+        machine._transitions = {**machine._transitions, goaway: still}
         self._h2.initiate_connection()
         self._flush()
 
@@ -140,7 +145,7 @@ class Connection:
                 elif isinstance(event, h2.events.StreamReset):
                     answer.reset = True
                     return answer
-                elif isinstance(event, h2.events.ConnectionTerminated):
+                elif isinstance(event, h2.events.ConnectionTerminated) and event.error_code:
                     answer.closed = True
                     return answer
                 if isinstance(event, h2.events.StreamEnded):

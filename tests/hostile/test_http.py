@@ -247,6 +247,9 @@ def test_a_head_without_end_behind_a_running_request_is_bounded(http_port: int, 
             connection.send_until_refused(b"X: " + b"y" * 1000 + b"\r\n", 1000)
         reply = connection.reply()
         assert reply.json()["value"] == ["1"]
+        if reply.header("connection") != "close":
+            reply = connection.reply()
+            assert reply.status == 431
         check_ends(connection, reply)
 
 

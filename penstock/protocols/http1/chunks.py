@@ -11,6 +11,7 @@ _MOST_EXTENSION = 256  # no extension is in use; it only has to be passed over
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t -~]{0,%d})?\r\n" % (_MOST_EXTENSION - 1))
 _MOST_LINE = 16 + _MOST_EXTENSION + 2
 _CR, _LF = b"\r\n"
+_DIGITS = b"0123456789abcdefABCDEF"
 
 
 class ChunkedBody:
@@ -76,6 +77,8 @@ class ChunkedBody:
 
     def _size(self, buffer: bytes | bytearray, at: int) -> int:
         """The length of the line that begins a chunk; 0 while it is not there."""
+        if buffer[at] not in _DIGITS:
+            raise BrokenRule(400, "a chunk begins with its size in hexadecimal digits")
         end = buffer.find(b"\n", at, at + _MOST_LINE) + 1
         if not end and len(buffer) < at + _MOST_LINE:
             return 0

@@ -18,7 +18,6 @@ from penstock.protocols.http1.lines import FIELD, REQUEST_LINE, HeadLines
 _HEAD = re.compile(rb"%b((?:%b)*+)\r\n" % (REQUEST_LINE, FIELD))
 _NAME_AND_VALUE = re.compile(rb"([^:]++):[ \t]*+([^\r]*+)\r\n")
 _ABSOLUTE = re.compile(rb"(?i:https?)://([^/?]*+)(.*+)")
-_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[-A-Za-z0-9._~!$&'()*+,;=%]+)(?::[0-9]{0,5})?")
 _ONLY_ONCE = (b"host", b"content-length", b"transfer-encoding")
 _MOST_DIGITS = 19  # of 2**63
@@ -153,7 +152,7 @@ def _target(method: str, raw: bytes) -> tuple[bytes, bytes | None]:
     """The target in origin form, and the authority if it names one."""
     if method == "CONNECT":
         raise BrokenRule(400, "CONNECT is for proxies")
-    if b"#" in raw or (b"%" in raw and _BAD_ESCAPE.search(raw) is not None):
+    if b"#" in raw:
         raise BrokenRule(400, "malformed request target")
     if raw.startswith(b"/"):
         return raw, None

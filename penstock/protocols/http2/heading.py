@@ -46,7 +46,15 @@ from penstock.protocols.http2.stream import (
     new_stream,
 )
 
-_TOO_LARGE: Final = encode_block([(b":status", b"431"), (b"content-length", b"0")])
+_TOO_LARGE: Final = encode_block(
+    [
+        (b":status", b"431"),
+        (b"content-length", b"0"),
+        # For callers of gRPC, who read these before the status of HTTP: RESOURCE_EXHAUSTED.
+        (b"grpc-status", b"8"),
+        (b"grpc-message", b"the metadata is too large"),
+    ]
+)
 
 _PROTOCOL: Final = ErrorCode.PROTOCOL_ERROR
 _SIZE: Final = ErrorCode.FRAME_SIZE_ERROR
