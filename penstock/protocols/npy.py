@@ -30,6 +30,7 @@ _ITEM_SIZES = {
     "f": (2, 4, 8),
     "c": (8, 16),
 }
+_SIZE = re.compile(r"0|[1-9][0-9]{0,9}")
 _DESCR = re.compile(r"([<>|=]?)([biufcSU])([0-9]{1,9})")
 _MEMBER = re.compile(
     r"""\s*(?P<quote>['"])(?P<key>descr|fortran_order|shape)(?P=quote)\s*:\s*"""
@@ -146,7 +147,8 @@ def _shape(text: str) -> tuple[int, ...]:
     shape = []
     for size in sizes:
         word = size.strip()
-        if not word.isdigit() or len(word) > 10 or int(word) >= 2**31:
+        # A zero in front is no number in Python, and so none to numpy, which writes these headers.
+        if _SIZE.fullmatch(word) is None or int(word) >= 2**31:
             raise ValueError("the .npy shape has a dimension that is no number below 2**31")
         shape.append(int(word))
     if len(shape) > MAX_AXES:
