@@ -20,6 +20,7 @@ from penstock.frontends.exchange import Exchange, Receiver
 from penstock.frontends.health import Health
 from penstock.frontends.pipeline import PipelineProtocol, Reply
 from penstock.protocols import paddle
+from penstock.protocols.grpc import GrpcError, parse_timeout
 from penstock.protocols.heads import Headers, RequestHead
 from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode, status_of
 
@@ -27,8 +28,6 @@ JSON: Final = (b"content-type", b"application/json")
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 
 _JSON_ONLY: Final[Headers] = (JSON,)
-_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
-_GRPC_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _BAD_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
@@ -224,10 +223,10 @@ def _client_timeout(fields: dict[bytes, bytes]) -> float | None:
     """Seconds from ``Grpc-Timeout`` or ``Penstock-Timeout``; None when neither is there."""
     raw = fields.get(b"grpc-timeout")
     if raw is not None:
-        match = _GRPC_TIMEOUT.fullmatch(raw)
-        if match is None:
-            raise Undecodable("malformed grpc-timeout")
-        return int(match[1]) * _UNITS[match[2]]
+        try:
+            return parse_timeout(raw)
+        except GrpcError as error:
+            raise Undecodable(error.text) from error
     raw = fields.get(b"penstock-timeout")
     if raw is None:
         return None

@@ -15,7 +15,7 @@ from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.op import Op
 from penstock.service import flags
 
-# What reads configurations and serves needs pydantic, ruamel.yaml, uvicorn and grpc; it is imported
+# What reads configurations and serves needs pydantic, ruamel.yaml and uvloop; it is imported
 # by the methods that use it, so that a script that defines ops can be imported without.
 if TYPE_CHECKING:
     from penstock.config.load import Loaded
