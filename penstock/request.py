@@ -20,20 +20,20 @@ REQUEST_OP_NAME = "@DAGExecutor"
 """The name under which ops find the request's feed, as the original has it."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Request:
     """One decoded call, before it is admitted.
 
     Attributes:
         feed: the pairs and tensors; the first op may edit this dict in place.
-        log_id: the caller's trace id (int64), not unique.
         deadline: monotonic seconds after which nothing of it is dispatched.
+        log_id: the caller's trace id (int64), not unique.
         deadline_by_client: whether the caller set that deadline itself.
     """
 
     feed: Feed
-    log_id: int = 0
     deadline: float
+    log_id: int = 0
     deadline_by_client: bool = False
 
 

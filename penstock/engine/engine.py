@@ -35,7 +35,7 @@ from penstock.errors import (
 from penstock.executors.executor import Executor
 from penstock.executors.work import WorkOptions
 from penstock.graph.dag import Plan
-from penstock.graph.flight import Flight, Put
+from penstock.graph.flight import Put
 from penstock.instrument import Instrument
 from penstock.request import Feed, Outcome, Request, Sample
 
@@ -179,18 +179,18 @@ class Engine:
             if self.hear is not None:
                 self.hear.refused(refusal, now)
             raise refusal
+        options = self.options
         data_id = self._next_id
-        self._next_id += self.options.id_step
-        if self._next_id >= IDS_WRAP:
-            self._next_id = self.options.first_id
-        journey = Journey(data_id, request, Flight(self.plan), reply)
+        next_id = data_id + options.id_step
+        self._next_id = next_id if next_id < IDS_WRAP else options.first_id
+        journey = Journey(data_id, request, self.plan, reply)
         self._journeys.add(journey)
         self._admitted += 1
         if self.hear is not None:
             self.hear.admitted(data_id, request.log_id, now)
         if self._deadlines.add(journey, request.deadline):
             self._set_alarm()
-        most = self.options.max_running
+        most = options.max_running
         if most is not None and (self._running >= most or self._waiting):
             self._waiting[journey] = None
         else:
@@ -237,13 +237,12 @@ class Engine:
             and self._try_again(journey, sample)
         ):
             return
-        flight = journey.flight
-        attempt = flight.attempt
-        answer = flight.arrived(sample.op, outcome)
+        attempt = journey.attempt
+        answer = journey.arrived(sample.op, outcome)
         if isinstance(answer, Outcome):
             self._reply(journey, answer)
             return
-        if flight.attempt != attempt:
+        if journey.attempt != attempt:
             self._forget_samples(journey)
         if answer:
             self._put(journey, answer, self.clock.now())
@@ -263,21 +262,25 @@ class Engine:
     def _start(self, journey: Journey, now: float) -> None:
         self._running += 1
         feed, journey.feed = journey.feed, {}
-        self._put(journey, journey.flight.start(feed), now)
+        self._put(journey, journey.start(feed), now)
 
     def _put(self, journey: Journey, puts: Sequence[Put], now: float) -> None:
-        """Offer what is ready to its ops. A full queue is that op's outcome."""
+        """Offer what is ready to its ops."""
         for op, inputs in puts:
             if journey.over:  # a full queue has ended it just now
                 return
-            sample = Sample(journey.data_id, inputs, journey.deadline, journey.log_id, op, journey)
-            self._offer(journey, sample, now)
+            self._offer(journey, op, inputs, 1, now)
 
-    def _offer(self, journey: Journey, sample: Sample, now: float) -> None:
-        stage = self.stages[sample.op]
-        if sample.attempt < stage.options.retry:
+    def _offer(
+        self, journey: Journey, op: int, inputs: dict[str, Feed], attempt: int, now: float
+    ) -> None:
+        """Offer a sample to its op. A full queue is that op's outcome."""
+        stage = self.stages[op]
+        sample = Sample(journey.data_id, inputs, journey.deadline, journey.log_id, op, journey)
+        sample.attempt = attempt
+        if attempt < stage.options.retry:
             # The call that is given up may still edit the dicts it was handed.
-            sample.spare = {name: dict(feed) for name, feed in sample.inputs.items()}
+            sample.spare = {name: dict(feed) for name, feed in inputs.items()}
         journey.samples.append(sample)
         try:
             stage.offer(sample, now)
@@ -288,18 +291,7 @@ class Engine:
         """After a time-out: whether the op has an attempt left, which then begins."""
         if sample.spare is None:
             return False
-        again = Sample(
-            sample.data_id,
-            sample.spare,
-            sample.deadline,
-            sample.log_id,
-            sample.op,
-            journey,
-            rows=sample.rows,
-            key=sample.key,
-        )
-        again.attempt = sample.attempt + 1
-        self._offer(journey, again, self.clock.now())
+        self._offer(journey, sample.op, sample.spare, sample.attempt + 1, self.clock.now())
         return True
 
     def _reply(self, journey: Journey, outcome: Outcome) -> None:
@@ -323,7 +315,7 @@ class Engine:
         self._deadlines.remove(journey, journey.deadline)
         if journey.samples:
             self._forget_samples(journey)
-        if journey.flight.attempt:
+        if journey.attempt:
             self._running -= 1
         else:
             self._waiting.pop(journey, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from penstock.graph.dag import Plan
 from penstock.graph.flight import Flight
 from penstock.request import Outcome, Request, Sample
 
@@ -12,31 +13,34 @@ Reply: TypeAlias = Callable[[Outcome], None]
 """Takes the answer of a request; called on the engine's loop, once."""
 
 
-class Journey:
-    """One admitted request until it is answered. Opaque to callers."""
+class Journey(Flight):
+    """One admitted request until it is answered: its flight, and whom it concerns."""
 
     __slots__ = (
         "data_id",
         "deadline",
         "deadline_by_client",
         "feed",
-        "flight",
         "log_id",
         "over",
         "reply",
         "samples",
     )
 
-    def __init__(self, data_id: int, request: Request, flight: Flight, reply: Reply) -> None:
+    def __init__(self, data_id: int, request: Request, plan: Plan, reply: Reply) -> None:
+        # Without super(): this runs for every request.
+        self.plan = plan
+        self.attempt = 0
+        self.ended = False
+        self._feed = self._joins = None
         self.data_id = data_id
         self.log_id = request.log_id
         self.deadline = request.deadline
         self.deadline_by_client = request.deadline_by_client
         self.feed = request.feed
-        self.flight = flight
         self.reply = reply
         self.samples: list[Sample] = []  # those that are queued or running
         self.over = False
 
     def __repr__(self) -> str:
-        return f"<Journey {self.data_id} {self.flight}{' over' if self.over else ''}>"
+        return f"<Journey {self.data_id} {super().__repr__()}{' over' if self.over else ''}>"

@@ -168,14 +168,19 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
     batch.worker = op.index
     began = _monotonic()
     try:
-        members = begin(op, batch.samples, began)
-        first = members[0]
-        if len(members) == 1 and type(first.feed) is dict:
-            # Alone there is nothing to group, to stack or to cut apart.
-            first.take(_timed_call(op, batch, [first.feed], first.sample.log_id, limit))
-        else:
+        samples = batch.samples
+        if len(samples) > 1 or op.jumps:
+            members = begin(op, samples, began)
             _make_calls(op, batch, members, limit)
-        return end(op, members)
+            return end(op, members)
+        # Alone there is nothing to group, to stack or to cut apart.
+        member = Member(samples[0])
+        _preprocess(op, member, began)
+        if type(member.feed) is dict:
+            member.take(_timed_call(op, batch, [member.feed], samples[0].log_id, limit))
+        elif member.feed is not None:
+            _make_calls(op, batch, [member], limit)
+        return [_postprocess(op, member)]
     finally:
         batch.ran = _monotonic() - began
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.frontends.exchange import Application, Exchange, Receiver
-from penstock.frontends.grpc_service import GrpcService
+from penstock.frontends.grpc_service import GrpcService, Plan
 from penstock.protocols.heads import HTTP_2, RequestHead
 
 _GRPC = b"application/grpc"
@@ -19,7 +19,7 @@ class Frontend:
     def begin(self, exchange: Exchange) -> Receiver | None:
         """Hand the exchange to the application that it is for."""
         head = exchange.head
-        if head.version == HTTP_2 and is_grpc(head):
+        if type(head.note) is Plan or (head.version == HTTP_2 and is_grpc(head)):
             return self._grpc.begin(exchange)
         return self._http.begin(exchange)
 

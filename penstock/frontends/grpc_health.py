@@ -9,7 +9,8 @@ from collections.abc import Collection
 
 from google.protobuf.message import DecodeError
 
-from penstock.frontends.grpc_service import GrpcCall, Method
+from penstock.frontends.grpc_call import GrpcCall
+from penstock.frontends.grpc_service import Method
 from penstock.frontends.health import Health
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.grpc import GrpcError

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from penstock.errors import RequestError
-from penstock.frontends.grpc_service import GrpcCall, Method
+from penstock.frontends.grpc_call import GrpcCall
+from penstock.frontends.grpc_service import Method
 from penstock.frontends.pipeline import PipelineProtocol, Reply
 from penstock.protocols import paddle
 from penstock.protocols.pb import pipeline_service_pb2
 
 SERVICE = pipeline_service_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name
+
+_SMALL = 16 << 10
+"""Bytes of a message whose decoded form is not counted beside it: requests are few enough."""
 
 
 class PipelineService:
@@ -16,6 +20,7 @@ class PipelineService:
 
     def __init__(self, protocol: PipelineProtocol) -> None:
         self._protocol = protocol
+        self._name = protocol.options.name or ""
 
     def methods(self) -> dict[str, Method]:
         """What to serve."""
@@ -24,9 +29,9 @@ class PipelineService:
     def _inference(self, call: GrpcCall, message: bytes) -> None:
         exchange = call.exchange
         try:
-            decoded = paddle.decode_message(message, self._protocol.options.name or "")
-            if decoded.tensors:
-                exchange.held.take(len(message))  # what they decode to
+            decoded = paddle.decode_message(message, self._name)
+            if len(message) > _SMALL:
+                exchange.take(len(message))  # what it decodes to
         except RequestError as error:
             self._failed(call, error)
             return

@@ -11,7 +11,8 @@ from typing import Any
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError
 
-from penstock.frontends.grpc_service import GrpcCall, Method, StreamHandler
+from penstock.frontends.grpc_call import GrpcCall
+from penstock.frontends.grpc_service import Method, StreamHandler
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.grpc import GrpcError
 from penstock.protocols.status import GrpcCode

@@ -34,6 +34,8 @@ Done: TypeAlias = Callable[[Any, Reply | None, RequestError | None], None]
 
 _log = logging.getLogger(__name__)
 
+_monotonic = time.monotonic
+
 _LATE = "the request's deadline passed"
 _WRONG_NAME = "Failed to inference: Service name error."
 NO_ID = -1
@@ -73,7 +75,7 @@ class PipelineProtocol:
         pool: Executor | None = None,
     ) -> None:
         self._engine = engine
-        self._ends = ends
+        self.ends = ends
         self._pool = pool
         self._loop = asyncio.get_running_loop()
         self.options = options
@@ -100,25 +102,23 @@ class PipelineProtocol:
             what drops the work when the caller goes away; None when ``done`` was called already.
         """
         options = self.options
-        ends = self._ends
+        ends = self.ends
         limit, by_client = options.deadline, False
-        if client_timeout is not None:
-            by_client = client_timeout <= limit
-            limit = min(client_timeout, limit)
-        deadline = time.monotonic() + limit
-        if call.name and options.name is not None and call.name != options.name:
+        if client_timeout is not None and client_timeout <= limit:
+            limit, by_client = client_timeout, True
+        deadline = _monotonic() + limit
+        if call.name != options.name and call.name and options.name is not None:
             done(context, error_reply(UnknownService(_WRONG_NAME)), None)
             return None
         if ends.blocking_pack or ends.blocking_unpack:
             return self._start_in_pool(call, deadline, by_client, done, context)
         feed, log_id, error = ends.unpack(call)
-        answer = _Answer(self, call.typed, log_id, by_client, done, context)
+        answer = _Answer(self, bool(call.tensors), log_id, by_client, done, context)
         if error is not None:
-            answer.finish(Outcome(None, error), NO_ID)
+            answer(Outcome(None, error))
             return None
-        request = Request(feed=feed, log_id=log_id, deadline=deadline, deadline_by_client=by_client)
         try:
-            journey = self._engine.submit(request, answer)
+            journey = self._engine.submit(Request(feed, deadline, log_id, by_client), answer)
         except RequestError as refusal:
             answer.refuse(refusal)
             return None
@@ -163,7 +163,7 @@ class PipelineProtocol:
 
     async def _answer_in_pool(self, call: paddle.Call, deadline: float, by_client: bool) -> Reply:
         """One call whose unpacking, packing or both are the user's, which may take their time."""
-        ends = self._ends
+        ends = self.ends
         if ends.blocking_unpack:
             feed, log_id, error = await self._unpack_in_pool(call, deadline)
         else:
@@ -173,9 +173,7 @@ class PipelineProtocol:
             outcome = Outcome(None, error)
         else:
             future: asyncio.Future[Outcome] = self._loop.create_future()
-            request = Request(
-                feed=feed, log_id=log_id, deadline=deadline, deadline_by_client=by_client
-            )
+            request = Request(feed, deadline, log_id, by_client)
             try:
                 journey = self._engine.submit(request, partial(_keep, future))
             except RequestError as refusal:
@@ -196,10 +194,6 @@ class PipelineProtocol:
                 deadline, by_client, outcome, data_id, log_id, call.typed
             )
         return ends.pack(outcome, data_id, log_id, call.typed)
-
-    def pack(self, outcome: Outcome, data_id: int, log_id: int, typed: bool) -> Reply:
-        """The reply that an outcome is; of ends without user code."""
-        return self._ends.pack(outcome, data_id, log_id, typed)
 
     def cancel(self, journey: Any) -> None:
         """Drop the work of a request whose caller has gone."""
@@ -227,7 +221,7 @@ class PipelineProtocol:
         """The user's ``unpack_request_package``, in a thread, until the deadline."""
         try:
             unpacked: tuple[Feed, int, RequestError | None] = await self._until(
-                deadline, self._ends.unpack, call
+                deadline, self.ends.unpack, call
             )
         except TimeoutError:
             return {}, call.logid, DeadlineExceeded(_LATE)
@@ -245,7 +239,7 @@ class PipelineProtocol:
         """The user's ``pack_response_package``, in a thread, until the deadline."""
         try:
             reply: Reply = await self._until(
-                deadline, self._ends.pack, outcome, data_id, log_id, typed
+                deadline, self.ends.pack, outcome, data_id, log_id, typed
             )
         except TimeoutError:
             late = DeadlineExceeded(_LATE, by_client=by_client)
@@ -293,17 +287,18 @@ class _Answer:
         self.journey: Any = None
 
     def __call__(self, outcome: Outcome) -> None:
-        journey, self.journey = self.journey, None  # which holds this: a circle otherwise
-        self.finish(outcome, NO_ID if journey is None else journey.data_id)
-
-    def finish(self, outcome: Outcome, data_id: int) -> None:
         self.finished = True
+        journey = self.journey
+        data_id = NO_ID
+        if journey is not None:
+            data_id = journey.data_id
+            self.journey = None  # it holds this: a circle otherwise
         error = outcome.error
         # Not what the error says of itself: a worker that finds it first does not know whose it is.
         if error is not None and self._by_client and isinstance(error, DeadlineExceeded):
             self._done(self._context, None, error)
             return
-        reply = self._protocol.pack(outcome, data_id, self._log_id, self._typed)
+        reply = self._protocol.ends.pack(outcome, data_id, self._log_id, self._typed)
         self._done(self._context, reply, None)
 
     def refuse(self, refusal: RequestError) -> None:
@@ -313,7 +308,7 @@ class _Answer:
             self.finished = True
             self._done(self._context, None, error)
         else:
-            self.finish(outcome, NO_ID)
+            self(outcome)
 
     def cancel(self) -> None:
         if not self.finished:

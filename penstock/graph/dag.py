@@ -61,6 +61,8 @@ class Plan:
         attempts: how often the whole graph may run for one request (``dag.retry``).
         first_arrival: a join passes with the first delivery instead of waiting for all.
         plain: no op jumps and every join waits for all.
+        only: per op, and at the end (index ``REQUEST``) for the request: its one consumer, when
+            that consumer reads nothing else, so that there is nothing to join; else None.
     """
 
     names: tuple[str, ...]
@@ -70,6 +72,7 @@ class Plan:
     last: int
     jump_to: tuple[tuple[int, ...], ...]
     channels: tuple[ChannelSpec, ...]
+    only: tuple[int | None, ...]
     attempts: int = 1
     first_arrival: bool = False
     plain: bool = True
@@ -102,17 +105,23 @@ def compile_graph(
         for position in range(len(order))
     )
     jump_to = tuple(_jumps(spec, index, consumers, order) for spec in order)
+    entry = tuple(i for i, mine in enumerate(inputs) if REQUEST in mine)
+    plain = not first_arrival and not any(jump_to)
     return Plan(
         names=tuple(spec.name for spec in order),
         inputs=inputs,
         consumers=consumers,
-        entry=tuple(i for i, mine in enumerate(inputs) if REQUEST in mine),
+        entry=entry,
         last=index[last],
         jump_to=jump_to,
         channels=_channels(order, inputs, consumers, index[last]),
+        only=tuple(
+            mine[0] if plain and len(mine) == 1 and len(inputs[mine[0]]) == 1 else None
+            for mine in (*consumers, entry)
+        ),
         attempts=attempts,
         first_arrival=first_arrival,
-        plain=not first_arrival and not any(jump_to),
+        plain=plain,
     )
 
 

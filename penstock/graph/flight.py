@@ -72,9 +72,13 @@ class Flight:
             feed: the request's dict; the entry ops own it afterwards.
         """
         self.attempt = 1
-        if self.plan.attempts > 1:
+        plan = self.plan
+        if plan.attempts > 1:
             self._feed = dict(feed)
-        return self._deliver(REQUEST, REQUEST_OP_NAME, feed, self.plan.entry)
+        only = plan.only[REQUEST]
+        if only is not None:
+            return [(only, {REQUEST_OP_NAME: feed})]
+        return self._deliver(REQUEST, REQUEST_OP_NAME, feed, plan.entry)
 
     def arrived(self, op: int, outcome: Outcome) -> list[Put] | Outcome:
         """An op answered, once per time it was put.
@@ -89,7 +93,13 @@ class Flight:
         if outcome.jump and error is None:
             return self._jump(op, outcome)
         if op == plan.last:
-            return self._end(outcome)
+            if error is not None:
+                return self._end(outcome)
+            self.ended = True
+            return outcome
+        only = plan.only[op]
+        if only is not None and error is None:
+            return [(only, {plan.names[op]: outcome.value or {}})]
         item: _Item = error if error is not None else outcome.value or {}
         puts = self._deliver(op, plan.names[op], item, plan.consumers[op])
         return puts if self._joins is None else self._unless_failed(puts)
@@ -114,12 +124,7 @@ class Flight:
         self, sender: int, name: str, item: _Item, consumers: tuple[int, ...]
     ) -> list[Put]:
         """Hand one op's output to these consumers, each in the sender's slot."""
-        plan = self.plan
         last = len(consumers) - 1
-        if last == 0 and plan.plain and isinstance(item, dict):
-            only = consumers[0]
-            if len(plan.inputs[only]) == 1:
-                return [(only, {name: item})]
         joins = self._joins = self._joins or _Joins()
         puts: list[Put] = []
         for position, consumer in enumerate(consumers):

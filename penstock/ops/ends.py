@@ -111,11 +111,19 @@ class ResponseOp(Op):
 class Ends:
     """Both ends of one service, with the user's hooks bound and the defaults short-cut.
 
-    ``blocking_unpack`` and ``blocking_pack`` say that user code runs there, which may take its time
-    and must not run on the loop.
+    Attributes:
+        blocking_unpack, blocking_pack: user code runs there, which may take its time and must not
+            run on the loop.
     """
 
-    __slots__ = ("_pack", "_request_op", "_response_op", "_unpack")
+    __slots__ = (
+        "_pack",
+        "_request_op",
+        "_response_op",
+        "_unpack",
+        "blocking_pack",
+        "blocking_unpack",
+    )
 
     def __init__(self, request_op: RequestOp, response_op: ResponseOp) -> None:
         self._request_op = request_op
@@ -130,16 +138,8 @@ class Ends:
             if overrides(response_op, "pack_response_package", ResponseOp)
             else None
         )
-
-    @property
-    def blocking_unpack(self) -> bool:
-        """Whether ``unpack`` runs user code."""
-        return self._unpack is not None
-
-    @property
-    def blocking_pack(self) -> bool:
-        """Whether ``pack`` runs user code."""
-        return self._pack is not None
+        self.blocking_unpack = self._unpack is not None
+        self.blocking_pack = self._pack is not None
 
     def unpack(self, call: paddle.Call) -> Unpacked:
         """The request's dict, its log id, and the error that ends it at once, if any.

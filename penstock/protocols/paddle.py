@@ -9,6 +9,7 @@ Pure; safe from any thread.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,14 @@ def unpack(request: Call | Request) -> tuple[Feed, bool]:
     if len(value) < len(key):
         raise PackageError(f"there are {len(key)} keys, but only {len(value)} values")
     feed: Feed = dict(zip(key, value, strict=False))
-    for tensor in request.tensors:
+    if request.tensors:
+        _add_tensors(feed, request.tensors)
+    asked: Any = feed.pop(PROFILE_KEY, None)
+    return feed, isinstance(asked, str) and asked == "1"
+
+
+def _add_tensors(feed: Feed, given: Iterable[Tensor]) -> None:
+    for tensor in given:
         name = tensor.name
         if not 0 < len(name) <= _MAX_NAME:
             raise InputMismatch(
@@ -64,8 +72,6 @@ def unpack(request: Call | Request) -> tuple[Feed, bool]:
         feed[name], lod = tensors.decode(tensor)
         if lod is not None:
             feed[name + LOD_SUFFIX] = lod
-    asked: Any = feed.pop(PROFILE_KEY, None)
-    return feed, isinstance(asked, str) and asked == "1"
 
 
 def pack(value: Feed, *, typed: bool, keep_text: bool) -> Reply:
@@ -83,6 +89,16 @@ def pack(value: Feed, *, typed: bool, keep_text: bool) -> Reply:
     Raises:
         PackageError: a name is not a text.
     """
+    for name, item in value.items():
+        if type(name) is not str or type(item) is not str:
+            break
+    else:
+        return Reply(0, "", list(value), list(value.values()))
+    return _pack_arrays(value, typed, keep_text)
+
+
+def _pack_arrays(value: Feed, typed: bool, keep_text: bool) -> Reply:
+    """A result that is not of texts alone."""
     for name in value:
         if not isinstance(name, str):
             raise PackageError(f"the names of a result must be texts, got {type(name).__name__}")

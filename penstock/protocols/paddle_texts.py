@@ -9,14 +9,18 @@ Source: ``docs/compatibility.md`` (messages), the protobuf encoding.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from penstock.protocols.paddle_records import MAX_CLIENT_IP, Call, Reply
 
-_MOST_FIELDS: Final = 64  # of a message; with more of them the library is as fast
+_MOST_PAIRS: Final = 64  # keys and values of a message; with more of them the library is as fast
+_MOST_FIELDS: Final = 16  # of what follows them
 _LARGE: Final = 64 << 10  # bytes from which on a copy costs more than a view
-_LENGTH_BYTE: Final = [bytes((number,)) for number in range(128)]
+_LONG_END: Final = 512  # bytes after the pairs that are worth to be remembered
 _KEY, _VALUE, _NAME, _METHOD, _LOGID, _CLIENTIP = 0x0A, 0x12, 0x22, 0x2A, 0x30, 0x3A
+_REPLY_KEY: Final = [bytes((0x1A, size)) for size in range(128)]
+_REPLY_VALUE: Final = [bytes((0x22, size)) for size in range(128)]
 
 
 def read_texts(data: bytes) -> Call | None:
@@ -24,49 +28,73 @@ def read_texts(data: bytes) -> Call | None:
 
     Only a method or a ``clientip`` shows the numbering for certain, so one of them must be there.
     """
-    end = len(data)
     key: list[str] = []
     value: list[str] = []
-    name = method = clientip = ""
-    logid = 0
-    certain = False
-    at = fields = 0
+    at = 0
     try:
-        while at < end:
-            fields += 1
-            tag, size = data[at], data[at + 1]
-            at += 2
-            if size >= 128:
-                size, at = _long(data, at - 1)
-            if fields > _MOST_FIELDS or size >= 2**63:
-                return None
-            if tag == _LOGID:
-                logid = size
-                continue
-            begin, at = at, at + size
-            if at > end:
-                return None
-            if size > _LARGE:
-                text = str(memoryview(data)[begin:at], "utf-8")  # one copy, not two
-            else:
-                text = data[begin:at].decode()
+        for _ in range(_MOST_PAIRS):
+            tag = data[at]
             if tag == _KEY:
-                key.append(text)
+                texts = key
             elif tag == _VALUE:
-                value.append(text)
-            elif tag == _METHOD:
-                method = text
-                certain = True
-            elif tag == _NAME:
-                name = text
-            elif tag == _CLIENTIP:
-                clientip = text[:MAX_CLIENT_IP]
-                certain = True
+                texts = value
             else:
-                return None
+                break
+            size = data[at + 1]
+            begin = at + 2
+            if size < 128:
+                at = begin + size
+                texts.append(data[begin:at].decode())
+                continue
+            size, begin = _long(data, at + 1)
+            at = begin + size
+            if size > _LARGE:
+                texts.append(str(memoryview(data)[begin:at], "utf-8"))  # one copy, not two
+            else:
+                texts.append(data[begin:at].decode())
+        # What is cut off leaves no end, and is the library's as well.
+        rest = data[at:]
+        end = _read_end(rest) if len(rest) <= _LONG_END else _read_end.__wrapped__(rest)
     except (IndexError, UnicodeDecodeError):
         return None
-    return Call(key, value, [], name, method, logid, clientip, end) if certain else None
+    return None if end is None else Call(key, value, [], *end, len(data))
+
+
+@lru_cache(maxsize=256)
+def _read_end(data: bytes) -> tuple[str, str, int, str] | None:
+    """Name, method, log id and ``clientip``, which one client says again and again.
+
+    Raises:
+        IndexError, UnicodeDecodeError: the bytes are no fields.
+    """
+    name = method = clientip = ""
+    logid = at = 0
+    certain = False
+    for _ in range(_MOST_FIELDS):
+        if at >= len(data):
+            break
+        tag = data[at]
+        size, at = _long(data, at + 1)
+        if size >= 2**63:
+            return None
+        if tag == _LOGID:
+            logid = size
+            continue
+        begin, at = at, at + size
+        if at > len(data):
+            return None
+        text = data[begin:at].decode()
+        if tag == _METHOD:
+            method = text
+            certain = True
+        elif tag == _NAME:
+            name = text
+        elif tag == _CLIENTIP:
+            clientip = text[:MAX_CLIENT_IP]
+            certain = True
+        else:
+            return None
+    return (name, method, logid, clientip) if certain and at == len(data) else None
 
 
 def write_texts(reply: Reply) -> bytes | None:
@@ -78,11 +106,14 @@ def write_texts(reply: Reply) -> bytes | None:
         return None
     parts: list[bytes] = []
     try:
-        for tag, texts in ((b"\x1a", reply.key), (b'"', reply.value)):
-            for text in texts:
-                raw = text.encode()
-                size = len(raw)
-                parts += (tag, _LENGTH_BYTE[size] if size < 128 else _varint(size), raw)
+        for text in reply.key:
+            raw = text.encode()
+            size = len(raw)
+            parts += (_REPLY_KEY[size] if size < 128 else b"\x1a" + _varint(size), raw)
+        for text in reply.value:
+            raw = text.encode()
+            size = len(raw)
+            parts += (_REPLY_VALUE[size] if size < 128 else b'"' + _varint(size), raw)
     except UnicodeEncodeError:
         return None
     return b"".join(parts)

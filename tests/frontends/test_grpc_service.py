@@ -24,6 +24,10 @@ def framed(data: bytes, *, packed: bool = False) -> bytes:
     return struct.pack(">BI", packed, len(data)) + data
 
 
+LEADING = grpc.encode_metadata([("took-part", "two"), ("seal-bin", b"\x00\xff")])
+TRAILING = grpc.encode_metadata([("cost", "3")])
+
+
 def echo(call: GrpcCall, message: bytes) -> None:
     call.reply(message[::-1])
 
@@ -31,6 +35,25 @@ def echo(call: GrpcCall, message: bytes) -> None:
 async def echoes(call: GrpcCall) -> None:
     while (message := await call.read()) is not None:
         await call.write(message[::-1])
+
+
+def labels(call: GrpcCall, message: bytes) -> None:
+    call.start(LEADING)
+    call.reply(message[::-1], TRAILING)
+
+
+def remarks(call: GrpcCall, message: bytes) -> None:
+    call.reply(message[::-1], TRAILING)
+
+
+async def labelled(call: GrpcCall) -> None:
+    call.start(LEADING)
+    await echoes(call)
+    call.finish(TRAILING)
+
+
+async def says_goodbye(call: GrpcCall) -> None:
+    call.finish(TRAILING)
 
 
 async def refuses(call: GrpcCall) -> None:
@@ -50,6 +73,10 @@ SERVICE = GrpcService(
     {
         "/a.B/Echo": Method(unary=echo),
         "/a.B/Echoes": Method(stream=echoes),
+        "/a.B/Labels": Method(unary=labels),
+        "/a.B/Labelled": Method(stream=labelled),
+        "/a.B/Remarks": Method(unary=remarks),
+        "/a.B/SaysGoodbye": Method(stream=says_goodbye),
         "/a.B/Refuses": Method(stream=refuses),
         "/a.B/Breaks": Method(stream=breaks),
         "/a.B/Sleeps": Method(stream=sleeps),
@@ -82,6 +109,32 @@ async def test_a_unary_call_is_answered_by_its_function() -> None:
     exchange = begun("/a.B/Echo")
     SERVICE.data(exchange, framed(b"abc"), True)
     assert exchange.sent == GOOD
+
+
+@pytest.mark.parametrize("path", ["/a.B/Labels", "/a.B/Labelled"])
+async def test_a_handler_may_send_metadata_before_and_behind_its_answer(path: str) -> None:
+    exchange = begun(path)
+    SERVICE.data(exchange, framed(b"abc"), True)
+    await until(lambda: "trailers" in dict(exchange.sent))
+    (_, head), body, (_, trailers) = exchange.sent[:3]
+    assert body == ("send", framed(b"cba"))
+    assert _decoded(head) == [
+        (b":status", b"200"),
+        (b"content-type", b"application/grpc"),
+        (b"took-part", b"two"),
+        (b"seal-bin", b"AP8"),
+    ]
+    assert _decoded(trailers) == [(b"grpc-status", b"0"), (b"cost", b"3")]
+
+
+@pytest.mark.parametrize("path", ["/a.B/Remarks", "/a.B/SaysGoodbye"])
+async def test_metadata_behind_an_answer_needs_none_before_it(path: str) -> None:
+    exchange = begun(path)
+    SERVICE.data(exchange, framed(b"abc"), True)
+    await until(lambda: "trailers" in dict(exchange.sent))
+    assert exchange.sent[0] == ("head", grpc.OK_HEAD)
+    _, trailers = exchange.sent[2]
+    assert _decoded(trailers) == [(b"grpc-status", b"0"), (b"cost", b"3")]
 
 
 @pytest.mark.parametrize("cut", range(9))

@@ -6,6 +6,7 @@ Source: the gRPC over HTTP/2 protocol (PROTOCOL-HTTP2).
 from penstock.protocols.grpc.blocks import (
     OK_HEAD,
     OK_TRAILERS,
+    head_block,
     trailers_block,
     trailers_only_block,
 )
@@ -50,6 +51,7 @@ __all__ = [
     "encode_metadata",
     "encode_status_message",
     "encode_timeout",
+    "head_block",
     "parse_timeout",
     "read_status",
     "trailers_block",

@@ -18,6 +18,11 @@ OK_TRAILERS: Final = encode_block([(b"grpc-status", b"0")])
 """Behind the messages."""
 
 
+def head_block(metadata: Headers) -> bytes:
+    """Before the messages, with metadata: fields as they go over the wire."""
+    return encode_block([*_HEAD, *metadata])
+
+
 def trailers_block(code: GrpcCode, text: str, metadata: Headers = ()) -> bytes:
     """The end of an answer that has begun.
 
