@@ -261,7 +261,8 @@ class Engine:
 
     def _start(self, journey: Journey, now: float) -> None:
         self._running += 1
-        feed, journey.feed = journey.feed, {}
+        request = journey.request
+        feed, request.feed = request.feed, {}  # it is the ops' now, and goes when they let it go
         self._put(journey, journey.start(feed), now)
 
     def _put(self, journey: Journey, puts: Sequence[Put], now: float) -> None:
@@ -276,7 +277,8 @@ class Engine:
     ) -> None:
         """Offer a sample to its op. A full queue is that op's outcome."""
         stage = self.stages[op]
-        sample = Sample(journey.data_id, inputs, journey.deadline, journey.log_id, op, journey)
+        request = journey.request
+        sample = Sample(journey.data_id, inputs, request.deadline, request.log_id, op, journey)
         sample.attempt = attempt
         if attempt < stage.options.retry:
             # The call that is given up may still edit the dicts it was handed.
@@ -312,7 +314,7 @@ class Engine:
         """Forget the journey and what it still has in queues."""
         journey.over = True
         self._journeys.discard(journey)
-        self._deadlines.remove(journey, journey.deadline)
+        self._deadlines.remove(journey, journey.request.deadline)
         if journey.samples:
             self._forget_samples(journey)
         if journey.attempt:
@@ -364,7 +366,7 @@ class Engine:
         """Answer everybody whose time is over."""
         self._alarm = None
         for journey in self._deadlines.expire(self.clock.now()):
-            self._reply(journey, Outcome(None, self._too_late(journey.deadline_by_client)))
+            self._reply(journey, Outcome(None, self._too_late(journey.request.deadline_by_client)))
         self._set_alarm()
 
     @staticmethod

@@ -18,12 +18,9 @@ class Journey(Flight):
 
     __slots__ = (
         "data_id",
-        "deadline",
-        "deadline_by_client",
-        "feed",
-        "log_id",
         "over",
         "reply",
+        "request",
         "samples",
     )
 
@@ -34,10 +31,7 @@ class Journey(Flight):
         self.ended = False
         self._feed = self._joins = None
         self.data_id = data_id
-        self.log_id = request.log_id
-        self.deadline = request.deadline
-        self.deadline_by_client = request.deadline_by_client
-        self.feed = request.feed
+        self.request = request
         self.reply = reply
         self.samples: list[Sample] = []  # those that are queued or running
         self.over = False

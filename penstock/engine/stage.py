@@ -237,7 +237,10 @@ class Stage:
                 self._tell_late([batch])
                 continue
             batch.settled = True
-            for sample, outcome in zip(batch.samples, outcomes, strict=True):
+            samples = batch.samples
+            assert len(samples) == len(outcomes)
+            # Without the keyword, which costs more than what it runs through.
+            for sample, outcome in zip(samples, outcomes):  # noqa: B905
                 if sample.gone:
                     _log.info("op %s: late result dropped (data_id=%s)", self.name, sample.data_id)
                 try:

@@ -113,19 +113,19 @@ class PipelineProtocol:
         if ends.blocking_pack or ends.blocking_unpack:
             return self._start_in_pool(call, deadline, by_client, done, context)
         feed, log_id, error = ends.unpack(call)
-        answer = _Answer(self, bool(call.tensors), log_id, by_client, done, context)
+        asked = _Asked(feed, deadline, log_id, by_client, self, bool(call.tensors), done, context)
         if error is not None:
-            answer(Outcome(None, error))
+            asked.answered(Outcome(None, error))
             return None
         try:
-            journey = self._engine.submit(Request(feed, deadline, log_id, by_client), answer)
+            journey = self._engine.submit(asked, asked.answered)
         except RequestError as refusal:
-            answer.refuse(refusal)
+            asked.refuse(refusal)
             return None
-        if answer.finished:
+        if asked.finished:
             return None
-        answer.journey = journey
-        return answer.cancel
+        asked.journey = journey
+        return asked.cancel
 
     async def answer(self, call: paddle.Call, client_timeout: float | None = None) -> Reply:
         """The same for a coroutine; its cancellation drops the work.
@@ -254,39 +254,35 @@ class PipelineProtocol:
             return await self._loop.run_in_executor(self._pool, function, *args)
 
 
-class _Answer:
-    """One request between its admission and its reply; the engine calls it with the outcome."""
+class _Asked(Request):
+    """One request and who waits for its answer, which the engine calls with the outcome."""
 
-    __slots__ = (
-        "_by_client",
-        "_context",
-        "_done",
-        "_log_id",
-        "_protocol",
-        "_typed",
-        "finished",
-        "journey",
-    )
+    __slots__ = ("_context", "_done", "_protocol", "_typed", "finished", "journey")
 
     def __init__(
         self,
-        protocol: PipelineProtocol,
-        typed: bool,
+        feed: Feed,
+        deadline: float,
         log_id: int,
         by_client: bool,
+        protocol: PipelineProtocol,
+        typed: bool,
         done: Done,
         context: Any,
     ) -> None:
+        self.feed = feed
+        self.deadline = deadline
+        self.log_id = log_id
+        self.deadline_by_client = by_client
         self._protocol = protocol
         self._typed = typed
-        self._log_id = log_id
-        self._by_client = by_client
         self._done = done
         self._context = context
         self.finished = False
         self.journey: Any = None
 
-    def __call__(self, outcome: Outcome) -> None:
+    def answered(self, outcome: Outcome) -> None:
+        """The engine's answer has come."""
         self.finished = True
         journey = self.journey
         data_id = NO_ID
@@ -295,10 +291,10 @@ class _Answer:
             self.journey = None  # it holds this: a circle otherwise
         error = outcome.error
         # Not what the error says of itself: a worker that finds it first does not know whose it is.
-        if error is not None and self._by_client and isinstance(error, DeadlineExceeded):
+        if error is not None and self.deadline_by_client and isinstance(error, DeadlineExceeded):
             self._done(self._context, None, error)
             return
-        reply = self._protocol.ends.pack(outcome, data_id, self._log_id, self._typed)
+        reply = self._protocol.ends.pack(outcome, data_id, self.log_id, self._typed)
         self._done(self._context, reply, None)
 
     def refuse(self, refusal: RequestError) -> None:
@@ -308,7 +304,7 @@ class _Answer:
             self.finished = True
             self._done(self._context, None, error)
         else:
-            self(outcome)
+            self.answered(outcome)
 
     def cancel(self) -> None:
         if not self.finished:
