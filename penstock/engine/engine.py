@@ -173,18 +173,20 @@ class Engine:
             DeadlineExceeded: its time is over already.
         """
         now = self.clock.now()
-        refusal = self._refusal(request, now)
-        if refusal is not None:
-            self._refused += 1
-            if self.hear is not None:
-                self.hear.refused(refusal, now)
-            raise refusal
         options = self.options
+        journeys = self._journeys
+        if (
+            self._draining
+            or len(journeys) >= options.max_requests
+            or request.deadline <= now
+            or self._bounded
+        ):
+            self._refuse(request, now)
         data_id = self._next_id
         next_id = data_id + options.id_step
         self._next_id = next_id if next_id < IDS_WRAP else options.first_id
         journey = Journey(data_id, request, self.plan, reply)
-        self._journeys.add(journey)
+        journeys.add(journey)
         self._admitted += 1
         if self.hear is not None:
             self.hear.admitted(data_id, request.log_id, now)
@@ -246,6 +248,15 @@ class Engine:
             self._forget_samples(journey)
         if answer:
             self._put(journey, answer, self.clock.now())
+
+    def _refuse(self, request: Request, now: float) -> None:
+        """Raise what the request is refused for, if it is."""
+        refusal = self._refusal(request, now)
+        if refusal is not None:
+            self._refused += 1
+            if self.hear is not None:
+                self.hear.refused(refusal, now)
+            raise refusal
 
     def _refusal(self, request: Request, now: float) -> RequestError | None:
         if self._draining:
