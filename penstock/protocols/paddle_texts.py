@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.protocols.paddle_records import MAX_CLIENT_IP, Call, Reply
 
-_MOST_PAIRS: Final = 64  # keys and values of a message; with more of them the library is as fast
+_MOST: Final = 64  # keys of a message, or values; with more of them the library is as fast
 _MOST_FIELDS: Final = 16  # of what follows them
 _LARGE: Final = 64 << 10  # bytes from which on a copy costs more than a view
 _LONG_END: Final = 512  # bytes after the pairs that are worth to be remembered
@@ -32,32 +32,31 @@ def read_texts(data: bytes) -> Call | None:
     value: list[str] = []
     at = 0
     try:
-        for _ in range(_MOST_PAIRS):
-            tag = data[at]
-            if tag == _KEY:
-                texts = key
-            elif tag == _VALUE:
-                texts = value
-            else:
-                break
-            size = data[at + 1]
-            begin = at + 2
-            if size < 128:
+        for tag, texts in ((_KEY, key), (_VALUE, value)):
+            while data[at] == tag:
+                if len(texts) == _MOST:
+                    return None
+                size = data[at + 1]
+                begin = at + 2
+                if size < 128:
+                    at = begin + size
+                    texts.append(data[begin:at].decode())
+                    continue
+                size, begin = _long(data, at + 1)
                 at = begin + size
-                texts.append(data[begin:at].decode())
-                continue
-            size, begin = _long(data, at + 1)
-            at = begin + size
-            if size > _LARGE:
-                texts.append(str(memoryview(data)[begin:at], "utf-8"))  # one copy, not two
-            else:
-                texts.append(data[begin:at].decode())
+                if size > _LARGE:
+                    texts.append(str(memoryview(data)[begin:at], "utf-8"))  # one copy, not two
+                else:
+                    texts.append(data[begin:at].decode())
         # What is cut off leaves no end, and is the library's as well.
         rest = data[at:]
         end = _read_end(rest) if len(rest) <= _LONG_END else _read_end.__wrapped__(rest)
     except (IndexError, UnicodeDecodeError):
         return None
-    return None if end is None else Call(key, value, [], *end, len(data))
+    if end is None:
+        return None
+    name, method, logid, clientip = end
+    return Call(key, value, [], name, method, logid, clientip, len(data))
 
 
 @lru_cache(maxsize=256)
