@@ -65,10 +65,10 @@ def core(requests: list[bytes]) -> Callable[[], None]:
     reads = itertools.cycle(requests)
 
     def turn() -> None:
-        events = connection.receive(next(reads))
-        assert len(events) == 2
+        data = next(reads)
+        assert connection.whole(data) or len(connection.receive(data)) == 2
         connection.respond(200, HEADERS, ANSWER)
-        connection.next()
+        assert connection.rest()
 
     return turn
 

@@ -39,7 +39,7 @@ class DoorConfig(Section):
     body_pace: Count = Field(
         default=64 << 10,
         description="Bytes a second; what arrives of a body makes `body_timeout` longer at this"
-        " pace.",
+        " pace, and what is read of an answer `write_timeout`.",
     )
     http2_idle: Seconds = Field(
         default=300.0,
@@ -82,6 +82,11 @@ class DoorConfig(Section):
     settings: Count = Field(default=20, description="SETTINGS frames of a client, each second.")
     empty_frames: Count = Field(
         default=100, description="Frames of a client that bring nothing, each second."
+    )
+    small_frames: Count = Field(
+        default=5000,
+        description="Frames of a client, each second, beyond one for each 16 bytes that it sends:"
+        " data of less than 7 bytes in a frame of its own.",
     )
     continuations: Count = Field(
         default=16, description="CONTINUATION frames of one request's headers."

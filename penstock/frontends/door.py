@@ -66,18 +66,19 @@ class Door:
         """
         shared = self._shared
         shared.wheel.start()
+        entrance = shared.add_entrance()
         if listener.family != socket.AF_UNIX:
             for option in _KEEPALIVE:
                 listener.setsockopt(*option)
         if tls is not None:
-            self._listeners.append(TlsListener(shared, listener, tls))
+            self._listeners.append(TlsListener(shared, entrance, listener, tls))
             return
         loop = asyncio.get_running_loop()
         is_unix = listener.family == socket.AF_UNIX
         serve = loop.create_unix_server if is_unix else loop.create_server
         backlog = shared.limits.backlog
         self._listeners.append(
-            await serve(lambda: Greeting(shared), sock=listener, backlog=backlog)
+            await serve(lambda: Greeting(shared, entrance), sock=listener, backlog=backlog)
         )
 
     def statistics(self) -> DoorStatistics:
@@ -87,7 +88,7 @@ class Door:
             shared.counters,
             open=len(shared.connections) + shared.handshakes,
             calls=shared.calls,
-            unsent=shared.unsent,
+            unsent=sum(connection.unread() for connection in shared.connections),
         )
 
     def drain(self) -> None:

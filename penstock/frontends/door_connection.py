@@ -14,11 +14,13 @@ import sys
 import termios
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Sequence
 from http import HTTPStatus
 from math import inf
 from typing import Final
 
-from penstock.frontends.door_state import DoorState
+from penstock.frontends.door_pace import Pace
+from penstock.frontends.door_state import DoorState, Entrance
 from penstock.frontends.http import HttpReply
 
 _log = logging.getLogger(__name__)
@@ -39,11 +41,13 @@ class Connection(asyncio.Protocol, ABC):
     """One connection; a subclass speaks one protocol on it.
 
     Attributes:
+        entrance: by which it came, when it counts.
         due: when the wheel is to look at it.
         closing: it is ending: input is thrown away, and nothing more is begun.
         dirty: it will be flushed in this turn anyway.
         lagging: its client does not read what we write; so it is not read either.
-        counted: bytes of it that the budget counts as waiting to be read.
+        counted: bytes of it that the budget counts as held for its client.
+        piece: bytes of the largest piece that was written since its client last read everything.
         secure: it speaks TLS.
         written: bytes written until now.
     """
@@ -51,17 +55,20 @@ class Connection(asyncio.Protocol, ABC):
     __slots__ = (
         "_backlog",
         "_backlog_size",
+        "_cut",
         "_linger_until",
         "_lingers",
-        "_read",
-        "_read_at",
+        "_looked",
+        "_reader",
         "_reading",
         "closing",
         "counted",
         "dirty",
         "due",
+        "entrance",
         "eof",
         "lagging",
+        "piece",
         "secure",
         "shared",
         "transport",
@@ -72,19 +79,22 @@ class Connection(asyncio.Protocol, ABC):
         self.shared = shared
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
         self.due = NEVER
+        self.entrance: Entrance | None = None
         self.closing = False
         self.dirty = False
         self.eof = False
         self.lagging = False
         self.counted = 0
         self.written = 0
+        self.piece = 0
         self.secure = False
         self._backlog: deque[memoryview] = deque()
         self._backlog_size = 0
+        self._cut = False
         self._linger_until = 0.0
         self._lingers = False
-        self._read = -1
-        self._read_at = 0.0
+        self._looked = 0.0
+        self._reader: Pace | None = None  # while something waits for it
         self._reading = True
 
     def __repr__(self) -> str:
@@ -117,6 +127,10 @@ class Connection(asyncio.Protocol, ABC):
         """Bytes that wait behind the peer's windows."""
         return 0
 
+    def held(self) -> int:
+        """Bytes that are kept for those: of a long piece all while any of it waits."""
+        return 0
+
     def start(self, data: bytes) -> None:
         """Take over the transport, with what was read from it before."""
         self.secure = self.transport.get_extra_info("ssl_object") is not None
@@ -142,14 +156,27 @@ class Connection(asyncio.Protocol, ABC):
         """
         if self.transport.is_closing():
             return
-        self.written += len(data)
+        size = len(data)
+        self.written += size
+        if not self.lagging or size > self.piece:
+            self.piece = size
         if not self.secure:
             self.transport.write(data)
             return
         self._backlog.append(memoryview(data))
-        self._backlog_size += len(data)
+        self._backlog_size += size
         if not self.lagging:
             self._pour()
+
+    def write_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Write without joining, where the loop can; not over TLS."""
+        if self.transport.is_closing():
+            return
+        size = sum(map(len, pieces))
+        self.written += size
+        if not self.lagging or size > self.piece:
+            self.piece = size
+        self.transport.writelines(pieces)
 
     def _pour(self) -> None:
         backlog = self._backlog
@@ -165,19 +192,41 @@ class Connection(asyncio.Protocol, ABC):
         """Bytes that were written and not yet taken by the system."""
         return self._backlog_size + self.transport.get_write_buffer_size()
 
+    def unread(self) -> int:
+        """Bytes that wait for the client to read, and not with the system."""
+        if self._cut:
+            return 0
+        return self.pending() + self.waiting() if self.lagging else self.pending()
+
     def count(self) -> None:
-        """Let the budget know what waits for the client to read."""
-        waiting = self.pending()
-        if self.lagging:
-            waiting += self.waiting()
-        more = waiting - self.counted
+        """Let the budget know what is held for the client to read."""
+        shared = self.shared
+        held = 0 if self._cut else self.held()
+        if self.lagging and not self._cut:
+            # What has gone of a large piece is memory of ours as long as the rest of it is.
+            held += max(self.waiting() + self._in_system(), self.piece)
+        more = held - self.counted
         if more:
-            self.counted = waiting
-            self.shared.unsent += more
+            self.counted = held
+            shared.held += more
             if more > 0:
-                self.shared.budget.add(more)
+                shared.budget.add(more)
             else:
-                self.shared.budget.release(-more)
+                shared.budget.release(-more)
+        if shared.budget.used > shared.budget.limit:
+            shared.relieve()
+
+    def _in_system(self) -> int:
+        """Bytes that the system has taken and the client's has not."""
+        if self.transport.is_closing():
+            return 0
+        descriptor = self.transport.get_extra_info("socket").fileno()
+        return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+
+    def give_up(self) -> None:
+        """The budget is used up, and this connection holds the most: hold less, with ``count``."""
+        self.abort()
+        self.count()
 
     def pause_writing(self) -> None:
         """The transport's buffer is above its mark; called by it."""
@@ -220,6 +269,8 @@ class Connection(asyncio.Protocol, ABC):
         """End what takes too long; called by the wheel."""
         try:
             waiting = self.waiting()
+            if not waiting:
+                self._reader = None
             if waiting and self._stalls(waiting, now):
                 self.shared.counters.stalled += 1
                 self.abort()
@@ -235,17 +286,15 @@ class Connection(asyncio.Protocol, ABC):
             self.broken()
 
     def _stalls(self, waiting: int, now: float) -> bool:
-        """Whether the client has read nothing of what waits for too long."""
+        """Whether the client has read too little of what waits for too long."""
+        limits = self.shared.limits
         # The kernel takes more only in bursts, of a megabyte even; what it holds shrinks steadily
         # while the client reads.
-        descriptor = self.transport.get_extra_info("socket").fileno()
-        queue = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
-        read = self.written - waiting - int.from_bytes(queue, sys.byteorder)
-        if read != self._read:
-            self._read = read
-            self._read_at = now
-            return False
-        return now - self._read_at >= self.shared.limits.write_timeout
+        read = self.written - waiting - self._in_system()
+        before, self._looked = self._looked, now
+        if self._reader is None or now - before > self.shared.glance:
+            self._reader = Pace(read, now, limits.write_timeout)
+        return self._reader.is_late(read, now, limits.body_pace)
 
     def end(self, *, linger: bool = False) -> None:
         """Close once everything is written.
@@ -279,7 +328,7 @@ class Connection(asyncio.Protocol, ABC):
 
     def abort(self) -> None:
         """Cut it off."""
-        self.closing = True
+        self.closing = self._cut = True
         self.due = NEVER
         self.transport.abort()
 
@@ -293,7 +342,7 @@ class Connection(asyncio.Protocol, ABC):
         """The transport's last word."""
         self.closing = True
         shared = self.shared
-        shared.unsent -= self.counted
+        shared.held -= self.counted
         shared.budget.release(self.counted)
         self.counted = 0
         try:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Final, cast
 
 from penstock.frontends.door_connection import Connection, wire
-from penstock.frontends.door_state import DoorState
+from penstock.frontends.door_state import DoorState, Entrance
 from penstock.frontends.http import failure
 from penstock.frontends.http1_session import Http1Session
 from penstock.frontends.http2_session import Http2Session
@@ -24,13 +24,15 @@ class Greeting(Connection):
 
     Args:
         shared: of the door.
+        entrance: of the listener.
         counted: it is within the cap on connections already.
     """
 
-    __slots__ = ("_counted", "_early")
+    __slots__ = ("_by", "_counted", "_early")
 
-    def __init__(self, shared: DoorState, *, counted: bool = False) -> None:
+    def __init__(self, shared: DoorState, entrance: Entrance, *, counted: bool = False) -> None:
         super().__init__(shared, None)
+        self._by = entrance
         self._counted = counted
         self._early = b""
 
@@ -38,7 +40,7 @@ class Greeting(Connection):
         """Take it in, or turn it away when there are too many."""
         shared = self.shared
         transport = self.transport = cast(asyncio.Transport, made)
-        if not self._counted and shared.is_full():
+        if not self._counted and shared.is_full(self._by):
             shared.counters.refused += 1
             # Without lingering: whoever opens many connections must not keep them.
             self.closing = True
@@ -47,6 +49,8 @@ class Greeting(Connection):
             return
         shared.counters.accepted += 1
         shared.connections.add(self)
+        self.entrance = self._by
+        self._by.open += 1
         self.due = shared.wheel.after(shared.limits.header_timeout)
         tls = transport.get_extra_info("ssl_object")
         chosen = None if tls is None else tls.selected_alpn_protocol()
@@ -76,6 +80,7 @@ class Greeting(Connection):
         connections = self.shared.connections
         connections.discard(self)
         connections.add(session)
+        session.entrance, self.entrance = self.entrance, None
         session.start(data)
 
     def flush(self) -> None:

@@ -13,21 +13,22 @@ class DoorLimits:
     """What the connections of a door enforce. Times are in seconds, and kept to within a second.
 
     Attributes:
-        max_connections: beyond it a connection gets 503 and is closed.
+        max_connections: beyond it a connection gets 503 and is closed; an eighth is kept for each
+            listener.
         max_calls: requests open at once on all connections, those included whose body has not
             come; further ones are marked as ``Exchange.excess``, and the application refuses them.
         header_timeout: for a request's head to arrive, from its first byte, or from the connection.
         body_timeout: for its body, from its head.
-        body_pace: bytes a second; what arrives makes the time for a body longer at this pace.
+        body_pace: bytes a second; what arrives makes the time for a body longer at this pace, and
+            what is read the time for an answer, up to ``write_timeout`` from then on.
         keep_alive: an idle connection of HTTP/1.1 is kept so long, and up to a fifth longer.
         http2_idle: the same for one of HTTP/2 without open streams.
-        write_timeout: within which a client must read some of what waits for it.
+        write_timeout: within which a client must read some of what waits for it, at ``body_pace``.
         tls_timeout: for the handshake.
         linger: input of a connection that was refused is thrown away so long, so that the client
             reads the answer before it sees a reset.
         max_unsent: bytes that may wait for one connection's reader; with more no further stream of
-            it is begun, and a streamed answer that goes on regardless is broken off. While the
-            budget is used up, streams of HTTP/2 that are blocked beyond it are reset.
+            it is begun, and a streamed answer that goes on regardless is broken off.
         backlog: connections that wait in the kernel to be accepted.
         http1: of heads, chunks and pipelining in HTTP/1.1.
         http2: of streams, windows, heads and nuisances in HTTP/2.
@@ -69,19 +70,20 @@ class DoorStatistics:
     Attributes:
         open: connections.
         calls: requests that have no complete answer yet.
-        unsent: bytes that wait for clients to read them.
+        unsent: bytes that wait for clients to read them, without what the system has taken.
         accepted: connections.
         refused: connections beyond the limit.
         requests: whose head was legal.
         heads_late: connections whose head, or first byte, did not come in time.
         bodies_late: requests whose body did not come in time.
         idle: connections closed because nothing was asked for long.
-        stalled: connections and streams cut off because nobody read.
+        stalled: connections and streams cut off because nobody read, or too slowly.
         malformed: requests of HTTP/1.1, or connections of HTTP/2, that broke the protocol.
         calmed: connections of HTTP/2 ended because their peer was a nuisance.
         resets: streams that were reset for breaking the protocol.
         streams_refused: streams not begun because too much waited to be read.
-        overrun: answers broken off because too much waited for their readers.
+        overrun: answers broken off because too much waited for their readers; a connection that is
+            cut counts once.
         gone: requests whose client left before the answer was complete.
         tls_failed: handshakes.
         errors: requests or connections that failed by a fault of the application or of the door.

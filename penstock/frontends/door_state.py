@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from operator import attrgetter
 from random import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.engine.budget import ByteBudget
 from penstock.frontends.door_limits import DoorLimits, DoorStatistics
@@ -17,20 +18,45 @@ from penstock.protocols.http2 import HeadMemo as Http2Heads
 if TYPE_CHECKING:
     from penstock.frontends.door_connection import Connection
 
+_PART: Final = 8
+"""One of so many parts of all connections is kept for each listener."""
+
+_SMALL_PART: Final = 4
+"""Answers that wait for their readers are all kept while they are less than this part of the
+budget."""
+
+
+class Entrance:
+    """One listener.
+
+    Attributes:
+        open: connections that came by it, handshakes included.
+    """
+
+    __slots__ = ("open",)
+
+    def __init__(self) -> None:
+        self.open = 0
+
 
 class DoorState:
     """Belongs to the door's loop.
 
     Attributes:
         calls: requests that have no complete answer yet.
+        glance: seconds within which a connection is looked at again while something waits for its
+            client.
         handshakes: connections that have not agreed on TLS yet.
+        held: bytes that connections keep for clients who have not read them.
         draining: every answer from now on is the last of its connection.
         on_empty: called when the last connection has gone.
     """
 
     __slots__ = (
         "_dirty",
+        "_entrances",
         "_loop",
+        "_relieving",
         "application",
         "body_time",
         "budget",
@@ -38,13 +64,14 @@ class DoorState:
         "connections",
         "counters",
         "draining",
+        "glance",
         "handshakes",
+        "held",
         "http1_heads",
         "http2_heads",
         "limits",
         "on_empty",
         "period",
-        "unsent",
         "wheel",
     )
 
@@ -55,21 +82,38 @@ class DoorState:
         self.counters = DoorStatistics()
         self.period = limits.period
         self.wheel = Wheel(min(0.25, self.period))
+        self.glance = 4 * (self.period + self.wheel.tick)
         self.http1_heads = Http1Heads()
         self.http2_heads = Http2Heads()
         self.connections: set[Connection] = self.wheel.members  # type: ignore[assignment]
         self.handshakes = 0
         self.calls = 0
         self.body_time = limits.body_timeout + self.wheel.tick
-        self.unsent = 0
+        self.held = 0
         self.draining = False
         self.on_empty: Callable[[], None] | None = None
         self._dirty: list[Connection] = []
+        self._entrances: list[Entrance] = []
+        self._relieving = False
         self._loop = asyncio.get_running_loop()
 
-    def is_full(self) -> bool:
-        """Whether no further connection is taken."""
-        return len(self.connections) + self.handshakes >= self.limits.max_connections
+    def add_entrance(self) -> Entrance:
+        """A further listener."""
+        entrance = Entrance()
+        self._entrances.append(entrance)
+        return entrance
+
+    def is_full(self, entrance: Entrance) -> bool:
+        """Whether no further connection is taken here.
+
+        A part of the places is for each listener alone, so that who fills one of them does not keep
+        people from the others.
+        """
+        most = self.limits.max_connections
+        others = [one.open for one in self._entrances if one is not entrance]
+        part = min(max(1, most // _PART), most // (len(others) + 1))
+        kept = sum([max(0, part - taken) for taken in others])
+        return len(self.connections) + self.handshakes + kept >= most
 
     def mark(self, connection: Connection) -> None:
         """Flush this connection at the end of the turn."""
@@ -83,9 +127,32 @@ class DoorState:
         for connection in dirty:
             connection.flush()
 
+    def relieve(self) -> None:
+        """Give up answers until what nobody reads fits the budget, those first who hold the most.
+
+        Bodies are only taken while they fit; answers are there already when they are counted. As
+        long as they are a small part, requests in flight fill the budget, and will end.
+        """
+        budget = self.budget
+        if self._relieving or self.held <= budget.limit // _SMALL_PART:
+            return
+        self._relieving = True
+        try:
+            while budget.used > budget.limit:
+                worst = max(self.connections, key=attrgetter("counted"), default=None)
+                if worst is None or not worst.counted:
+                    return
+                self.counters.overrun += 1
+                worst.give_up()
+        finally:
+            self._relieving = False
+
     def leave(self, connection: Connection) -> None:
         """A connection has ended."""
         self.connections.discard(connection)
+        if connection.entrance is not None:
+            connection.entrance.open -= 1
+            connection.entrance = None
         if not self.connections and self.on_empty is not None:
             self.on_empty()
 

@@ -13,7 +13,7 @@ import ssl
 from typing import Final
 
 from penstock.frontends.door_greeting import PROTOCOLS, Greeting
-from penstock.frontends.door_state import DoorState
+from penstock.frontends.door_state import DoorState, Entrance
 
 _log = logging.getLogger(__name__)
 
@@ -29,12 +29,20 @@ class TlsListener:
 
     Args:
         shared: of the door.
+        entrance: its own.
         listener: bound; it listens from now on.
         tls: is made to offer HTTP/2 and HTTP/1.1, and nothing older than TLS 1.2.
     """
 
-    def __init__(self, shared: DoorState, listener: socket.socket, tls: ssl.SSLContext) -> None:
+    def __init__(
+        self,
+        shared: DoorState,
+        entrance: Entrance,
+        listener: socket.socket,
+        tls: ssl.SSLContext,
+    ) -> None:
         self._shared = shared
+        self._entrance = entrance
         self._listener = listener
         self._tls = tls
         self._loop = asyncio.get_running_loop()
@@ -70,11 +78,12 @@ class TlsListener:
                 self._loop.remove_reader(self._listener.fileno())
                 self._retry = self._loop.call_later(_PAUSE, self._accept_again)
                 return
-            if self._shared.is_full():
+            if self._shared.is_full(self._entrance):
                 self._shared.counters.refused += 1
                 link.close()
                 continue
             self._shared.handshakes += 1
+            self._entrance.open += 1
             task = self._loop.create_task(self._shake_hands(link))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
@@ -87,7 +96,7 @@ class TlsListener:
         try:
             link.setblocking(False)
             await self._loop.connect_accepted_socket(
-                lambda: Greeting(shared, counted=True),
+                lambda: Greeting(shared, self._entrance, counted=True),
                 link,
                 ssl=self._tls,
                 ssl_handshake_timeout=shared.limits.tls_timeout,
@@ -98,3 +107,4 @@ class TlsListener:
             _log.debug("a TLS handshake failed: %s", error)
         finally:
             shared.handshakes -= 1
+            self._entrance.open -= 1

@@ -20,6 +20,9 @@ _MOST_AHEAD = 16
 _MOST_UNSENT = 64 << 10
 """Bytes of answers that the caller has not read yet before a stream handler is made to wait."""
 
+_LARGE = 64 << 10
+"""Bytes of a message from which on it is not copied behind its prefix."""
+
 PUSH_BACK: Headers = ((b"grpc-retry-pushback-ms", b"1000"),)
 """Goes with the status of whoever is to come again later."""
 
@@ -139,9 +142,10 @@ class GrpcCall:
             message: the answer.
             metadata: goes behind it, with the status; as ``grpc.encode_metadata`` gives it.
         """
-        if self.started or metadata:
+        if self.started or metadata or len(message) > _LARGE:
             self.start()
-            self.exchange.send(grpc.encode_message(message))
+            self.exchange.send(grpc.message_prefix(len(message)))
+            self.exchange.send(message)
             self.finish(metadata)
             return
         self.exchange.reply_blocks(grpc.OK_HEAD, grpc.encode_message(message), grpc.OK_TRAILERS)

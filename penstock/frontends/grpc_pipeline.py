@@ -11,8 +11,7 @@ from penstock.protocols.pb import pipeline_service_pb2
 
 SERVICE = pipeline_service_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name
 
-_SMALL = 16 << 10
-"""Bytes of a message whose decoded form is not counted beside it: requests are few enough."""
+_SMALL = 16 << 10  # bytes of a message whose decoded form is not counted beside it
 
 
 class PipelineService:
@@ -29,9 +28,9 @@ class PipelineService:
     def _inference(self, call: GrpcCall, message: bytes) -> None:
         exchange = call.exchange
         try:
-            decoded = paddle.decode_message(message, self._name)
             if len(message) > _SMALL:
                 exchange.take(len(message))  # what it decodes to
+            decoded = paddle.decode_message(message, self._name)
         except RequestError as error:
             self._failed(call, error)
             return

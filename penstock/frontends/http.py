@@ -28,6 +28,7 @@ JSON: Final = (b"content-type", b"application/json")
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 
 _JSON_ONLY: Final[Headers] = (JSON,)
+_SMALL: Final = 16 << 10  # bytes of a body whose decoded form is not counted beside it
 _SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _BAD_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
@@ -80,7 +81,7 @@ class HttpRoutes:
         plan: _Route | HttpReply | None = head.note
         if plan is None:
             plan = head.note = self._plan(head)
-        if isinstance(plan, _Route):
+        if type(plan) is _Route:
             if exchange.excess:
                 self._send(exchange, _TOO_MANY)
                 return None
@@ -90,20 +91,21 @@ class HttpRoutes:
             try:
                 if announced > self._most:
                     raise TooLarge(f"the body is over {self._most} bytes")
-                exchange.held.take(announced)
+                exchange.take(announced)
             except RequestError as error:
                 self._fail(exchange, error)
                 return None
             return self
-        self._send(exchange, self._plain(head) if plan is None else plan)
+        self._send(exchange, plan if isinstance(plan, HttpReply) else self._plain(head))
         return None
 
     def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
         """Take the body, which is whole in one piece as a rule, and answer at its end."""
         body: bytes | bytearray = piece
         try:
-            if exchange.head.content_length is None:
-                exchange.held.take(len(piece))
+            head = exchange.head
+            if head.content_length is None:
+                exchange.take(len(piece))
             if exchange.state is not None or not ended:
                 # Grown in place: pieces kept until they are joined would be there twice.
                 whole = exchange.state
@@ -115,13 +117,13 @@ class HttpRoutes:
                 if not ended:
                     return
                 body, exchange.state = whole, None
-            route: _Route = exchange.head.note
+            route: _Route = head.note
             if route.encoding is not None:
                 body = decompress(route.encoding, body, self._most)
-                exchange.held.take(len(body))
+                exchange.take(len(body))
+            if len(body) > _SMALL:
+                exchange.take(len(body))  # what it decodes to
             call = paddle.decode_json(body, name=route.name, method=route.method)
-            if call.tensors:
-                exchange.held.take(call.nbytes)  # what they decode to
         except RequestError as error:
             self._fail(exchange, error)
             return

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.frontends.door_exchange import ROOM, DoorExchange
 from penstock.protocols.heads import Headers, RequestHead
 
 if TYPE_CHECKING:
     from penstock.frontends.http1_session import Http1Session
+
+_LARGE: Final = 64 << 10
+"""Bytes of a body from which on it is not copied behind its head."""
 
 
 class Http1Exchange(DoorExchange):
@@ -21,7 +24,7 @@ class Http1Exchange(DoorExchange):
 
     __slots__ = ("_session", "whole")
 
-    def __init__(self, session: Http1Session, head: RequestHead) -> None:
+    def __init__(self, session: Http1Session, head: RequestHead, whole: bool) -> None:
         # Without super(), one after the other: this runs for every request.
         shared = self.shared = session.shared
         self._budget = shared.budget
@@ -31,20 +34,21 @@ class Http1Exchange(DoorExchange):
         self.receiver = self.on_gone = self.on_room = self.state = None
         self.over = self.started = self.paused = False
         self._session = session
-        self.whole = False
+        self.whole = whole
 
-    def reply(
-        self, status: int, headers: Headers, body: bytes = b"", *, close: bool = False
-    ) -> None:
+    def reply(self, status: int, headers: Headers, body: bytes = b"", close: bool = False) -> None:
         """See ``Exchange``."""
         if not self.over:
             session = self._session
-            core = session.core
-            last = close or not self.whole or self.shared.draining
-            session.out.append(core.respond(status, headers, body, close=last))
+            shared = self.shared
+            last = close or not self.whole or shared.draining
+            if len(body) <= _LARGE:
+                session.out.append(session.core.respond(status, headers, body, last))
+            else:
+                session.out += session.core.respond_apart(status, headers, body, last)
             # What close() does, without the call.
             self.over = True
-            self.shared.calls -= 1
+            shared.calls -= 1
             self.receiver = self.on_gone = self.on_room = None
             if self.taken:
                 self.release()

@@ -1,7 +1,8 @@
 """HTTP/1.1 on one connection of a door: requests of the core to the application, answers back.
 
 One exchange at a time. The next request is begun when the last answer has been written, from the
-flush and never inside a call of the application's.
+flush and never inside a call of the application's. However much one read holds, a turn of the loop
+takes only so much of it as a usual request or two cost; the rest waits for the next turns.
 """
 
 from __future__ import annotations
@@ -16,11 +17,19 @@ from penstock.frontends.door_state import DoorState
 from penstock.frontends.half_closed import Question
 from penstock.frontends.http import failure
 from penstock.frontends.http1_exchange import Http1Exchange
+from penstock.protocols.heads import HTTP_1_1
 from penstock.protocols.http1 import Event, Http1Connection, Http1Data, Http1Failed, Http1Head
 from penstock.protocols.http1.reply import CONTINUE
 
 _JOIN_LIMIT: Final = 16 << 10
 """Bytes of pieces that are joined to be written at once; larger ones are handed on one by one."""
+
+_REQUESTS_AT_ONCE: Final = 8
+"""Requests that are begun in one turn, when each is answered at once; those of one read may be
+thousands."""
+
+_CHUNKS_AT_ONCE: Final = 128
+"""Chunks of a body that are taken in one turn; of one byte each, a read holds tens of thousands."""
 
 
 class Http1Session(Connection):
@@ -35,6 +44,7 @@ class Http1Session(Connection):
     __slots__ = (
         "_crowded",
         "_exchange",
+        "_goes_on",
         "_in_head",
         "_patience",
         "_question",
@@ -45,7 +55,7 @@ class Http1Session(Connection):
 
     def __init__(self, shared: DoorState, transport: asyncio.Transport, due: float) -> None:
         super().__init__(shared, transport)
-        self.core = Http1Connection(shared.limits.http1, shared.http1_heads)
+        self.core = Http1Connection(shared.limits.http1, shared.http1_heads, _CHUNKS_AT_ONCE)
         self.out: list[bytes] = []
         self.answered = False
         self.due = due
@@ -53,6 +63,7 @@ class Http1Session(Connection):
         self._in_head = True
         self._patience = shared.keep_alive()
         self._crowded = False
+        self._goes_on = False  # in a later turn
         self._question: Question | None = None
 
     # Input.
@@ -63,7 +74,39 @@ class Http1Session(Connection):
             return
         self.dirty = True
         try:
-            self._take(self.core.receive(data))
+            framing = self.core.whole(data) if self._reading else None
+            if framing is None:
+                self._take(self.core.receive(data))
+            else:
+                # What _take does, for what nearly always comes.
+                shared = self.shared
+                shared.counters.requests += 1
+                shared.calls += 1
+                exchange = self._exchange = Http1Exchange(self, framing.head, True)
+                try:
+                    receiver = shared.application.begin(exchange)
+                    if receiver is not None and not exchange.over:
+                        exchange.receiver = receiver
+                        receiver.data(exchange, data[framing.size :], True)
+                except Exception:  # noqa: BLE001 - this request fails by it, and no other
+                    self._fail(exchange)
+                if not (self.answered or self.out or self.closing):
+                    self.due = NEVER
+                    self.dirty = False
+                    return
+        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+            self.broken()
+        self.flush()
+
+    def _go_on(self) -> None:
+        """Take more of what has come."""
+        self._goes_on = False
+        exchange = self._exchange
+        if self.closing or self.lagging or exchange is None or exchange.paused:
+            return
+        self.dirty = True
+        try:
+            self._take(self.core.go_on())
         except Exception:  # noqa: BLE001 - nothing but this connection ends by it
             self.broken()
         self.flush()
@@ -98,14 +141,12 @@ class Http1Session(Connection):
             elif type(event) is Http1Head:
                 shared.counters.requests += 1
                 shared.calls += 1
-                self._in_head = False
-                exchange = self._exchange = Http1Exchange(self, event.head)
+                # When the body has come with the head, an answer to the head alone does not end the
+                # connection.
                 last = events[-1]
-                if not isinstance(last, Http1Failed) and last.ended:
-                    # The body has come with the head, so that an answer to the head alone does not
-                    # end the connection.
-                    exchange.whole = True
-                else:
+                whole = not isinstance(last, Http1Failed) and last.ended
+                exchange = self._exchange = Http1Exchange(self, event.head, whole)
+                if not whole:
                     exchange.late_at = shared.wheel.now + shared.body_time
                 try:
                     receiver = shared.application.begin(exchange)
@@ -125,13 +166,44 @@ class Http1Session(Connection):
 
     def flush(self) -> None:
         """Write, and begin the next request when an answer is complete and its client reads."""
+        out = self.out
+        if (
+            self.answered
+            and len(out) == 1
+            and not (self.closing or self.lagging or self.secure or self._crowded)
+            and self.core.rest()
+        ):
+            # What the other way does, where one answer is all there is.
+            self._exchange = None
+            self.answered = self._in_head = False
+            self.due = self.shared.wheel.now + self._patience
+            answer = out.pop()
+            if not self.transport.is_closing():
+                size = self.piece = len(answer)
+                self.written += size
+                try:
+                    self.transport.write(answer)
+                    if self.lagging or self.counted:
+                        self.count()
+                    if not self._reading:
+                        self.rearm()
+                except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+                    self.broken()
+            self.dirty = False
+        else:
+            self._flush_all()
+
+    def _flush_all(self) -> None:
         self.dirty = True
         core = self.core
+        left = _REQUESTS_AT_ONCE
         try:
-            while self.answered and not self.closing and not self.lagging:
+            while self.answered and left and not self.closing and not self.lagging:
+                left -= 1
                 self._exchange = None
                 self.answered = False
                 if not core.keep_alive:
+                    core.next()  # drops what has come behind the request
                     self._write()
                     self.end(linger=True)
                     break
@@ -145,12 +217,6 @@ class Http1Session(Connection):
             out = self.out
             if out and self.transport.is_closing():
                 out.clear()  # the client has gone in this very turn, before we were told
-            elif len(out) == 1 and not self.secure:
-                # What _write does, for what is nearly always there.
-                self.written += len(out[0])
-                self.transport.write(out.pop())
-                if self.lagging or self.counted:
-                    self.count()
             elif out:
                 self._write()
             if self._exchange is not None or not self._reading or not core.idle:
@@ -158,6 +224,8 @@ class Http1Session(Connection):
         except Exception:  # noqa: BLE001 - nothing but this connection ends by it
             self.broken()
         self.dirty = False
+        if not left and self.answered and not self.closing:
+            self.mark()
         if self._crowded and not self.lagging:
             self._tell_of_room()
 
@@ -209,6 +277,9 @@ class Http1Session(Connection):
             self.due = exchange.late_at if waits and not exchange.whole else NEVER
             if self.lagging:
                 self.due = min(self.due, self.shared.wheel.after(self.shared.period))
+            elif self.core.unread and not exchange.paused and not self._goes_on:
+                self._goes_on = True
+                asyncio.get_running_loop().call_soon(self._go_on)
         elif self.eof:
             self.end()
         elif not self._in_head and not self.core.idle:
@@ -218,7 +289,7 @@ class Http1Session(Connection):
     def check(self, now: float) -> None:
         """See ``Connection``."""
         exchange = self._exchange
-        if self.answered or (exchange is None and self.waiting()):
+        if self.answered or self.core.unread or (exchange is None and self.waiting()):
             self.due = now + self.shared.period
         elif exchange is None and self._in_head:
             self.shared.counters.heads_late += 1
@@ -314,6 +385,9 @@ class Http1Session(Connection):
     def ask_whether_it_listens(self) -> None:
         """Write what a client that listens passes over; one that has left answers by a reset."""
         exchange = self._exchange
-        if exchange is None or exchange.started or self.out or exchange.head.version == "1.0":
+        if exchange is None or exchange.started or self.answered or self.out:
             return
-        self.write(CONTINUE)
+        # A client of HTTP/1.1 must pass over interim responses that it did not ask for; one of
+        # HTTP/1.0 knows none (RFC 9110, sections 15.2 and 15.2.1).
+        if exchange.head.version == HTTP_1_1:
+            self.write(CONTINUE)

@@ -13,7 +13,9 @@ from penstock.frontends.door_connection import NEVER, Connection
 from penstock.frontends.door_exchange import ROOM, guarded, log_fault
 from penstock.frontends.door_state import DoorState
 from penstock.frontends.http import failure
+from penstock.frontends.http2_behind import Behind
 from penstock.frontends.http2_exchange import Http2Exchange, head_block
+from penstock.frontends.http2_readers import Readers
 from penstock.protocols.http2 import (
     ConnectionFailed,
     DataReceived,
@@ -38,6 +40,13 @@ _PING: Final = b"penstock"
 _MANY: Final = 256
 """Events of one read from which on they are looked through for data in tiny pieces."""
 
+_TURN: Final = 512
+"""Events of one read after which others have their turn; all calls that a connection may have open
+by default have fewer."""
+
+_BULK: Final = 64 << 10
+"""Bytes of long pieces from which on the output is not joined to be written."""
+
 _GRPC: Final = b"application/grpc"
 _INTERNAL: Final = encode_block(
     (
@@ -59,11 +68,12 @@ class Http2Session(Connection):
     """
 
     __slots__ = (
+        "_behind",
         "_draining",
         "_idle_since",
         "_leaving",
+        "_readers",
         "_refill_at",
-        "_stuck",
         "_unfinished",
         "_unfinished_since",
         "core",
@@ -77,25 +87,26 @@ class Http2Session(Connection):
         self.fresh = 0
         self.crowded: set[Http2Exchange] = set()
         self.due = shared.wheel.after(shared.period)
-        self._stuck: dict[Stream, tuple[int, float]] = {}
+        self._readers = Readers(shared.limits)
         self._idle_since = shared.wheel.now
         self._refill_at = 0.0
         self._unfinished: object | None = None
         self._unfinished_since = NEVER
         self._draining = False
         self._leaving = False
+        self._behind = Behind(self)
 
     # Input.
 
     def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``."""
+        """See ``asyncio.Protocol``; nothing means to go on with what was read before."""
         if self.closing:
             return
         self.dirty = True
         core = self.core
         try:
             # All in one frame, for speed.
-            events = core.receive(data)
+            events = core.receive(data, _TURN) if data else core.go_on(_TURN)
             if len(events) > _MANY:
                 events = with_data_joined(events)
             for event in events:
@@ -122,6 +133,10 @@ class Http2Session(Connection):
         except Exception:  # noqa: BLE001 - nothing but this connection ends by it
             self.broken()
         self.flush()
+
+    def wants_data(self) -> bool:
+        """See ``Connection``."""
+        return not self.lagging and not self.core.behind
 
     def _begin(self, event: HeadReceived) -> None:
         shared = self.shared
@@ -185,6 +200,8 @@ class Http2Session(Connection):
             self._write()
             if self.crowded and not self.lagging:
                 self._tell_of_room()
+            if self.core.behind and not self.closing:
+                self._behind.wait()
             if self._leaving and not self.core.streams:
                 self.end(linger=True)
         except Exception:  # noqa: BLE001 - nothing but this connection ends by it
@@ -192,32 +209,38 @@ class Http2Session(Connection):
 
     def _write(self) -> None:
         self.dirty = False
-        data = self.core.take_output()
+        core = self.core
         self.fresh = 0
-        if data and not self.closing:
-            self.write(data)
-        if self.lagging or self.counted or self.core.queued:
+        if core.bulk > _BULK and not self.secure:
+            pieces = core.take_pieces()
+            if not self.closing:
+                self.write_pieces(pieces)
+        else:
+            data = core.take_output()
+            if data and not self.closing:
+                self.write(data)
+        if self.lagging or self.counted or core.queued:
             self.count()
-            shared = self.shared
-            if self.counted > shared.limits.max_unsent and shared.budget.used > shared.budget.limit:
-                self._shed()
 
-    def _shed(self) -> None:
-        """Give up answers behind closed windows: the budget is used up, and we hold too much of it.
-
-        Requests are refused while much waits, but many may have been begun before anything did.
-        """
+    def give_up(self) -> None:
+        """See ``Connection``; of answers behind closed windows the older ones are kept."""
+        budget = self.shared.budget
         blocked = [stream for stream in self.core.streams.values() if stream.queued]
+        most = self.counted // 2
         # Not the first: an answer alone may be larger than everything that is allowed.
         for stream in reversed(blocked[1:]):
-            if self.counted <= self.shared.limits.max_unsent:
-                return
-            exchange: Http2Exchange | None = stream.context
-            self.shared.counters.overrun += 1
-            self.reset(stream, ErrorCode.ENHANCE_YOUR_CALM)
-            if exchange is not None:
-                exchange.leave()
+            self._give_up(stream, ErrorCode.ENHANCE_YOUR_CALM)
             self.count()
+            if self.counted <= most or budget.used <= budget.limit:
+                return
+        if self.counted > most:
+            super().give_up()
+
+    def _give_up(self, stream: Stream, code: ErrorCode) -> None:
+        exchange: Http2Exchange | None = stream.context
+        self.reset(stream, code)
+        if exchange is not None:
+            exchange.leave()
 
     def _tell_of_room(self) -> None:
         for exchange in [one for one in self.crowded if one.over or one.unsent <= ROOM]:
@@ -227,6 +250,10 @@ class Http2Session(Connection):
     def pending(self) -> int:
         """See ``Connection``."""
         return self.core.queued
+
+    def held(self) -> int:
+        """See ``Connection``."""
+        return self.core.held
 
     def unsent(self) -> int:
         """Bytes that wait for the client to read, whatever its windows say."""
@@ -259,6 +286,11 @@ class Http2Session(Connection):
             self._leaving = True
         elif self.shared.draining:
             self.drain()
+        if core.behind:  # what it waits for may have come
+            self._idle_since = now
+            self._unfinished = None
+            self.mark()
+            return
         unfinished = core.unfinished
         if unfinished is not self._unfinished:
             self._unfinished = unfinished
@@ -275,10 +307,12 @@ class Http2Session(Connection):
             return
         if core.streams:
             self._idle_since = now
+            blocked = [stream for stream in core.streams.values() if stream.queued]
+            for stream in self._readers.late(blocked, now):
+                self.shared.counters.stalled += 1
+                self._give_up(stream, ErrorCode.CANCEL)
             for stream in list(core.streams.values()):
                 self._check_stream(stream, now)
-            if len(self._stuck) > len(core.streams):
-                self._stuck = {one: seen for one, seen in self._stuck.items() if one.queued}
         elif now - self._idle_since > self.shared.limits.http2_idle:
             self.shared.counters.idle += 1
             core.go_away(final=True)
@@ -287,10 +321,7 @@ class Http2Session(Connection):
 
     def _check_stream(self, stream: Stream, now: float) -> None:
         exchange: Http2Exchange | None = stream.context
-        queued = stream.queued
-        if queued:
-            self._check_reader(stream, queued, now)
-        elif exchange is None:
+        if exchange is None and not stream.queued:
             self.stop_sender(stream)
         if (
             exchange is not None
@@ -299,19 +330,6 @@ class Http2Session(Connection):
             and not stream.remote_ended
         ):
             self._late(exchange, stream)
-
-    def _check_reader(self, stream: Stream, queued: int, now: float) -> None:
-        """Cut off a stream whose peer opens no window."""
-        before, since = self._stuck.get(stream, (0, now))
-        if queued != before:
-            self._stuck[stream] = (queued, now)
-        elif now - since >= self.shared.limits.write_timeout:
-            del self._stuck[stream]
-            self.shared.counters.stalled += 1
-            exchange: Http2Exchange | None = stream.context
-            self.reset(stream, ErrorCode.CANCEL)
-            if exchange is not None:
-                exchange.leave()
 
     def _late(self, exchange: Http2Exchange, stream: Stream) -> None:
         self.shared.counters.bodies_late += 1
@@ -353,6 +371,7 @@ class Http2Session(Connection):
     def gone(self) -> None:
         """See ``Connection``."""
         self.crowded.clear()
+        self._behind.drop()
         for stream in list(self.core.streams.values()):
             self._lose(stream)
 

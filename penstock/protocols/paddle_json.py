@@ -27,6 +27,7 @@ from penstock.protocols.pb import Response
 from penstock.protocols.status import GrpcCode
 
 _BLANK = b" \t\r\n"
+_WITH_ARRAYS = orjson.OPT_SERIALIZE_NUMPY
 
 
 def decode_json(body: bytes | bytearray, *, name: str, method: str) -> Call:
@@ -51,19 +52,13 @@ def decode_json(body: bytes | bytearray, *, name: str, method: str) -> Call:
         document = None
     if type(document) is dict and len(document) == 2:
         key, value = document.get("key"), document.get("value")
-        if type(key) is list and type(value) is list and _are_few_texts(key, value):
-            return Call(key, value, [], name, method, 0, "", len(body))
+        if type(key) is list and type(value) is list and len(key) + len(value) <= MAX_MEMBERS:
+            for item in key + value:
+                if type(item) is not str:
+                    break
+            else:
+                return Call(key, value, [], name, method, 0, "", len(body))
     return _decode_members(document, body, name, method)
-
-
-def _are_few_texts(key: list[Any], value: list[Any]) -> bool:
-    for item in key:
-        if type(item) is not str:
-            return False
-    for item in value:
-        if type(item) is not str:
-            return False
-    return len(key) <= MAX_MEMBERS and len(value) <= MAX_MEMBERS
 
 
 def _decode_members(document: Any, body: bytes | bytearray, name: str, method: str) -> Call:
@@ -124,15 +119,15 @@ def encode_json(reply: Reply | Response) -> bytes:
         "err_msg": reply.err_msg,
         "key": key,
         "value": value,
-        "tensors": [tensor_json.encode(tensor) for tensor in reply.tensors],
+        "tensors": [*map(tensor_json.encode, reply.tensors)] if reply.tensors else [],
     }
     try:
-        return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(body, option=_WITH_ARRAYS)
     except orjson.JSONEncodeError:
         body["err_msg"] = mended(reply.err_msg)
         body["key"] = list(map(mended, key))
         body["value"] = list(map(mended, value))
-        return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        return orjson.dumps(body, option=_WITH_ARRAYS)
 
 
 def gateway_error(code: GrpcCode, text: str) -> bytes:

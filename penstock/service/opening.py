@@ -97,6 +97,7 @@ def limits_of(config: ServiceConfig) -> DoorLimits:
             pings=door.pings,
             settings=door.settings,
             empty_frames=door.empty_frames,
+            small_frames=door.small_frames,
             continuations=door.continuations,
         ),
     )

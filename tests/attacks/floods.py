@@ -118,7 +118,7 @@ def empty_data(peer: Peer) -> bytes:
 
 
 def tiny_data(peer: Peer) -> bytes:
-    """DATA of a byte each: nothing is wrong with it, and each costs as much as a large one."""
+    """DATA of a byte each, which costs as much as a large one."""
     start = b""
     if peer.next == 1:
         start = frame(HEADERS, END_HEADERS, peer.stream(), HEAD) + frame(

@@ -104,7 +104,7 @@ def by_grpc(port: int) -> Iterator[Callable[[str], bool]]:
     """The same over gRPC."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     with grpc.insecure_channel(f"127.0.0.1:{port}", options) as channel:
-        ask = channel.unary_unary(METHOD)
+        ask = channel.unary_unary(METHOD)  # type: ignore[call-arg]
 
         def call(nonce: str) -> bool:
             message = ask(encode({"key": ["x"], "value": [nonce]}), timeout=PATIENCE)

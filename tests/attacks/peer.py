@@ -168,14 +168,14 @@ class Peer:
             self.heard[f"RST_STREAM {CODES[int.from_bytes(payload, 'big')]}"] += 1
         elif kind == HEADERS:
             try:
-                fields = dict(self._decoder.decode(payload))
+                fields = dict(self._decoder.decode(payload, raw=True))
             except HPACKError:
                 self.heard["undecodable"] += 1
                 return
-            if "grpc-status" in fields:
-                self.heard[f"grpc-status {fields['grpc-status']}"] += 1
-            elif fields.get(":status", "200") != "200":
-                self.heard[fields[":status"]] += 1
+            if b"grpc-status" in fields:
+                self.heard[f"grpc-status {fields[b'grpc-status'].decode()}"] += 1
+            elif fields.get(b":status", b"200") != b"200":
+                self.heard[fields[b":status"].decode()] += 1
 
     def close(self) -> None:
         """Vanish."""

@@ -1,7 +1,6 @@
 import asyncio
 import gzip
 import queue
-import shutil
 import ssl
 import struct
 import subprocess
@@ -18,6 +17,7 @@ from penstock.client.errors import CallFailed
 from penstock.client.line import METHOD
 from penstock.client.tls import Tls
 from penstock.protocols.status import GrpcCode
+from tests.peers.programs import program
 
 from .conftest import PATIENCE, Headers, Liar, Service
 
@@ -171,9 +171,7 @@ def test_a_proxy_in_the_environment_is_passed_by(
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A self-signed certificate for ``localhost`` and its key, made for this run."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl is not installed")
+    openssl = program("openssl")
     folder = tmp_path_factory.mktemp("tls")
     cert, key = folder / "cert.pem", folder / "key.pem"
     ask = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"

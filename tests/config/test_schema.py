@@ -68,6 +68,7 @@ DOOR = [
     ("pings", 5, 5, "5", 0),
     ("settings", 5, 5, {}, 0),
     ("empty_frames", 5, 5, "5", 0),
+    ("small_frames", 5, 5, "5", 0),
     ("continuations", 5, 5, "5", 0),
 ]
 TLS = [

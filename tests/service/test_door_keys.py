@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import shutil
 import socket
 import ssl
 import stat
@@ -20,6 +19,7 @@ from tests.attacks.site import service
 from tests.hostile import grpc_raw
 from tests.hostile.raw import ask, connected, pairs, request
 from tests.hostile.wire_bytes import encode
+from tests.peers.programs import program
 from tests.services.process import ServiceProcess
 
 pytestmark = pytest.mark.real
@@ -51,12 +51,12 @@ def test_a_unix_socket_is_served_and_taken_away(tmp_path: Path) -> None:
         assert not path.exists()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes the certificate")
 def test_both_ports_speak_tls(tmp_path: Path) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+    command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
     subprocess.run(
         [
+            program("openssl"),
             *command.split(),
             *("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"),
             *("-keyout", str(key), "-out", str(certificate)),

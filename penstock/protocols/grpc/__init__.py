@@ -16,6 +16,7 @@ from penstock.protocols.grpc.messages import (
     IDENTITY,
     MessageReader,
     encode_message,
+    message_prefix,
     unary_message,
 )
 from penstock.protocols.grpc.metadata import (
@@ -52,6 +53,7 @@ __all__ = [
     "encode_status_message",
     "encode_timeout",
     "head_block",
+    "message_prefix",
     "parse_timeout",
     "read_status",
     "trailers_block",

@@ -41,6 +41,17 @@ def encode_message(data: bytes, compressed: bool = False) -> bytes:
     return _PREFIX.pack(compressed, len(data)) + data
 
 
+def message_prefix(size: int) -> bytes:
+    """What goes before a plain message of so many bytes.
+
+    Raises:
+        GrpcError: it is longer than a prefix can say.
+    """
+    if size > _MOST_ANNOUNCED:
+        raise _too_large(size, _MOST_ANNOUNCED)
+    return _PREFIX.pack(0, size)
+
+
 def unary_message(data: bytes, most: int = _MOST_ANNOUNCED) -> bytes | None:
     """The message, when ``data`` is exactly one that is plain and within ``most`` bytes, else None.
 

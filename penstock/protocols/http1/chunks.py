@@ -17,23 +17,39 @@ _DIGITS = b"0123456789abcdefABCDEF"
 class ChunkedBody:
     """Where we are in one body.
 
+    Args:
+        limits: of the connection.
+        at_once: chunks that one call takes; None for all that are there.
+
     Attributes:
         ended: the last chunk and the trailers have been taken. Trailers are checked for their form
             and their size, then dropped: nothing of them may change how the request is understood.
+        unread: the last call stopped because it had taken enough, not for want of bytes.
     """
 
-    __slots__ = ("_chunks", "_left", "_limits", "_trailers", "_within", "ended")
+    __slots__ = (
+        "_at_once",
+        "_chunks",
+        "_left",
+        "_limits",
+        "_trailers",
+        "_within",
+        "ended",
+        "unread",
+    )
 
-    def __init__(self, limits: Http1Limits) -> None:
+    def __init__(self, limits: Http1Limits, at_once: int | None = None) -> None:
         self._limits = limits
+        self._at_once = limits.max_chunks + 1 if at_once is None else at_once
         self._chunks = 0
         self._left = 0
         self._within = False  # a chunk's data, or the line end behind it
         self._trailers: FieldLines | None = None
         self.ended = False
+        self.unread = False
 
     def take(self, buffer: bytes | bytearray, at: int, pieces: list[bytes]) -> int:
-        """Go on through what has come.
+        """Go on through what has come, for at most ``at_once`` chunks.
 
         Args:
             buffer: what has not been taken begins at ``at``.
@@ -41,12 +57,15 @@ class ChunkedBody:
             pieces: the data found is added to it, also before an error.
 
         Returns:
-            What has been taken ends there. The rest is to be given again with more behind it.
+            What has been taken ends there. The rest is to be given again, with more behind it
+            unless ``unread`` is set.
 
         Raises:
             BrokenRule: the chunks or the trailers are malformed, or there are too many.
         """
         there = len(buffer)
+        stop = self._chunks + self._at_once
+        self.unread = False
         while at < there and not self.ended:
             if self._left:
                 piece = bytes(buffer[at : at + self._left])
@@ -59,12 +78,37 @@ class ChunkedBody:
             elif self._trailers is not None:
                 taken = self._trailers.advance(buffer, at) or 0
                 self.ended = taken > 0
+            elif self._chunks == stop:
+                self.unread = True
+                break
             else:
-                taken = self._size(buffer, at)
+                taken = self._whole(buffer, at, pieces, stop) or self._size(buffer, at)
             if not taken:
                 break
             at += taken
         return at
+
+    def _whole(self, buffer: bytes | bytearray, at: int, pieces: list[bytes], stop: int) -> int:
+        """The length of the chunks that follow each other whole and without fault."""
+        begin, chunks = at, self._chunks
+        stop = min(stop, self._limits.max_chunks)
+        line: bytes | bytearray = b"\n"  # no chunk begins so
+        length = size = 0
+        while chunks < stop:
+            if not buffer.startswith(line, at):  # mostly they are of one size
+                match = _SIZE.match(buffer, at)
+                if match is None:
+                    break
+                line, size = match[0], int(match[1], 16)
+                length = len(line)
+            end = at + length + size
+            if not size or buffer[end : end + 2] != b"\r\n":
+                break
+            pieces.append(bytes(buffer[at + length : end]))
+            at = end + 2
+            chunks += 1
+        self._chunks = chunks
+        return at - begin
 
     def _line_end(self, buffer: bytes | bytearray, at: int) -> int:
         """The length of the end of a chunk's data; 0 while it is not there."""

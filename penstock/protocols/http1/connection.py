@@ -1,87 +1,76 @@
 """One HTTP/1.1 connection as a server sees it: requests in their order, one in turn at a time.
 
-Decides where a request begins and ends, what is refused, whether the connection stays, and how an
-answer is framed. Must not know sockets, time, routes or what a body means.
+Decides where a request begins and ends, what is refused, and whether the connection stays. Must not
+know sockets, time, routes or what a body means.
 
 Guarantees: events do not depend on how the bytes were chopped (but for the number of a body's
 pieces); nothing of a later request is interpreted before ``next``; after a failure, and behind a
 request that closes the connection, nothing is interpreted at all; the cost is linear in the bytes,
-and the memory is bounded by the limits and one read. Source: RFC 9112.
+and can be bounded for a single call; the memory is bounded by the limits and one read.
+Source: RFC 9112.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.protocols.heads import Headers
+from penstock.protocols.http1.answering import CHUNKS, CLOSED, HEAD, LENGTH, WHOLE, Answering
 from penstock.protocols.http1.chunks import ChunkedBody
 from penstock.protocols.http1.events import Event, Http1Data, Http1Failed
 from penstock.protocols.http1.head import UNREAD, Framing, HeadMemo, parse_head
 from penstock.protocols.http1.limits import BrokenRule, Http1Limits
 from penstock.protocols.http1.lines import HeadLines
-from penstock.protocols.http1.reply import CLOSE, CONTINUE, KEEP_ALIVE, field_lines, reply_head
 
-# Plain numbers, because enum members cost too much here.
-_HEAD: Final = 0  # a head is to come, or has come in part
-_LENGTH: Final = 1  # a body of known length is coming
-_CHUNKS: Final = 2  # a body in chunks is coming
-_WHOLE: Final = 3  # the request is complete; its answer is awaited
-_CLOSED: Final = 4  # nothing is read any more
+_CR: Final = 13
 _STATES = ("head", "length", "chunks", "whole", "closed")
 
 
-class Http1Connection:
+class Http1Connection(Answering):
     """The state of one connection.
 
     Args:
         limits: what a client may send.
         memo: shared by connections with the same limits.
+        at_once: chunks that one call takes, because one read may hold tens of thousands and others
+            wait meanwhile; None for all that have come.
 
     Attributes:
-        keep_alive: whether the connection stays when the current answer is out. False also when the
-            client has half-closed and nothing of it is left: close as soon as no answer is open.
+        unread: the last call took ``at_once`` chunks, and more have come: ``go_on`` tells of them.
 
     Thread: one.
     """
 
     __slots__ = (
         "_at",
-        "_awaits",
+        "_at_once",
         "_blank",
         "_buffer",
         "_chunks",
         "_discards",
         "_ended",
-        "_framing",
         "_known",
         "_left",
         "_limits",
         "_lines",
         "_memo",
-        "_replied",
-        "_sends",
-        "_state",
-        "keep_alive",
+        "unread",
     )
 
-    def __init__(self, limits: Http1Limits, memo: HeadMemo) -> None:
+    def __init__(self, limits: Http1Limits, memo: HeadMemo, at_once: int | None = None) -> None:
+        super().__init__()
         self._limits = limits
         self._memo = memo
         self._known = memo.known
-        self._state: int = _HEAD
+        self._at_once = at_once
         self._buffer: bytes | bytearray = b""  # what has come and is not taken begins at _at
         self._at = 0
         self._blank = False  # the empty line that may precede a head has been passed over
         self._lines: HeadLines | None = None  # how far a head that came in part was looked at
-        self._framing: Framing = UNREAD
         self._left = 0
         self._chunks: ChunkedBody | None = None
-        self._awaits = False
         self._discards = False  # the answer is out and the rest of the body is nobody's
-        self._replied = False
-        self._sends: bool | None = None  # pieces as chunks, as they are, or (None) not at all
         self._ended = False
-        self.keep_alive = True
+        self.unread = False
 
     def __repr__(self) -> str:
         kept = len(self._buffer) - self._at
@@ -90,50 +79,76 @@ class Http1Connection:
     @property
     def idle(self) -> bool:
         """No request is open and nothing of the next one has come."""
-        return self._state == _HEAD and not self._buffer
+        return self._state == HEAD and not self._buffer
 
     @property
     def body_ended(self) -> bool:
         """The request in turn has come as a whole."""
-        return self._state == _WHOLE
+        return self._state == WHOLE
 
     @property
     def wants_data(self) -> bool:
-        """False when enough waits already: stop reading until ``next``."""
+        """False when enough waits already: stop reading until ``next``, or ``go_on``."""
         kept = len(self._buffer) - self._at
-        return self._state != _WHOLE or kept < self._limits.max_kept_bytes
+        return not self.unread and (self._state != WHOLE or kept < self._limits.max_kept_bytes)
+
+    def whole(self, data: bytes) -> Framing | None:
+        """Receive a whole request at once, which is what nearly always comes.
+
+        Returns:
+            What its head says; the rest of ``data`` is its body. None when anything else has come,
+            or the head is new: then nothing has happened, and it is for ``receive``.
+        """
+        if self._state != HEAD or self._buffer:
+            return None
+        framing = self._framing
+        if not data.startswith(framing.raw):
+            known = self._known.get(data[: data.find(b"\r\n\r\n") + 4])
+            if known is None:
+                return None
+            framing = known
+        if len(data) != framing.total:
+            return None
+        self._framing = framing
+        self.keep_alive = framing.keep_alive
+        self._state = WHOLE
+        return framing
 
     def receive(self, data: bytes) -> list[Event]:
         """What these bytes say. Never raises; see ``Http1Failed``.
 
-        Bound: O(len(data)); at most one ``Http1Data`` per call and request.
+        Bound: O(len(data)) and ``at_once`` chunks; at most one ``Http1Data`` per call and request.
         """
         state = self._state
-        if state == _HEAD and not self._buffer:
+        if state == HEAD and not self._buffer:
             end = data.find(b"\r\n\r\n") + 4
             framing = self._known.get(data[:end]) or self._learn(data[:end])
-            if framing is not None and framing.body_length == len(data) - end:
+            if framing is not None and framing.total == len(data):
                 self._framing = framing
                 self.keep_alive = framing.keep_alive
-                self._state = _WHOLE
+                self._state = WHOLE
                 if framing.body_length:
                     return [framing.event, Http1Data(data[end:], True)]
                 return [framing.event]
-        elif state == _LENGTH and len(data) < self._left:
+        elif state == LENGTH and len(data) < self._left:
             self._left -= len(data)
             self._awaits = False
             return [] if self._discards or not data else [Http1Data(data, False)]
-        elif state == _CLOSED or (state == _WHOLE and not self.keep_alive):
+        elif state == CLOSED or (state == WHOLE and not self.keep_alive):
             return []
         self._keep(data)
-        return [] if state == _WHOLE else self._advance()
+        return [] if state == WHOLE else self._advance()
+
+    def go_on(self) -> list[Event]:
+        """Look at more of what has come, while there is some ``unread``; bounded as ``receive``."""
+        return self._advance() if self.unread else []
 
     def eof(self) -> list[Event]:
         """The client will send no more. What is complete is answered still."""
         self._ended = True
-        if self._state == _CLOSED:
+        if self._state == CLOSED or self.unread:
             return []
-        if self._state == _WHOLE:
+        if self._state == WHOLE:
             self.keep_alive = self.keep_alive and bool(self._buffer)
             return []
         return self._cut_short()
@@ -143,83 +158,25 @@ class Http1Connection:
 
         If the answer came before the end of its request, the rest of that is dropped as it comes.
         """
-        if not self.keep_alive or self._state == _CLOSED:
+        if not self.keep_alive or self._state == CLOSED:
             self._close()
             return []
-        if self._state != _WHOLE:
+        if self._state != WHOLE:
             self._discards = True
             return []
-        self._state = _HEAD
+        self._state = HEAD
         self._replied = self._blank = False
         if not self._buffer and not self._ended:
             return []
         return self._advance()
 
-    def respond(self, status: int, headers: Headers, body: bytes, *, close: bool = False) -> bytes:
-        """The whole answer to the request in turn.
-
-        Args:
-            status: 200 or more.
-            headers: names in lower case; those that frame the answer are added here. Of
-                ``connection`` only ``close`` is heeded.
-            body: left out for HEAD and for a status that has none.
-            close: end the connection after it.
-
-        Raises:
-            ValueError: the status or a header cannot be sent.
-        """
-        start, closes, has_body = reply_head(status, headers)
-        connection = self._begin_reply(close or closes)
-        if not has_body:
-            return start + connection + b"\r\n"
-        head = start + connection + b"content-length: %d\r\n\r\n" % len(body)
-        return head if self._framing.wants_no_body else head + body
-
-    def start(self, status: int, headers: Headers) -> bytes:
-        """The head of an answer of unknown length: in chunks, or up to the close for HTTP/1.0.
-
-        Raises:
-            ValueError: the status or a header cannot be sent.
-        """
-        start, closes, has_body = reply_head(status, headers)
-        framing = self._framing
-        has_body = has_body and not framing.wants_no_body
-        connection = self._begin_reply(closes or (has_body and framing.is_1_0))
-        self._sends = None if not has_body else not framing.is_1_0
-        coding = b"transfer-encoding: chunked\r\n" if self._sends else b""
-        return b"%b%b%b\r\n" % (start, connection, coding)
-
-    def chunk(self, piece: bytes) -> bytes:
-        """A piece of an answer that was started."""
-        if self._sends is None or not piece:
-            return b""
-        return b"%x\r\n%b\r\n" % (len(piece), piece) if self._sends else piece
-
-    def finish(self, trailers: Headers = ()) -> bytes:
-        """The end of an answer that was started.
-
-        Raises:
-            ValueError: a trailer cannot be sent.
-        """
-        return b"0\r\n%b\r\n" % field_lines(trailers) if self._sends else b""
-
-    def proceed(self) -> bytes:
-        """``100 Continue`` if the client waits for it, once; else nothing."""
-        if not self._awaits or self._replied or self._state not in (_LENGTH, _CHUNKS):
-            return b""
-        self._awaits = False
-        return CONTINUE
-
-    def _begin_reply(self, close: bool) -> bytes:
-        """The connection field."""
-        self._replied = True
-        if close or (self._awaits and self._state != _WHOLE):
-            # Whether a client that still awaits the word sends its body after a final answer, we
-            # cannot know; so what came next could be a body or a request.
-            self.keep_alive = False
-        if not self.keep_alive:
-            return CLOSE
-        return KEEP_ALIVE if self._framing.is_1_0 else b""
+    def rest(self) -> bool:
+        """``next``, if nothing of another request has come; whether that was so."""
+        if self._state != WHOLE or self._buffer or self._ended or not self.keep_alive:
+            return False
+        self._state = HEAD
+        self._replied = self._blank = False
+        return True
 
     def _keep(self, data: bytes) -> None:
         """Put data behind what is there; what was taken goes away."""
@@ -241,27 +198,28 @@ class Http1Connection:
                 pass
         except BrokenRule as rule:
             return [*events, self._fail(rule.status, rule.text)]
+        self.unread = self._chunks is not None and self._chunks.unread
         if self._at >= len(self._buffer):
             self._buffer = b""
             self._at = 0
-        elif self._at and self._state != _WHOLE:
-            # Not while requests wait in line: for each of them the others would be copied.
+        elif self._at and self._state != WHOLE and not self.unread:
+            # Not while requests or chunks wait in line: for each the others would be copied.
             self._buffer = bytearray(self._buffer[self._at :])
             self._at = 0
-        if self._ended and self._state != _WHOLE:
+        if self._ended and self._state != WHOLE and not self.unread:
             return [*events, *self._cut_short()]
         return events
 
     def _step(self, events: list[Event]) -> bool:
         """Take what can be taken in this state; whether the state has changed and there is more."""
         before = self._state
-        if before == _HEAD:
+        if before == HEAD:
             framing = self._head()
             if framing is None:
                 return False
             self._begin(framing)
             events.append(framing.event)
-        elif before == _LENGTH:
+        elif before == LENGTH:
             piece = bytes(self._buffer[self._at : self._at + self._left])
             self._at += len(piece)
             self._left -= len(piece)
@@ -275,7 +233,7 @@ class Http1Connection:
                 self._data(b"".join(pieces), False, events)
                 raise
             self._data(b"".join(pieces), self._chunks.ended, events)
-        return self._state not in (before, _WHOLE) and self._at < len(self._buffer)
+        return self._state not in (before, WHOLE) and self._at < len(self._buffer)
 
     def _head(self) -> Framing | None:
         """The head that begins here; None while it is not whole."""
@@ -284,8 +242,12 @@ class Http1Connection:
             if not self._blank and buffer.startswith(b"\r\n", at):
                 self._blank = True
                 self._at = at = at + 2
-            if at >= len(buffer) or (not self._blank and buffer[at:] == b"\r"):
+            if at >= len(buffer) or (
+                not self._blank and at + 1 == len(buffer) and buffer[at] == _CR
+            ):
                 return None
+            if self._framing is not UNREAD and buffer.startswith(self._framing.raw, at):
+                return self._read_head(self._framing.raw)
             most = self._limits.max_request_line + self._limits.max_header_bytes + 2
             end = buffer.find(b"\r\n\r\n", at, at + most)
             if end >= 0:
@@ -320,11 +282,11 @@ class Http1Connection:
         self.keep_alive = framing.keep_alive
         self._awaits = framing.awaits_continue
         if framing.body_length is None:
-            self._chunks = ChunkedBody(self._limits)
-            self._state = _CHUNKS
+            self._chunks = ChunkedBody(self._limits, self._at_once)
+            self._state = CHUNKS
         elif framing.body_length:
             self._left = framing.body_length
-            self._state = _LENGTH
+            self._state = LENGTH
         else:
             self._complete()
 
@@ -341,9 +303,9 @@ class Http1Connection:
         self._chunks = None
         if self._discards:
             self._discards = self._replied = False
-            self._state = _HEAD
+            self._state = HEAD
             return
-        self._state = _WHOLE
+        self._state = WHOLE
         if not self.keep_alive:
             self._at = len(self._buffer)
 
@@ -355,14 +317,15 @@ class Http1Connection:
         return [self._fail(400, "the request is cut short")]
 
     def _fail(self, status: int, text: str) -> Http1Failed:
-        if self._state == _HEAD:
+        if self._state == HEAD:
             self._framing = UNREAD
         self._close()
         return Http1Failed(status, text, self._replied)
 
     def _close(self) -> None:
-        self._state = _CLOSED
+        self._state = CLOSED
         self.keep_alive = False
+        self.unread = False
         self._buffer = b""
         self._at = 0
         self._lines = None

@@ -29,11 +29,16 @@ class Framing:
     """A valid head and what follows from it for the connection; shared like the head.
 
     Attributes:
+        raw: the head as it was sent.
+        size: bytes of it.
+        total: bytes of the request; -1 for chunks.
+        head: what it says.
         event: the one that announces it.
         body_length: bytes; None for chunks.
         keep_alive: whether the client lets the connection stay.
         is_1_0: the client speaks HTTP/1.0.
         wants_no_body: the answer to HEAD.
+        is_usual: neither of these two.
         awaits_continue: the client may wait for a word before it sends the body.
     """
 
@@ -41,29 +46,46 @@ class Framing:
         "awaits_continue",
         "body_length",
         "event",
+        "head",
         "is_1_0",
+        "is_usual",
         "keep_alive",
+        "raw",
+        "size",
+        "total",
         "wants_no_body",
     )
 
     def __init__(
-        self, head: RequestHead, body_length: int | None, *, keep_alive: bool, awaits_continue: bool
+        self,
+        raw: bytes,
+        head: RequestHead,
+        body_length: int | None,
+        *,
+        keep_alive: bool,
+        awaits_continue: bool,
     ) -> None:
+        self.raw = raw
+        self.size = len(raw)
+        self.total = -1 if body_length is None else self.size + body_length
+        self.head = head
         self.event = Http1Head(head, body_length == 0)
         self.body_length = body_length
         self.keep_alive = keep_alive
         self.is_1_0 = head.version == HTTP_1_0
         self.wants_no_body = head.method == "HEAD"
+        self.is_usual = not self.is_1_0 and not self.wants_no_body
         self.awaits_continue = awaits_continue
 
 
 UNREAD: Final = Framing(
+    b"\0",  # no head begins so
     RequestHead("", b"", (), version=HTTP_1_1, authority=b"", content_length=None),
-    0,
+    None,
     keep_alive=False,
     awaits_continue=False,
 )
-"""Stands for a head that could not be read, while its refusal is written."""
+"""Stands for a head that has not come, or could not be read, while its refusal is written."""
 
 
 class HeadMemo:
@@ -114,10 +136,11 @@ def parse_head(raw: bytes, limits: Http1Limits) -> Framing:
     if len(pairs) > limits.max_header_fields:
         raise BrokenRule(431, f"more than {limits.max_header_fields} header fields")
     headers: Headers = tuple([(name.lower(), value.rstrip(_BLANKS)) for name, value in pairs])
-    return _framing(method.decode(), target, headers, HTTP_1_1 if minor == b"1" else HTTP_1_0)
+    version = HTTP_1_1 if minor == b"1" else HTTP_1_0
+    return _framing(raw, method.decode(), target, headers, version)
 
 
-def _framing(method: str, raw_target: bytes, headers: Headers, version: str) -> Framing:
+def _framing(raw: bytes, method: str, raw_target: bytes, headers: Headers, version: str) -> Framing:
     fields = dict(headers)
     if len(fields) != len(headers):
         _refuse_repeated(headers)
@@ -134,6 +157,7 @@ def _framing(method: str, raw_target: bytes, headers: Headers, version: str) -> 
     )
     asks = fields.get(b"expect", b"").lower() == b"100-continue"
     return Framing(
+        raw,
         head,
         length,
         keep_alive=_keep_alive(headers, version) if b"connection" in fields else version > HTTP_1_0,

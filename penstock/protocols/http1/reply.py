@@ -50,6 +50,21 @@ def reply_head(status: int, headers: Headers) -> ReplyHead:
     return ReplyHead(line + field_lines(fields), closes, status not in _NO_BODY)
 
 
+@lru_cache(maxsize=1024)
+def whole_head(status: int, headers: Headers, length: int) -> bytes | None:
+    """The whole head of the usual answer: it has a body, and the connection stays.
+
+    None where the status or the application says otherwise.
+
+    Raises:
+        ValueError: as ``reply_head``.
+    """
+    start, closes, has_body = reply_head(status, headers)
+    if closes or not has_body:
+        return None
+    return b"%bcontent-length: %d\r\n\r\n" % (start, length)
+
+
 def field_lines(headers: Headers) -> bytes:
     """The fields as they are sent.
 

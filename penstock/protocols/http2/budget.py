@@ -26,6 +26,7 @@ class Nuisance(IntEnum):
     WINDOW_UPDATE = 5
     PRIORITY = 6
     OTHER = 7
+    SMALL = 8
 
 
 class Budget:
@@ -49,6 +50,7 @@ class Budget:
             limits.window_updates,
             limits.priorities,
             limits.others,
+            limits.small_frames,
         )
         self.spent = [0] * len(Nuisance)
 
@@ -56,17 +58,18 @@ class Budget:
         """Everything is allowed anew."""
         self.spent = [0] * len(Nuisance)
 
-    def spend(self, kind: Nuisance, earned: int = 0) -> None:
-        """Count one.
+    def spend(self, kind: Nuisance, earned: int = 0, count: int = 1) -> None:
+        """Count what came.
 
         Args:
-            kind: what came.
+            kind: of frame.
             earned: how many the traffic since the last refill allows on top.
+            count: how many.
 
         Raises:
             ConnectionFault: ENHANCE_YOUR_CALM, the allowance is used up.
         """
-        self.spent[kind] += 1
+        self.spent[kind] += count
         if self.spent[kind] > self._allowed[kind] + earned:
             text = f"too many frames of one kind: {kind.name.lower()}"
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text)

@@ -41,6 +41,8 @@ class ConnectionCore:
         streams: the open ones by identifier; half-closed ones are open.
         peer_settings: as they are now.
         queued: bytes of all streams that wait behind the peer's windows.
+        held: bytes that are kept for them.
+        bulk: bytes of long pieces in the output.
         closing: no new streams are to be expected or opened: a GOAWAY was sent or received.
         failed: the connection has ended by a fault of the peer's.
     """
@@ -66,8 +68,10 @@ class ConnectionCore:
         "_stream_room",
         "_table_notice",
         "_window",
+        "bulk",
         "closing",
         "failed",
+        "held",
         "limits",
         "peer_settings",
         "queued",
@@ -81,6 +85,8 @@ class ConnectionCore:
         self.streams: dict[int, Stream] = {}
         self.peer_settings = PeerSettings()
         self.queued = 0
+        self.held = 0
+        self.bulk = 0
         self.closing = False
         self.failed = False
         self._server = role is Role.SERVER
@@ -135,6 +141,7 @@ class ConnectionCore:
         outbox = stream.outbox
         if outbox is not None:
             self.queued -= outbox.size
+            self.held -= outbox.held
             stream.outbox = None
         held = self._stream_room - stream.room - stream.owed
         if held > 0:

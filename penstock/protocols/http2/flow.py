@@ -28,16 +28,24 @@ class Outbox:
         end: the stream ends behind the data.
         trailers: a header block that ends the stream behind the data.
         ready: whether its stream stands in the line.
+        taken: bytes that have gone out of it.
     """
 
-    __slots__ = ("_pieces", "end", "ready", "size", "trailers")
+    __slots__ = ("_gone", "_pieces", "end", "ready", "size", "taken", "trailers")
 
     def __init__(self) -> None:
         self._pieces: deque[memoryview] = deque()
         self.size = 0
+        self._gone = 0  # bytes of the first piece
+        self.taken = 0
         self.end = False
         self.trailers: bytes | None = None
         self.ready = False
+
+    @property
+    def held(self) -> int:
+        """Bytes that are kept for them: of a long piece all, until all of it has gone."""
+        return self.size + self._gone
 
     def put(self, data: bytes) -> None:
         """Add data behind what waits; long pieces are kept by reference."""
@@ -46,6 +54,8 @@ class Outbox:
         self.size += len(data)
         pieces = self._pieces
         if pieces and len(pieces[-1]) + len(data) <= SMALL:
+            if len(pieces) == 1:
+                self._gone = 0
             pieces[-1] = memoryview(b"".join((pieces[-1], data)))
         else:
             pieces.append(memoryview(data))
@@ -54,14 +64,18 @@ class Outbox:
         """Take exactly ``min(most, size)`` bytes from the front."""
         taken: list[memoryview] = []
         pieces = self._pieces
+        before = self.size
         while most and pieces:
             piece = pieces[0]
             if len(piece) <= most:
                 pieces.popleft()
+                self._gone = 0
             else:
+                self._gone += most
                 pieces[0] = piece[most:]
                 piece = piece[:most]
             taken.append(piece)
             most -= len(piece)
             self.size -= len(piece)
+        self.taken += before - self.size
         return taken

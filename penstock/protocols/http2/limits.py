@@ -38,6 +38,9 @@ class Http2Limits:
         empty_frames: DATA, HEADERS and CONTINUATION frames that bring nothing, per refill.
         window_updates: per refill, and four for each stream opened or message sent.
         priorities: per refill, and four for each stream opened.
+        small_frames: frames per refill beyond one for each 16 bytes that a read with many of them
+            has, their heads included; servers only. A message of gRPC with two bytes is above that,
+            at any pace; of DATA with one byte, 13,000 frames are allowed by the default.
         others: unknown frames, GOAWAY frames and interim responses per refill.
         continuations: CONTINUATION frames of one header block.
         queued_answers: bytes of answers (to PING, SETTINGS, bad streams) that wait while nobody
@@ -59,5 +62,6 @@ class Http2Limits:
     window_updates: int = 1000
     priorities: int = 200
     others: int = 100
+    small_frames: int = 5000
     continuations: int = 16
     queued_answers: int = 64 << 10

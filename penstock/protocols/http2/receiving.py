@@ -1,23 +1,28 @@
 """Bytes to frames: the loop over what was read, and the cases that nearly every frame is.
 
 The loop takes a request's head that is known by its bytes, and data that is all there, in place.
-Everything else goes to the handlers. DATA that has arrived in part is passed on in part; other
-frames wait until they are whole, at most one of them, and no longer than we announced to take.
+Everything else goes to the handlers. Frames other than DATA wait until they are whole, at most one
+of them, and no longer than we announced to take.
 
-Source: RFC 9113, sections 3.4, 4.1, 4.2, 6.1.
+A read may hold tens of thousands of frames. A driver that serves others meanwhile says how many
+events it wants at most; the rest of the read then waits for ``go_on``.
+
+Source: RFC 9113, sections 3.4, 4.1, 4.2.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.protocols.http2.budget import Nuisance
 from penstock.protocols.http2.codes import ConnectionFault, ErrorCode
+from penstock.protocols.http2.data import DataHandler
 from penstock.protocols.http2.events import (
     ConnectionFailed,
     DataReceived,
     Event,
     HeadReceived,
     StreamReset,
-    data_received,
 )
 from penstock.protocols.http2.frames import (
     ACK,
@@ -27,16 +32,13 @@ from penstock.protocols.http2.frames import (
     FRAME_HEAD,
     HEADERS,
     MAX_STREAM_ID,
-    PADDED,
     PREFACE,
     SETTINGS,
     goaway_frame,
 )
-from penstock.protocols.http2.heading import FrameHandler
 from penstock.protocols.http2.limits import Http2Limits, Role
 from penstock.protocols.http2.memo import HeadMemo
 from penstock.protocols.http2.stream import (
-    CLOSED,
     HEAD_RECEIVED,
     LENGTH_UNKNOWN,
     LOCAL_ENDED,
@@ -44,47 +46,61 @@ from penstock.protocols.http2.stream import (
     Stream,
 )
 
+_STRIDE: Final = 4096
+"""Bytes of frames that are worked through between two looks at how many they were."""
+
+_FEW: Final = 16
+"""Frames of one turn that are never too many, however small."""
+
+_SMALL: Final = 16
+"""Bytes of a frame, with its head, below which it counts as small: not even a message of gRPC with
+its prefix and two bytes needs so few."""
+
+_ALL: Final = 1 << 62
+
 _HEAD_AND_END = END_HEADERS | END_STREAM
 _TAKES_DATA = HEAD_RECEIVED | REMOTE_ENDED
 _unpack = FRAME_HEAD.unpack_from
 
 
-class Receiver(FrameHandler):
-    """The half of a connection that listens."""
+class Receiver(DataHandler):
+    """The half of a connection that listens.
+
+    Attributes:
+        behind: bytes that were received and wait for ``go_on``.
+    """
 
     __slots__ = (
         "_begun",
-        "_data_end",
-        "_data_left",
-        "_data_padding",
-        "_data_stream",
         "_held",
         "_needed",
         "_preface_left",
-        "_steady",
+        "_rest",
+        "_rest_at",
         "_too_long",
+        "behind",
     )
 
     def __init__(self, role: Role, limits: Http2Limits, heads: HeadMemo) -> None:
         super().__init__(role, limits, heads)
         self._preface_left = PREFACE if role is Role.SERVER else b""
         self._begun = False  # the peer's first SETTINGS have come
-        self._steady = role is Role.CLIENT  # nothing is held, nothing is in the middle
         self._too_long = limits.max_frame_size + 1 << 8
         # Bytes of a frame that is not whole, and how many are needed to go on.
         self._held = bytearray()
         self._needed = 0
-        # The DATA frame that is arriving: what is still to come of it.
-        self._data_stream: Stream | None = None
-        self._data_left = 0
-        self._data_padding = 0
-        self._data_end = False
+        # What waits for go_on: a read, and where its next frame begins.
+        self._rest = b""
+        self._rest_at = 0
+        self.behind = 0
 
-    def receive(self, data: bytes) -> list[Event]:
+    def receive(self, data: bytes, most: int = _ALL) -> list[Event]:
         """What the peer's next bytes mean, in their order.
 
         Args:
             data: as read, cut anywhere.
+            most: stop after about so many events, or frames without any. What is left of the data
+                is ``behind`` then: call ``go_on``, and read no more before nothing is left.
 
         Returns:
             Events. A broken rule is a StreamReset where it concerns one stream. Otherwise all open
@@ -92,19 +108,51 @@ class Receiver(FrameHandler):
         """
         events: list[Event] = []
         try:
-            if self._steady:
-                self._read(data, events)
+            if self.behind:
+                self._rest = self._rest[self._rest_at :] + data
+                self._rest_at = 0
+                self.behind = len(self._rest)
+            elif self._steady:
+                self._read(data, 0, events, most)
             elif not self.failed:
-                self._resume(data, events)
+                self._resume(data, events, most)
         except ConnectionFault as fault:
             self._fail(fault, events)
         return events
 
-    def _read(self, data: bytes, events: list[Event]) -> None:
+    def go_on(self, most: int = _ALL) -> list[Event]:
+        """What is behind, as ``receive`` gives it."""
+        events: list[Event] = []
+        data, at = self._rest, self._rest_at
+        self._rest = b""
+        self.behind = 0
+        try:
+            if data:
+                self._read(data, at, events, most)
+        except ConnectionFault as fault:
+            self._fail(fault, events)
+        return events
+
+    def _read(self, data: bytes, at: int, events: list[Event], most: int) -> None:
         """Frames from the beginning of one; what is left of the last is kept."""
         size = len(data)
-        at = self._read_known(data, 0, events)
-        while size - at >= 9:
+        last = size - 9
+        begin = at
+        silent = 0  # frames without an event
+        needed = 0
+        while True:
+            until = at + _STRIDE
+            at = self._read_known(data, at, until if until <= last else last + 1, events)
+            count = len(events) + silent
+            if at > last:
+                break
+            if count >= most:
+                self._rest = data
+                self._rest_at = at
+                self.behind = size - at
+                break
+            if at >= until:
+                continue
             word, flags, id = _unpack(data, at)
             if word >= self._too_long:
                 raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "frame too large")
@@ -121,20 +169,35 @@ class Receiver(FrameHandler):
             else:
                 needed = end - at
             if needed:
-                self._hold(data[at:], needed)
-                return
-            at = self._read_known(data, end, events)
-        if at < size:
-            self._hold(data[at:], 9)
+                break
+            if len(events) + silent == count:
+                silent += 1
+            at = end
+        if at < size and not self.behind:
+            self._hold(data[at:], needed or 9)
+        if count > _FEW and self._server:
+            self._judge_size(count, at - begin)
 
-    def _read_known(self, data: bytes, at: int, events: list[Event]) -> int:
+    def _judge_size(self, count: int, size: int) -> None:
+        """So many frames had so many bytes: each costs us as much as a large one."""
+        more = count - size // _SMALL
+        if more > 0:
+            self._budget.spend(Nuisance.SMALL, count=more)
+
+    def _read_known(self, data: bytes, at: int, until: int, events: list[Event]) -> int:
         """The frames that traffic is made of, as long as they are whole and nothing is special.
 
         A request's head that is known by its bytes, and data within all limits. Written out, with
         no call that can be avoided: this loop is what a request costs.
 
+        Args:
+            data: as read.
+            at: where a frame begins.
+            until: no frame is begun from here on, which is nine bytes before the end at the latest.
+            events: where to put what they mean.
+
         Returns:
-            Where the first frame begins that is something else, or where the bytes end.
+            Where the first frame begins that is something else, or that is not to be begun.
         """
         if self._block_id or not self._begun:
             return at
@@ -145,7 +208,7 @@ class Receiver(FrameHandler):
         window = self.peer_settings.initial_window_size
         stream_room = self._stream_room
         most_streams = self.limits.max_streams if self._server and not self._final else -1
-        while size - at >= 9:
+        while at < until:
             word, flags, id = _unpack(data, at)
             start = at + 9
             end = start + (word >> 8)
@@ -223,7 +286,7 @@ class Receiver(FrameHandler):
         self._needed = needed
         self._steady = False
 
-    def _resume(self, data: bytes, events: list[Event]) -> None:
+    def _resume(self, data: bytes, events: list[Event], most: int) -> None:
         """Go on in the middle of the preface, of a frame, or of data."""
         if self._preface_left:
             data = self._read_preface(data)
@@ -238,7 +301,7 @@ class Receiver(FrameHandler):
             self._needed = 0
         if not (self._preface_left or self._data_left or self._data_padding):
             self._steady = True
-            self._read(data, events)
+            self._read(data, 0, events, most)
 
     def _read_preface(self, data: bytes) -> bytes:
         expected = self._preface_left
@@ -248,98 +311,6 @@ class Receiver(FrameHandler):
         self._preface_left = expected[size:]
         return data[size:]
 
-    def _data(
-        self, flags: int, id: int, data: bytes, start: int, length: int, events: list[Event]
-    ) -> int:
-        """A DATA frame, as much as has come of it.
-
-        Returns:
-            0, or how many bytes of the frame are needed to go on.
-        """
-        overhead = 0
-        if flags & PADDED:
-            if not length:
-                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "DATA too short for its padding")
-            if start >= len(data):
-                return 10
-            overhead = data[start] + 1
-            if overhead > length:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "more padding than payload")
-            start += 1
-        self._data_end = flags & END_STREAM != 0
-        self._data_left = length - overhead
-        self._data_padding = max(overhead - 1, 0)
-        self._data_stream = self._admit_data(id, length, overhead, events)
-        if not self._data_left:
-            self._pass_on(b"", events)
-        self._read_data(data, start, events)
-        if self._data_left or self._data_padding:
-            self._steady = False
-        return 0
-
-    def _admit_data(
-        self, id: int, length: int, overhead: int, events: list[Event]
-    ) -> Stream | None:
-        """Check a DATA frame at its head, as a whole; None when its content is passed over."""
-        end = self._data_end
-        content = length - overhead
-        if not id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "DATA on stream 0")
-        if length > self._room:
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than the window allows")
-        if not content and not end:
-            self._budget.spend(Nuisance.EMPTY)
-        self._room -= length
-        stream = self.streams.get(id)
-        if stream is None:
-            self._pass_over(id, end)
-            self._give_back(length)
-            return None
-        if stream.state & REMOTE_ENDED:
-            code, text = ErrorCode.STREAM_CLOSED, "DATA behind the end"
-        elif not stream.state & HEAD_RECEIVED:
-            code, text = ErrorCode.PROTOCOL_ERROR, "DATA before a head"
-        elif length > stream.room:
-            code, text = ErrorCode.FLOW_CONTROL_ERROR, "more data than the window allows"
-        elif stream.expected >= 0 and (
-            content > stream.expected or (end and content < stream.expected)
-        ):
-            code, text = ErrorCode.PROTOCOL_ERROR, "content-length differs from the data"
-        else:
-            if stream.expected >= 0:
-                stream.expected -= content
-            stream.room -= length
-            self.consumed(stream, overhead)
-            return stream
-        self._give_back(length)
-        self._fault(stream, code, text, events)
-        return None
-
-    def _read_data(self, data: bytes, start: int, events: list[Event]) -> int:
-        """Content and padding of the DATA frame that is arriving; gives where they end."""
-        left = self._data_left
-        if left:
-            piece = data[start : start + left]
-            start += len(piece)
-            self._data_left = left - len(piece)
-            if piece:
-                self._pass_on(piece, events)
-        if not self._data_left and self._data_padding:
-            skipped = min(self._data_padding, len(data) - start)
-            self._data_padding -= skipped
-            start += skipped
-        return start
-
-    def _pass_on(self, piece: bytes, events: list[Event]) -> None:
-        stream = self._data_stream
-        end = self._data_end and not self._data_left
-        # The driver may have reset it since its frame began; its window is given back by then.
-        if stream is None or stream.state & CLOSED == CLOSED or not (piece or end):
-            return
-        events.append(data_received(stream, piece, end))
-        if end:
-            self._end_remote(stream)
-
     def _fail(self, fault: ConnectionFault, events: list[Event]) -> None:
         self.failed = self.closing = True
         self._steady = False
@@ -348,6 +319,8 @@ class Receiver(FrameHandler):
             events.append(StreamReset(stream, fault.code, fault.text, by_peer=False))
         self._line.clear()
         self._held = bytearray()
+        self._rest = b""
+        self.behind = 0
         self._block_parts = []
         self._data_stream = None
         text = fault.text.encode("ascii")

@@ -179,9 +179,11 @@ class Sender(ConnectionCore):
             outbox = stream.outbox = Outbox()
         elif outbox.end or outbox.trailers is not None:
             return
+        held = outbox.held
         outbox.put(data)
         outbox.end = end
         self.queued += len(data)
+        self.held += outbox.held - held
         self._line_up(stream)
         self._pump(None)
 
@@ -250,6 +252,7 @@ class Sender(ConnectionCore):
         else:
             view = memoryview(data)
             self._sent += size >> 10
+            self.bulk += size
             for start in range(0, size, most):
                 piece = view[start : start + most]
                 flags = END_STREAM if end and start + most >= size else 0
@@ -297,10 +300,13 @@ class Sender(ConnectionCore):
     def _send_turn(self, stream: Stream, outbox: Outbox, events: list[Event] | None) -> None:
         """One frame of a stream's queue."""
         before = outbox.size
+        held = outbox.held
         most = min(self.peer_settings.max_frame_size, self._window, stream.window)
         pieces = outbox.take(most)
         sent = before - outbox.size
         self.queued -= sent
+        self.held -= held - outbox.held
+        self.bulk += sent
         self._window -= sent
         stream.window -= sent
         self._sent += sent >> 10

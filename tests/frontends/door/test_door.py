@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import ssl
 import subprocess
@@ -12,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
+from penstock.frontends.listeners import bind, port_of
 from tests.frontends.door.http2_client import Client, joined
 from tests.frontends.door.site import PATIENCE, QUICK, Site
 from tests.frontends.door.test_http1_session import check_refusal, request
 from tests.hostile.raw import Connection, connected
+from tests.peers.programs import program
 
 Opened = Callable[..., Site]
 
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl is not installed")
+    openssl = program("openssl")
     folder = tmp_path_factory.mktemp("tls")
     cert, key = folder / "cert.pem", folder / "key.pem"
     ask = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
@@ -190,6 +189,27 @@ def test_connections_beyond_the_cap_get_503_and_the_others_are_left_alone(opened
         assert connection.reply().status == 200
     seen = site.statistics()
     assert (seen.accepted, seen.refused) == (5, 20)
+
+
+def test_who_fills_one_listener_keeps_nobody_from_the_other(opened: Opened) -> None:
+    site = opened(max_connections=16)
+    other = bind("127.0.0.1", 0, "rpc_port")
+    port = port_of(other)
+    site.run(site.door.listen(other))
+    idle = [Connection(site.port) for _ in range(14)]
+    site.until(lambda seen: seen.open == 14)
+    with connected(site.port) as over:
+        check_refusal(over.reply(), 503)
+    for _ in range(3):  # and whoever leaves gives the place back
+        with connected(port) as one, connected(port) as two:
+            for connection in (one, two):
+                connection.send(request("/echo", b"served"))
+                assert connection.reply().body == b"served"
+            with connected(port) as over:
+                check_refusal(over.reply(), 503)
+        site.until(lambda seen: seen.open == 14)
+    for connection in idle:
+        connection.socket.close()
 
 
 def test_a_draining_door_ends_each_connection_with_its_next_answer(opened: Opened) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable
 
 import pytest
 
+from penstock.frontends.exchange import Exchange
 from tests.frontends.door.site import PATIENCE, QUICK, Site
 from tests.hostile.raw import Connection, Reply, connected
 
@@ -102,9 +105,10 @@ def test_a_large_answer_waits_for_its_reader_and_is_counted(opened: Opened) -> N
     with connected(site.port, patience=20) as connection:
         connection.send(request(f"/large/{size}"))
         seen = site.until(lambda seen: seen.unsent > 0)
-        assert site.budget.used == seen.unsent
+        assert seen.unsent <= site.budget.used <= size + 1024
         assert len(connection.reply().body) == size
         site.until(lambda seen: seen.unsent == 0)
+        site.until(lambda seen: site.budget.used == 0)
 
 
 def test_answers_to_pipelined_requests_stop_when_nobody_reads(opened: Opened) -> None:
@@ -366,6 +370,45 @@ def test_a_client_that_reads_nothing_is_cut_off(opened: Opened, path: str) -> No
         assert site.parrot.gone.acquire(timeout=PATIENCE)
 
 
+def test_a_client_that_reads_a_little_now_and_then_is_cut_off(opened: Opened) -> None:
+    site = opened(write_timeout=QUICK)
+    with small(site.port) as client:
+        client.sendall(request("/large/20000000"))
+        began = time.monotonic()
+        while not site.statistics().stalled and time.monotonic() < began + PATIENCE:
+            assert client.recv(10)
+            time.sleep(0.01)  # the pace is what this client is
+        seen = site.until(lambda seen: seen.open == 0)
+        assert seen.stalled == 1
+
+
+def test_who_holds_the_most_is_cut_when_the_budget_is_used_up(opened: Opened) -> None:
+    site = opened(site={"budget": 40 << 20})
+    clients = [small(site.port) for _ in range(4)]
+    for client, size in zip(clients, (8, 20, 9, 10), strict=True):
+        client.sendall(request(f"/large/{size << 20}"))
+        site.until(lambda seen, size=size: seen.overrun or seen.unsent > size << 18)
+    seen = site.until(lambda seen: seen.overrun > 0 and seen.open == 3)
+    assert seen.overrun == 1
+    assert site.budget.used <= 40 << 20
+    cut = []
+    for client, size in zip(clients, (8, 20, 9, 10), strict=True):
+        with client:
+            cut.append(not is_whole(client, size << 20))
+    assert cut == [False, True, False, False]
+
+
+def is_whole(client: socket.socket, size: int) -> bool:
+    """Whether an answer with so large a body comes to its end."""
+    got = 0
+    try:
+        while got < size and (more := len(client.recv(1 << 20))):
+            got += more
+    except ConnectionResetError:
+        return False
+    return got >= size
+
+
 def test_an_answer_that_runs_away_from_its_reader_is_broken_off(opened: Opened) -> None:
     site = opened(max_unsent=1 << 20)
     with small(site.port) as client:
@@ -471,3 +514,117 @@ def test_http_1_0_and_head_are_answered(opened: Opened) -> None:
         connection.send(b"GET /echo HTTP/1.0\r\n\r\n")
         assert connection.reply().header("connection") == "close"
         assert connection.is_closed()
+
+
+def test_a_body_of_single_bytes_in_chunks_is_taken_a_little_in_each_turn(opened: Opened) -> None:
+    site = opened()
+    sizes: list[int] = []
+    take = site.parrot.data
+
+    def data(exchange: Exchange, piece: bytes, ended: bool) -> None:
+        sizes.append(len(piece))
+        take(exchange, piece, ended)
+
+    site.parrot.data = data  # type: ignore[method-assign]
+    body = bytes(range(256)) * 100
+    start = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunked = start + b"".join(b"1\r\n%c\r\n" % octet for octet in body) + b"0\r\n\r\n"
+    with connected(site.port) as connection:
+        for _ in range(2):
+            connection.send(chunked + request("/echo", b"next"))
+            assert connection.reply().body == body
+            assert connection.reply().body == b"next"
+        assert max(sizes) <= 128
+        connection.send(chunked)
+        connection.half_close()
+        reply = connection.reply()
+        while reply.status == 100:  # it is asked whether it listens
+            reply = connection.reply()
+        assert reply.body == body
+        assert connection.is_closed()
+
+
+def test_many_chunks_wait_while_the_application_has_stopped_the_sender(opened: Opened) -> None:
+    site = opened(body_timeout=QUICK)
+    start = b"POST /lazy HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connected(site.port) as silent, connected(site.port) as connection:
+        connection.send(start + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n")
+        site.until(lambda seen: bool(site.parrot.holding))
+        silent.send(request("/echo", b"whole")[:-1])
+        check_refusal(silent.reply(), 408)
+        assert site.parrot.arrived.acquire(timeout=PATIENCE)
+        assert site.parrot.arrived.acquire(timeout=PATIENCE)  # the silent one's
+        assert not site.parrot.arrived.acquire(blocking=False)
+        site.call(site.parrot.let_go)
+        assert connection.reply().body == b"5000"
+    assert site.statistics().bodies_late == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [(b"1\r\nxx", 400), (b"\r\n", 400), (b"0\r\nbad\r\n\r\n", 400)]
+)
+def test_what_is_wrong_behind_many_chunks_is_refused(
+    opened: Opened, end: bytes, status: int
+) -> None:
+    site = opened()
+    start = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connected(site.port) as connection:
+        connection.send(start + b"1\r\nx\r\n" * 5000 + end)
+        check_refusal(connection.reply(), status)
+        assert connection.is_closed()
+    assert site.statistics().malformed == 1
+    assert site.parrot.gone.acquire(timeout=PATIENCE)
+
+
+def test_pipelined_requests_are_begun_a_few_in_each_turn(opened: Opened) -> None:
+    site = opened()
+    most = 0
+
+    async def watch() -> None:
+        nonlocal most
+        before = 0
+        while before < 3000:
+            begun = len(site.parrot.begun)
+            most = max(most, begun - before)
+            before = begun
+            await asyncio.sleep(0)
+
+    with connected(site.port) as connection:
+        watching = asyncio.run_coroutine_threadsafe(watch(), site.parrot.loop)
+        connection.send(b"".join(request(f"/{n}", b"%d" % n) for n in range(3000)))
+        for n in range(3000):
+            assert connection.reply().body == b"%d" % n
+        watching.result(PATIENCE)
+    assert most <= 32
+    assert site.statistics().requests == 3000
+
+
+def test_the_door_closes_in_the_middle_of_pipelined_requests(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send(request("/hold") + request("/echo", b"x") * 1000)
+        assert site.parrot.arrived.acquire(timeout=PATIENCE)
+        closing = asyncio.run_coroutine_threadsafe(site.door.close(PATIENCE), site.parrot.loop)
+        site.call(site.parrot.let_go)
+        assert connection.reply().header("connection") == "close"
+        assert connection.is_closed()
+        closing.result(PATIENCE)
+    assert site.parrot.begun == ["/hold"]
+
+
+def test_only_a_client_that_must_bear_it_is_asked_whether_it_listens(opened: Opened) -> None:
+    site = opened()
+    for line, asked in ((b"POST /hold HTTP/1.0", False), (b"POST /hold HTTP/1.1", True)):
+        with connected(site.port) as connection:
+            connection.send(line + b"\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+            assert site.parrot.arrived.acquire(timeout=PATIENCE)
+            connection.half_close()
+            connection.socket.settimeout(0.2)
+            try:
+                seen = connection.socket.recv(100)
+            except TimeoutError:
+                seen = b""
+            assert seen == (b"HTTP/1.1 100 Continue\r\n\r\n" if asked else b"")
+            site.call(site.parrot.let_go)
+            assert connection.reply().body == b"held"
+            assert connection.is_closed()

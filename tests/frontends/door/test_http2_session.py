@@ -108,7 +108,7 @@ def test_answers_that_wait_for_windows_are_counted(opened: Opened) -> None:
         client.until(lambda: len(client.answers[first].body) == 65_535)
         seen = site.until(lambda seen: seen.unsent > 1 << 20)
         assert seen.unsent == (2 << 20) - 65_535
-        assert site.budget.used == seen.unsent
+        assert site.budget.used == 2 << 20, "all of it is kept until the last of it has gone"
         assert client.wait(client.open("/echo", end=True)).reset == REFUSED
         assert site.statistics().streams_refused == 1
         client.h2.reset_stream(first)
@@ -422,7 +422,7 @@ def test_many_small_frames_cut_anywhere_are_no_slow_one(opened: Opened) -> None:
     site = opened(header_timeout=QUICK)
     with joined(site.port) as client:
         stream = client.open("/count")
-        piece = b"\0\0\1\0\0" + stream.to_bytes(4, "big") + b"x"
+        piece = b"\0\0\x08\0\0" + stream.to_bytes(4, "big") + b"x" * 8
         began = time.monotonic()
         client.socket.sendall(piece[:5])
         count = 1
@@ -432,7 +432,55 @@ def test_many_small_frames_cut_anywhere_are_no_slow_one(opened: Opened) -> None:
         client.socket.sendall(piece[5:])
         client.h2.end_stream(stream)
         client.flush()
-        assert client.wait(stream).body == b"%d" % count
+        assert client.wait(stream).body == b"%d" % (8 * count)
+
+
+def test_a_read_full_of_tiny_frames_is_taken_in_turns(opened: Opened) -> None:
+    site = opened(http2=Http2Limits(small_frames=10**9))
+    with joined(site.port) as client:
+        stream = client.open("/size")
+        piece = b"\0\0\1\0\0" + stream.to_bytes(4, "big") + b"x"
+        client.socket.sendall(piece * 50_000)
+        client.h2.end_stream(stream)
+        client.flush()
+        assert client.wait(stream).body == b"50000"
+    site.until(lambda seen: seen.open == 0)
+    assert site.budget.used == 0
+    assert site.budget.peak > 0, "what was read ahead was counted"
+
+
+def test_a_flood_of_tiny_frames_is_told_off(opened: Opened) -> None:
+    site = opened(http2=Http2Limits(small_frames=1000))
+    with joined(site.port) as client:
+        stream = client.open("/size")
+        piece = b"\0\0\1\0\0" + stream.to_bytes(4, "big") + b"x"
+        client.socket.sendall(piece * 20_000)
+        client.wait_closed()
+        assert client.goaways[-1][1] == CALM
+    assert site.statistics().calmed == 1
+
+
+def test_a_client_that_opens_its_window_byte_by_byte_is_cut_off(opened: Opened) -> None:
+    site = opened(write_timeout=QUICK)
+    with joined(site.port) as client:
+        client.acknowledges = False
+        stream = client.open("/large/1000000", end=True)
+        answer = client.answers[stream]
+        client.until(lambda: len(answer.body) == 65_535)
+        client.socket.settimeout(0.02)
+        began = time.monotonic()
+        while answer.reset is None and time.monotonic() < began + PATIENCE:
+            client.h2.increment_flow_control_window(1)
+            client.h2.increment_flow_control_window(1, stream)
+            client.flush()
+            try:
+                while answer.reset is None:  # until there is nothing for a moment
+                    client.step()
+            except TimeoutError:
+                continue
+        assert answer.reset == CANCEL
+        assert 65_535 < len(answer.body) < 66_000
+    assert site.statistics().stalled == 1
 
 
 def test_answers_behind_closed_windows_are_given_up_when_the_budget_is_used_up(

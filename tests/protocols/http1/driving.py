@@ -16,8 +16,10 @@ from penstock.protocols.http1 import (
 )
 
 
-def connection(memo: HeadMemo | None = None, **limits: int) -> Http1Connection:
-    return Http1Connection(Http1Limits(**limits), HeadMemo() if memo is None else memo)
+def connection(
+    memo: HeadMemo | None = None, at_once: int | None = None, **limits: int
+) -> Http1Connection:
+    return Http1Connection(Http1Limits(**limits), HeadMemo() if memo is None else memo, at_once)
 
 
 def request(
@@ -62,10 +64,28 @@ def failures(events: Iterable[Event]) -> list[Http1Failed]:
 
 
 def play(
-    pieces: Iterable[bytes], *, ends: bool = False, memo: HeadMemo | None = None, **limits: int
+    pieces: Iterable[bytes],
+    *,
+    ends: bool = False,
+    memo: HeadMemo | None = None,
+    at_once: int | None = None,
+    lazily: bool = False,
+    shortly: bool = False,
+    **limits: int,
 ) -> tuple[list[tuple[Any, ...]], bool]:
-    """Feed the pieces, answer each request when it is whole; what was said, and keep_alive."""
-    door = connection(memo, **limits)
+    """Feed the pieces, answer each request when it is whole; what was said, and keep_alive.
+
+    Args:
+        pieces: one for each read.
+        ends: the client ends behind them.
+        memo: of heads.
+        at_once: chunks that one call takes.
+        lazily: what is left unread by that is looked at when all pieces are fed and the client has
+            ended, and not before the next piece.
+        shortly: by the short way, wherever it may be taken.
+        limits: of the connection.
+    """
+    door = connection(memo, at_once, **limits)
     events: list[Event] = []
 
     def take(new: list[Event]) -> None:
@@ -74,13 +94,25 @@ def play(
             door.respond(200, (), b"")
             if not door.keep_alive:
                 break
-            new = door.next()
+            new = [] if shortly and door.rest() else door.next()
             events.extend(new)
 
+    def feed(piece: bytes) -> list[Event]:
+        framing = door.whole(piece) if shortly else None
+        if framing is None:
+            return door.receive(piece)
+        if framing.event.ended:
+            return [framing.event]
+        return [framing.event, Http1Data(piece[framing.size :], True)]
+
     for piece in pieces:
-        take(door.receive(piece))
+        take(feed(piece))
+        while door.unread and not lazily:
+            take(door.go_on())
     if ends:
         take(door.eof())
+    while door.unread:
+        take(door.go_on())
     return told(events), door.keep_alive
 
 

@@ -49,6 +49,111 @@ def test_a_memo_forgets_when_it_is_full_and_keeps_no_long_heads() -> None:
     assert not memo.known
 
 
+def test_a_whole_request_with_a_known_head_takes_the_short_way() -> None:
+    door = connection()
+    first, second = request(b"abc"), request(b"abcd")
+    assert door.whole(first) is None
+    (head, _) = door.receive(first)
+    assert door.whole(first) is None  # it has not been answered
+    assert door.respond(200, JSON, b"{}").endswith(b"\r\ncontent-length: 2\r\n\r\n{}")
+    assert door.rest()
+    for odd in (first[:-1], first + b"x", first[:-4], second, b"\r\n" + first, b"\0", b""):
+        assert door.whole(odd) is None
+        assert door.idle
+    framing = door.whole(first)
+    assert framing is not None
+    assert framing.event is head
+    assert first[framing.size :] == b"abc"
+    assert door.body_ended
+
+
+@pytest.mark.parametrize(
+    ("behind", "ended"), [(b"G", False), (request(), False), (b"", True), (request(), True)]
+)
+def test_the_short_way_to_the_next_request_is_closed_where_there_is_more_to_do(
+    behind: bytes, ended: bool
+) -> None:
+    door = connection()
+    assert not door.rest()
+    door.receive(request() + behind)
+    if ended:
+        door.eof()
+    door.respond(200, (), b"")
+    assert not door.rest()
+    assert door.body_ended
+    assert len(door.next()) == (behind == request())
+
+
+def test_so_many_chunks_are_taken_by_one_call() -> None:
+    door = connection(at_once=10)
+    body = bytes(range(25))
+    coded = b"".join(b"1\r\n%c\r\n" % octet for octet in body)
+    said = told(door.receive(chunked(coded)))
+    assert said[1:] == [("data", body[:10], False)]
+    assert door.unread
+    assert not door.wants_data
+    assert told(door.receive(b"0\r\n\r\n")) == [("data", body[10:20], False)]
+    assert door.eof() == []
+    assert told(door.go_on()) == [("data", body[20:], True)]
+    assert not door.unread
+    assert door.go_on() == []
+    door.respond(200, (), b"")
+    assert door.next() == []
+    assert not door.keep_alive
+
+
+def test_what_is_wrong_behind_many_chunks_is_found_in_its_turn() -> None:
+    door = connection(at_once=10)
+    door.receive(chunked(b"1\r\na\r\n" * 15 + b"1\r\naa\r\n" * 15))
+    (data, failed) = told(door.go_on())
+    assert data == ("data", b"a" * 6, False)
+    assert failed[:2] == ("failed", 400)
+    assert not door.unread
+    assert "kept=0" in repr(door)
+
+
+def test_a_body_cut_short_behind_many_chunks_fails_when_they_are_read() -> None:
+    door = connection(at_once=10)
+    door.receive(chunked(b"1\r\na\r\n" * 15))
+    assert door.eof() == []
+    (data, failed) = told(door.go_on())
+    assert data == ("data", b"a" * 5, False)
+    assert failed[2] == "the request is cut short"
+
+
+@pytest.mark.parametrize("chunk", [b"1\r\na\r\n", b"1;x\r\na\r\n", b"1\r\na\r\n2\r\nbc\r\n"])
+def test_the_cost_of_small_chunks_is_linear(chunk: bytes) -> None:
+    def seconds(count: int) -> float:
+        data = chunked(chunk * count)
+        best = 1e9
+        for _ in range(3):
+            door = connection(at_once=50)
+            begin = time.perf_counter()
+            door.receive(data)
+            while door.unread:
+                door.go_on()
+            best = min(best, time.perf_counter() - begin)
+        return best
+
+    assert seconds(24_000) < 8 * 4 * seconds(3_000)
+
+
+def test_the_cost_of_pipelined_requests_is_linear() -> None:
+    def seconds(count: int) -> float:
+        data = request() * count
+        best = 1e9
+        for _ in range(3):
+            door = connection()
+            begin = time.perf_counter()
+            events = door.receive(data)
+            while events:
+                events = door.next()
+            best = min(best, time.perf_counter() - begin)
+        return best
+
+    assert seconds(32_000) < 16 * 3 * seconds(2_000)
+
+
 @pytest.mark.parametrize("coded", [chunked(CHUNKS), request(b"abcde")])
 def test_a_body_is_the_same_however_it_is_framed_or_cut(coded: bytes) -> None:
     for pieces in ([coded], bytewise(coded)):
@@ -363,6 +468,13 @@ def test_events_do_not_depend_on_how_the_bytes_are_cut(
     whole = play([raw], ends=True)
     assert play(pieces, ends=True) == whole
     assert play(bytewise(raw), ends=True) == whole
+    for lazily in (False, True):
+        assert play([raw], ends=True, at_once=1, lazily=lazily) == whole
+        assert play(pieces, ends=True, at_once=1, lazily=lazily) == whole
+    memo = HeadMemo()
+    for _ in range(2):
+        assert play(pieces, ends=True, memo=memo, shortly=True) == whole
+        assert play(requests, shortly=True, memo=memo) == play([b"".join(requests)])
 
 
 @settings(deadline=None, max_examples=300)

@@ -159,6 +159,10 @@ def check(connection: Http2Connection) -> None:
             assert outbox.size == sum(len(piece) for piece in outbox._pieces)
             assert stream.window <= 0 or connection._window <= 0 or not outbox.size
     assert connection.queued == sum(stream.queued for stream in streams)
+    boxes = [stream.outbox for stream in streams if stream.outbox is not None]
+    assert connection.held == sum(box.held for box in boxes)
+    for box in boxes:
+        assert box.held == sum(len(piece.obj) for piece in box._pieces)  # type: ignore[arg-type]
     if not connection.failed:
         assert connection._room + connection._owed + held == connection._announced_room
 

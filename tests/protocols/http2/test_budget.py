@@ -88,6 +88,33 @@ def test_a_header_block_without_end_is_stopped_by_its_size() -> None:
     assert attack(connection, lambda n: frame(CONTINUATION, 0, 1, bytes(16384))) <= 1
 
 
+@pytest.mark.parametrize("content", [b"x", b"xyz"])
+def test_data_in_tiny_frames_is_stopped_when_there_is_much_of_it(content: bytes) -> None:
+    connection = peers.server()
+    connection.receive(peers.headers(1))
+    frames = attack(connection, lambda n: peers.data(1, content) * 100) * 100
+    assert 10_000 < frames < 25_000
+
+
+def test_data_in_tiny_frames_is_borne_now_and_then() -> None:
+    connection = peers.server()
+    connection.receive(peers.headers(1))
+    for _ in range(10):
+        assert attack(connection, lambda n: peers.data(1, b"x") * 100, 100) == 100
+        connection.refill()
+
+
+@pytest.mark.parametrize("content", [bytes(7), b"\0\0\0\0\5hello"])
+def test_small_messages_are_legal_at_any_pace(content: bytes) -> None:
+    connection = peers.server()
+    connection.receive(peers.headers(1))
+    for _ in range(1000):
+        for event in connection.receive(peers.data(1, content) * 100):
+            connection.consumed(event.stream, event.counted)  # type: ignore[union-attr]
+        connection.take_output()
+    assert not connection.failed
+
+
 def test_a_refill_allows_everything_anew() -> None:
     connection = peers.server()
     for _ in range(5):

@@ -6,7 +6,7 @@ from hpack import Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.protocols.http2 import Event, Http2Connection, Role
+from penstock.protocols.http2 import Event, Http2Connection, Http2Limits, Role
 from penstock.protocols.http2.frames import (
     CONTINUATION,
     END_HEADERS,
@@ -80,6 +80,19 @@ def read_in(pieces: list[bytes]) -> tuple[list[Event], Http2Connection]:
     return events, connection
 
 
+def read_in_turns(pieces: list[bytes], most: int) -> tuple[list[Event], Http2Connection]:
+    connection = Http2Connection(Role.SERVER)
+    events: list[Event] = []
+    for piece in pieces:
+        events += connection.receive(piece, most)
+        while connection.behind:
+            before = connection.behind
+            events += connection.go_on(most)
+            assert connection.behind < before
+            peers.check(connection)
+    return events, connection
+
+
 def test_the_conversation_has_every_kind_of_event() -> None:
     events, connection = read_in([WHOLE])
     kinds = [value[0] for value in peers.merged(events)]
@@ -104,6 +117,48 @@ def test_any_cuts_give_the_same_events(cuts: list[int]) -> None:
     whole, first = read_in([WHOLE])
     assert peers.merged(events) == peers.merged(whole)
     assert connection.take_output() == first.take_output()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, len(WHOLE)), max_size=10), st.integers(1, 9))
+def test_turns_give_the_same_events(cuts: list[int], most: int) -> None:
+    ends = [*sorted(cuts), len(WHOLE)]
+    pieces = [WHOLE[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    events, connection = read_in_turns(pieces, most)
+    whole, first = read_in([WHOLE])
+    assert peers.merged(events) == peers.merged(whole)
+    assert connection.take_output() == first.take_output()
+
+
+def test_a_turn_ends_soon_after_its_events_and_nothing_is_lost() -> None:
+    connection = peers.server()
+    connection.receive(peers.headers(1))
+    flood = peers.data(1, b"x") * 3000
+    seen = connection.receive(flood, 100)
+    assert 100 <= len(seen) < 100 + 4096 // 10 + 2
+    assert connection.behind == len(flood) - 10 * len(seen)
+    count = len(seen)
+    while connection.behind:
+        turn = connection.go_on(100)
+        assert len(turn) < 100 + 4096 // 10 + 2
+        count += len(turn)
+    assert count == 3000
+
+
+def test_frames_without_events_end_a_turn_as_well() -> None:
+    connection = peers.server(Http2Limits(priorities=10**6))
+    connection.receive(frame(PRIORITY, 0, 9, bytes(5)) * 1000, 100)
+    assert connection.behind == 14 * 900
+
+
+def test_what_comes_while_something_is_behind_follows_it() -> None:
+    connection = peers.server()
+    connection.receive(peers.headers(1))
+    events = connection.receive(peers.data(1, b"x") * 3000, 1)
+    assert connection.receive(peers.data(1, b"y", end=True), 1) == []
+    while connection.behind:
+        events += connection.go_on(1)
+    assert peers.merged(events)[-1][2] == b"x" * 3000 + b"y"
 
 
 @settings(max_examples=200, deadline=None)
