@@ -10,13 +10,16 @@ from pathlib import Path
 from penstock.errors import StartupError
 
 
-def bind(host: str, port: int, what: str) -> socket.socket:
+def bind(host: str, port: int, what: str, *, shared: bool = False) -> socket.socket:
     """A bound TCP socket that does not listen yet.
 
     Args:
         host: address or name.
         port: 0 lets the system choose.
         what: names the port in the error.
+        shared: other sockets of this user may be bound to the same port by the same wish, and the
+            system deals new connections out among those that listen (SO_REUSEPORT): for several
+            processes that each have a door of their own.
 
     Raises:
         StartupError: the address is taken or not ours.
@@ -30,6 +33,8 @@ def bind(host: str, port: int, what: str) -> socket.socket:
     try:
         # So that a restart does not wait for old connections to be forgotten.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
     except OSError as error:
         listener.close()
