@@ -171,10 +171,9 @@ class Measured:
         start = time.perf_counter()
         for piece in pieces:
             for event in connection.receive(piece):
-                kind = type(event)
-                if kind is HeadReceived:
+                if type(event) is HeadReceived:
                     event.stream.context = event.head
-                elif kind is DataReceived:
+                elif type(event) is DataReceived:
                     connection.reply(event.stream, HEAD_BLOCK, event.data, TRAILER_BLOCK)
             written += len(connection.take_output())
         spent = time.perf_counter() - start
@@ -201,10 +200,9 @@ class Measured:
         start = time.perf_counter()
         for piece in pieces:
             for event in floor.events(piece):
-                kind = type(event)
-                if kind is HeadReceived:
+                if type(event) is HeadReceived:
                     event.stream.context = event.head
-                elif kind is DataReceived:
+                elif type(event) is DataReceived:
                     floor.reply(event.stream.id, event.data)
             floor.take_output()
         return (time.perf_counter() - start) * 1e6 / REQUESTS

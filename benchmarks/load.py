@@ -242,8 +242,9 @@ def report_of(tally: Tally, plan: Plan) -> Report:
     )
 
 
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that both generators have."""
+def plan_parser(module: str) -> argparse.ArgumentParser:
+    """The options that all generators have, for a program that is run as ``module``."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--connections", type=int, default=1)
     parser.add_argument("--body", type=Path, required=True, help="file with the request's body")
@@ -255,6 +256,7 @@ def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=MANY, help="stop after so many answers")
     parser.add_argument("--server-pid", type=int, help="read this process's CPU time")
     parser.add_argument("--core", type=int, help="run on this core only")
+    return parser
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
@@ -269,6 +271,20 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     )
 
 
-def expected_of(arguments: argparse.Namespace) -> bytes | None:
-    """The bytes of the right answer's body, or None when any answer with ``err_no`` 0 is right."""
-    return arguments.expect.read_bytes() if arguments.expect is not None else None
+def told(report: Report) -> int:
+    """Print a report as one line of JSON; gives the exit status, 0 without any fault."""
+    print(report.to_json(), flush=True)
+    return 1 if report.fault_count else 0
+
+
+def asked_of_all(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What those options ask of any generator.
+
+    ``expected`` is None when any answer with ``err_no`` 0 is right.
+    """
+    return {
+        "port": arguments.port,
+        "expected": arguments.expect.read_bytes() if arguments.expect is not None else None,
+        "connections": arguments.connections,
+        "plan": plan_of(arguments),
+    }

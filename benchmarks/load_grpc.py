@@ -18,7 +18,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import hpack
 import uvloop
@@ -30,10 +30,10 @@ from benchmarks.load import (
     Plan,
     Report,
     Tally,
-    add_plan_arguments,
-    expected_of,
-    plan_of,
+    asked_of_all,
+    plan_parser,
     run_closed_loop,
+    told,
 )
 from penstock.protocols.pb import Response
 
@@ -375,24 +375,22 @@ async def load_grpc(
     return await run_closed_loop(opened, tally, plan, patience)
 
 
-def main() -> int:
-    """Print the report as one line of JSON; exit status 0 means that every answer was right."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.load_grpc")
-    add_plan_arguments(parser)
+def arguments_of(module: str) -> argparse.Namespace:
+    """The options that this process was started with, as ``module``."""
+    parser = plan_parser(module)
     parser.add_argument("--streams", type=int, default=1, help="calls in flight per connection")
-    arguments = parser.parse_args()
-    report = uvloop.run(
-        load_grpc(
-            port=arguments.port,
-            message=arguments.body.read_bytes(),
-            expected=expected_of(arguments),
-            connections=arguments.connections,
-            streams=arguments.streams,
-            plan=plan_of(arguments),
-        )
-    )
-    print(report.to_json(), flush=True)
-    return 1 if report.fault_count else 0
+    return parser.parse_args()
+
+
+def asked(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What they ask of ``load_grpc``, or of whatever takes its place."""
+    message = arguments.body.read_bytes()
+    return {**asked_of_all(arguments), "message": message, "streams": arguments.streams}
+
+
+def main() -> int:
+    """Exit status 0 means that every answer was right."""
+    return told(uvloop.run(load_grpc(**asked(arguments_of("benchmarks.load_grpc")))))
 
 
 if __name__ == "__main__":

@@ -9,15 +9,16 @@ generator runs.
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import sys
 import tempfile
 from pathlib import Path
 
+import uvloop
+
 from benchmarks import load_grpc
-from benchmarks.load import MANY, Plan, Report, add_plan_arguments, percentile_us, plan_of
+from benchmarks.load import MANY, Plan, Report, percentile_us, told
 from benchmarks.load_grpc import INFERENCE, grpc_message
 from benchmarks.load_programs import Measured, ProgramFailed, run_program, weight_fault
 
@@ -111,23 +112,12 @@ def report_of(
 
 
 def main() -> int:
-    """Print the report as one line of JSON; exit status 0 means that no fault was found."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.load_h2load")
-    add_plan_arguments(parser)
-    parser.add_argument("--streams", type=int, default=1, help="calls in flight per connection")
-    arguments = parser.parse_args()
+    """Exit status 0 means that no fault was found."""
+    arguments = load_grpc.arguments_of("benchmarks.load_h2load")
+    asked = load_grpc.asked(arguments)
     if shutil.which("h2load") is None or arguments.count != MANY:
-        return load_grpc.main()
-    report = load_h2load(
-        port=arguments.port,
-        message=arguments.body.read_bytes(),
-        expected=arguments.expect.read_bytes() if arguments.expect is not None else None,
-        connections=arguments.connections,
-        streams=arguments.streams,
-        plan=plan_of(arguments),
-    )
-    print(report.to_json(), flush=True)
-    return 1 if report.fault_count else 0
+        return told(uvloop.run(load_grpc.load_grpc(**asked)))
+    return told(load_h2load(**asked))
 
 
 if __name__ == "__main__":

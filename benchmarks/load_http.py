@@ -14,7 +14,7 @@ import asyncio
 import re
 import sys
 import time
-from typing import cast
+from typing import Any, cast
 
 import orjson
 import uvloop
@@ -26,10 +26,10 @@ from benchmarks.load import (
     Plan,
     Report,
     Tally,
-    add_plan_arguments,
-    expected_of,
-    plan_of,
+    asked_of_all,
+    plan_parser,
     run_closed_loop,
+    told,
 )
 
 HEADS_KEPT = 256
@@ -186,24 +186,22 @@ async def load_http(
     return await run_closed_loop(opened, tally, plan, patience)
 
 
-def main() -> int:
-    """Print the report as one line of JSON; exit status 0 means that every answer was right."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.load_http")
-    add_plan_arguments(parser)
+def arguments_of(module: str) -> argparse.Namespace:
+    """The options that this process was started with, as ``module``."""
+    parser = plan_parser(module)
     parser.add_argument("--path", required=True)
-    arguments = parser.parse_args()
-    report = uvloop.run(
-        load_http(
-            port=arguments.port,
-            path=arguments.path,
-            body=arguments.body.read_bytes(),
-            expected=expected_of(arguments),
-            connections=arguments.connections,
-            plan=plan_of(arguments),
-        )
-    )
-    print(report.to_json(), flush=True)
-    return 1 if report.fault_count else 0
+    return parser.parse_args()
+
+
+def asked(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What they ask of ``load_http``, or of whatever takes its place."""
+    body = arguments.body.read_bytes()
+    return {**asked_of_all(arguments), "path": arguments.path, "body": body}
+
+
+def main() -> int:
+    """Exit status 0 means that every answer was right."""
+    return told(uvloop.run(load_http(**asked(arguments_of("benchmarks.load_http")))))
 
 
 if __name__ == "__main__":

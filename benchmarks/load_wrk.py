@@ -8,7 +8,6 @@ with it. Without wrk, and for ``--count``, our own generator runs.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import socket
@@ -16,8 +15,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+import uvloop
+
 from benchmarks import load_http
-from benchmarks.load import MANY, Plan, Report, add_plan_arguments, expected_of, plan_of
+from benchmarks.load import MANY, Plan, Report, told
 from benchmarks.load_http import check_body, length_of, request_bytes
 from benchmarks.load_programs import Measured, ProgramFailed, run_program, weight_fault
 
@@ -113,23 +114,12 @@ def report_of(measured: Measured, *, right: int, in_flight: int) -> Report:
 
 
 def main() -> int:
-    """Print the report as one line of JSON; exit status 0 means that no fault was found."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.load_wrk")
-    add_plan_arguments(parser)
-    parser.add_argument("--path", required=True)
-    arguments = parser.parse_args()
+    """Exit status 0 means that no fault was found."""
+    arguments = load_http.arguments_of("benchmarks.load_wrk")
+    asked = load_http.asked(arguments)
     if shutil.which("wrk") is None or arguments.count != MANY:
-        return load_http.main()
-    report = load_wrk(
-        port=arguments.port,
-        path=arguments.path,
-        body=arguments.body.read_bytes(),
-        expected=expected_of(arguments),
-        connections=arguments.connections,
-        plan=plan_of(arguments),
-    )
-    print(report.to_json(), flush=True)
-    return 1 if report.fault_count else 0
+        return told(uvloop.run(load_http.load_http(**asked)))
+    return told(load_wrk(**asked))
 
 
 if __name__ == "__main__":

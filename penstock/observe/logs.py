@@ -102,13 +102,6 @@ class Unhurried(logging.Handler):
         self._told += dropped
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Leaves out what the servers underneath say: callers can make them talk, metadata included."""
-    if record.name.startswith("grpc._cython"):
-        return False
-    return not record.name.startswith("uvicorn") or record.levelno >= logging.ERROR
-
-
 @contextmanager
 def logging_to_stderr(level: int = logging.INFO) -> Iterator[None]:
     """Give the root logger a handler for a while, unless the program configured logging itself."""
@@ -118,7 +111,6 @@ def logging_to_stderr(level: int = logging.INFO) -> Iterator[None]:
         return
     handler = Unhurried(sys.stderr)
     handler.setFormatter(OneLine())
-    handler.addFilter(_is_news)
     before = root.level
     root.addHandler(handler)
     root.setLevel(level)

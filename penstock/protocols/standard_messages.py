@@ -87,40 +87,10 @@ def _health_file() -> FileDescriptorProto:
 
 def _reflection_file(version: str) -> FileDescriptorProto:
     package = f"grpc.reflection.{version}"
-
-    def own(name: str) -> str:
-        return f".{package}.{name}"
-
-    request = _message(
-        "ServerReflectionRequest",
-        _field("host", 1, _TEXT),
-        _field("file_by_filename", 3, _TEXT, choice=True),
-        _field("file_containing_symbol", 4, _TEXT, choice=True),
-        _field("file_containing_extension", 5, _MESSAGE, own("ExtensionRequest"), choice=True),
-        _field("all_extension_numbers_of_type", 6, _TEXT, choice=True),
-        _field("list_services", 7, _TEXT, choice=True),
-        choice="message_request",
-    )
-    response = _message(
-        "ServerReflectionResponse",
-        _field("valid_host", 1, _TEXT),
-        _field("original_request", 2, _MESSAGE, own("ServerReflectionRequest")),
-        _field("file_descriptor_response", 4, _MESSAGE, own("FileDescriptorResponse"), choice=True),
-        _field(
-            "all_extension_numbers_response",
-            5,
-            _MESSAGE,
-            own("ExtensionNumberResponse"),
-            choice=True,
-        ),
-        _field("list_services_response", 6, _MESSAGE, own("ListServiceResponse"), choice=True),
-        _field("error_response", 7, _MESSAGE, own("ErrorResponse"), choice=True),
-        choice="message_response",
-    )
     method = MethodDescriptorProto(
         name="ServerReflectionInfo",
-        input_type=own("ServerReflectionRequest"),
-        output_type=own("ServerReflectionResponse"),
+        input_type=f".{package}.ServerReflectionRequest",
+        output_type=f".{package}.ServerReflectionResponse",
         client_streaming=True,
         server_streaming=True,
     )
@@ -128,34 +98,64 @@ def _reflection_file(version: str) -> FileDescriptorProto:
         name=f"grpc/reflection/{version}/reflection.proto",
         package=package,
         syntax="proto3",
-        message_type=[
-            request,
-            _message(
-                "ExtensionRequest",
-                _field("containing_type", 1, _TEXT),
-                _field("extension_number", 2, _INT32),
-            ),
-            response,
-            _message(
-                "FileDescriptorResponse", _field("file_descriptor_proto", 1, _BYTES, repeated=True)
-            ),
-            _message(
-                "ExtensionNumberResponse",
-                _field("base_type_name", 1, _TEXT),
-                _field("extension_number", 2, _INT32, repeated=True),
-            ),
-            _message(
-                "ListServiceResponse",
-                _field("service", 1, _MESSAGE, own("ServiceResponse"), repeated=True),
-            ),
-            _message("ServiceResponse", _field("name", 1, _TEXT)),
-            _message(
-                "ErrorResponse",
-                _field("error_code", 1, _INT32),
-                _field("error_message", 2, _TEXT),
-            ),
-        ],
+        message_type=[*_reflection_envelopes(package), *_reflection_answers(package)],
         service=[ServiceDescriptorProto(name="ServerReflection", method=[method])],
+    )
+
+
+def _reflection_envelopes(package: str) -> tuple[DescriptorProto, DescriptorProto]:
+    """What is asked and what is answered, each one of several things."""
+
+    def choice(name: str, number: int, of: str) -> FieldDescriptorProto:
+        return _field(name, number, _MESSAGE, f".{package}.{of}", choice=True)
+
+    request = _message(
+        "ServerReflectionRequest",
+        _field("host", 1, _TEXT),
+        _field("file_by_filename", 3, _TEXT, choice=True),
+        _field("file_containing_symbol", 4, _TEXT, choice=True),
+        choice("file_containing_extension", 5, "ExtensionRequest"),
+        _field("all_extension_numbers_of_type", 6, _TEXT, choice=True),
+        _field("list_services", 7, _TEXT, choice=True),
+        choice="message_request",
+    )
+    response = _message(
+        "ServerReflectionResponse",
+        _field("valid_host", 1, _TEXT),
+        _field("original_request", 2, _MESSAGE, f".{package}.ServerReflectionRequest"),
+        choice("file_descriptor_response", 4, "FileDescriptorResponse"),
+        choice("all_extension_numbers_response", 5, "ExtensionNumberResponse"),
+        choice("list_services_response", 6, "ListServiceResponse"),
+        choice("error_response", 7, "ErrorResponse"),
+        choice="message_response",
+    )
+    return request, response
+
+
+def _reflection_answers(package: str) -> tuple[DescriptorProto, ...]:
+    """What stands in them."""
+    service = f".{package}.ServiceResponse"
+    return (
+        _message(
+            "ExtensionRequest",
+            _field("containing_type", 1, _TEXT),
+            _field("extension_number", 2, _INT32),
+        ),
+        _message(
+            "FileDescriptorResponse", _field("file_descriptor_proto", 1, _BYTES, repeated=True)
+        ),
+        _message(
+            "ExtensionNumberResponse",
+            _field("base_type_name", 1, _TEXT),
+            _field("extension_number", 2, _INT32, repeated=True),
+        ),
+        _message("ListServiceResponse", _field("service", 1, _MESSAGE, service, repeated=True)),
+        _message("ServiceResponse", _field("name", 1, _TEXT)),
+        _message(
+            "ErrorResponse",
+            _field("error_code", 1, _INT32),
+            _field("error_message", 2, _TEXT),
+        ),
     )
 
 

@@ -1,5 +1,4 @@
 import asyncio
-import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from benchmarks.load import Plan, Report
 from benchmarks.load_h2load import report_of
 from benchmarks.load_programs import Measured, ProgramFailed, weight_fault
 from penstock.protocols.pb import Response
+from tests.benchmarks.conftest import RunMain
 from tests.benchmarks.fake_servers import FakeGrpc, serving
 from tests.peers.programs import program
 
@@ -68,36 +68,29 @@ def test_weights_may_differ_by_what_is_in_flight() -> None:
     assert weight_fault(90, 10, 10, 0) is not None
 
 
-async def run_main(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path, *more: str
-) -> tuple[int, Report]:
-    body = folder / "body"
+@pytest.fixture
+def options(tmp_path: Path) -> list[object]:
+    body = tmp_path / "body"
     body.write_bytes(MESSAGE)
-    async with serving(FakeGrpc) as port:
-        arguments = f"--port {port} --body {body} --expect {body} --connections 2 --streams 3"
-        monkeypatch.setattr(sys, "argv", ["load", *arguments.split(), *more])
-        status = await asyncio.to_thread(load_h2load.main)
-    return status, Report.from_json(capsys.readouterr().out)
+    return ["--body", body, "--expect", body, "--connections", 2, "--streams", 3]
 
 
 @pytest.mark.peers
-async def test_h2load_loads_a_server(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+async def test_h2load_loads_a_server(run_main: RunMain, options: list[object]) -> None:
     program("h2load")
-    more = ["--seconds", "0.5", "--warmup", "0"]
-    status, report = await run_main(monkeypatch, capsys, tmp_path, *more)
+    options += ["--seconds", 0.5, "--warmup", 0]
+    status, report = await run_main(load_h2load.main, FakeGrpc, *options)
     assert (status, report.fault_count, report.faults) == (0, 0, [])
     assert report.requests > 20
     assert 0 < report.p50_us <= report.p99_us
 
 
 async def test_without_h2load_our_own_generator_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    run_main: RunMain, options: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    more = ["--seconds", "5", "--warmup", "0", "--count", "40"]
-    status, report = await run_main(monkeypatch, capsys, tmp_path, *more)
+    options += ["--seconds", 5, "--warmup", 0, "--count", 40]
+    status, report = await run_main(load_h2load.main, FakeGrpc, *options)
     assert (status, report.requests) == (0, 40)
 
 

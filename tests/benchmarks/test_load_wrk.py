@@ -1,6 +1,5 @@
 import asyncio
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from benchmarks.load import Plan, Report
 from benchmarks.load_http import BadResponse
 from benchmarks.load_programs import Measured, ProgramFailed
 from benchmarks.load_wrk import probe, report_of
+from tests.benchmarks.conftest import RunMain
 from tests.benchmarks.fake_servers import RIGHT_BODY, FakeHttp, http_response, serving
 from tests.peers.programs import program
 
@@ -71,26 +71,23 @@ async def test_a_first_answer_in_pieces_is_put_together() -> None:
     assert weight == len(RIGHT)
 
 
-async def run_main(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path, *more: str
-) -> tuple[int, Report]:
-    body, expected = folder / "body", folder / "expected"
+@pytest.fixture
+def options(tmp_path: Path) -> list[object]:
+    body, expected = tmp_path / "body", tmp_path / "expected"
     body.write_bytes(BODY)
     expected.write_bytes(RIGHT_BODY)
-    async with serving(lambda: FakeHttp(lambda n: RIGHT)) as port:
-        arguments = f"--port {port} --path / --body {body} --expect {expected} --connections 4"
-        monkeypatch.setattr(sys, "argv", ["load", *arguments.split(), *more])
-        status = await asyncio.to_thread(load_wrk.main)
-    return status, Report.from_json(capsys.readouterr().out)
+    return ["--path", "/", "--body", body, "--expect", expected, "--connections", 4]
+
+
+def server() -> FakeHttp:
+    return FakeHttp(lambda n: RIGHT)
 
 
 @pytest.mark.peers
-async def test_wrk_loads_a_server(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+async def test_wrk_loads_a_server(run_main: RunMain, options: list[object]) -> None:
     program("wrk")
-    more = ["--seconds", "1", "--warmup", "0"]
-    status, report = await run_main(monkeypatch, capsys, tmp_path, *more)
+    options += ["--seconds", 1, "--warmup", 0]
+    status, report = await run_main(load_wrk.main, server, *options)
     assert (status, report.fault_count, report.faults) == (0, 0, [])
     assert report.requests > 20
     assert 0 < report.p50_us <= report.p99_us
@@ -119,9 +116,9 @@ async def test_wrk_tells_of_answers_that_are_not_the_first_one() -> None:
 
 
 async def test_without_wrk_our_own_generator_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    run_main: RunMain, options: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    more = ["--seconds", "5", "--warmup", "0", "--count", "40"]
-    status, report = await run_main(monkeypatch, capsys, tmp_path, *more)
+    options += ["--seconds", 5, "--warmup", 0, "--count", 40]
+    status, report = await run_main(load_wrk.main, server, *options)
     assert (status, report.requests) == (0, 40)

@@ -25,13 +25,13 @@ class Choices:
     def of(self, things: Sequence[Choice]) -> Choice:
         return things[self.octet() % len(things)]
 
-    def bytes(self, count: int) -> bytes:
+    def some(self, count: int) -> bytes:
         taken = self._data[self._at : self._at + count]
         self._at += count
         return taken
 
     def rest(self) -> bytes:
-        return self.bytes(len(self._data))
+        return self.some(len(self._data))
 
 
 def pieces(data: bytes, pattern: int) -> list[bytes]:

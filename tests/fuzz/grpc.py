@@ -56,7 +56,7 @@ def of_metadata(choices: Choices) -> Hashable:
     headers = []
     while choices:
         name = choices.of((b"x-bin", b"x", b"grpc-x", b"user-agent", b"\xff-bin", b"y-bin"))
-        headers.append((name, choices.bytes(choices.octet() % 32)))
+        headers.append((name, choices.some(choices.octet() % 32)))
     try:
         found = grpc.decode_metadata(tuple(headers))
     except grpc.GrpcError as error:
@@ -73,7 +73,10 @@ def of_metadata(choices: Choices) -> Hashable:
 def of_status(choices: Choices) -> Hashable:
     raw = choices.rest()
     text = grpc.decode_status_message(raw)
-    assert grpc.decode_status_message(grpc.encode_status_message(text)) == text
+    encoded = grpc.encode_status_message(text)
+    again = grpc.decode_status_message(encoded)
+    # A long text is cut, perhaps within its last letter.
+    assert again == text or (len(encoded) > 4000 and text.startswith(again.rstrip("\ufffd")))
     status = grpc.read_status({b"grpc-status": raw[:3], b"grpc-message": raw[3:]})
     return None if status is None else status[0]
 
@@ -82,9 +85,9 @@ def of_request(choices: Choices) -> Hashable:
     fields = [(b"content-type", b"application/grpc"), (b"te", b"trailers")]
     names = (b"content-type", b"te", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding")
     method = choices.of(("POST", "GET"))
-    path = b"/" + choices.bytes(choices.octet() % 32)
+    path = b"/" + choices.some(choices.octet() % 32)
     while choices:
-        fields.append((choices.of(names), choices.bytes(choices.octet() % 32)))
+        fields.append((choices.of(names), choices.some(choices.octet() % 32)))
     head = RequestHead(
         method, path, tuple(fields), version="2", authority=b"a", content_length=None
     )

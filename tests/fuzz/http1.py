@@ -30,8 +30,11 @@ ANSWER = ((b"content-type", b"text/plain"),)
 class Driver:
     """Answers each request when it is whole, or at once."""
 
-    def __init__(self, memo: HeadMemo, early: bool, parts: bool) -> None:
-        self.core = Http1Connection(LIMITS, memo)
+    def __init__(
+        self, memo: HeadMemo, early: bool, parts: bool, at_once: int | None = None
+    ) -> None:
+        self.core = Http1Connection(LIMITS, memo, at_once)
+        self.shortly = at_once is not None
         self.early = early
         self.parts = parts
         self.story: list[Any] = []
@@ -59,8 +62,20 @@ class Driver:
                 self.open = False
 
     def feed(self, data: bytes) -> None:
-        self.hear(self.core.receive(data))
+        framing = self.core.whole(data) if self.shortly else None
+        if framing is None:
+            self.hear(self.core.receive(data))
+        elif framing.event.ended:
+            self.hear([framing.event])
+        else:
+            self.hear([framing.event, Http1Data(data[framing.size :], True)])
         self.answer()
+        self.go_on()
+
+    def go_on(self) -> None:
+        while self.core.unread:
+            self.hear(self.core.go_on())
+            self.answer()
 
     def answer(self) -> None:
         while self.open and not self.failed and (self.early or self.core.body_ended):
@@ -73,11 +88,13 @@ class Driver:
             assert out.startswith(b"HTTP/1.1 200 ")
             self.story.append(["answer", out])
             self.open = False
-            self.hear(core.next())
+            if not (self.shortly and core.rest()):
+                self.hear(core.next())
 
     def end(self) -> None:
         self.hear(self.core.eof())
         self.answer()
+        self.go_on()
 
 
 def run(data: bytes) -> Hashable:
@@ -85,12 +102,13 @@ def run(data: bytes) -> Hashable:
     how, pattern = choices.octet(), choices.octet()
     stream = choices.rest()
     told = []
-    for memo, cut in (
-        (HeadMemo(), [stream]),
-        (HeadMemo(), pieces(stream, pattern)),
-        (SHARED, [stream]),
+    for memo, cut, at_once in (
+        (HeadMemo(), [stream], None),
+        (HeadMemo(), pieces(stream, pattern), None),
+        (SHARED, [stream], None),
+        (SHARED, pieces(stream, pattern), 1),
     ):
-        driver = Driver(memo, False, bool(how & 2))
+        driver = Driver(memo, False, bool(how & 2), at_once)
         for piece in cut:
             driver.feed(piece)
         driver.end()
@@ -98,6 +116,7 @@ def run(data: bytes) -> Hashable:
         told.append(driver.story)
     assert told[0] == told[1], f"it depends on how the bytes are cut: {told[0]} {told[1]}"
     assert told[0] == told[2], f"it depends on what others have sent: {told[0]} {told[2]}"
+    assert told[0] == told[3], f"it depends on the way taken: {told[0]} {told[3]}"
     if how & 1:  # what is told then may depend on the cut, but never raise
         driver = Driver(HeadMemo(), True, bool(how & 2))
         for piece in pieces(stream, pattern):

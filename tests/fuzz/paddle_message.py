@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 from penstock.errors import RequestError
 from penstock.protocols import paddle, pb
@@ -28,7 +29,7 @@ def run(data: bytes) -> Hashable:
     return "good", len(feed), call.typed
 
 
-def seed(**fields: object) -> bytes:
+def seed(**fields: Any) -> bytes:
     return pb.Request(**fields).SerializeToString()
 
 

@@ -32,7 +32,8 @@ def guided(name: str, seconds: int, seed: int, folder: Path) -> None:
     for index, data in enumerate(target.seeds):
         (corpus / f"seed-{index}").write_bytes(data)
     words = folder / "words"
-    words.write_text("".join(f'"{quoted(word)}"\n' for word in target.words if word))
+    lines = [f'"{quoted(word)}"\n' for word in target.words if word]
+    words.write_text("".join(lines) or "# none\n")  # an empty file is an error
 
     def one(data: bytes) -> None:
         target.run(data)

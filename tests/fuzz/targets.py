@@ -12,12 +12,19 @@ from dataclasses import dataclass
 
 MODULES = {
     "http2": "tests.fuzz.http2",
+    "header_blocks": "tests.fuzz.header_blocks",
     "http1": "tests.fuzz.http1",
+    "chunks": "tests.fuzz.chunks",
     "grpc": "tests.fuzz.grpc",
+    "grpc_client": "tests.fuzz.grpc_client",
     "paddle_message": "tests.fuzz.paddle_message",
     "paddle_json": "tests.fuzz.paddle_json",
+    "paddle_reply": "tests.fuzz.paddle_reply",
+    "tensor": "tests.fuzz.tensor",
     "npy": "tests.fuzz.npy",
     "array_parse": "tests.fuzz.array_parse",
+    "prototxt": "tests.fuzz.prototxt",
+    "config": "tests.fuzz.config",
 }
 
 

@@ -71,7 +71,6 @@ def serving(folder: Path) -> Iterator[Site]:
     certificate, key = make_certificate(folder)
     kinds, tls = free_port(), free_port()
     environment = {
-        "PYTHONPATH": str(ROOT),
         "PEERS_TLS_PORT": str(tls),
         "PEERS_CERTIFICATE": str(certificate),
         "PEERS_KEY": str(key),

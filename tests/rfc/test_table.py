@@ -5,6 +5,10 @@ from pathlib import Path
 
 from tests.documents import ROOT, rows_of, section
 from tests.rfc import (
+    test_grpc_client,
+    test_grpc_client_transport,
+    test_grpc_requests,
+    test_grpc_server,
     test_rfc7541,
     test_rfc9113_3_4_framing,
     test_rfc9113_5_streams,
@@ -24,6 +28,7 @@ MODULES = {
     ],
     "RFC 7541": [test_rfc7541],
 }
+GRPC = [test_grpc_requests, test_grpc_server, test_grpc_client, test_grpc_client_transport]
 
 
 def test_each_section_stands_in_the_page_with_its_file() -> None:
@@ -38,6 +43,17 @@ def test_each_section_stands_in_the_page_with_its_file() -> None:
         assert shown == tested
 
 
+def test_each_part_of_the_documents_of_grpc_stands_in_the_page_with_its_file() -> None:
+    tested = {
+        (case.name.partition(":")[0], Path(module.__file__).name)
+        for module in GRPC
+        for case in module.table.cases
+    }
+    rows = rows_of(section(PAGE, "gRPC"))
+    shown = {(row[0], name) for row in rows for name in re.findall(r"test_\w+\.py", row[2])}
+    assert shown == tested
+
+
 def test_every_file_of_the_page_exists() -> None:
     named = re.findall(r"`(?:tests/rfc/)?(test_\w+\.py)`", PAGE)
     assert len(named) > 40
@@ -45,6 +61,6 @@ def test_every_file_of_the_page_exists() -> None:
 
 
 def test_names_of_cases_are_not_used_twice() -> None:
-    for module in (module for modules in MODULES.values() for module in modules):
+    for module in (*GRPC, *(module for modules in MODULES.values() for module in modules)):
         names = [case.name for case in module.table.cases]
         assert len(names) == len(set(names))

@@ -152,8 +152,6 @@ OK: tuple[Field, ...] = ((b":status", b"200"),)
 
 def changed(fields: Iterable[Field], name: bytes, value: bytes | None) -> tuple[Field, ...]:
     """The same fields with another value for one of them, or without it."""
-    return tuple(
-        (key, old if key != name else value)
-        for key, old in fields
-        if key != name or value is not None
-    )
+    if value is None:
+        return tuple((key, old) for key, old in fields if key != name)
+    return tuple((key, old if key != name else value) for key, old in fields)

@@ -198,13 +198,18 @@ class ServiceProcess:
 
 
 def _clean_environment() -> dict[str, str]:
-    """Ours, without what would change the server: its own settings and proxies."""
+    """Ours, without what would change the server: its own settings and proxies.
+
+    Our own tree comes first on its path, so that a second checkout tests itself and not the one
+    that is installed.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("PENSTOCK_") and not name.lower().endswith("_proxy")
     }
-    return kept | {"PYTHONUNBUFFERED": "1"}
+    path = [str(ROOT), *filter(None, [kept.get("PYTHONPATH")])]
+    return kept | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join(path)}
 
 
 @contextmanager

@@ -64,6 +64,16 @@ def test_settings_of_the_developer_do_not_reach_the_server(
         assert "['PENSTOCK_HTTP_PORT', 'PENSTOCK_RPC_PORT']" in server.log()
 
 
+def test_the_server_is_of_the_tree_that_the_tests_are_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/of/the/developer")
+    extra = "import penstock; print(penstock.__file__, os.environ['PYTHONPATH'])"
+    with running(script(tmp_path, extra=extra)) as server:
+        own = Path(__file__).parents[2]
+        assert f"{own / 'penstock' / '__init__.py'} {own}:/of/the/developer" in server.log()
+
+
 def test_a_server_that_exits_at_start_fails_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(ServiceFailed, match=r"exited with 3 before it was ready(.|\n)*hello"):
         with running(script(tmp_path, extra="sys.stdout.flush(); sys.exit(3)")):

@@ -1,0 +1,136 @@
+"""A server made by hand, and our client that calls it."""
+
+from __future__ import annotations
+
+import queue
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from penstock.client.answers import Outcome
+from penstock.client.call import Call
+from penstock.client.channel import Channel
+from penstock.client.endpoints import Endpoint
+from penstock.client.errors import CallFailed
+from penstock.protocols.status import GrpcCode
+from tests.rfc import wire
+from tests.rfc.grpc_link import PATIENCE, Heard, Link, message
+
+HEAD: tuple[wire.Field, ...] = ((b":status", b"200"), (b"content-type", b"application/grpc"))
+OK: tuple[wire.Field, ...] = ((b"grpc-status", b"0"),)
+
+
+def answer(
+    stream: int,
+    body: bytes | None = None,
+    trailers: tuple[wire.Field, ...] = OK,
+    head: tuple[wire.Field, ...] = HEAD,
+) -> bytes:
+    """A head, a body and trailers."""
+    return (
+        wire.headers(stream, wire.block(head))
+        + wire.data(stream, message(b"good") if body is None else body)
+        + wire.headers(stream, wire.block(trailers), end=True)
+    )
+
+
+def only(stream: int, *fields: wire.Field) -> bytes:
+    """An answer that is a head alone."""
+    return wire.headers(stream, wire.block(fields), end=True)
+
+
+def status(code: int, *more: wire.Field) -> tuple[wire.Field, ...]:
+    """The fields that tell how a call ended."""
+    return ((b"grpc-status", b"%d" % code), *more)
+
+
+@dataclass
+class Asked:
+    """A call of our client's."""
+
+    call: Call
+    outcomes: queue.Queue[Outcome]
+
+    def outcome(self) -> Outcome:
+        return self.outcomes.get(timeout=PATIENCE)
+
+    def reply(self) -> bytes:
+        outcome = self.outcome()
+        assert isinstance(outcome, bytes), outcome
+        return outcome
+
+    def failure(self) -> CallFailed:
+        outcome = self.outcome()
+        assert isinstance(outcome, CallFailed), outcome
+        return outcome
+
+    def code(self) -> GrpcCode:
+        return self.failure().status
+
+
+class Called:
+    """A listener, and a channel to it.
+
+    Attributes:
+        channel: our client.
+        link: the connection that was accepted last.
+    """
+
+    link: Link
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.settimeout(PATIENCE)
+        self._links: list[Link] = []
+        port = self._listener.getsockname()[1]
+        self.channel = Channel(Endpoint(host="127.0.0.1", port=port), None)
+
+    def start(self, body: bytes = b"ask", seconds: float | None = PATIENCE) -> Asked:
+        """Begin a call."""
+        outcomes: queue.Queue[Outcome] = queue.Queue()
+        deadline = None if seconds is None else time.monotonic() + seconds
+        return Asked(self.channel.start(body, outcomes.put, deadline=deadline), outcomes)
+
+    def accept(self) -> Link:
+        """Take a connection and greet."""
+        self.link = Link(self._listener.accept()[0], serves=True)
+        self._links.append(self.link)
+        self.link.greet()
+        return self.link
+
+    def asked(self, stream: int = 1) -> Heard:
+        """The whole request on a stream."""
+        return self.link.answer(stream)
+
+    def first(self, body: bytes = b"ask", seconds: float | None = PATIENCE) -> Asked:
+        """The first call, on a new connection, whole at the server's end."""
+        asked = self.start(body, seconds)
+        self.accept()
+        self.asked()
+        return asked
+
+    def played(self, *parts: bytes, stream: int = 1) -> Asked:
+        """A call that is answered by these frames; the first of them makes the connection."""
+        asked = self.start()
+        if stream == 1:
+            self.accept()
+        self.asked(stream)
+        self.link.send(*parts)
+        return asked
+
+    def close(self) -> None:
+        self.channel.close()
+        for link in self._links:
+            link.socket.close()
+        self._listener.close()
+
+
+@contextmanager
+def called() -> Iterator[Called]:
+    one = Called()
+    try:
+        yield one
+    finally:
+        one.close()
