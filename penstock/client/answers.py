@@ -27,6 +27,10 @@ _CODE_OF_RESET: dict[int, GrpcCode] = {
     ErrorCode.ENHANCE_YOUR_CALM: GrpcCode.RESOURCE_EXHAUSTED,
     ErrorCode.INADEQUATE_SECURITY: GrpcCode.PERMISSION_DENIED,
 }
+_MORE_OF_RESET: dict[int, str] = {
+    ErrorCode.ENHANCE_YOUR_CALM: "the quota or bandwidth that it allows is exceeded",
+    ErrorCode.INADEQUATE_SECURITY: "the connection is not secure enough for it",
+}
 
 
 def failure(code: GrpcCode, text: str, *, sent: bool = True) -> CallFailed:
@@ -41,6 +45,10 @@ def of_head(head: ResponseHead) -> CallFailed | None:
         if kind.startswith(b"application/grpc"):
             return None
         return failure(GrpcCode.UNKNOWN, f"not gRPC but {_text(kind) or 'no content-type'}")
+    if b"grpc-status" in head.fields:
+        told = of_end(head.fields, None)
+        if isinstance(told, CallFailed):
+            return told
     return failure(code_of_http(head.status), f"HTTP status {head.status} instead of a gRPC answer")
 
 
@@ -72,17 +80,26 @@ def of_reset(code: int, text: str, *, by_peer: bool) -> CallFailed:
     if not by_peer:
         return failure(GrpcCode.INTERNAL, f"the server broke the protocol: {text}")
     ours = _CODE_OF_RESET.get(code, GrpcCode.INTERNAL)
+    more = _MORE_OF_RESET.get(code)
     return failure(
         ours,
-        f"the server ended the call with code {code}",
+        f"the server ended the call with code {code}" + (f": {more}" if more else ""),
         sent=code != ErrorCode.REFUSED_STREAM,
     )
 
 
-def of_bad_message(error: GrpcError) -> CallFailed:
-    """The failure of a reply that is framed wrongly, too large, or compressed though unasked."""
+def of_bad_message(error: GrpcError, encoding: bytes = b"identity") -> CallFailed:
+    """The failure of a reply that is framed wrongly, too large, or compressed though unasked.
+
+    Args:
+        error: what is wrong with it.
+        encoding: what the answer's head said of it.
+    """
     if error.code is GrpcCode.RESOURCE_EXHAUSTED:
         return failure(GrpcCode.RESOURCE_EXHAUSTED, f"the reply is too large: {error}")
+    if encoding != b"identity":
+        text = f"the reply is encoded as {_text(encoding)!r}, and only 'identity' can be read"
+        return failure(GrpcCode.INTERNAL, text)
     return failure(GrpcCode.INTERNAL, f"the reply cannot be read: {error}")
 
 

@@ -24,6 +24,7 @@ class Call:
         request: the message with its prefix; empty once the call has ended.
         deadline: monotonic seconds; None means no limit.
         tries: how often it was put on a connection.
+        encoding: what the head of the answer says of its message.
         connection: where it is now; None while it waits, and once it has ended.
         stream: its stream on that connection.
         ended: the outcome is known.
@@ -35,6 +36,7 @@ class Call:
         "_reader",
         "connection",
         "deadline",
+        "encoding",
         "ended",
         "request",
         "stream",
@@ -50,6 +52,7 @@ class Call:
         self.connection: Connection | None = None
         self.stream: Stream | None = None
         self.ended = False
+        self.encoding = b"identity"
         self._message: bytes | None = None  # the reply's, when all of it is there
         self._reader: MessageReader | None = None  # for a message that does not come in one piece
         self._heard: Callable[[Outcome], None] | None = heard
@@ -68,7 +71,7 @@ class Call:
                     return answers.failure(GrpcCode.INTERNAL, "more than one message for one call")
                 self._message = message
         except GrpcError as error:
-            return answers.of_bad_message(error)
+            return answers.of_bad_message(error, self.encoding)
         return None
 
     def outcome(self, trailers: Mapping[bytes, bytes]) -> Outcome:

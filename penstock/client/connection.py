@@ -229,6 +229,8 @@ class Connection(asyncio.Protocol):
             failure = answers.of_head(head)
             if failure is not None:
                 self._ended(call, failure)
+            elif b"grpc-encoding" in head.fields:
+                call.encoding = head.fields[b"grpc-encoding"]
 
     def _data(self, event: DataReceived) -> None:
         stream = event.stream
@@ -285,7 +287,8 @@ class Connection(asyncio.Protocol):
         stream = call.stream
         if stream is not None and not stream.closed:
             # It may still be sending its request, or receiving what nobody will read.
-            self._http2.reset(stream, ErrorCode.CANCEL)
+            whole = stream.remote_ended
+            self._http2.reset(stream, ErrorCode.NO_ERROR if whole else ErrorCode.CANCEL)
         self._forget(call)
         call.end(self._named(outcome))
 

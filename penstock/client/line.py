@@ -43,6 +43,16 @@ that does not read, or does not end its side of TLS, is no reason to wait."""
 
 _CLOSED = "the client was closed"
 
+_FIELDS = encode_block(
+    [
+        (b"te", b"trailers"),  # codespell:ignore te
+        (b"content-type", b"application/grpc"),
+        (b"grpc-accept-encoding", b"identity"),
+        (b"user-agent", b"penstock"),
+    ]
+)
+"""Of every call, behind those that differ."""
+
 
 class Line:
     """One endpoint's line on one loop.
@@ -62,7 +72,8 @@ class Line:
         self._loop = loop
         self._security = security
         name = security.server_name if security is not None else None
-        self._head = _head_block(name or str(endpoint), secure=security is not None)
+        self._reserved = _reserved_block(name or str(endpoint), secure=security is not None)
+        self._unlimited = self._reserved + _FIELDS
         self._blocks: dict[int, bytes] = {}
         self._expiry = Expiry(loop, self._expired)
         self._backoff = Backoff()
@@ -269,12 +280,13 @@ class Line:
         Servers remember whole blocks. Hence the time told is rounded up; the time kept is not.
         """
         if call.deadline is None:
-            return self._head
+            return self._unlimited
         left_ms = rounded_up_ms(call.deadline - time.monotonic())
         block = self._blocks.get(left_ms)
         if block is None:
             timeout = encode_timeout(left_ms / 1000)
-            block = self._head + encode_block([(b"grpc-timeout", timeout)])
+            # Right behind the reserved fields: servers may take its time from the first moment.
+            block = self._reserved + encode_block([(b"grpc-timeout", timeout)]) + _FIELDS
             self._blocks[left_ms] = block
         return block
 
@@ -301,16 +313,12 @@ def _told(error: Exception) -> str:
     return str(error) or f"nothing came within {CONNECT_SECONDS:g} s"
 
 
-def _head_block(authority: str, *, secure: bool) -> bytes:
+def _reserved_block(authority: str, *, secure: bool) -> bytes:
     return encode_block(
         [
             (b":method", b"POST"),
             (b":scheme", b"https" if secure else b"http"),
             (b":path", METHOD.encode()),
             (b":authority", authority.encode()),
-            (b"te", b"trailers"),  # codespell:ignore te
-            (b"content-type", b"application/grpc"),
-            (b"grpc-accept-encoding", b"identity"),
-            (b"user-agent", b"penstock"),
         ]
     )

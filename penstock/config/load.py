@@ -214,6 +214,9 @@ def _inside(annotation: Any, value: Any, path: KeyPath, found: _Checked) -> Any:
         if not isinstance(name, str):
             text = f"the name {shown(name)} is not text: put it in quotes"
             found.problems.append(Problem(path=path, text=text))
+        elif not name.isprintable():
+            text = f"the name {name!a} has characters that cannot be shown: choose another"
+            found.problems.append(Problem(path=path, text=text))
         elif entry is None or isinstance(entry, Mapping):
             copy[name] = _known(entries, entry or {}, (*path, name), found)
         else:

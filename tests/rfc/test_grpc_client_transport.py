@@ -29,7 +29,6 @@ def _(peer: Called) -> None:
 
 @add(
     "Early Server Closure: a client resets it with NO_ERROR",
-    missing="the client resets with CANCEL",
 )
 def _(peer: Called) -> None:
     peer.start(b"x" * (1 << 25))
@@ -69,7 +68,6 @@ def _(peer: Called) -> None:
 
 @add(
     "Errors: ENHANCE_YOUR_CALM and INADEQUATE_SECURITY say more",
-    missing="the client's text names the number of the code alone",
 )
 def _(peer: Called) -> None:
     calm = peer.played(wire.reset(1, wire.ENHANCE_YOUR_CALM)).failure()

@@ -24,7 +24,7 @@ from penstock.protocols.grpc.metadata import (
     decode_metadata,
     encode_metadata,
 )
-from penstock.protocols.grpc.request import GrpcRequest, check_request
+from penstock.protocols.grpc.request import ACCEPTED, GrpcRequest, check_request
 from penstock.protocols.grpc.status import (
     GrpcError,
     code_of_http,
@@ -35,6 +35,7 @@ from penstock.protocols.grpc.status import (
 from penstock.protocols.grpc.timeout import encode_timeout, parse_timeout
 
 __all__ = [
+    "ACCEPTED",
     "ENCODINGS",
     "GZIP",
     "IDENTITY",

@@ -49,13 +49,23 @@ class GrpcError(Exception):
 
 def encode_status_message(text: str) -> bytes:
     """A text as ``grpc-message``: UTF-8, percent-encoded, cut when it is very long."""
-    raw = text.encode("utf-8", "replace")[:_MOST_TEXT]
-    encoded = _UNSAFE.sub(lambda found: b"%%%02X" % ord(found[0]), raw)
+    text = text[:_MOST_TEXT]
+    encoded = _percent_encoded(text)
     if len(encoded) <= _MOST_TEXT:
         return encoded
-    cut = encoded[:_MOST_TEXT]
-    begun = cut.rfind(b"%", _MOST_TEXT - 2)  # an escape that lost its end
-    return cut if begun < 0 else cut[:begun]
+    letters: list[bytes] = []
+    left = _MOST_TEXT
+    for letter in map(_percent_encoded, text):
+        left -= len(letter)
+        if left < 0:
+            break  # between letters, so that what is left can be read
+        letters.append(letter)
+    return b"".join(letters)
+
+
+def _percent_encoded(text: str) -> bytes:
+    raw = text.encode("utf-8", "replace")
+    return _UNSAFE.sub(lambda found: b"%%%02X" % ord(found[0]), raw)
 
 
 def decode_status_message(raw: bytes) -> str:
