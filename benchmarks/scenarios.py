@@ -203,14 +203,15 @@ def _http_echo() -> Scenario:
         right=_echo_json_right,
         floor=Contender(name="uvicorn", server="floor_http", protocols=("http",)),
         ours=tuple(_penstock("penstock_echo").values()),
-        loads=tuple(Load(protocol="http", connections=n) for n in (1, 32, 128)),
+        loads=tuple(Load(protocol="http", connections=n) for n in (1, 8, 32, 128)),
         programs=True,
         targets={("thread", "32 conn"): Target(throughput=1.3)},
     )
 
 
 def _grpc_echo() -> Scenario:
-    loads = [Load(protocol="grpc", connections=c, streams=s) for c, s in ((1, 1), (8, 4), (32, 4))]
+    shapes = ((1, 1), (8, 1), (8, 4), (32, 4), (128, 1))
+    loads = [Load(protocol="grpc", connections=c, streams=s) for c, s in shapes]
     return Scenario(
         name="grpc-echo",
         title="echo over gRPC, against a bare grpc.aio handler",

@@ -32,7 +32,8 @@ _log = logging.getLogger(__name__)
 
 
 _TURN = 0.001
-"""Seconds that a stage hands over in one turn of the loop; an inline op works in that time."""
+"""Seconds that a stage hands over, or settles, in one turn of the loop; an inline op works in that
+time."""
 
 _PATIENCE = 4 * HAND_OVER_BUDGET
 """Seconds after which a hand-over of several batches was predicted wrongly."""
@@ -92,6 +93,7 @@ class Stage:
         self._again: deque[Batch] = deque()  # taken back from a worker that hangs or died
         self._overdue = False  # some hand-over takes longer than was predicted
         self._pumping = False
+        self._unsettled: deque[Result] = deque()  # has come back, and waits for the next turn
         self._window = _Reminder(clock, self._ring)
         self._looking = _Reminder(clock, self._look)
         self._batches = 0
@@ -228,14 +230,36 @@ class Stage:
             self._pump()
 
     def _take_in(self, results: list[Result]) -> None:
-        """Settle what has been run."""
+        """Settle what has been run, in this turn or, where answers are large, in several."""
+        if not results:
+            return
+        self._hand_over.learn(sum([batch.ran for batch, _ in results]) / len(results))
+        waiting = self._unsettled
+        if waiting:
+            waiting.extend(results)
+            return
+        until = self._clock.now() + _TURN
+        for index, result in enumerate(results, 1):
+            self._settle_batch(*result)
+            if index < len(results) and self._clock.now() > until:
+                waiting.extend(results[index:])
+                self._clock.soon(self._settle_more)
+                return
+
+    def _settle_more(self) -> None:
+        until = self._clock.now() + _TURN
+        waiting = self._unsettled
+        while waiting:
+            self._settle_batch(*waiting.popleft())
+            if waiting and self._clock.now() > until:
+                self._clock.soon(self._settle_more)
+                return
+
+    def _settle_batch(self, batch: Batch, outcomes: list[Outcome]) -> None:
         settle = self._settle
-        ran = 0.0
-        for batch, outcomes in results:
-            ran += batch.ran
-            if batch.settled:
-                self._tell_late([batch])
-                continue
+        if batch.settled:
+            self._tell_late([batch])
+        else:
             batch.settled = True
             samples = batch.samples
             assert len(samples) == len(outcomes)
@@ -252,8 +276,6 @@ class Stage:
             if self.hear is not None:
                 failed = sum(outcome.error is not None for outcome in outcomes)
                 self.hear.returned(self.name, batch, failed, self._clock.now())
-        if results:
-            self._hand_over.learn(ran / len(results))
 
     def _take_back(self, work: Work) -> None:
         """What has not begun there will be handed over again."""

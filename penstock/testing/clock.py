@@ -65,6 +65,10 @@ class ManualClock:
         self._now = end
         self.run()
 
+    def spend(self, seconds: float) -> None:
+        """Let time pass inside the action that is running: nothing else runs meanwhile."""
+        self._now += seconds
+
     def next_event(self) -> float | None:
         """When the next alarm rings; None when nothing is planned."""
         while self._alarms and self._alarms[0][2].action is None:

@@ -364,6 +364,29 @@ def test_the_engine_is_at_rest_only_after_the_last_answer_is_delivered() -> None
     assert order == ["answer", "at rest"]
 
 
+def test_large_answers_that_come_back_together_are_given_in_several_turns() -> None:
+    h = house()
+    h.ask()
+    h.workers["op"].finish()  # so that the next ones travel together
+    order: list[object] = []
+
+    def write(outcome: Outcome) -> None:
+        order.append(outcome.value)
+        h.clock.spend(0.01)
+
+    for number in range(3):
+        h.engine.submit(Request(feed={"x": number}, deadline=2000.0), write)
+    h.clock.run()
+    ((work, _),) = h.workers["op"].running
+    assert len(work.pending) == 2
+    h.clock.soon(lambda: order.append("others have their turn"))
+    h.workers["op"].finish()
+    assert order == [{"x": 0}]
+    h.clock.run()
+    assert order == [{"x": 0}, "others have their turn", {"x": 1}, {"x": 2}]
+    assert h.engine.statistics().inside == 0
+
+
 def test_a_work_reported_twice_frees_one_slot() -> None:
     h = house()
     h.ask()
