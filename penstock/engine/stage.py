@@ -160,7 +160,8 @@ class Stage:
     def _hand_out(self) -> bool:
         """Returns whether there may be more to do after the loop has taken a breath."""
         now = began = self._clock.now()
-        while self._idle:
+        # Not faster than answers can be given: what has come back is memory, too.
+        while self._idle and not self._unsettled:
             if now - began > _TURN:
                 return True
             batches, wait = self._take(now)
@@ -254,6 +255,8 @@ class Stage:
             if waiting and self._clock.now() > until:
                 self._clock.soon(self._settle_more)
                 return
+        if not self._pumping:
+            self._pump()
 
     def _settle_batch(self, batch: Batch, outcomes: list[Outcome]) -> None:
         settle = self._settle
