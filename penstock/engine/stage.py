@@ -235,25 +235,18 @@ class Stage:
         if not results:
             return
         self._hand_over.learn(sum([batch.ran for batch, _ in results]) / len(results))
-        waiting = self._unsettled
-        if waiting:
-            waiting.extend(results)
-            return
-        until = self._clock.now() + _TURN
-        for index, result in enumerate(results, 1):
-            self._settle_batch(*result)
-            if index < len(results) and self._clock.now() > until:
-                waiting.extend(results[index:])
-                self._clock.soon(self._settle_more)
-                return
+        idle = not self._unsettled
+        self._unsettled.extend(results)
+        if idle:
+            self._settle_some()
 
-    def _settle_more(self) -> None:
+    def _settle_some(self) -> None:
         until = self._clock.now() + _TURN
         waiting = self._unsettled
         while waiting:
             self._settle_batch(*waiting.popleft())
             if waiting and self._clock.now() > until:
-                self._clock.soon(self._settle_more)
+                self._clock.soon(self._settle_some)
                 return
         if not self._pumping:
             self._pump()

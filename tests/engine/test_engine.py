@@ -387,6 +387,27 @@ def test_large_answers_that_come_back_together_are_given_in_several_turns() -> N
     assert h.engine.statistics().inside == 0
 
 
+def test_no_more_is_handed_out_while_answers_wait_to_be_given() -> None:
+    h = house()
+    h.ask()
+    h.workers["op"].finish()
+    handed_out: list[int] = []
+
+    def write(outcome: Outcome) -> None:
+        handed_out.append(len(h.workers["op"].running))
+        h.clock.spend(0.01)
+
+    for _ in range(40):  # more than travel together
+        h.engine.submit(Request(feed={}, deadline=2000.0), write)
+    h.clock.run()
+    h.workers["op"].finish()
+    h.clock.run()
+    assert handed_out == [0] * 32
+    h.workers["op"].finish()
+    h.clock.run()
+    assert handed_out == [0] * 40
+
+
 def test_a_work_reported_twice_frees_one_slot() -> None:
     h = house()
     h.ask()
