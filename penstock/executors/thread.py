@@ -1,8 +1,8 @@
 """Runs batches in threads, each with a copy of the op of its own.
 
-The loop puts a Work into one queue that all threads of the op read; results return through
-``call_soon_threadsafe``, once per Work. A thread that hangs in a call keeps its slot: the engine
-hands out no more Works than there are threads.
+The loop puts a Work into one queue that all threads of the op read, and rings; what has been run
+returns through another queue, with another bell. A thread that hangs in a call keeps its slot: the
+engine hands out no more Works than there are threads.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import deque
 from collections.abc import Sequence
-from queue import SimpleQueue
 
+from penstock.executors.bell import Bell
 from penstock.executors.executor import Finished, Work
 from penstock.executors.work import BoundOp, run_safely
 
@@ -34,7 +35,11 @@ class ThreadExecutor:
         self._name = ops[0].name
         self._loop = loop
         # Bounded by the engine, which never submits more Works than there are workers.
-        self._queue: SimpleQueue[tuple[Work, Finished] | None] = SimpleQueue()
+        self._queue: deque[tuple[Work, Finished] | None] = deque()
+        self._asked = Bell()
+        self._done: deque[tuple[Work, Finished]] = deque()
+        self._answered = Bell(watched=True)
+        loop.add_reader(self._answered, self._report)
         # Daemons, because a call that never returns must not keep the process from ending.
         self._threads = [
             threading.Thread(
@@ -50,7 +55,8 @@ class ThreadExecutor:
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Give the Work to whichever thread is free."""
-        self._queue.put((work, finished))
+        self._queue.append((work, finished))
+        self._asked.ring()
 
     def abandon(self, work: Work) -> None:
         """A call in a thread cannot be ended from outside; it keeps its slot until it returns."""
@@ -58,29 +64,37 @@ class ThreadExecutor:
     async def close(self, timeout: float) -> bool:
         """End the threads after the calls they are in."""
         for _ in self._threads:
-            self._queue.put(None)
+            self._queue.append(None)
+            self._asked.ring()
         deadline = self._loop.time() + timeout
         for thread in self._threads:
             left = max(0.0, deadline - self._loop.time())
             await asyncio.to_thread(thread.join, left)
         hanging = [thread.name for thread in self._threads if thread.is_alive()]
-        if hanging:
+        if hanging:  # they may report while the loop runs
             _log.warning("calls did not return in time and were left behind: %s", hanging)
-        return not hanging
+            return False
+        self._report()
+        self._loop.remove_reader(self._answered)
+        return True
 
     def _serve(self, op: BoundOp) -> None:
-        while (item := self._queue.get()) is not None:
-            work, finished = item
+        heard, done, answered = self._asked, self._done, self._answered
+        while True:
+            heard.wait()
+            item = self._queue.popleft()
+            if item is None:
+                return
+            work, _ = item
             while (batch := work.begin_next()) is not None:
                 work.add_result(batch, run_safely(op, batch))
-            try:
-                self._loop.call_soon_threadsafe(_report, work, finished)
-            except RuntimeError:
-                # The loop is closed: nobody waits for these results any more.
-                _log.debug("op %s: results came after the end", self._name)
-                return
+            done.append(item)
+            answered.ring()
 
-
-def _report(work: Work, finished: Finished) -> None:
-    """On the loop, where the engine may have taken some of the results before."""
-    finished(work, work.take_results())
+    def _report(self) -> None:
+        """On the loop, where the engine may have taken some of the results before."""
+        self._answered.clear()
+        done = self._done
+        while done:
+            work, finished = done.popleft()
+            finished(work, work.take_results())
