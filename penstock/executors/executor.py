@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from penstock.request import Batch, Outcome
+
+TURN: Final = 0.001
+"""Seconds of work after which no further batch of a Work is begun: they were predicted wrongly, and
+others wait, for the worker or for what has been run."""
 
 Result: TypeAlias = tuple[Batch, list[Outcome]]
 

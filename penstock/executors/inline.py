@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.executors.executor import Finished, Work
+from penstock.executors.executor import TURN, Finished, Work
 from penstock.executors.work import BoundOp, run_safely
-
-TURN = 0.001
-"""Seconds of work after which no further batch of a Work is begun: the loop has others to serve."""
 
 
 class InlineExecutor:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from penstock.executors.bell import Bell
-from penstock.executors.executor import Finished, Work
+from penstock.executors.executor import TURN, Finished, Work
 from penstock.executors.work import BoundOp, run_safely
 
 _log = logging.getLogger(__name__)
@@ -86,8 +86,11 @@ class ThreadExecutor:
             if item is None:
                 return
             work, _ = item
-            while (batch := work.begin_next()) is not None:
+            left = TURN
+            while left > 0.0 and (batch := work.begin_next()) is not None:
                 work.add_result(batch, run_safely(op, batch))
+                left -= batch.ran
+            work.current = None
             done.append(item)
             answered.ring()
 
@@ -95,6 +98,6 @@ class ThreadExecutor:
         """On the loop, where the engine may have taken some of the results before."""
         self._answered.clear()
         done = self._done
-        while done:
+        for _ in range(len(done)):  # what comes meanwhile has rung again, and waits for its turn
             work, finished = done.popleft()
             finished(work, work.take_results())

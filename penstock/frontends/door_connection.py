@@ -34,6 +34,10 @@ _SLICE: Final = 64 << 10
 """Bytes given to TLS at once. Of a larger write it would not say how much waits: it encrypts all of
 it, and the layer below keeps that."""
 
+BREATH: Final = 0.001
+"""Seconds between two parts of a large read. A loop that somebody floods never rests otherwise, and
+worker threads wait for the interpreter's lock until it does."""
+
 NEVER: Final = inf
 
 

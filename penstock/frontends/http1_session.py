@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.frontends.door_connection import HIGH_MARK, NEVER, Connection, wire
+from penstock.frontends.door_connection import BREATH, HIGH_MARK, NEVER, Connection, wire
 from penstock.frontends.door_exchange import guarded, log_fault
 from penstock.frontends.door_state import DoorState
 from penstock.frontends.half_closed import Question
@@ -279,7 +279,7 @@ class Http1Session(Connection):
                 self.due = min(self.due, self.shared.wheel.after(self.shared.period))
             elif self.core.unread and not exchange.paused and not self._goes_on:
                 self._goes_on = True
-                asyncio.get_running_loop().call_soon(self._go_on)
+                asyncio.get_running_loop().call_later(BREATH, self._go_on)
         elif self.eof:
             self.end()
         elif not self._in_head and not self.core.idle:

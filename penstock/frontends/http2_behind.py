@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from penstock.frontends.door_connection import BREATH
+
 if TYPE_CHECKING:
     from penstock.frontends.http2_session import Http2Session
 
@@ -24,12 +26,12 @@ class Behind:
         self._called = False
 
     def wait(self) -> None:
-        """Go on in the next turn, or when the client reads again: this is called then, too."""
+        """Go on after a breath, or when the client reads again: this is called then, too."""
         session = self._session
         self._count(session.core.behind)
         if not self._called and not session.lagging:
             self._called = True
-            asyncio.get_running_loop().call_soon(self._go_on)
+            asyncio.get_running_loop().call_later(BREATH, self._go_on)
         session.pace()
 
     def drop(self) -> None:

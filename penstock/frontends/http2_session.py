@@ -40,9 +40,9 @@ _PING: Final = b"penstock"
 _MANY: Final = 256
 """Events of one read from which on they are looked through for data in tiny pieces."""
 
-_TURN: Final = 512
-"""Events of one read after which others have their turn; all calls that a connection may have open
-by default have fewer."""
+_TURN: Final = 256
+"""Events of one read after which others have their turn: what all calls that a connection may have
+open by default have."""
 
 _BULK: Final = 64 << 10
 """Bytes of long pieces from which on the output is not joined to be written."""

@@ -34,7 +34,7 @@ from penstock.service import flags
 from penstock.service.banner import Addresses, announce, banner, check_report
 from penstock.service.build import Blueprint, Works
 from penstock.service.daemons import DaemonPool
-from penstock.service.memory import spare_the_collector
+from penstock.service.interpreter import share_the_lock, spare_the_collector
 from penstock.service.opening import open_door, tls_of
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
 
@@ -138,6 +138,7 @@ class _Service:
             door, grpc = open_door(self._name, self._config, engine, ends, self._health, pool)
             try:
                 spare_the_collector()
+                share_the_lock()
                 await self._listen(door)
                 await self._stop.wait()
                 await self._shut_down(engine, door, grpc, pool)

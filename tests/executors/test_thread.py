@@ -1,13 +1,14 @@
 """Threads: private copies of the op, calls that never return, and the end."""
 
 import asyncio
+import os
 import threading
 import time
 from typing import Any
 
 import pytest
 
-from penstock.executors.executor import Work
+from penstock.executors.executor import TURN, Result, Work
 from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.op import Op
@@ -141,3 +142,51 @@ def test_results_after_the_loops_end_are_dropped_and_the_thread_ends() -> None:
     gate.set()
     threads[0].join(10.0)
     assert not threads[0].is_alive()
+
+
+def working(feed: dict[str, Any]) -> dict[str, Any]:
+    """Longer than a turn lasts."""
+    until = time.monotonic() + 2 * TURN
+    while time.monotonic() < until:
+        pass
+    return feed
+
+
+async def test_batches_that_last_longer_than_was_thought_come_back_unrun() -> None:
+    desk = Desk(executor_of("thread", Doing(working)))
+    work = desk.submit([batch_of(1), batch_of(2), batch_of(3)])
+    ((batch, (outcome,)),) = await desk.results(work)
+    assert batch.data_ids == [1]
+    assert outcome.value == {"n": 1}
+    assert [left.data_ids for left in work.take_back()] == [[2], [3]]
+    assert await desk.executor.close(5.0)
+
+
+async def test_a_worker_that_is_always_done_again_leaves_the_loop_its_turns() -> None:
+    executor = executor_of("thread", Doing(lambda feed: feed))
+    assert isinstance(executor, ThreadExecutor)
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    turns = reports = 0
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if not ended.is_set():
+            loop.call_soon(turn)
+
+    def finished(work: Work, results: list[Result]) -> None:
+        nonlocal reports
+        reports += 1
+        if reports == 20:
+            ended.set()
+            return
+        executor.submit(Work([batch_of(reports)]), finished)
+        until = time.monotonic() + 10.0
+        while not executor._done and time.monotonic() < until:
+            os.sched_yield()  # as long as settling a large answer takes, on a bad day
+
+    loop.call_soon(turn)
+    executor.submit(Work([batch_of(0)]), finished)
+    await asyncio.wait_for(ended.wait(), 30.0)
+    assert turns >= reports
+    assert await executor.close(5.0)
