@@ -41,13 +41,14 @@ class Application(Protocol):
 
 
 class Exchange(Reservation, ABC):
-    """A request and its answer. It is its own reservation, because every request has one.
+    """A request and its answer.
+
+    It is its own reservation, which counts what the application keeps for this request: its body,
+    what it decodes to. The door gives it back when the answer is complete or the client has gone,
+    and counts by itself what clients have not read.
 
     Attributes:
         head: the request's.
-        held: counts what the application keeps for this request: its body, what it decodes to. The
-            door gives it back when the answer is complete or the client has gone, and counts by
-            itself what clients have not read.
         on_gone: set by the application; called once when the client leaves, or is cut off by a
             limit, before the answer is complete. What is sent afterwards goes nowhere, without an
             error.
@@ -67,11 +68,6 @@ class Exchange(Reservation, ABC):
         self.on_gone: Callable[[], object] | None = None
         self.on_room: Callable[[], object] | None = None
         self.state: Any = None
-
-    @property
-    def held(self) -> Reservation:
-        """See the class; the methods may be called on the exchange itself, too."""
-        return self
 
     @property
     def excess(self) -> bool:

@@ -113,7 +113,7 @@ def test_an_announced_body_over_the_limit_is_refused_before_it_is_read(site: Sit
     assert site.routes.begin(exchange) is None
     [(status, _, _, close)] = exchange.replies
     assert (status, close) == (413, True)
-    assert exchange.held.taken == 0
+    assert exchange.taken == 0
 
 
 def test_a_body_that_grows_over_the_limit_is_refused(site: Site) -> None:

@@ -85,7 +85,7 @@ class Parrot:
                 exchange.finish()
             return
         if path == "/count":
-            exchange.held.take(len(piece))
+            exchange.take(len(piece))
         if path == "/lazy" and not exchange.state:
             exchange.pause()
             self.holding.append(exchange)
