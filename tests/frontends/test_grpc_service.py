@@ -243,7 +243,7 @@ async def test_messages_of_a_stream_are_answered_one_by_one() -> None:
         ("send", framed(b"dc")),
         ("trailers", grpc.OK_TRAILERS),
     ]
-    assert exchange.taken == 0 or exchange.held.taken < 32
+    assert exchange.taken < 32
 
 
 async def test_a_sender_that_is_too_far_ahead_is_stopped_until_its_messages_are_read() -> None:
