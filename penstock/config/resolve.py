@@ -71,13 +71,19 @@ class OpOptions:
     model: ModelOptions | None = None
 
 
-def resolve_op(name: str, constructor: OpArguments, yaml: OpConfig | None) -> OpOptions:
+def resolve_op(
+    name: str,
+    constructor: OpArguments,
+    yaml: OpConfig | None,
+    executor: ExecutorKind = "thread",
+) -> OpOptions:
     """Join what the constructor and the op's entry in YAML say.
 
     Args:
         name: the op's name, for messages.
         constructor: what the author gave.
         yaml: the op's entry of a loaded configuration; None when it has none.
+        executor: where ops run whose entry does not say.
 
     Raises:
         ConfigError: the constructor was given something wrong or not yet available.
@@ -98,7 +104,7 @@ def resolve_op(name: str, constructor: OpArguments, yaml: OpConfig | None) -> Op
         retry=source("retry").retry,
         batch_size=batch_size,
         window=source("auto_batching_timeout").window if batch_size > 1 else None,
-        executor=entry.executor or "thread",
+        executor=entry.executor or executor,
         isolate_errors=entry.isolate_errors,
         fetch_list=fetch_list,
         model=_model(entry, fetch_list),

@@ -67,8 +67,7 @@ class DagConfig(Section):
     )
     is_thread_op: bool = Field(
         default=True,
-        description="Run ops in threads (true) or in processes (false)."
-        " Processes are not yet available.",
+        description="Run ops in threads (true) or each worker in a process of its own (false).",
     )
     tracer: TracerConfig = Field(default=TracerConfig(), description="The periodic report.")
     channel_recv_frist_arrive: bool = Field(
@@ -192,7 +191,7 @@ class OpConfig(Section):
     executor: Literal["inline", "thread", "process"] | None = Field(
         default=None,
         description="Where `process` runs: on the event loop (for very short work), in threads, or"
-        " in processes (not yet available). Without the key `dag.is_thread_op` decides.",
+        " in processes of their own. Without the key `dag.is_thread_op` decides.",
     )
     isolate_errors: bool = Field(
         default=True,

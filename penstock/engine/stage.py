@@ -133,8 +133,8 @@ class Stage:
 
     @property
     def lost(self) -> bool:
-        """Whether every worker is in a call that was given up, so that nothing can run."""
-        return self._idle == 0 and all(
+        """Whether nothing can run: every worker is in a call that was given up, or has died."""
+        return not self.executor.alive or self._idle == 0 and all(
             work.current is not None and work.current.settled for work in self._out
         )
 
@@ -275,7 +275,7 @@ class Stage:
 
     def _take_back(self, work: Work) -> None:
         """What has not begun there will be handed over again."""
-        batches = work.take_back()
+        batches = self.executor.take_back(work)
         self._again.extendleft(reversed(batches))  # older than what waits there, as a rule
         if self.hear is not None:
             for batch in batches:
@@ -301,6 +301,7 @@ class Stage:
         A Work is watched until it is back, because its worker may begin another batch between our
         look at the running one and our taking back the rest.
         """
+        self.executor.look(work)
         if work.crowded:
             if now >= since + _PATIENCE:
                 self._overdue = True

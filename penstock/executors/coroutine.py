@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 
-from penstock.executors.executor import Finished, Work
+from penstock.executors.executor import Finished, LocalExecutor, Work
 from penstock.executors.work import Answer, BoundOp, begin, broken, calls, end
 from penstock.ops.failures import process_raised
 from penstock.request import Batch, Feed, Outcome
@@ -18,7 +18,7 @@ _LAST_WORDS = 1.0
 """Seconds that cancelled calls are given at the end; a guess that covers closing a connection."""
 
 
-class CoroutineExecutor:
+class CoroutineExecutor(LocalExecutor):
     """At most ``len(ops)`` batches of one op under way on the loop at once.
 
     Args:

@@ -88,11 +88,28 @@ class Executor(Protocol):
     workers: int
     takes_several: bool
 
+    @property
+    def alive(self) -> bool:
+        """Whether there is a worker at all."""
+
+    async def start(self) -> None:
+        """Make the workers ready; nothing is submitted before.
+
+        Raises:
+            StartupError: one cannot work; none is left.
+        """
+
     def submit(self, work: Work, finished: Finished) -> None:
         """Run a Work; ``finished`` is called exactly once, on the loop, maybe before this returns.
 
         Never blocks on a worker and never raises for what an op does.
         """
+
+    def look(self, work: Work) -> None:
+        """Bring ``current`` and ``pending`` of a Work that is out up to date."""
+
+    def take_back(self, work: Work) -> list[Batch]:
+        """Every batch of a Work that has not begun, in order; they will not begin here."""
 
     def abandon(self, work: Work) -> None:
         """The running batch was given up: end it if that is possible at all."""
@@ -103,3 +120,22 @@ class Executor(Protocol):
         Returns:
             False when some call did not return in time.
         """
+
+
+class LocalExecutor:
+    """What is the same for all whose workers live in this process and share the Work with us."""
+
+    @property
+    def alive(self) -> bool:
+        """See Executor; they cannot die by themselves."""
+        return True
+
+    async def start(self) -> None:
+        """See Executor; there is nothing to wait for."""
+
+    def look(self, work: Work) -> None:
+        """See Executor; it is up to date."""
+
+    def take_back(self, work: Work) -> list[Batch]:
+        """See Executor."""
+        return work.take_back()

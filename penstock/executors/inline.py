@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.executors.executor import TURN, Finished, Work
+from penstock.executors.executor import TURN, Finished, LocalExecutor, Work
 from penstock.executors.work import BoundOp, run_safely
 
 
-class InlineExecutor:
+class InlineExecutor(LocalExecutor):
     """One worker, which is the engine's loop itself; while it runs, nothing else does."""
 
     takes_several = True

@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Sequence
 
 from penstock.executors.bell import Bell
-from penstock.executors.executor import TURN, Finished, Work
+from penstock.executors.executor import TURN, Finished, LocalExecutor, Work
 from penstock.executors.work import BoundOp, run_safely
 
 _log = logging.getLogger(__name__)
 
 
-class ThreadExecutor:
+class ThreadExecutor(LocalExecutor):
     """``len(ops)`` threads of one op.
 
     Args:

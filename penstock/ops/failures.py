@@ -79,6 +79,11 @@ def timed_out(op: str, batch: Batch) -> OpTimeout:
     )
 
 
+def worker_died(op: str, worker: int) -> InferenceFailed:
+    """The error of a batch whose worker process ended with it; the log says how."""
+    return InferenceFailed(failed_to_predict(op, f"worker {worker} died with the batch it had"))
+
+
 def not_a_feed(op: str, given: Any) -> WrongType:
     """The error for something of ``preprocess`` that ``process`` cannot be fed."""
     kind = type(given).__name__

@@ -11,7 +11,7 @@ from typing import Any
 from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.batching.stack import signature
 from penstock.config.load import Loaded
-from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
+from penstock.config.resolve import ExecutorKind, OpArguments, OpOptions, advice, resolve_op
 from penstock.config.schema import OpConfig, ServiceConfig
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions
@@ -20,6 +20,7 @@ from penstock.errors import ConfigError, ModelError, PenstockError, StartupError
 from penstock.executors.coroutine import CoroutineExecutor
 from penstock.executors.executor import Executor
 from penstock.executors.inline import InlineExecutor
+from penstock.executors.process import ProcessExecutor, Spawner
 from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.instrument import Instrument
@@ -51,6 +52,11 @@ class Blueprint:
     options: tuple[OpOptions, ...]
     warnings: tuple[str, ...]
 
+    @property
+    def has_processes(self) -> bool:
+        """Whether some op runs in processes of its own."""
+        return any(each.executor == "process" for each in self.options)
+
 
 def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
     """Check the graph, the hooks and every op's options, without opening or starting anything.
@@ -67,7 +73,9 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
     for op in graph.ops:
         try:
             _check_handler(op)
-            options.append(resolve_op(op.name, _arguments(op), config.op.get(op.name)))
+            entry = config.op.get(op.name)
+            executor: ExecutorKind = "thread" if dag.is_thread_op else "process"
+            options.append(resolve_op(op.name, _arguments(op), entry, executor))
         except ConfigError as error:
             problems.extend(error.problems)
     if problems:
@@ -146,22 +154,35 @@ class Works:
         self._models: list[Model | None] = []
         notes: dict[str, None] = {}
         for op, options in zip(graph.ops, blueprint.options, strict=True):
-            model = _open_model(op, options, self.blueprint.config.op.get(op.name))
+            model = None
+            if options.executor != "process":
+                model = _open_model(op, options, self.blueprint.config.op.get(op.name))
+                _prepare(op, options, model)
             if model is not None:
                 notes.update((f"op {op.name!r}: {note}", None) for note in model.notes)
-                op.client = LocalPredictor(model)
-            op.fetch_list = None if options.fetch_list is None else list(options.fetch_list)
             self._models.append(model)
         self.notes = tuple(notes)
-        for op in (graph.request_op, *graph.ops, graph.response_op):
-            try:
-                bind(op, "init_op")()
-            except (Exception, SystemExit) as error:
-                _log.error("op %s: init_op raised", op.name, exc_info=error)
-                raise StartupError(f"op {op.name!r}: init_op failed: {error!r}") from error
+        here = [
+            op
+            for op, options in zip(graph.ops, blueprint.options, strict=True)
+            if options.executor != "process"
+        ]
+        for op in (graph.request_op, *here, graph.response_op):
+            _init(op)
 
-    def engine(self, loop: asyncio.AbstractEventLoop, hear: Instrument | None = None) -> Engine:
-        """An engine with all its workers, on this loop."""
+    def engine(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        hear: Instrument | None = None,
+        spawner: Spawner | None = None,
+    ) -> Engine:
+        """An engine with all its workers, on this loop; ``start`` them before they are used.
+
+        Args:
+            loop: the engine's.
+            hear: is told what happens.
+            spawner: starts worker processes, where some op runs in such.
+        """
         blueprint = self.blueprint
         config = blueprint.config
         engine = Engine(
@@ -173,11 +194,7 @@ class Works:
         for op, options, model in zip(
             blueprint.graph.ops, blueprint.options, self._models, strict=True
         ):
-            work = WorkOptions(
-                isolate_errors=options.isolate_errors,
-                timeout=options.timeout,
-                retry=options.retry,
-            )
+            work = _work_options(options)
             policy = BatchPolicy(
                 max_rows=options.batch_size,
                 window=options.window,
@@ -186,7 +203,7 @@ class Works:
             stage = Stage(
                 op.name,
                 batcher_for(policy),
-                _executor(op, options, model, work, loop),
+                _executor(op, options, model, work, loop, spawner),
                 work,
                 engine.clock,
                 engine.settle,
@@ -195,6 +212,42 @@ class Works:
             )
             engine.add_stage(stage)
         return engine
+
+
+def bound_op(blueprint: Blueprint, name: str, index: int) -> tuple[BoundOp, tuple[str, ...]]:
+    """One worker process's op, its model open and ``init_op`` run; and what its model notes.
+
+    Raises:
+        StartupError: with the original exception as its cause.
+    """
+    at = blueprint.graph.plan.names.index(name)
+    op, options = blueprint.graph.ops[at], blueprint.options[at]
+    # Worker after worker on the op's cards, one after the other.
+    model = _open_model(op, options, blueprint.config.op.get(name), index)
+    _prepare(op, options, model)
+    op.concurrency_idx = index
+    _init(op)
+    return BoundOp(op, model, _work_options(options), index), () if model is None else model.notes
+
+
+def _work_options(options: OpOptions) -> WorkOptions:
+    return WorkOptions(
+        isolate_errors=options.isolate_errors, timeout=options.timeout, retry=options.retry
+    )
+
+
+def _prepare(op: Op, options: OpOptions, model: Model | None) -> None:
+    if model is not None:
+        op.client = LocalPredictor(model)
+    op.fetch_list = None if options.fetch_list is None else list(options.fetch_list)
+
+
+def _init(op: Op) -> None:
+    try:
+        bind(op, "init_op")()
+    except (Exception, SystemExit) as error:
+        _log.error("op %s: init_op raised", op.name, exc_info=error)
+        raise StartupError(f"op {op.name!r}: init_op failed: {error!r}") from error
 
 
 def _key_of(op: Op, options: OpOptions) -> Callable[[dict[str, Feed]], Hashable] | None:
@@ -212,7 +265,11 @@ def _executor(
     model: Model | None,
     work: WorkOptions,
     loop: asyncio.AbstractEventLoop,
+    spawner: Spawner | None,
 ) -> Executor:
+    if options.executor == "process":
+        assert spawner is not None
+        return ProcessExecutor(op.name, options.concurrency, spawner, loop)
     first = BoundOp(op, model, work)
     if options.executor == "inline" and not first.hooks.is_async:
         return InlineExecutor(first)
@@ -228,33 +285,36 @@ def _executor(
     return ThreadExecutor(workers, loop)
 
 
-def _open_model(op: Op, options: OpOptions, entry: OpConfig | None) -> Model | None:
-    """The op's model, or None when it has none."""
+def _open_model(
+    op: Op, options: OpOptions, entry: OpConfig | None, worker: int = 0
+) -> Model | None:
+    """The op's model, or None when it has none; on the card of that worker process."""
     forced = entry is not None and "local_service_conf.model_config" in entry.forced
     handler: Any = None if forced else op.local_service_handler
     path = getattr(op, "model_path", None)
     try:
         if handler is not None:
-            return _handed_in(handler, options)
+            return _handed_in(handler, options, worker)
         if path is not None and not forced:
             return Model.open(ModelOptions(path=str(path), fetch_list=options.fetch_list))
         if options.model is not None:
-            return Model.open(_one_card(options.model))
+            return Model.open(_one_card(options.model, worker))
     except PenstockError as error:
         raise ModelError(f"op {op.name!r}: {error}") from error
     return None
 
 
-def _handed_in(handler: LocalServiceHandler, options: OpOptions) -> Model:
+def _handed_in(handler: LocalServiceHandler, options: OpOptions, worker: int) -> Model:
     """The handler's model; the op's own ``fetch_list`` comes before the handler's."""
     handler.prepare_server()
     handler.start_server()
     wanted = options.fetch_list
     if wanted is None or wanted == handler.options.fetch_list:
-        return handler.get_client().model
-    return Model.open(_one_card(replace(handler.options, fetch_list=wanted)))
+        return handler.get_client(worker).model
+    return Model.open(_one_card(replace(handler.options, fetch_list=wanted), worker))
 
 
-def _one_card(options: ModelOptions) -> ModelOptions:
-    """Threads share one model, which lives on the first of the op's cards."""
-    return replace(options, devices=options.devices[:1])
+def _one_card(options: ModelOptions, worker: int = 0) -> ModelOptions:
+    """Threads share one model, which lives on the first of the op's cards; processes take turns."""
+    devices = options.devices
+    return replace(options, devices=devices and (devices[worker % len(devices)],))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from penstock.executors.executor import Finished, Result, Work
+from penstock.executors.executor import Finished, LocalExecutor, Result, Work
 from penstock.request import Batch, Outcome
 
 
-class FakeExecutor:
+class FakeExecutor(LocalExecutor):
     """Holds submitted Works until ``finish`` is called."""
 
     takes_several = True

@@ -1,0 +1,80 @@
+"""What a worker process is doing, where the engine can see it at any moment, whatever it does.
+
+Two numbers in memory that both share: the batch that is running, and when its ``process`` call
+began. The worker writes, the engine reads; each is one aligned word, so there is no half of one.
+A worker that hangs or is killed leaves it as it was, which tells what it died of.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+from typing import Final
+
+from penstock.executors.frame import FrameError
+
+_SIZE: Final = mmap.PAGESIZE
+_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+class Board:
+    """See the module; made by ``create`` in the worker and by ``attach`` in the engine."""
+
+    __slots__ = ("_batch", "_map", "_started")
+
+    def __init__(self, shared: mmap.mmap) -> None:
+        view = memoryview(shared)
+        self._map = shared
+        self._batch = view[:8].cast("Q")
+        self._started = view[8:16].cast("d")
+
+    @classmethod
+    def create(cls) -> tuple[Board, int]:
+        """A new one, and the descriptor to be sent to the engine and closed."""
+        descriptor = os.memfd_create("penstock board", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(descriptor, _SIZE)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        return cls(mmap.mmap(descriptor, _SIZE)), descriptor
+
+    @classmethod
+    def attach(cls, descriptor: int) -> Board:
+        """The worker's; takes the descriptor.
+
+        Raises:
+            FrameError: it is no such memory, or its size could change under us.
+        """
+        try:
+            if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+                raise FrameError("the worker's board is not sealed")
+            if os.fstat(descriptor).st_size != _SIZE:
+                raise FrameError("the worker's board is not one page")
+            return cls(mmap.mmap(descriptor, _SIZE, prot=mmap.PROT_READ))
+        except OSError as error:
+            raise FrameError(f"the worker's board cannot be mapped: {error}") from error
+        finally:
+            os.close(descriptor)
+
+    @property
+    def batch(self) -> int:
+        """The number of the batch that runs, or ran last; 0 before the first."""
+        return self._batch[0]
+
+    @batch.setter
+    def batch(self, number: int) -> None:
+        self._batch[0] = number
+
+    @property
+    def started(self) -> float | None:
+        """Monotonic seconds, which all processes share, when the running call began; None outside."""
+        return self._started[0] or None
+
+    @started.setter
+    def started(self, when: float | None) -> None:
+        self._started[0] = when or 0.0
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._batch.release()
+        self._started.release()
+        self._map.close()

@@ -1,0 +1,179 @@
+"""The worker process: batches come in over its socket, outcomes go out, one after the other.
+
+Single-threaded and blocking. Before each batch it says on its board which one it begins, then looks
+whether that batch is still wanted; the engine asks in the opposite order. So a batch that the
+engine takes back is either not begun here or, when both were at it in the same moment, skipped by
+both and handed over again: it never runs twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+from penstock.executors.board import Board
+from penstock.executors.crossing import outcomes_out, samples_in
+from penstock.executors.frame import Blob, Frame, FrameReader, Kind, decode, encode, header
+from penstock.executors.slab import SlabPool, SlabReader
+from penstock.executors.work import BoundOp, run_safely
+from penstock.request import Batch, CloseReason
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 256 << 10
+_MOST_DESCRIPTORS: Final = 16
+_MOST_BODY: Final = (1 << 32) - 1
+_HELD: Final = 0.0005
+"""Seconds that an answer may wait for the next one, to be written together."""
+
+
+class _Seen(Batch):
+    """A batch whose progress is on the board."""
+
+    __slots__ = ("_board",)
+
+    def __init__(self, samples: list[Any], board: Board) -> None:
+        self._board = board
+        super().__init__(samples, CloseReason.FULL, 0.0)
+
+    @property  # type: ignore[override]
+    def started(self) -> float | None:
+        """See Batch."""
+        return self._board.started
+
+    @started.setter
+    def started(self, when: float | None) -> None:
+        self._board.started = when
+
+
+class Child:
+    """One worker's side of the conversation.
+
+    Args:
+        channel: the socket, blocking.
+        slab_bytes: most bytes of the slabs for its answers; the same for what it is sent.
+    """
+
+    def __init__(self, channel: socket.socket, slab_bytes: int) -> None:
+        self._channel = channel
+        self._frames = FrameReader(_MOST_BODY)
+        self._descriptors: deque[int] = deque()
+        self._queue: deque[Frame] = deque()
+        self._skipped: deque[tuple[int, int]] = deque()
+        self._board, self._board_descriptor = Board.create()
+        self._out = SlabPool(slab_bytes)
+        self._in = SlabReader(slab_bytes)
+        self._answers: list[bytes | memoryview] = []
+        self._new_slabs: list[int] = []
+        self._ended = False
+
+    def ready(self) -> None:
+        """Say that the model is open and ``init_op`` has run."""
+        socket.send_fds(self._channel, [header(Kind.READY, 0, 0)], [self._board_descriptor])
+        os.close(self._board_descriptor)
+
+    def failed(self, text: str) -> None:
+        """Say why not."""
+        pieces = encode(text)
+        self._send([header(Kind.FAILED, 0, sum(map(len, pieces))), *pieces])
+
+    def serve(self, op: BoundOp) -> None:
+        """Run batches until the engine says stop or has gone."""
+        held = 0.0
+        while True:
+            if not self._queue:
+                self._flush()
+                held = 0.0
+                self._receive(wait=True)
+                if self._ended and not self._queue:
+                    return
+                continue
+            frame = self._queue.popleft()
+            self._board.batch = frame.number
+            self._receive(wait=False)
+            if self._is_skipped(frame.number):
+                self._answer(frame.number, None)
+                continue
+            samples = samples_in(decode(frame.body, fetch=self._in.fetch, open_blob=_open))
+            batch = _Seen(samples, self._board)
+            outcomes = run_safely(op, batch)
+            held += batch.ran
+            self._answer(frame.number, [batch.ran, outcomes_out(outcomes)])
+            if held > _HELD:
+                self._flush()
+                held = 0.0
+
+    def _is_skipped(self, number: int) -> bool:
+        skipped = self._skipped
+        while skipped and skipped[0][1] < number:
+            skipped.popleft()
+        return bool(skipped) and skipped[0][0] <= number
+
+    def _answer(self, number: int, value: Any) -> None:
+        pieces = encode(value, place=self._out.place, pickle=_pickled)
+        for slab, descriptor in self._out.commit():
+            self._flush()
+            socket.send_fds(self._channel, [header(Kind.SLAB, slab, 0)], [descriptor])
+        self._answers += [header(Kind.DONE, number, sum(map(len, pieces))), *pieces]
+
+    def _flush(self) -> None:
+        freed = self._in.freed()
+        for slab, generation in freed:
+            self._answers.append(header(Kind.FREE, slab << 32 | generation, 0))
+        if self._answers:
+            answers, self._answers = self._answers, []
+            self._send(answers)
+
+    def _send(self, pieces: Sequence[bytes | memoryview]) -> None:
+        if sum(map(len, pieces)) <= _AT_ONCE:
+            self._channel.sendall(b"".join(pieces))
+            return
+        for piece in pieces:
+            self._channel.sendall(piece)
+
+    def _receive(self, *, wait: bool) -> None:
+        """Take what the engine has sent; at its end, or ours, ``_ended`` is set."""
+        if self._ended:
+            return
+        flags = 0 if wait else socket.MSG_DONTWAIT
+        try:
+            data, descriptors, _, _ = socket.recv_fds(
+                self._channel, _AT_ONCE, _MOST_DESCRIPTORS, flags
+            )
+        except BlockingIOError:
+            return
+        if not data:
+            self._ended = True  # the engine has gone: nobody wants the rest
+            self._queue.clear()
+            return
+        self._descriptors.extend(descriptors)
+        for frame in self._frames.receive(data):
+            self._hear(frame)
+
+    def _hear(self, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.RUN:
+                self._queue.append(frame)
+            case Kind.SLAB:
+                self._in.accept(frame.number, self._descriptors.popleft())
+            case Kind.FREE:
+                self._out.release(frame.number >> 32, frame.number & 0xFFFFFFFF)
+            case Kind.SKIP:
+                last = decode(frame.body)
+                self._skipped.append((frame.number, last))
+            case Kind.STOP:
+                self._ended = True
+
+
+def _open(blob: Blob) -> Any:
+    """What another worker or the engine's own ops made; both are the user's code, as we are."""
+    return pickle.loads(blob.data)  # noqa: S301 - never bytes from the network
+
+
+def _pickled(value: Any) -> bytes:
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)

@@ -1,0 +1,98 @@
+"""Samples and outcomes as plain values, for the way to a worker process and back.
+
+What crosses is checked on the engine's side as if it came from a stranger, because a worker may
+have been taken over through a native parser: whatever does not fit is a FrameError, and the worker
+ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeAlias
+
+from penstock.errors import DeadlineExceeded, InternalError, NumberedError, RequestError
+from penstock.executors.frame import FrameError
+from penstock.request import Outcome, Sample
+
+Plain: TypeAlias = list[Any]
+
+_NO_JUMP: Final = False
+
+
+def samples_out(samples: Sequence[Sample]) -> Plain:
+    """What a worker has to know of them."""
+    return [[each.data_id, each.log_id, each.deadline, each.inputs] for each in samples]
+
+
+def samples_in(value: Any) -> list[Sample]:
+    """The worker's samples; the engine is trusted."""
+    return [
+        Sample(data_id, inputs, deadline, log_id) for data_id, log_id, deadline, inputs in value
+    ]
+
+
+def outcomes_out(outcomes: Sequence[Outcome]) -> Plain:
+    """The worker's answers, in order."""
+    return [_outcome_out(each) for each in outcomes]
+
+
+def outcomes_in(value: Any, count: int) -> list[Outcome]:
+    """As many outcomes as the batch has samples.
+
+    Raises:
+        FrameError: it is anything else.
+    """
+    if type(value) is not list or len(value) != count:
+        raise FrameError("the worker did not answer each sample once")
+    return [_outcome_in(each) for each in value]
+
+
+def _outcome_out(outcome: Outcome) -> Plain:
+    error = outcome.error
+    if error is None:
+        value = outcome.value
+        # A subclass would travel as a pickle, which the engine does not open.
+        return [value if type(value) is dict else dict(value or {}), None, outcome.jump]
+    number = error.number if isinstance(error, NumberedError) else 0
+    by_client = isinstance(error, DeadlineExceeded) and error.by_client
+    return [None, [_code_of(error), str(error), number, by_client], _NO_JUMP]
+
+
+def _outcome_in(value: Any) -> Outcome:
+    match value:
+        case [dict() as given, None, bool(jump)]:
+            if not all(type(key) is str for key in given):
+                raise FrameError("the worker gave a dict with a key that is no text")
+            return Outcome(given, None, jump)
+        case [None, [str(code), str(text), int(number), bool(by_client)], False]:
+            return Outcome(None, _error_of(code, text, number, by_client))
+    raise FrameError("the worker's answer is none")
+
+
+def _code_of(error: RequestError) -> str:
+    """Its own, or that of the nearest class that we know."""
+    for kind in type(error).__mro__:
+        code = kind.__dict__.get("code")
+        if _KINDS.get(code) is kind:
+            return str(code)
+    raise InternalError(f"{type(error).__name__} is no error of a request")
+
+
+def _error_of(code: str, text: str, number: int, by_client: bool) -> RequestError:
+    kind = _KINDS.get(code)
+    if kind is None:
+        raise FrameError("the worker gave an error that does not exist")
+    if issubclass(kind, NumberedError):
+        return kind(number, text)
+    if issubclass(kind, DeadlineExceeded):
+        return kind(text, by_client=by_client)
+    return kind(text)
+
+
+def _kinds(kind: type[RequestError]) -> Iterator[type[RequestError]]:
+    yield kind
+    for each in kind.__subclasses__():
+        yield from _kinds(each)
+
+
+_KINDS: Final = {kind.code: kind for kind in _kinds(RequestError)}

@@ -1,0 +1,35 @@
+"""A worker process of one op: its model opened on its card, its ``init_op`` run, then batches."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import traceback
+
+from penstock.executors.child import Child
+from penstock.executors.process import SLAB_BYTES
+from penstock.service.build import Blueprint, bound_op
+
+_log = logging.getLogger(__name__)
+
+
+def serve_op(blueprint: Blueprint, op: str, index: int, channel: socket.socket) -> int:
+    """Be worker ``index`` of an op until the engine has gone or says stop.
+
+    Returns:
+        The process's exit status.
+    """
+    channel.setblocking(True)
+    child = Child(channel, SLAB_BYTES)
+    try:
+        bound, notes = bound_op(blueprint, op, index)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the service is told
+        _log.error("op %s: worker %s cannot start", op, index, exc_info=error)
+        child.failed("".join(traceback.format_exception_only(error)).strip())
+        return 1
+    if index == 0:
+        for note in notes:
+            _log.warning("op %s: %s", op, note)
+    child.ready()
+    child.serve(bound)
+    return 0
