@@ -1,0 +1,105 @@
+"""What an engine and its supervisor say to each other: one message a packet, in JSON.
+
+The engine says ``Ready`` once, and ``Spawn`` for each worker that it wants. The supervisor answers
+each ``Spawn`` with ``Forked`` or ``Refused`` of the same number, and says ``Exited`` when a worker
+has ended. With ``Forked`` come two descriptors: the engine's end of the worker's socket pair, and
+a pidfd of the worker. The socket keeps the bounds of packets (SOCK_SEQPACKET).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple, dataclass, replace
+from typing import Any, Final, TypeAlias
+
+MOST_BYTES: Final = 16_384
+"""Of one message; far more than the longest reason."""
+
+_MOST_REASON: Final = 1_000  # characters, each of which JSON may write in twelve bytes
+
+
+class ControlError(Exception):
+    """A packet that is no message; who sent it is to be killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The engine serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """A worker is wanted."""
+
+    number: int
+    op: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """It runs. The two descriptors come with this."""
+
+    number: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """It could not be started."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A worker has ended, with this wait status."""
+
+    pid: int
+    status: int
+
+
+Message: TypeAlias = Ready | Spawn | Forked | Refused | Exited
+
+_KINDS: dict[str, tuple[type[Message], tuple[type, ...]]] = {
+    "ready": (Ready, ()),
+    "spawn": (Spawn, (int, str, int)),
+    "forked": (Forked, (int, int)),
+    "refused": (Refused, (int, str)),
+    "exited": (Exited, (int, int)),
+}
+_NAMES = {cls: name for name, (cls, _) in _KINDS.items()}
+
+
+def encode(message: Message) -> bytes:
+    """One packet.
+
+    Raises:
+        ControlError: it would be too long, which only an op's name can make it.
+    """
+    if isinstance(message, Refused):
+        message = replace(message, reason=message.reason[:_MOST_REASON])
+    data = json.dumps([_NAMES[type(message)], *astuple(message)]).encode()
+    if len(data) > MOST_BYTES:
+        raise ControlError(f"a message of {len(data)} bytes: {data[:100]!r}...")
+    return data
+
+
+def decode(data: bytes) -> Message:
+    """The message of one packet.
+
+    Raises:
+        ControlError: it is none.
+    """
+    try:
+        packet: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ControlError(f"no message: {data[:100]!r}") from None
+    if not isinstance(packet, list) or not packet or not isinstance(packet[0], str):
+        raise ControlError(f"no message: {data[:100]!r}")
+    name, *values = packet
+    cls, types = _KINDS.get(name, (None, ()))
+    if cls is None or [type(value) for value in values] != list(types):
+        raise ControlError(f"no message: {data[:100]!r}")
+    return cls(*values)

@@ -1,0 +1,192 @@
+"""Forks a child off the supervisor, and what a child does before it runs its own code.
+
+Guarantees: the child never returns to the caller's frames; it ends with the supervisor; it leads a
+process group, so that a Ctrl-C in the terminal reaches the supervisor alone; no signal finds it
+with the supervisor's handlers; its random numbers are its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+from penstock.errors import StartupError
+from penstock.service.lifeline import Lifeline
+
+_log = logging.getLogger(__name__)
+
+_STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
+_FAILED: Final = 1
+
+
+class Child:
+    """A child as the supervisor sees it.
+
+    Attributes:
+        name: of what it runs, for logs.
+        pid: its number.
+        pidfd: readable when it has ended.
+    """
+
+    __slots__ = ("_lifeline", "name", "pid", "pidfd")
+
+    def __init__(self, name: str, pid: int, lifeline: Lifeline) -> None:
+        self.name = name
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+        self._lifeline = lifeline
+
+    def __repr__(self) -> str:
+        return f"<Child {self.name!r} pid={self.pid}>"
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal; nothing happens when it has ended."""
+        signal.pidfd_send_signal(self.pidfd, number)
+
+    def kill(self) -> None:
+        """Kill it and what it has started. Its number is its own until it is reaped."""
+        self.signal(signal.SIGKILL)
+        with suppress(ProcessLookupError, PermissionError):  # it has led itself elsewhere
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self) -> int:
+        """Wait for its end, and end what it has left behind; its wait status."""
+        os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
+        self.kill()
+        _, status = os.waitpid(self.pid, 0)
+        self.close()
+        return status
+
+    def close(self) -> None:
+        """Close what the supervisor holds of it; its siblings do so too after their fork."""
+        os.close(self.pidfd)
+        self._lifeline.close()
+
+
+def refuse_threads() -> None:
+    """See to it that this process can be forked.
+
+    Raises:
+        StartupError: it has threads, which a child would not have, nor the locks that they hold.
+    """
+    others = [each.name for each in threading.enumerate() if each is not threading.main_thread()]
+    if others:
+        raise StartupError(
+            f"worker processes cannot be forked while threads run: {', '.join(others)}; "
+            f"a script must not start threads before its service runs: start them in init_op, "
+            f"or run its ops in threads"
+        )
+
+
+def fork(
+    name: str, main: Callable[[], int], leave: Callable[[], None], *, stoppable: bool
+) -> Child:
+    """Start a child that runs ``main`` and ends with the status that it gives.
+
+    Args:
+        name: of what it runs, for logs.
+        main: the child's own code; ``SystemExit`` ends it too, other exceptions are logged.
+        leave: called in the child to close what only the supervisor and the siblings need.
+        stoppable: whether SIGTERM and SIGINT do what they do to any program; ignored otherwise.
+
+    Raises:
+        StartupError: this process has threads.
+        OSError: there is no room for another process or descriptor.
+    """
+    refuse_threads()
+    _flush()  # or the child would write it again
+    lifeline = Lifeline()
+    # A signal that came before the child has handlers of its own would be the supervisor's.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+    try:
+        try:
+            pid = os.fork()
+        except OSError:
+            lifeline.keep()
+            lifeline.close()
+            raise
+        if pid == 0:
+            _live(name, main, leave, lifeline, before, stoppable)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    lifeline.keep()
+    os.setpgid(pid, pid)  # both do it, because neither knows who comes first
+    try:
+        return Child(name, pid, lifeline)
+    except OSError:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        lifeline.close()
+        raise
+
+
+def _live(
+    name: str,
+    main: Callable[[], int],
+    leave: Callable[[], None],
+    lifeline: Lifeline,
+    mask: set[Any],
+    stoppable: bool,
+) -> NoReturn:
+    status = _FAILED
+    try:
+        os.setpgid(0, 0)
+        lifeline.hold()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if stoppable else signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.default_int_handler if stoppable else signal.SIG_IGN)
+        leave()
+        _close_input()
+        _reseed()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        status = main()
+    except SystemExit as error:
+        status = _status_of(error)
+    except BaseException:  # noqa: BLE001 - it must not reach the caller's frames
+        _log.exception("%s ended with an exception", name)
+    finally:
+        try:
+            _flush()
+        finally:
+            os._exit(status & 0xFF if isinstance(status, int) else _FAILED)
+
+
+def _status_of(error: SystemExit) -> int:
+    """As the interpreter sees it."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code
+    _log.error("%s", error.code)
+    return _FAILED
+
+
+def _close_input() -> None:
+    """Outside the terminal's process group, a read would stop the process for good."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    if null != 0:
+        os.dup2(null, 0)
+        os.close(null)
+
+
+def _reseed() -> None:
+    """Let no two children draw the same numbers. ``random`` sees to that by itself."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        kind = type(numpy_random.get_bit_generator())
+        numpy_random.set_bit_generator(kind())
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            try:
+                stream.flush()
+            except (OSError, ValueError):  # nobody reads it, or the script closed it
+                continue
