@@ -34,13 +34,21 @@ FLOORS = {
 }
 GROUND = ["penstock.errors", "penstock.tensor", "penstock.request", "penstock.instrument"]
 ROOF = {"penstock", "penstock.testing"}  # the public face and the public fakes see every room
-PURE = ("penstock.protocols", "penstock.graph", "penstock.batching", *GROUND)
+PURE = (
+    "penstock.protocols",
+    "penstock.graph",
+    "penstock.batching",
+    "penstock.executors.frame",
+    *GROUND,
+)
 IMPURE_MODULES = {
     "asyncio",
     "concurrent",
     "logging",
+    "mmap",
     "multiprocessing",
     "os",
+    "pickle",
     "select",
     "selectors",
     "signal",
@@ -131,6 +139,7 @@ def test_module_imports_only_from_lower_floors(path: Path) -> None:
         ("penstock.graph.dag", "penstock.engine.engine"),
         ("penstock.graph.dag", "penstock.batching.batcher"),
         ("penstock.graph.dag", "time"),
+        ("penstock.executors.frame.decoder", "pickle"),
         ("penstock.errors", "penstock.request"),
         ("penstock.engine.engine", "uvicorn"),
         ("penstock.ops.op", "penstock.testing.clock"),

@@ -1,0 +1,31 @@
+"""What engine and workers say to each other: frames, and the values in them.
+
+Pure: bytes and values in, bytes and values out.
+"""
+
+from penstock.executors.frame.decoder import decode
+from penstock.executors.frame.encoder import encode
+from penstock.executors.frame.frames import (
+    HEADER_BYTES,
+    Frame,
+    FrameError,
+    FrameReader,
+    Kind,
+    header,
+)
+from penstock.executors.frame.values import LARGE, MAX_DEPTH, Blob, Ref
+
+__all__ = [
+    "HEADER_BYTES",
+    "LARGE",
+    "MAX_DEPTH",
+    "Blob",
+    "Frame",
+    "FrameError",
+    "FrameReader",
+    "Kind",
+    "Ref",
+    "decode",
+    "encode",
+    "header",
+]

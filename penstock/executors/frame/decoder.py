@@ -1,0 +1,250 @@
+"""Reads values, of a sender who may be hostile.
+
+Nothing is allocated before what it is made of has been seen to be there.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+from math import prod
+from struct import Struct, unpack_from
+from typing import Any
+
+import numpy as np
+
+from penstock.executors.frame.frames import FrameError
+from penstock.executors.frame.values import (
+    ARRAY,
+    BIG_INT,
+    BLOB,
+    BYTES,
+    CHECKED_KINDS,
+    DICT,
+    FALSE,
+    FLOAT,
+    FLOAT64,
+    INT,
+    INT64,
+    KEY_TAGS,
+    LARGE,
+    LIST,
+    LONG,
+    MAX_DEPTH,
+    NONE,
+    NUMBER,
+    NUMPY_BYTES,
+    NUMPY_STR,
+    REF,
+    SCALAR,
+    SLAB_ARRAY,
+    STR,
+    TRUE,
+    Array,
+    Blob,
+    Buffer,
+    Ref,
+    dtype_of,
+)
+
+_SHAPES = [Struct(f"<{axes}Q") for axes in range(9)]
+_MAX_AXIS = 2**63
+_MAX_CODE_POINT = 0x10FFFF
+
+
+def decode(
+    body: Buffer,
+    *,
+    fetch: Callable[[Ref], Buffer] | None = None,
+    open_blob: Callable[[Blob], Any] | None = None,
+) -> Any:
+    """Read the one value that ``body`` holds.
+
+    Args:
+        body: may be given up afterwards: nothing of the value is a view of it.
+        fetch: gives the bytes of an array in a slab; that array is a view of them, and so only as
+            writable as they are. Arrays that came inline are the receiver's own, and writable.
+        open_blob: makes the value of a blob; without it the blob itself is the value.
+
+    Raises:
+        FrameError: the bytes are no value. What ``fetch`` and ``open_blob`` raise passes through.
+    """
+    reader = _Reader(body, fetch, open_blob)
+    value = reader.value(0)
+    if reader.at != reader.size:
+        raise FrameError("bytes follow the value")
+    return value
+
+
+def _cut_off() -> FrameError:
+    return FrameError("the value is cut off")
+
+
+class _Reader:
+    __slots__ = ("at", "body", "fetch", "open_blob", "size")
+
+    def __init__(
+        self,
+        body: Buffer,
+        fetch: Callable[[Ref], Buffer] | None,
+        open_blob: Callable[[Blob], Any] | None,
+    ) -> None:
+        self.body = body if type(body) is bytes else memoryview(body).cast("B")
+        self.size = len(self.body)
+        self.at = 0
+        self.fetch = fetch
+        self.open_blob = open_blob
+
+    def value(self, depth: int) -> Any:
+        at = self.at
+        if at >= self.size:
+            raise _cut_off()
+        tag = self.body[at]
+        self.at = at + 1
+        if tag == STR:
+            return self.text()
+        if tag == INT:
+            return INT64.unpack_from(self.body, self.skip(8))[0]
+        if tag == FLOAT:
+            return FLOAT64.unpack_from(self.body, self.skip(8))[0]
+        if tag == ARRAY:
+            return self.array()
+        if DICT >= tag >= LIST:
+            return self.container(tag, depth)
+        if tag == NONE:
+            return None
+        if tag == TRUE:
+            return True
+        if tag == FALSE:
+            return False
+        if tag == BYTES:
+            return self.octets()
+        return self.rare(tag)
+
+    def skip(self, count: int) -> int:
+        """Where the next ``count`` bytes begin, which must be there."""
+        at = self.at
+        self.at = end = at + count
+        if end > self.size:
+            raise _cut_off()
+        return at
+
+    def number(self) -> int:
+        at = self.at
+        if at >= self.size:
+            raise _cut_off()
+        number: int = self.body[at]
+        self.at = at + 1
+        if number == LONG:
+            number = NUMBER.unpack_from(self.body, self.skip(4))[0]
+        return number
+
+    def octets(self) -> bytes:
+        count = self.number()
+        at = self.skip(count)
+        return bytes(self.body[at : at + count])
+
+    def text(self) -> str:
+        count = self.number()
+        at = self.skip(count)
+        try:
+            return codecs.utf_8_decode(self.body[at : at + count], "surrogatepass", True)[0]
+        except UnicodeDecodeError as error:
+            raise FrameError("a text is no UTF-8") from error
+
+    def container(self, tag: int, depth: int) -> Any:
+        if depth >= MAX_DEPTH:
+            raise FrameError(f"the value is nested deeper than {MAX_DEPTH} levels")
+        count = self.number()
+        if count > self.size - self.at:
+            raise _cut_off()
+        depth += 1
+        value = self.value
+        if tag != DICT:
+            items = [value(depth) for _ in range(count)]
+            return items if tag == LIST else tuple(items)
+        members = {}
+        for _ in range(count):
+            if self.at < self.size and self.body[self.at] not in KEY_TAGS:
+                raise FrameError("a key is no plain scalar")
+            key = value(depth)
+            members[key] = value(depth)
+        return members
+
+    def rare(self, tag: int) -> Any:
+        if tag == SLAB_ARRAY:
+            return self.slab_array()
+        if tag == BIG_INT:
+            return int.from_bytes(self.octets(), "little", signed=True)
+        if tag == SCALAR:
+            dtype = self.dtype()
+            at = self.skip(dtype.itemsize)
+            return self.own(dtype, (), at, dtype.itemsize)[()]
+        if tag == NUMPY_STR:
+            return np.str_(self.text())
+        if tag == NUMPY_BYTES:
+            return np.bytes_(self.octets())
+        if tag == BLOB:
+            type_name = self.text()
+            blob = Blob(self.octets(), type_name)
+            return blob if self.open_blob is None else self.open_blob(blob)
+        raise FrameError(f"values with the tag {tag} are not known")
+
+    def dtype(self) -> np.dtype[Any]:
+        return dtype_of(self.octets())
+
+    def shape(self) -> tuple[int, ...]:
+        axes = self.body[self.skip(1)]
+        at = self.skip(8 * axes)
+        if axes <= 8:
+            shape = _SHAPES[axes].unpack_from(self.body, at)
+        else:
+            shape = unpack_from(f"<{axes}Q", self.body, at)
+        if max(shape, default=0) >= _MAX_AXIS:
+            raise FrameError("an array has an axis that is too long")
+        return shape
+
+    def array(self) -> Array:
+        dtype = self.dtype()
+        shape = self.shape()
+        size = prod(shape) * dtype.itemsize
+        return self.own(dtype, shape, self.skip(size), size)
+
+    def own(self, dtype: np.dtype[Any], shape: tuple[int, ...], at: int, size: int) -> Array:
+        """An array of bytes that the receiver may change; they are known to be there."""
+        part = self.body[at : at + size] if size < LARGE else memoryview(self.body)[at : at + size]
+        array = _array(dtype, shape, bytearray(part))
+        if dtype.kind in CHECKED_KINDS and size:
+            _check(array)
+        return array
+
+    def slab_array(self) -> Array:
+        dtype = self.dtype()
+        shape = self.shape()
+        size = prod(shape) * dtype.itemsize
+        ref = Ref(*REF.unpack_from(self.body, self.skip(REF.size)))
+        if self.fetch is None or not size or dtype.kind in CHECKED_KINDS:
+            raise FrameError("an array cannot be in a slab here")
+        if ref.nbytes != size:
+            raise FrameError(f"an array of {size} bytes has {ref.nbytes} in its slab")
+        data = memoryview(self.fetch(ref))
+        if data.nbytes != size:
+            raise FrameError(f"a slab gave {data.nbytes} bytes for an array of {size}")
+        return _array(dtype, shape, data)
+
+
+def _array(dtype: np.dtype[Any], shape: tuple[int, ...], data: Buffer) -> Array:
+    try:
+        return np.ndarray(shape, dtype, data)
+    except (ValueError, OverflowError, MemoryError) as error:  # empty, yet too large, or many axes
+        raise FrameError("numpy cannot hold an array of such a shape") from error
+
+
+def _check(array: Array) -> None:
+    if array.dtype.kind == "b":
+        if array.view(np.uint8).max() > 1:
+            raise FrameError("a truth value is neither 0 nor 1")
+        return
+    code_points = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
+    if array.reshape(-1).view(code_points).max() > _MAX_CODE_POINT:
+        raise FrameError("a text holds a number that is no character")

@@ -1,0 +1,120 @@
+"""What a frame's body may say: plain values and arrays, typed, without pickles.
+
+    value  = tag, contents
+    number = one octet below 255, or 255 and 4 octets
+    None True False     nothing          int    8 octets, signed; larger: number, so many octets
+    float               8 octets         str, bytes                     number, octets
+    list tuple          number, values   dict                           number, keys and values
+    scalar of numpy     dtype, octets    numpy's own texts and bytes    number, octets
+    array               dtype, axes (1 octet), 8 octets each, octets
+    array in a slab     the same, with a Ref in place of the octets
+    blob                number, its type's name, number, octets
+    dtype  = number, as numpy's ``dtype.str`` writes it
+
+All numbers are little-endian. A value is a tree: what stands in it twice is written twice, except
+large arrays, which are placed once.
+
+Decides which values travel and how; must not know what they mean, nor what is in a blob: nothing
+here opens one. Guarantees: a value comes back equal, with its types; equal bytes for one value
+whenever it is written; any bytes give a value or a FrameError, in memory in proportion to them;
+nothing is evaluated; at most MAX_DEPTH levels of nesting, in either direction.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.executors.frame.frames import FrameError
+
+Array: TypeAlias = NDArray[Any]
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+LARGE = 64 * 1024
+"""Bytes from which on an array may go to a slab, and is not copied to stand between others."""
+MAX_DEPTH = 64
+
+NONE, TRUE, FALSE, INT, BIG_INT, FLOAT, STR, BYTES = range(8)
+LIST, TUPLE, DICT, SCALAR, NUMPY_STR, NUMPY_BYTES = range(8, 14)
+ARRAY, SLAB_ARRAY, BLOB = range(14, 17)
+KEY_TAGS = frozenset((NONE, TRUE, FALSE, INT, BIG_INT, FLOAT, STR, BYTES))
+KEY_TYPES = frozenset((type(None), bool, int, float, str, bytes))
+
+LONG = 255
+"""The octet that says that a number of 4 octets follows."""
+NUMBER = Struct("<I")
+INT64 = Struct("<q")
+FLOAT64 = Struct("<d")
+REF = Struct("<IIQQ")
+
+CHECKED_KINDS = "bU"
+"""Kinds with bytes that are no value and that numpy itself would stumble over.
+
+They are looked at on arrival, and never stand in memory that their sender could still change.
+"""
+_FIXED = (
+    *("|b1", "|i1", "|u1"),
+    *(order + name for order in "<>" for name in ("i2", "i4", "i8", "u2", "u4", "u8")),
+    *(order + name for order in "<>" for name in ("f2", "f4", "f8", "f16")),
+    *(order + name for order in "<>" for name in ("c8", "c16", "c32")),
+)
+DTYPES: dict[bytes, np.dtype[Any]] = {name.encode(): np.dtype(name) for name in _FIXED}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_SIZED = re.compile(rb"\|S[1-9][0-9]{0,8}|[<>]U[1-9][0-9]{0,7}|[<>][mM]8(\[[0-9]{0,9}[a-zA-Z]+\])?")
+_MAX_NAME = 32
+
+
+class Ref(NamedTuple):
+    """Where the bytes of an array are: in a slab, as it was in one generation."""
+
+    slab: int
+    generation: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Blob:
+    """A value that only a worker may open.
+
+    Attributes:
+        data: its pickle.
+        type_name: what it is, for people.
+    """
+
+    data: bytes
+    type_name: str
+
+    def __repr__(self) -> str:
+        return f"<Blob {self.type_name} {len(self.data)} bytes>"
+
+
+def dtype_name(dtype: np.dtype[Any]) -> bytes | None:
+    """What a dtype is called here; None for those that do not travel."""
+    known = DTYPE_NAMES.get(dtype)
+    if known is not None:
+        return known
+    name = dtype.str.encode()
+    return name if _SIZED.fullmatch(name) and np.dtype(dtype.str) == dtype else None
+
+
+def dtype_of(name: bytes) -> np.dtype[Any]:
+    """The dtype of such a name.
+
+    Raises:
+        FrameError: there is none.
+    """
+    known = DTYPES.get(name)
+    if known is not None:
+        return known
+    if len(name) > _MAX_NAME or not _SIZED.fullmatch(name):
+        raise FrameError("a dtype is not known")
+    try:
+        return np.dtype(name.decode())
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FrameError("a dtype is not known") from error
