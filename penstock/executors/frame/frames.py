@@ -51,8 +51,6 @@ class Kind(IntEnum):
     """Either: slabs of the other side that are no longer read."""
     STOP = 8
     """Engine: end when what is at hand is done."""
-    SLAB = 9
-    """Either: a slab whose descriptor comes with the frame; the number is the slab's."""
 
 
 class Frame(NamedTuple):
