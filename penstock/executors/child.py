@@ -19,6 +19,7 @@ from typing import Any, Final
 from penstock.executors.board import Board
 from penstock.executors.crossing import outcomes_out, samples_in
 from penstock.executors.frame import Blob, Frame, FrameReader, Kind, decode, encode, header
+from penstock.executors.passing import receive
 from penstock.executors.slab import SlabPool, SlabReader
 from penstock.executors.work import BoundOp, run_safely
 from penstock.request import Batch, CloseReason
@@ -142,9 +143,7 @@ class Child:
             return
         flags = 0 if wait else socket.MSG_DONTWAIT
         try:
-            data, descriptors, _, _ = socket.recv_fds(
-                self._channel, _AT_ONCE, _MOST_DESCRIPTORS, flags
-            )
+            data, descriptors, _ = receive(self._channel, _AT_ONCE, _MOST_DESCRIPTORS, flags)
         except BlockingIOError:
             return
         if not data:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from penstock.executors.frame import Frame, FrameError, FrameReader
+from penstock.executors.passing import receive
 
 _AT_ONCE: Final = 256 << 10  # bytes of one read
 _MOST_DESCRIPTORS: Final = 16
@@ -95,19 +96,17 @@ class Link:
 
     def _read(self) -> None:
         try:
-            data, descriptors, flags, _ = socket.recv_fds(
-                self._channel, _AT_ONCE, _MOST_DESCRIPTORS
-            )
+            data, descriptors, lost = receive(self._channel, _AT_ONCE, _MOST_DESCRIPTORS)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            data, descriptors, flags = b"", [], 0
+            data, descriptors, lost = b"", [], False
         self.descriptors.extend(descriptors)
         if not data:
             self._end(None)
             return
         try:
-            if flags & socket.MSG_CTRUNC or len(self.descriptors) > _MOST_DESCRIPTORS:
+            if lost or len(self.descriptors) > _MOST_DESCRIPTORS:
                 raise FrameError("the worker sent more descriptors than frames")
             for frame in self._reader.receive(data):
                 self._hear(frame)

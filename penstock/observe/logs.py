@@ -102,14 +102,27 @@ class Unhurried(logging.Handler):
         self._told += dropped
 
 
+class AtOnce(logging.StreamHandler[TextIO]):
+    """Writes lines itself, for a process that may have no second thread because it forks."""
+
+
 @contextmanager
-def logging_to_stderr(level: int = logging.INFO) -> Iterator[None]:
-    """Give the root logger a handler for a while, unless the program configured logging itself."""
+def logging_to_stderr(level: int = logging.INFO, *, forks: bool = False) -> Iterator[None]:
+    """Give the root logger a handler for a while, unless the program configured logging itself.
+
+    Args:
+        level: of the root logger meanwhile.
+        forks: whether this process will fork: then it starts no thread, and a log that nobody reads
+            stops it. Its children call this again, and have threads of their own.
+    """
     root, ours = logging.getLogger(), logging.getLogger("penstock")
-    if root.handlers or ours.handlers:
+    inherited = [each for each in root.handlers if isinstance(each, AtOnce)]
+    if len(inherited) < len(root.handlers) or ours.handlers:
         yield
         return
-    handler = Unhurried(sys.stderr)
+    for each in inherited:
+        root.removeHandler(each)
+    handler = AtOnce(sys.stderr) if forks else Unhurried(sys.stderr)
     handler.setFormatter(OneLine())
     before = root.level
     root.addHandler(handler)

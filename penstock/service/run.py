@@ -25,6 +25,7 @@ from penstock.config.ports import ports
 from penstock.config.schema import ServiceConfig
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
+from penstock.executors.zygote import Zygote
 from penstock.frontends.door import Door
 from penstock.frontends.grpc_service import GrpcService
 from penstock.frontends.health import Health
@@ -37,6 +38,8 @@ from penstock.service.daemons import DaemonPool
 from penstock.service.interpreter import share_the_lock, spare_the_collector
 from penstock.service.opening import open_door, tls_of
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
+from penstock.service.supervisor import Supervisor
+from penstock.service.worker import serve_op
 
 _log = logging.getLogger(__name__)
 
@@ -62,21 +65,65 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
         return
     if threading.current_thread() is not threading.main_thread():
         raise StartupError("a service must run in the main thread, which takes the signals")
-    with logging_to_stderr():
+    with logging_to_stderr(forks=blueprint.has_processes):
         for warning in blueprint.warnings:
             _log.warning("%s", warning)
         try:
             with signals_stop_the_start() as signals, ExitStack() as stack:
                 tls = tls_of(blueprint.config)
                 listeners = _bind(blueprint.config, stack)
-                works = Works(blueprint)
-                signals.stop_if_told()
-                for note in works.notes:
-                    _log.warning("%s", note)
-                with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    runner.run(_Service(name, works, listeners, tls).run(signals))
+                if blueprint.has_processes:
+                    _supervise(name, blueprint, listeners, tls, signals)
+                else:
+                    _serve(name, blueprint, listeners, tls, signals)
         except Stopped:
             _log.info("stopped before the start was over")
+
+
+def _serve(
+    name: str | None,
+    blueprint: Blueprint,
+    listeners: dict[str, socket.socket],
+    tls: ssl.SSLContext | None,
+    signals: StopSignals,
+    control: socket.socket | None = None,
+) -> None:
+    """The engine's part, in this process."""
+    works = Works(blueprint)
+    signals.stop_if_told()
+    for note in works.notes:
+        _log.warning("%s", note)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_Service(name, works, listeners, tls, control).run(signals))
+
+
+def _supervise(
+    name: str | None,
+    blueprint: Blueprint,
+    listeners: dict[str, socket.socket],
+    tls: ssl.SSLContext | None,
+    signals: StopSignals,
+) -> None:
+    """This process forks the engine, and the workers that it asks for."""
+
+    def engine(control: socket.socket) -> int:
+        try:
+            with logging_to_stderr(), signals_stop_the_start() as own:
+                _serve(name, blueprint, listeners, tls, own, control)
+        except StartupError as error:
+            _log.error("%s", error)  # noqa: TRY400 - its words say everything
+            return 1
+        except Stopped:
+            _log.info("stopped before the start was over")
+        return 0
+
+    def worker(op: str, index: int, channel: socket.socket) -> int:
+        with logging_to_stderr():
+            return serve_op(blueprint, op, index, channel)
+
+    status = Supervisor(engine, worker, tuple(listeners.values())).run(signals)
+    if status:
+        raise StartupError("the service could not go on; what stands above says why")
 
 
 def _bind(config: ServiceConfig, stack: ExitStack) -> dict[str, socket.socket]:
@@ -106,11 +153,13 @@ class _Service:
         works: Works,
         listeners: dict[str, socket.socket],
         tls: ssl.SSLContext | None,
+        control: socket.socket | None = None,
     ) -> None:
         self._name = name
         self._works = works
         self._listeners = listeners
         self._tls = tls
+        self._control = control
         self._config = works.blueprint.config
         self._health = Health()
         self._stop = asyncio.Event()
@@ -128,18 +177,23 @@ class _Service:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        engine = self._works.engine(loop)
+        zygote = None if self._control is None else Zygote(self._control, loop)
+        engine = self._works.engine(loop, spawner=zygote)
         self._health.watch(engine.why_stuck)
         ends = self._works.ends
         pool = None
         if ends.blocking_pack or ends.blocking_unpack:
             pool = DaemonPool(_ENDS_THREADS, "ends")
         try:
+            if not await self._start_workers(engine):
+                return
             door, grpc = open_door(self._name, self._config, engine, ends, self._health, pool)
             try:
                 spare_the_collector()
                 share_the_lock()
                 await self._listen(door)
+                if zygote is not None:
+                    zygote.ready()
                 await self._stop.wait()
                 await self._shut_down(engine, door, grpc, pool)
             finally:
@@ -148,6 +202,19 @@ class _Service:
             if pool is not None:
                 pool.shutdown(wait=False, cancel_futures=True)
             await self._end_workers(engine)
+
+    async def _start_workers(self, engine: Engine) -> bool:
+        """Whether all can work; False when told to stop meanwhile."""
+        starts = asyncio.gather(*(stage.executor.start() for stage in engine.stages))
+        told = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((starts, told), return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        if not starts.done():
+            starts.cancel()
+            await asyncio.wait((starts,))
+            return False
+        await starts
+        return True
 
     async def _listen(self, door: Door) -> None:
         for key, listener in self._listeners.items():

@@ -1,0 +1,51 @@
+"""When a worker that died is started again. Pure: it knows only the times that it is told.
+
+A worker that has done some work is replaced at once, however often it dies. One that dies before
+its first finished batch counts: the next start waits longer each time, and too many in a row of a
+minute mean that it will never work. Source: Erlang/OTP's restart intensity.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+MOST_DEATHS: Final = 5
+WITHIN: Final = 60.0
+_FIRST: Final = 0.1
+_LONGEST: Final = 30.0
+
+
+class Restarts:
+    """The history of one op's workers."""
+
+    __slots__ = ("_early", "_wait")
+
+    def __init__(self) -> None:
+        self._early: deque[float] = deque()
+        self._wait = 0.0
+
+    def died(self, now: float, *, had_worked: bool) -> float | None:
+        """Seconds until the next start; None to give the op up.
+
+        Args:
+            now: monotonic seconds.
+            had_worked: whether it had finished a batch since it was started.
+        """
+        if had_worked:
+            self._early.clear()
+            self._wait = 0.0
+            return 0.0
+        early = self._early
+        early.append(now)
+        while early[0] <= now - WITHIN:
+            early.popleft()
+        if len(early) >= MOST_DEATHS:
+            return None
+        wait = self._wait
+        self._wait = min(_LONGEST, wait * 2 or _FIRST)
+        return wait
+
+    def after_death(self, now: float) -> float | None:
+        """The same for what has no batches."""
+        return self.died(now, had_worked=False)

@@ -1,0 +1,46 @@
+"""The board: what one process writes the other sees, and a board that could change is refused."""
+
+import os
+
+import pytest
+
+from penstock.executors.board import Board
+from penstock.executors.frame import FrameError
+
+
+def test_the_engine_sees_what_the_worker_writes() -> None:
+    mine, descriptor = Board.create()
+    theirs = Board.attach(descriptor)
+    assert (theirs.batch, theirs.started) == (0, None)
+    mine.batch = 2**40
+    mine.started = 12.5
+    assert (theirs.batch, theirs.started) == (2**40, 12.5)
+    mine.started = None
+    assert theirs.started is None
+    mine.close()
+    assert theirs.batch == 2**40  # also when the worker has gone
+    theirs.close()
+
+
+@pytest.mark.parametrize("seal", [False, True])
+def test_memory_that_may_shrink_or_has_another_size_is_refused(seal: bool) -> None:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    descriptor = os.memfd_create("other", flags)
+    if seal:
+        import fcntl
+
+        os.ftruncate(descriptor, 100)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | 1)
+    else:
+        os.ftruncate(descriptor, 4096)
+    with pytest.raises(FrameError):
+        Board.attach(descriptor)
+    with pytest.raises(OSError):  # noqa: PT011 - it was taken
+        os.fstat(descriptor)
+
+
+def test_something_that_is_no_memory_is_refused() -> None:
+    ours, theirs = os.pipe()
+    with pytest.raises(FrameError):
+        Board.attach(ours)
+    os.close(theirs)

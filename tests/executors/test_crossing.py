@@ -1,0 +1,92 @@
+"""Samples and outcomes on their way between processes."""
+
+from typing import Any
+
+import pytest
+
+from penstock import errors
+from penstock.executors.crossing import outcomes_in, outcomes_out, samples_in, samples_out
+from penstock.executors.frame import FrameError, decode, encode
+from penstock.request import Outcome, Sample
+
+
+def crossed(value: Any) -> Any:
+    return decode(b"".join(bytes(piece) for piece in encode(value)))
+
+
+def test_samples_arrive_as_they_left() -> None:
+    samples = [Sample(7, {"@": {"x": "1"}}, 12.5, 9), Sample(8, {"a": {}, "b": {"y": 2}}, 1e9)]
+    arrived = samples_in(crossed(samples_out(samples)))
+    for one, other in zip(samples, arrived, strict=True):
+        assert (one.data_id, one.log_id, one.deadline, one.inputs) == (
+            other.data_id,
+            other.log_id,
+            other.deadline,
+            other.inputs,
+        )
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.HookFailed("a hook raised"),
+        errors.OpTimeout("too slow"),
+        errors.ProductError(51, "no such key"),
+        errors.DeclaredError(7, "declared"),
+        errors.DeadlineExceeded("late", by_client=True),
+        errors.RequestError("some error"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_errors_arrive_as_they_left(error: errors.RequestError) -> None:
+    (arrived,) = outcomes_in(crossed(outcomes_out([Outcome(None, error)])), 1)
+    assert type(arrived.error) is type(error)
+    assert str(arrived.error) == str(error)
+    for name in ("number", "by_client"):
+        assert getattr(arrived.error, name, None) == getattr(error, name, None)
+
+
+def test_an_error_class_of_the_users_arrives_as_the_nearest_of_ours() -> None:
+    class Mine(errors.InputMismatch):
+        """A subclass that the engine cannot know."""
+
+    (arrived,) = outcomes_in(crossed(outcomes_out([Outcome(None, Mine("odd"))])), 1)
+    assert type(arrived.error) is errors.InputMismatch
+
+
+def test_values_and_jumps_arrive_and_dicts_become_plain() -> None:
+    class Fancy(dict[str, Any]):
+        """What some hook may give."""
+
+    sent = [Outcome({"x": 1}, None, True), Outcome(Fancy(y=2))]
+    first, second = outcomes_in(crossed(outcomes_out(sent)), 2)
+    assert (first.value, first.jump) == ({"x": 1}, True)
+    assert (second.value, second.jump) == ({"y": 2}, False)
+
+
+GOOD = [{"x": 1}, None, False]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        {},
+        [],
+        [GOOD, GOOD],
+        [[{"x": 1}, None]],
+        [[{"x": 1}, None, 1]],
+        [[{1: 1}, None, False]],
+        [[[], None, False]],
+        [[None, None, False]],
+        [[None, ["no such code", "text", 0, False], False]],
+        [[None, ["hook_failed", 1, 0, False], False]],
+        [[None, ["hook_failed", "text", "0", False], False]],
+        [[None, ["hook_failed", "text", 0, False], True]],
+        [[{"x": 1}, ["hook_failed", "text", 0, False], False]],
+    ],
+    ids=repr,
+)
+def test_whatever_else_a_worker_says_is_refused(value: Any) -> None:
+    with pytest.raises(FrameError):
+        outcomes_in(value, 1)

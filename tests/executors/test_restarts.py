@@ -1,0 +1,28 @@
+"""When a dead worker is replaced."""
+
+from penstock.executors.restarts import MOST_DEATHS, WITHIN, Restarts
+
+
+def test_a_worker_that_has_worked_is_replaced_at_once_however_often_it_dies() -> None:
+    restarts = Restarts()
+    assert [restarts.died(float(n), had_worked=True) for n in range(50)] == [0.0] * 50
+
+
+def test_one_that_never_works_waits_longer_each_time_and_is_given_up() -> None:
+    restarts = Restarts()
+    waits = [restarts.died(float(n), had_worked=False) for n in range(MOST_DEATHS)]
+    assert waits == [0.0, 0.1, 0.2, 0.4, None]
+
+
+def test_deaths_of_long_ago_do_not_count() -> None:
+    restarts = Restarts()
+    for n in range(20):
+        assert restarts.died(n * WITHIN / 2, had_worked=False) is not None
+
+
+def test_work_in_between_wipes_the_slate() -> None:
+    restarts = Restarts()
+    for n in range(3):
+        restarts.died(float(n), had_worked=False)
+    assert restarts.died(3.0, had_worked=True) == 0.0
+    assert [restarts.died(4.0 + n, had_worked=False) for n in range(3)] == [0.0, 0.1, 0.2]
