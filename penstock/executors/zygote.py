@@ -22,6 +22,7 @@ from penstock.executors.control import (
     decode,
     encode,
 )
+from penstock.executors.passing import receive
 
 _MOST_FDS: Final = 2
 
@@ -123,9 +124,7 @@ class Zygote:
 
     def _hear(self) -> None:
         try:
-            data, fds, _, _ = socket.recv_fds(
-                self._control, MOST_BYTES, _MOST_FDS, socket.MSG_CMSG_CLOEXEC
-            )
+            data, fds, _ = receive(self._control, MOST_BYTES, _MOST_FDS)
         except BlockingIOError:
             return
         except OSError as error:

@@ -169,10 +169,11 @@ def _status_of(error: SystemExit) -> int:
 
 def _close_input() -> None:
     """Outside the terminal's process group, a read would stop the process for good."""
+    if sys.__stdin__ is None:
+        return  # it was closed from the start, so its number may be another's by now
     null = os.open(os.devnull, os.O_RDONLY)
-    if null != 0:
-        os.dup2(null, 0)
-        os.close(null)
+    os.dup2(null, 0)
+    os.close(null)
 
 
 def _reseed() -> None:

@@ -22,7 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -189,8 +189,9 @@ class Supervisor:
             self._start_at = now + delay
 
     def _engine_died(self, engine: _Engine) -> None:
-        for message in engine.messages():
-            self._was_ready = self._was_ready or isinstance(message, Ready)
+        with suppress(ControlError):
+            if any(isinstance(message, Ready) for message in engine.messages()):
+                self._was_ready = True
         status = os.waitstatus_to_exitcode(engine.child.reap())
         engine.close()
         self._engine = None
@@ -236,7 +237,11 @@ class Supervisor:
                 engine.say(Refused(wanted.number, str(error)))
                 return
             self._workers[child.pid] = child
-            engine.say(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
+            try:
+                engine.say(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
+            except OSError as error:  # no descriptor is left for one that has to wait
+                child.kill()
+                engine.say(Refused(wanted.number, str(error)))
 
     def _leave(self, *others: socket.socket) -> None:
         """A child's step: close what is the supervisor's and the siblings'."""
@@ -320,9 +325,12 @@ class _Engine:
                 socket.send_fds(self.control, [data], fds)
             except BlockingIOError:
                 return
-            except OSError:  # it is gone, or will be when the supervisor hears of it
+            except OSError as error:
                 self._talks = False
                 self._drop_waiting()
+                if not isinstance(error, ConnectionError):  # it has not hung up, and would wait
+                    _log.error("the engine cannot be answered, and is killed: %s", error)
+                    self.child.kill()
                 return
             self._waiting.popleft()
             _close_all(fds)

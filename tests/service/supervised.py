@@ -1,0 +1,142 @@
+"""Scripts with a supervisor, run as processes of their own, which tell the test what they do.
+
+A script defines ``serve(zygote)``, the engine's coroutine, and may define ``worker_main``. All its
+processes write lines to one pipe; its end of file means that none of them is left.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+PROLOGUE = """
+import asyncio, os, signal, socket, subprocess, sys, uvloop
+from penstock.executors.zygote import Zygote
+from penstock.service.signals import signals_stop_the_start
+from penstock.service.supervisor import Supervisor
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def engine_main(control):
+    async def main():
+        return await serve(Zygote(control, asyncio.get_running_loop()))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())
+
+def worker_main(op, index, channel):
+    say("worker", os.getpid())
+    channel.recv(1)
+    return 0
+
+def let_go(worker):
+    worker.socket.close()
+    os.close(worker.pidfd)
+
+async def for_ever():
+    await asyncio.Event().wait()
+
+listeners = ()
+"""
+EPILOGUE = """
+with signals_stop_the_start() as signals:
+    status = Supervisor(engine_main, worker_main, listeners).run(signals)
+say("over", status)
+sys.exit(status)
+"""
+
+
+class Supervised:
+    """A running script."""
+
+    def __init__(self, folder: Path, script: str) -> None:
+        self.errors = folder / "stderr.txt"
+        with self.errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-X", "dev", "-c", PROLOGUE + script + EPILOGUE],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        assert self.process.stdout is not None
+        self._lines = self.process.stdout
+        self._heard = b""
+        self._pidfds: list[int] = []
+
+    def __enter__(self) -> Supervised:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self._lines.close()
+        for pidfd in self._pidfds:
+            os.close(pidfd)
+
+    def hear(self, word: str, timeout: float = 20) -> list[str]:
+        """The rest of the next line that starts with a word; lines before it are skipped."""
+        deadline = time.monotonic() + timeout
+        while True:
+            while b"\n" in self._heard:
+                line, _, self._heard = self._heard.partition(b"\n")
+                first, *rest = line.decode().split(" ")
+                if first == word:
+                    return rest
+            assert self._more(deadline), f"no {word!r}: {self.errors.read_text()}"
+
+    def pid(self, word: str) -> int:
+        """The number after a word."""
+        return int(self.hear(word)[0])
+
+    def rest(self, timeout: float = 20) -> str:
+        """What is written until every process is gone."""
+        deadline = time.monotonic() + timeout
+        while self._more(deadline):
+            pass
+        return self._heard.decode()
+
+    def status(self, timeout: float = 20) -> int:
+        """The script's exit status, when every process is gone."""
+        self.rest(timeout)
+        return self.process.wait(timeout)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send the supervisor a signal."""
+        self.process.send_signal(number)
+
+    def watch(self, pid: int) -> int:
+        """A pidfd of one of the processes, for ``gone``."""
+        pidfd = os.pidfd_open(pid)
+        self._pidfds.append(pidfd)
+        return pidfd
+
+    def _more(self, deadline: float) -> bool:
+        """Read on; False at the end of file."""
+        poll = select.poll()
+        poll.register(self._lines, select.POLLIN)
+        left = deadline - time.monotonic()
+        assert poll.poll(max(0.0, left) * 1000), f"silent: {self.errors.read_text()}"
+        data = os.read(self._lines.fileno(), 65536)
+        self._heard += data
+        return bool(data)
+
+
+def gone(pidfd: int, timeout: float) -> bool:
+    """Whether a process ends in time."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(timeout * 1000))

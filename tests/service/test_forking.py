@@ -1,0 +1,231 @@
+"""What a forked child is, seen from scripts that fork one and wait for it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+PROLOGUE = """
+import logging, os, random, signal, socket, subprocess, sys, threading
+from penstock.service.forking import fork
+
+def child(main, stoppable=True):
+    found = fork("thing", main, lambda: None, stoppable=stoppable)
+    return os.waitstatus_to_exitcode(found.reap())
+"""
+
+
+def outcome(script: str, given: str = "") -> tuple[str, str]:
+    """What a script writes on standard output, and on standard error."""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", PROLOGUE + script],
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), done.stderr.strip()
+
+
+@pytest.mark.parametrize(
+    ("main", "status", "error"),
+    [
+        ("return 5", 5, ""),
+        ("return None", 1, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit(4)", 4, ""),
+        ("sys.exit('no card')", 1, "no card"),
+        ("raise KeyError('lost')", 1, "lost"),
+        ("raise KeyboardInterrupt", 1, "KeyboardInterrupt"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+    ],
+)
+def test_a_childs_end_is_its_status(main: str, status: int, error: str) -> None:
+    out, err = outcome(f"def main():\n    {main}\nprint(child(main))\nprint('once')")
+    assert out.split("\n") == [str(status), "once"]
+    assert error in err
+    assert bool(err) == bool(error)
+
+
+def test_what_was_written_before_the_fork_is_written_once() -> None:
+    script = """
+print("before")
+child(lambda: print("inside") or 0)
+print("after")
+"""
+    assert outcome(script)[0].split() == ["before", "inside", "after"]
+
+
+def test_a_stream_that_is_closed_disturbs_nobody() -> None:
+    script = """
+out = os.dup(1)
+sys.stdout.close()
+os.write(out, str(child(lambda: 3)).encode())
+os.close(out)
+"""
+    assert outcome(script)[0] == "3"
+
+
+def test_a_running_thread_is_refused_by_name() -> None:
+    script = """
+stop = threading.Event()
+threading.Thread(target=stop.wait, name="watcher").start()
+try:
+    child(lambda: 0)
+except Exception as error:
+    print(type(error).__name__, error)
+stop.set()
+"""
+    out, _ = outcome(script)
+    assert out.startswith("StartupError ")
+    assert "watcher" in out
+    assert "MainThread" not in out
+
+
+def test_a_thread_that_has_ended_is_no_hindrance() -> None:
+    script = """
+thread = threading.Thread(target=print)
+thread.start()
+thread.join()
+print(child(lambda: 3))
+"""
+    assert outcome(script)[0] == "3"
+
+
+def test_children_draw_different_random_numbers() -> None:
+    script = """
+import numpy
+random.seed(7)
+numpy.random.seed(7)
+draw = lambda: print(random.random(), numpy.random.random()) or 0
+draw(), child(draw), child(draw)
+"""
+    drawn = outcome(script)[0].split()
+    assert len(set(drawn)) == len(drawn) == 6
+
+
+def test_children_draw_different_numbers_of_another_generator_too() -> None:
+    script = """
+import numpy
+numpy.random.set_bit_generator(numpy.random.PCG64(7))
+draw = lambda: print(numpy.random.random(), type(numpy.random.get_bit_generator()).__name__) or 0
+draw(), child(draw), child(draw)
+"""
+    drawn = outcome(script)[0].split()
+    assert len(set(drawn[::2])) == 3
+    assert set(drawn[1::2]) == {"PCG64"}
+
+
+def test_numpy_is_not_imported_for_that() -> None:
+    script = """
+child(lambda: print("numpy" in sys.modules) or 0)
+"""
+    assert outcome(script)[0] == "False"
+
+
+def test_a_child_finds_no_input() -> None:
+    script = """
+child(lambda: print(repr(sys.stdin.read())) or 0)
+print(sys.stdin.read())
+"""
+    assert outcome(script, given="a line")[0].split("\n") == ["''", "a line"]
+
+
+def test_a_closed_input_costs_a_child_none_of_its_descriptors() -> None:
+    script = f"""
+import subprocess
+inner = '''{PROLOGUE}
+first, second = socket.socketpair()  # one of them is number 0
+print(first.fileno(), child(lambda: second.send(b"!")))
+first.close(), second.close()
+'''
+subprocess.run([sys.executable, "-c", inner], preexec_fn=lambda: os.close(0), check=True)
+"""
+    assert outcome(script)[0] == "0 1"
+
+
+def test_a_child_leads_a_process_group() -> None:
+    script = """
+child(lambda: print(os.getpgrp() == os.getpid()) or 0)
+"""
+    assert outcome(script)[0] == "True"
+
+
+def test_signals_do_in_a_child_what_they_do_anywhere_or_nothing() -> None:
+    script = """
+signal.signal(signal.SIGTERM, print)
+signal.signal(signal.SIGINT, print)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+show = lambda: print(
+    format(signal.getsignal(signal.SIGTERM)), format(signal.getsignal(signal.SIGINT)),
+    [each.name for each in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+) or 0
+child(show)
+child(show, stoppable=False)
+show()
+"""
+    stoppable, ignoring, parent = outcome(script)[0].split("\n")
+    assert stoppable.startswith("0 <built-in function default_int_handler>")
+    assert ignoring.startswith("1 1 ")
+    assert "built-in function print" in parent
+    assert {line.rpartition("[")[2] for line in (stoppable, ignoring, parent)} == {"'SIGUSR1']"}
+
+
+def test_what_a_child_leaves_behind_ends_with_it() -> None:
+    script = """
+heard, said = os.pipe()
+def main():
+    subprocess.Popen(["sleep", "60"], pass_fds=[said])
+    os._exit(0)
+child(main)
+os.close(said)
+print(os.read(heard, 1))
+os.close(heard)
+"""
+    assert outcome(script)[0] == "b''"
+
+
+def test_a_child_that_leads_itself_elsewhere_is_killed_all_the_same() -> None:
+    script = """
+heard, said = os.pipe()
+def main():
+    os.setpgid(0, os.getppid())
+    os.write(said, b"!")
+    signal.pause()
+found = fork("thing", main, lambda: None, stoppable=False)
+os.read(heard, 1)
+found.kill()
+print(os.waitstatus_to_exitcode(found.reap()))
+os.close(heard), os.close(said)
+"""
+    script = "os.setpgid(0, 0)\n" + script
+    assert outcome(script)[0] == "-9"
+
+
+def test_a_fork_that_fails_leaves_nothing() -> None:
+    script = """
+def fail(*what):
+    raise BlockingIOError("no room")
+
+def tried():
+    try:
+        child(signal.pause)
+    except BlockingIOError:
+        print(len(os.listdir("/proc/self/fd")) - before)
+
+before = len(os.listdir("/proc/self/fd"))
+forks, os.fork = os.fork, fail
+tried()
+os.fork, os.pidfd_open = forks, fail
+tried()
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("no child")
+"""
+    assert outcome(script)[0].split("\n") == ["0", "0", "no child"]

@@ -1,0 +1,465 @@
+"""The process tree, with real processes: who is started, who hears of whose end, who is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.service.supervised import Supervised, gone
+
+ONE_WORKER = """
+async def serve(zygote):
+    say("engine", os.getpid())
+    zygote.ready()
+    worker = await zygote.spawn("op", 0)
+    await for_ever()
+"""
+
+
+def run(folder: Path, script: str) -> Supervised:
+    return Supervised(folder, script)
+
+
+# The engine's end
+
+
+def test_the_engines_exit_status_is_the_services(tmp_path: Path) -> None:
+    with run(tmp_path, "async def serve(zygote): return 7") as service:
+        assert service.hear("over") == ["7"]
+        assert service.status() == 7
+
+
+def test_an_engine_that_is_killed_before_it_was_ready_decides_the_status(tmp_path: Path) -> None:
+    with run(tmp_path, "async def serve(zygote): os.kill(os.getpid(), 9)") as service:
+        assert service.status() == 128 + signal.SIGKILL
+
+
+def test_an_engine_that_raises_before_it_was_ready_ends_the_service(tmp_path: Path) -> None:
+    with run(tmp_path, "async def serve(zygote): raise OSError('no such model')") as service:
+        assert service.status() == 1
+        assert "no such model" in service.errors.read_text()
+
+
+def test_an_engine_that_dies_is_replaced_and_its_workers_with_it(tmp_path: Path) -> None:
+    with run(tmp_path, ONE_WORKER) as service:
+        engine, worker = service.pid("engine"), service.watch(service.pid("worker"))
+        started = time.monotonic()
+        os.kill(engine, signal.SIGKILL)
+        assert gone(worker, 1)
+        assert service.pid("engine") != engine
+        service.pid("worker")
+        assert time.monotonic() - started < 2
+        assert "killed by SIGKILL" in service.errors.read_text()
+
+
+def test_workers_of_a_dead_engine_go_though_they_never_look_at_their_socket(tmp_path: Path) -> None:
+    script = """
+def worker_main(op, index, channel):
+    say("worker", os.getpid())
+    while True:
+        signal.pause()
+"""
+    with run(tmp_path, ONE_WORKER + script) as service:
+        engine, worker = service.pid("engine"), service.watch(service.pid("worker"))
+        os.kill(engine, signal.SIGKILL)
+        assert gone(worker, 1)
+        service.pid("engine")
+
+
+def test_an_engine_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
+    script = """
+async def serve(zygote):
+    say("engine", os.getpid())
+    zygote.ready()
+    os._exit(3)
+"""
+    with run(tmp_path, script) as service:
+        lines = service.rest().splitlines()
+        assert 3 <= len([line for line in lines if line.startswith("engine")]) <= 6
+        assert service.status() == 1
+        errors = service.errors.read_text()
+        assert "exit status 3" in errors
+        assert "too often" in errors
+
+
+def test_an_engine_that_says_nonsense_is_killed(tmp_path: Path) -> None:
+    script = """
+def engine_main(control):
+    control.send(b'["spawn", "no number", 7]')
+    signal.pause()
+"""
+    with run(tmp_path, script) as service:
+        assert service.status() == 128 + signal.SIGKILL
+        assert "not understood" in service.errors.read_text()
+
+
+def test_workers_that_are_left_end_with_the_engine(tmp_path: Path) -> None:
+    script = """
+async def serve(zygote):
+    worker = await zygote.spawn("op", 0)
+    await asyncio.get_running_loop().sock_recv(worker.socket, 1)
+    return 0
+
+def worker_main(op, index, channel):
+    say("worker", os.getpid())
+    channel.send(b"!")
+    while True:
+        signal.pause()
+"""
+    with run(tmp_path, script) as service:
+        worker = service.watch(service.pid("worker"))
+        assert service.hear("over") == ["0"]
+        assert gone(worker, 0)
+
+
+def test_an_engine_may_hang_up_before_its_workers_end(tmp_path: Path) -> None:
+    script = """
+async def serve(zygote):
+    worker = await zygote.spawn("op", 0)
+    zygote.close()
+    worker.socket.close()
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(worker.pidfd, ended.set)
+    await ended.wait()
+    loop.remove_reader(worker.pidfd)
+    return 5
+"""
+    with run(tmp_path, script) as service:
+        assert service.status() == 5
+
+
+# The supervisor's end
+
+
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        "import re; re.match(r'(a+)+$', 'a' * 60 + 'b')",  # native code that keeps the lock
+        "subprocess.run(['sleep', '60'])",  # a process of its own, in the same pipe
+        "signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65)); signal.sigwait([10])",
+    ],
+    ids=["holds the lock", "waits for a program", "blocks signals"],
+)
+def test_nobody_outlives_a_killed_supervisor(tmp_path: Path, stuck: str) -> None:
+    script = f"""
+async def serve(zygote):
+    worker = await zygote.spawn("op", 0)
+    zygote.ready()
+    await asyncio.get_running_loop().sock_recv(worker.socket, 1)
+    say("stuck")
+    {stuck}
+
+def worker_main(op, index, channel):
+    channel.send(b"!")
+    {stuck}
+    return 0
+"""
+    with run(tmp_path, script) as service:
+        service.hear("stuck")
+        service.signal(signal.SIGKILL)
+        service.rest(timeout=1)
+
+
+# Signals
+
+
+SIGNALLED = """
+async def serve(zygote):
+    loop = asyncio.get_running_loop()
+    told = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.put_nowait, number.name)
+    worker = await zygote.spawn("op", 0)
+    zygote.ready()
+    for _ in range(2):
+        say("told", await told.get())
+    let_go(worker)
+    say("ended", await zygote.exited(worker.pid))
+    return 0
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_each_signal_reaches_the_engine_as_sigterm(tmp_path: Path, number: signal.Signals) -> None:
+    with run(tmp_path, SIGNALLED) as service:
+        service.pid("worker")
+        for _ in range(2):
+            service.signal(number)
+            assert service.hear("told") == ["SIGTERM"]
+        assert service.hear("ended") == ["0"]
+        assert service.status() == 0
+
+
+def test_a_signal_to_all_processes_leaves_the_workers_to_the_engine(tmp_path: Path) -> None:
+    with run(tmp_path, SIGNALLED) as service:
+        worker = service.pid("worker")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            os.kill(worker, number)
+            service.signal(number)
+            service.hear("told")
+        assert service.hear("ended") == ["0"]
+        assert service.status() == 0
+
+
+def test_ctrl_c_in_the_terminal_reaches_the_supervisor_alone(tmp_path: Path) -> None:
+    with run(tmp_path, SIGNALLED) as service:
+        service.pid("worker")
+        for _ in range(2):
+            os.killpg(service.process.pid, signal.SIGINT)
+            assert service.hear("told") == ["SIGTERM"]
+        assert service.hear("ended") == ["0"]
+        assert service.status() == 0
+
+
+def test_a_stop_before_the_engine_can_take_it_is_a_clean_end(tmp_path: Path) -> None:
+    script = """
+def engine_main(control):
+    say("engine")
+    while True:
+        signal.pause()
+"""
+    with run(tmp_path, script) as service:
+        service.hear("engine")
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+
+
+def test_a_stop_while_no_engine_runs_ends_the_service(tmp_path: Path) -> None:
+    script = """
+async def serve(zygote):
+    zygote.ready()
+    os._exit(3)
+
+import penstock.service.supervisor
+class Patient:
+    def died(self, now, *, had_worked):
+        say("waits")
+        return 3600.0
+penstock.service.supervisor.Restarts = Patient
+"""
+    with run(tmp_path, script) as service:
+        service.hear("waits")
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+
+
+def test_an_engine_that_fails_while_it_stops_is_not_replaced(tmp_path: Path) -> None:
+    script = """
+async def serve(zygote):
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, os._exit, 9)
+    zygote.ready()
+    say("engine")
+    await for_ever()
+"""
+    with run(tmp_path, script) as service:
+        service.hear("engine")
+        service.signal(signal.SIGTERM)
+        assert service.status() == 9
+
+
+def test_an_ignored_sigchld_does_not_lose_the_status(tmp_path: Path) -> None:
+    script = """
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+async def serve(zygote): return 7
+"""
+    with run(tmp_path, script) as service:
+        assert service.status() == 7
+
+
+# Workers
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("return 3", 3 << 8),
+        ("sys.exit(4)", 4 << 8),
+        ("os._exit(5)", 5 << 8),
+        ("raise ValueError('bad day')", 1 << 8),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", signal.SIGSEGV),
+    ],
+)
+def test_a_workers_status_reaches_the_engine(tmp_path: Path, end: str, status: int) -> None:
+    script = f"""
+async def serve(zygote):
+    worker = await zygote.spawn("op", 0)
+    say("status", await zygote.exited(worker.pid))
+    let_go(worker)
+    return 0
+
+def worker_main(op, index, channel):
+    {end}
+"""
+    with run(tmp_path, script) as service:
+        assert service.pid("status") == status
+        assert service.status() == 0
+        assert ("bad day" in service.errors.read_text()) == ("bad day" in end)
+
+
+def test_a_worker_knows_what_it_is_for(tmp_path: Path) -> None:
+    script = """
+async def serve(zygote):
+    for index in range(2):
+        worker = await zygote.spawn("döp", index)
+        say("heard", (await asyncio.get_running_loop().sock_recv(worker.socket, 99)).decode())
+        let_go(worker)
+    return 0
+
+def worker_main(op, index, channel):
+    channel.send(f"{op} {index} {os.getppid()}".encode())
+    return 0
+"""
+    with run(tmp_path, script) as service:
+        pid = str(service.process.pid)
+        assert service.hear("heard") == ["döp", "0", pid]
+        assert service.hear("heard") == ["döp", "1", pid]
+        assert service.status() == 0
+
+
+def test_spawning_and_killing_a_hundred_workers_leaves_nothing(tmp_path: Path) -> None:
+    script = """
+import psutil
+
+def held(pid):
+    kinds = []
+    for each in os.scandir(f"/proc/{pid}/fd"):
+        try:
+            kinds.append(os.readlink(each).split(":")[0])
+        except FileNotFoundError:  # that of this scan
+            continue
+    return sorted(kinds)
+
+async def once(zygote):
+    worker = await zygote.spawn("op", 0)
+    signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
+    assert await zygote.exited(worker.pid) == signal.SIGKILL
+    let_go(worker)
+
+async def serve(zygote):
+    supervisor = os.getppid()
+    await once(zygote)
+    before = held(supervisor), len(held(os.getpid()))
+    for _ in range(100):
+        await once(zygote)
+    assert (held(supervisor), len(held(os.getpid()))) == before, (before, held(supervisor))
+    assert [each.pid for each in psutil.Process(supervisor).children()] == [os.getpid()]
+    say(repr(zygote))
+    return 0
+"""
+    with run(tmp_path, script) as service:
+        assert "workers=0" in service.hear("<Zygote", timeout=50)
+        assert service.status() == 0
+
+
+def test_siblings_hold_nothing_of_each_other(tmp_path: Path) -> None:
+    script = """
+async def serve(zygote):
+    loop = asyncio.get_running_loop()
+    first, second, third = [await zygote.spawn("op", index) for index in range(3)]
+    counts = [await loop.sock_recv(each.socket, 99) for each in (first, second, third)]
+    say("open", *(each.decode() for each in counts))
+    signal.pidfd_send_signal(first.pidfd, signal.SIGKILL)
+    say("end", await loop.sock_recv(first.socket, 1))  # nobody else holds the worker's end
+    let_go(second)
+    say("status", await zygote.exited(second.pid))  # nor the engine's
+    let_go(first), let_go(third)
+    return 0
+
+def worker_main(op, index, channel):
+    channel.send(str(len(os.listdir("/proc/self/fd"))).encode())
+    return 17 + len(channel.recv(1))
+"""
+    with run(tmp_path, script) as service:
+        assert len(set(service.hear("open"))) == 1
+        assert service.hear("end") == ["b''"]
+        assert service.pid("status") == 17 << 8
+        assert service.status() == 0
+
+
+def test_the_listeners_are_the_engines_alone(tmp_path: Path) -> None:
+    script = """
+listeners = [socket.create_server(("127.0.0.1", 0))]
+port = listeners[0].getsockname()[1]
+
+def listening():
+    import psutil
+    return [each.laddr.port for each in psutil.Process().net_connections("tcp")]
+
+async def serve(zygote):
+    worker = await zygote.spawn("op", 0)
+    heard = await asyncio.get_running_loop().sock_recv(worker.socket, 99)
+    say("listening", listening() == [port], heard.decode())
+    let_go(worker)
+    return 0
+
+def worker_main(op, index, channel):
+    channel.send(str(listening()).encode())
+    return 0
+"""
+    with run(tmp_path, script) as service:
+        assert service.hear("listening") == ["True", "[]"]
+
+
+def test_a_spawn_that_cannot_be_is_refused_and_a_later_one_is_not(tmp_path: Path) -> None:
+    script = """
+import resource
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+
+async def serve(zygote):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    workers = []
+    try:
+        while True:
+            workers.append(await zygote.spawn("op", len(workers)))
+    except Exception as error:
+        say("refused", type(error).__name__, error)
+    let_go(workers[0])
+    await zygote.exited(workers[0].pid)
+    workers[0] = await zygote.spawn("op", 0)
+    for each in workers:
+        let_go(each)
+    return 0
+"""
+    with run(tmp_path, script) as service:
+        kind, *reason = service.hear("refused")
+        assert kind == "StartupError"
+        assert "Too many open files" in " ".join(reason)
+        assert service.status() == 0
+
+
+def test_answers_that_the_engine_does_not_read_yet_wait_for_it(tmp_path: Path) -> None:
+    script = """
+from penstock.executors import control as messages
+
+make_pair = socket.socketpair
+def narrow_pair(*kind):
+    pair = make_pair(*kind)
+    pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    return pair
+socket.socketpair = narrow_pair
+
+def engine_main(control):
+    for number in range(30):
+        control.send(messages.encode(messages.Spawn(number, "op", number)))
+    numbers = []
+    for _ in range(30):
+        data, fds, _, _ = socket.recv_fds(control, messages.MOST_BYTES, 2)
+        numbers.append(messages.decode(data).number)
+        with socket.socket(fileno=fds[0]) as end:
+            end.send(b"!")
+        os.close(fds[1])
+    say("answered", numbers == list(range(30)))
+    return 0
+
+def worker_main(op, index, channel):
+    return len(channel.recv(1))
+"""
+    with run(tmp_path, script) as service:
+        assert service.hear("answered") == ["True"]
+        assert service.status() == 0
