@@ -5,11 +5,12 @@ Nothing is allocated before what it is made of has been seen to be there.
 
 from __future__ import annotations
 
-import codecs
+from codecs import utf_8_decode
 from collections.abc import Callable
 from math import prod
-from struct import Struct, unpack_from
-from typing import Any
+from struct import error as StructError
+from struct import unpack_from
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -47,9 +48,11 @@ from penstock.executors.frame.values import (
     dtype_of,
 )
 
-_SHAPES = [Struct(f"<{axes}Q") for axes in range(9)]
+_CHEAP = 1 << 20  # bytes
 _MAX_AXIS = 2**63
 _MAX_CODE_POINT = 0x10FFFF
+
+_Head: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], int]
 
 
 def decode(
@@ -81,7 +84,7 @@ def _cut_off() -> FrameError:
 
 
 class _Reader:
-    __slots__ = ("at", "body", "fetch", "open_blob", "size")
+    __slots__ = ("at", "body", "fetch", "heads", "open_blob", "size")
 
     def __init__(
         self,
@@ -89,24 +92,42 @@ class _Reader:
         fetch: Callable[[Ref], Buffer] | None,
         open_blob: Callable[[Blob], Any] | None,
     ) -> None:
-        self.body = body if type(body) is bytes else memoryview(body).cast("B")
-        self.size = len(self.body)
+        if type(body) is not bytes:
+            body = memoryview(body).cast("B")
+            # Parts of bytes are cheaper than parts of views; a copy of many MiB would not be.
+            body = bytes(body) if len(body) <= _CHEAP else body
+        self.body: bytes | memoryview = body
+        self.size = len(body)
         self.at = 0
         self.fetch = fetch
         self.open_blob = open_blob
+        self.heads: dict[bytes, _Head] = {}
 
     def value(self, depth: int) -> Any:
         at = self.at
-        if at >= self.size:
-            raise _cut_off()
-        tag = self.body[at]
+        body = self.body
+        try:
+            tag = body[at]
+            if tag == STR:
+                count = body[at + 1]
+                if count == LONG:
+                    self.at = at + 1
+                    return self.text()
+                self.at = end = at + 2 + count
+                if end > self.size:
+                    raise _cut_off()
+                return utf_8_decode(body[at + 2 : end], "surrogatepass", True)[0]
+            if tag == INT:
+                self.at = at + 9
+                return INT64.unpack_from(body, at + 1)[0]
+            if tag == FLOAT:
+                self.at = at + 9
+                return FLOAT64.unpack_from(body, at + 1)[0]
+        except (IndexError, StructError):
+            raise _cut_off() from None
+        except UnicodeDecodeError as error:
+            raise FrameError("a text is no UTF-8") from error
         self.at = at + 1
-        if tag == STR:
-            return self.text()
-        if tag == INT:
-            return INT64.unpack_from(self.body, self.skip(8))[0]
-        if tag == FLOAT:
-            return FLOAT64.unpack_from(self.body, self.skip(8))[0]
         if tag == ARRAY:
             return self.array()
         if DICT >= tag >= LIST:
@@ -130,11 +151,7 @@ class _Reader:
         return at
 
     def number(self) -> int:
-        at = self.at
-        if at >= self.size:
-            raise _cut_off()
-        number: int = self.body[at]
-        self.at = at + 1
+        number: int = self.body[self.skip(1)]
         if number == LONG:
             number = NUMBER.unpack_from(self.body, self.skip(4))[0]
         return number
@@ -145,10 +162,8 @@ class _Reader:
         return bytes(self.body[at : at + count])
 
     def text(self) -> str:
-        count = self.number()
-        at = self.skip(count)
         try:
-            return codecs.utf_8_decode(self.body[at : at + count], "surrogatepass", True)[0]
+            return utf_8_decode(self.octets(), "surrogatepass", True)[0]
         except UnicodeDecodeError as error:
             raise FrameError("a text is no UTF-8") from error
 
@@ -193,21 +208,29 @@ class _Reader:
     def dtype(self) -> np.dtype[Any]:
         return dtype_of(self.octets())
 
-    def shape(self) -> tuple[int, ...]:
-        axes = self.body[self.skip(1)]
-        at = self.skip(8 * axes)
-        if axes <= 8:
-            shape = _SHAPES[axes].unpack_from(self.body, at)
-        else:
-            shape = unpack_from(f"<{axes}Q", self.body, at)
-        if max(shape, default=0) >= _MAX_AXIS:
-            raise FrameError("an array has an axis that is too long")
-        return shape
+    def head(self) -> _Head:
+        """An array's dtype, shape and number of bytes; those of a batch are mostly the same."""
+        body = self.body
+        start = self.at
+        axes_at = self.skip(1) + 1 + body[start]
+        if axes_at >= self.size:
+            raise _cut_off()
+        sizes_at = axes_at + 1
+        self.at = end = sizes_at + 8 * body[axes_at]
+        if end > self.size:
+            raise _cut_off()
+        written = bytes(body[start:end])
+        head = self.heads.get(written)
+        if head is None:
+            dtype = dtype_of(bytes(body[start + 1 : axes_at]))
+            shape = unpack_from(f"<{body[axes_at]}Q", body, sizes_at)
+            if max(shape, default=0) >= _MAX_AXIS:
+                raise FrameError("an array has an axis that is too long")
+            head = self.heads[written] = dtype, shape, prod(shape) * dtype.itemsize
+        return head
 
     def array(self) -> Array:
-        dtype = self.dtype()
-        shape = self.shape()
-        size = prod(shape) * dtype.itemsize
+        dtype, shape, size = self.head()
         return self.own(dtype, shape, self.skip(size), size)
 
     def own(self, dtype: np.dtype[Any], shape: tuple[int, ...], at: int, size: int) -> Array:
@@ -219,9 +242,7 @@ class _Reader:
         return array
 
     def slab_array(self) -> Array:
-        dtype = self.dtype()
-        shape = self.shape()
-        size = prod(shape) * dtype.itemsize
+        dtype, shape, size = self.head()
         ref = Ref(*REF.unpack_from(self.body, self.skip(REF.size)))
         if self.fetch is None or not size or dtype.kind in CHECKED_KINDS:
             raise FrameError("an array cannot be in a slab here")
