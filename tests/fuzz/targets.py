@@ -25,6 +25,7 @@ MODULES = {
     "array_parse": "tests.fuzz.array_parse",
     "prototxt": "tests.fuzz.prototxt",
     "config": "tests.fuzz.config",
+    "frame": "tests.fuzz.frame",
 }
 
 

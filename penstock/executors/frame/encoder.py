@@ -187,7 +187,7 @@ class _Writer:
         if kind is Blob:
             self.blob(value)
         elif kind is np.str_:
-            self.text(NUMPY_STR, str(value))
+            self.text(NUMPY_STR, value)  # str(value) would lose zeros at its end
         elif kind is np.bytes_:
             self.octets(NUMPY_BYTES, bytes(value))
         elif isinstance(value, np.generic) and kind is value.dtype.type:

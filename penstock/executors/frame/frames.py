@@ -122,7 +122,8 @@ class FrameReader:
                 self._body = bytearray(data[start:])
                 return frames
             frames.append(Frame(kind, number, bytes(data[start:at])))
-        self._head = bytes(data[at:]) if at < size else b""
+        if at < size:
+            self._head = bytes(data[at:])
         return frames
 
     def _finish(self, data: bytes | bytearray | memoryview, frames: list[Frame]) -> int:

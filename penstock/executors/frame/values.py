@@ -65,7 +65,9 @@ _FIXED = (
 )
 DTYPES: dict[bytes, np.dtype[Any]] = {name.encode(): np.dtype(name) for name in _FIXED}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_SIZED = re.compile(rb"\|S[1-9][0-9]{0,8}|[<>]U[1-9][0-9]{0,7}|[<>][mM]8(\[[0-9]{0,9}[a-zA-Z]+\])?")
+_SIZED = re.compile(
+    rb"\|S[1-9][0-9]{0,8}|[<>]U[1-9][0-9]{0,7}|[<>][mM]8(\[([1-9][0-9]{0,8})?[a-zA-Z]+\])?"
+)
 _MAX_NAME = 32
 
 

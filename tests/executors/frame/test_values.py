@@ -1,0 +1,439 @@
+"""Encoder and decoder together: what goes in comes out."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import struct
+import subprocess
+import tracemalloc
+from collections import OrderedDict
+from decimal import Decimal
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+from penstock.executors.frame import LARGE, MAX_DEPTH, Blob, FrameError, Ref, decode, encode
+
+
+def body_of(value: object, **how: Any) -> bytes:
+    return b"".join(encode(value, **how))
+
+
+def opened(blob: Blob) -> Any:
+    return pickle.loads(blob.data)
+
+
+def same(one: Any, two: Any) -> bool:
+    """Equal in type and content, where nan is nan, and -0.0 is not 0.0."""
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, np.ndarray | np.generic) and not isinstance(one, str | bytes):
+        return (
+            one.dtype == two.dtype
+            and one.dtype.byteorder == two.dtype.byteorder
+            and one.shape == two.shape
+            and one.tobytes() == two.tobytes()
+        )
+    if isinstance(one, list | tuple):
+        return len(one) == len(two) and all(map(same, one, two))
+    if isinstance(one, dict):
+        return all(map(same, one, two)) and all(map(same, one.values(), two.values()))
+    if isinstance(one, float):
+        return struct.pack("d", one) == struct.pack("d", two)
+    if isinstance(one, str):
+        return list(map(ord, one)) == list(map(ord, two)) and len(one) == len(two)
+    return bool(one == two)
+
+
+dtypes = st.one_of(
+    npst.boolean_dtypes(),
+    npst.integer_dtypes(endianness="?"),
+    npst.unsigned_integer_dtypes(endianness="?"),
+    npst.floating_dtypes(endianness="?"),
+    npst.complex_number_dtypes(endianness="?"),
+    npst.byte_string_dtypes(),
+    npst.unicode_string_dtypes(endianness="?"),
+    npst.datetime64_dtypes(endianness="?"),
+    npst.timedelta64_dtypes(endianness="?"),
+)
+shapes = npst.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)
+arrays = dtypes.flatmap(lambda dtype: npst.arrays(dtype, shapes))
+texts = st.text(st.characters(exclude_categories=()))
+keys = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    texts,
+    st.binary(),
+)
+scalars = dtypes.flatmap(npst.from_dtype).filter(lambda scalar: isinstance(scalar, np.generic))
+leaves = st.one_of(
+    keys, st.floats(), arrays, scalars, st.builds(Blob, st.binary(max_size=300), texts)
+)
+values = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner),
+        st.lists(inner).map(tuple),
+        st.dictionaries(keys, inner),
+    ),
+    max_leaves=12,
+)
+
+
+@given(values)
+def test_a_value_comes_back_as_it_was(value: Any) -> None:
+    assert same(decode(body_of(value)), value)
+    assert same(decode(memoryview(bytearray(body_of(value)))), value)
+
+
+@given(values)
+def test_equal_values_are_equal_bytes(value: Any) -> None:
+    body = body_of(value)
+    assert body_of(value) == body
+    assert body_of(decode(body)) == body
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_value_or_an_error(data: bytes) -> None:
+    try:
+        value = decode(data)
+    except FrameError:
+        return
+    assert same(decode(body_of(value)), value)
+
+
+@given(values, st.data())
+def test_bytes_cut_off_or_changed_are_a_value_or_an_error(value: Any, data: st.DataObject) -> None:
+    body = bytearray(body_of(value))
+    at = data.draw(st.integers(0, len(body) - 1))
+    with pytest.raises(FrameError):
+        decode(bytes(body[:at]))
+    with pytest.raises(FrameError):
+        decode(bytes(body) + b"\0")
+    body[at] = data.draw(st.integers(0, 255))
+    try:
+        decode(bytes(body), fetch=lambda ref: bytes(min(ref.nbytes, 10_000)))
+    except FrameError:
+        return
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(0, -1, 2**63 - 1, -(2**63), 2**63, -(2**63) - 1, 10**5000, -(10**5000)),
+        *(math.inf, -math.inf, math.nan, -0.0, 5e-324),
+        *("", "a" * 254, "a" * 255, "a" * 70_000, "\ud800\udc00 \ud800", "\0", "\U0010ffff"),
+        *(b"", bytes(254), bytes(255), bytes(LARGE)),
+        *([], [None] * 254, [None] * 255, (), ((),), {}, {None: 1, True: 2, 2.5: 3, b"": 4}),
+        *(np.str_("a\0"), np.str_(""), np.bytes_(b"a\0"), np.bytes_(b""), np.bool_(True)),
+        *(np.float16(1.5), np.longdouble(1) / 3, np.datetime64("NaT"), np.timedelta64(3, "25us")),
+        *(np.zeros(()), np.zeros((0, 3)), np.zeros((1,) * 30), np.empty((0, 2**40))),
+        *(np.array(["", "\ud800"]), np.array([b"a\0b"]), np.arange(6).reshape(2, 3).T),
+        np.zeros((300, 300))[::2, ::3],
+        np.zeros(LARGE, "M8[25ns]"),
+        np.zeros(LARGE, ">U3"),
+        np.broadcast_to(np.float32(3), (200, 200)),
+        {f"k{n}": [n, float(n)] for n in range(300)},
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_edges_come_back_as_they_were(value: Any) -> None:
+    assert same(decode(body_of(value)), value)
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+class Matrix(np.ndarray):  # type: ignore[type-arg]
+    pass
+
+
+OTHERS = [
+    Decimal(1),
+    {1, 2},
+    1 + 2j,
+    Colour.RED,
+    OrderedDict(a=1),
+    {(1, 2): 3},
+    {np.str_("a"): 1},
+    {"a": 1, Colour.RED: 2},
+    np.array([None, "a"]),
+    np.zeros(2, [("a", "i4")]),
+    np.zeros(2, "V3"),
+    np.zeros(2).view(Matrix),
+    bytearray(b"abc"),
+    range(3),
+]
+
+
+@pytest.mark.parametrize("value", OTHERS, ids=lambda value: type(value).__name__)
+def test_a_value_of_another_type_becomes_a_blob_that_only_some_open(value: Any) -> None:
+    body = body_of({"a": [value]}, pickle=pickle.dumps)
+    blob = decode(body)["a"][0]
+    assert type(blob) is Blob
+    assert blob.type_name.endswith(type(value).__qualname__)
+    assert same(opened(blob), value) or np.array_equal(opened(blob), value)
+    again = decode(body_of({"a": [blob]}), open_blob=opened)["a"][0]
+    assert type(again) is type(value)
+
+
+@pytest.mark.parametrize("value", OTHERS, ids=lambda value: type(value).__name__)
+def test_without_a_way_to_pickle_it_is_refused_by_name(value: Any) -> None:
+    with pytest.raises(FrameError, match=type(value).__qualname__):
+        encode([value])
+
+
+def test_what_cannot_be_pickled_is_refused_by_name() -> None:
+    with pytest.raises(FrameError, match=r"function.*cannot be pickled"):
+        encode([lambda: None], pickle=pickle.dumps)
+
+
+def test_what_goes_wrong_while_a_blob_is_opened_is_not_the_senders_fault() -> None:
+    def fails(blob: Blob) -> Any:
+        raise error
+
+    body = body_of([Blob(b"", "x")])
+    for error in (
+        IndexError("theirs"),
+        struct.error("theirs"),
+        UnicodeDecodeError("a", b"", 0, 1, ""),
+    ):
+        with pytest.raises(type(error)):
+            decode(body, open_blob=fails)
+
+
+def test_a_blob_shows_its_type_and_size_and_compares() -> None:
+    blob = Blob(b"123", "pkg.Thing")
+    assert repr(blob) == "<Blob pkg.Thing 3 bytes>"
+    assert blob == Blob(b"123", "pkg.Thing") != Blob(b"124", "pkg.Thing")
+
+
+def nested(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels - 1):
+        value = [value]
+    return value
+
+
+def test_the_deepest_allowed_value_needs_no_pickle() -> None:
+    value = nested(MAX_DEPTH)
+    assert decode(body_of(value)) == value
+
+
+@pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 200])
+def test_a_deeper_value_comes_back_with_the_help_of_a_pickle(levels: int) -> None:
+    value = nested(levels)
+    assert decode(body_of(value, pickle=pickle.dumps), open_blob=opened) == value
+    with pytest.raises(FrameError, match="list cannot travel"):
+        encode(value)
+
+
+def test_a_value_deeper_than_pickles_can_be_is_refused() -> None:
+    with pytest.raises(FrameError, match="cannot be pickled"):
+        encode(nested(100_000), pickle=pickle.dumps)
+
+
+def test_a_value_that_contains_itself_becomes_a_blob_and_its_neighbours_do_not() -> None:
+    knot: dict[str, Any] = {}
+    knot["self"] = [knot, knot]
+    value = [{"good": [1, "a"]}, {"bad": knot}]
+    good, bad = decode(body_of(value, pickle=pickle.dumps))
+    assert good == {"good": [1, "a"]}
+    assert type(bad["bad"]) is Blob
+    again = opened(bad["bad"])
+    assert again["self"][1] is again
+
+
+def test_everything_in_everything_is_written_soon() -> None:
+    everyone: list[Any] = [[] for _ in range(100)]
+    for each in everyone:
+        each.extend(everyone)
+    assert type(decode(body_of(everyone[0], pickle=pickle.dumps))) is Blob
+
+
+def test_deeper_bytes_are_refused() -> None:
+    inner = b"\x08\x01" * (MAX_DEPTH - 1)
+    assert decode(inner + b"\x08\x00") == nested(MAX_DEPTH)
+    for levels in (1, 100_000):
+        with pytest.raises(FrameError, match="nested deeper"):
+            decode(inner + b"\x08\x01" * levels + b"\x08\x00")
+
+
+def test_a_large_array_travels_as_a_view_of_itself() -> None:
+    array = np.zeros((200, 200))
+    pieces = encode(["a", array, "b"])
+    assert [len(piece) for piece in pieces if len(piece) >= LARGE] == [array.nbytes]
+    (view,) = [piece for piece in pieces if isinstance(piece, memoryview)]
+    assert np.shares_memory(np.frombuffer(view, np.uint8), array)
+
+
+def test_what_came_inline_is_the_receivers_own() -> None:
+    body = bytearray(body_of([np.zeros(3), np.zeros(LARGE)]))
+    small, large = decode(body)
+    small[:] = large[:] = 7
+    body[:] = bytes(len(body))
+    assert small.tolist() == [7, 7, 7]
+    assert set(large) == {7}
+
+
+class Shelf:
+    """Keeps what is placed, as a slab would."""
+
+    def __init__(self) -> None:
+        self.kept: list[bytes] = []
+
+    def place(self, array: np.ndarray[Any, Any]) -> Ref:
+        self.kept.append(array.tobytes())
+        return Ref(len(self.kept) - 1, 1, 64, array.nbytes)
+
+    def fetch(self, ref: Ref) -> bytes:
+        return self.kept[ref.slab]
+
+
+def test_large_arrays_are_placed_and_small_ones_are_not() -> None:
+    shelf = Shelf()
+    value = {"large": np.arange(LARGE).reshape(2, -1).T, "small": np.zeros(8)}
+    body = body_of(value, place=shelf.place)
+    assert len(body) < 1000
+    assert len(shelf.kept) == 1
+    back = decode(body, fetch=shelf.fetch)
+    assert same(back, value)
+    assert not back["large"].flags.writeable
+
+
+def test_an_array_that_stands_twice_is_placed_once_even_beside_a_knot() -> None:
+    shelf = Shelf()
+    array = np.zeros(LARGE)
+    knot: list[Any] = []
+    knot.append(knot)
+    decoded = decode(
+        body_of([array, knot, array], place=shelf.place, pickle=pickle.dumps), fetch=shelf.fetch
+    )
+    assert len(shelf.kept) == 1
+    assert same(decoded[2], array)
+
+
+def test_an_array_without_room_travels_inline() -> None:
+    array = np.arange(LARGE)
+    assert same(decode(body_of(array, place=lambda array: None)), array)
+
+
+def test_truth_values_and_texts_are_never_left_where_their_sender_could_change_them() -> None:
+    shelf = Shelf()
+    value = [np.ones(LARGE, bool), np.full(LARGE, "abc")]
+    assert same(decode(body_of(value, place=shelf.place)), value)
+    assert shelf.kept == []
+
+
+def slab_body(name: bytes, sizes: list[int], nbytes: int) -> bytes:
+    head = bytes((15, len(name))) + name + struct.pack(f"<B{len(sizes)}Q", len(sizes), *sizes)
+    return head + struct.pack("<IIQQ", 0, 1, 64, nbytes)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        slab_body(b"<f4", [4], 15),
+        slab_body(b"<f4", [0], 0),
+        slab_body(b"|b1", [4], 4),
+        slab_body(b"<U1", [4], 16),
+        slab_body(b"|O8", [4], 32),
+        slab_body(b"|V8", [4], 32),
+        slab_body(b"<f4", [2**62, 4], 2**64 - 1),
+        slab_body(b"|u1", [2**63], 2**63),
+        slab_body(b"|u1", [1] * 65, 1),
+    ],
+)
+def test_an_array_that_cannot_be_in_a_slab_is_refused(body: bytes) -> None:
+    with pytest.raises(FrameError):
+        decode(body, fetch=lambda ref: bytes(min(ref.nbytes, 1000)))
+
+
+def test_a_slab_that_gives_other_bytes_is_refused() -> None:
+    with pytest.raises(FrameError, match="gave 15 bytes"):
+        decode(slab_body(b"<f4", [4], 16), fetch=lambda ref: bytes(15))
+    with pytest.raises(FrameError, match="slab"):
+        decode(slab_body(b"<f4", [4], 16))
+
+
+def array_body(name: bytes, sizes: list[int], contents: bytes) -> bytes:
+    head = bytes((14, len(name))) + name + struct.pack(f"<B{len(sizes)}Q", len(sizes), *sizes)
+    return head + contents
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        array_body(b"|O8", [1], bytes(8)),
+        array_body(b"|V1", [1], bytes(1)),
+        array_body(b"<f3", [1], bytes(3)),
+        array_body(b"f4,f4", [1], bytes(8)),
+        array_body(b"<M8[xx]", [1], bytes(8)),
+        array_body(b"<M8[0s]", [1], bytes(8)),
+        array_body(b"|S999999999", [0, 2**40], b""),
+        array_body(b"|S0", [1], b""),
+        array_body(b"|b1", [2], b"\x01\x02"),
+        array_body(b"<U1", [1], b"\0\0\x11\0"),
+        array_body(b">U1", [1], b"\0\x11\0\0"),
+        array_body(b"|u1", [2**63], b""),
+        array_body(b"|u1", [2**62, 4], b""),
+        array_body(b"|u1", [0, 2**62, 2**62], b""),
+        array_body(b"|u1", [1] * 100, b"\0"),
+        array_body(b"<f4", [3], bytes(11)),
+        b"\x08\xff\xff\xff\xff\xff",
+        b"\x0a\x01\x08\x00\x00",  # a list as a key
+        b"\x06\x01\xff",
+        b"\x06\xff\xff\xff\xff\x7fabc",
+        b"\x11",
+        b"",
+    ],
+)
+def test_what_is_no_value_is_refused(body: bytes) -> None:
+    with pytest.raises(FrameError):
+        decode(body)
+
+
+def test_lengths_are_compared_with_what_is_there_before_room_is_made() -> None:
+    claims = [
+        b"\x08\xff\xff\xff\xff\xff",
+        b"\x07\xff\xff\xff\xff\xff",
+        array_body(b"<f8", [2**40], b""),
+        b"\x0b" + bytes((11,)) + b"|S999999999",
+    ]
+    for claim in claims:
+        tracemalloc.start()
+        try:
+            with pytest.raises(FrameError):
+                decode(claim)
+            assert tracemalloc.get_traced_memory()[1] < 100_000
+        finally:
+            tracemalloc.stop()
+
+
+def test_the_pickles_of_others_are_never_opened() -> None:
+    class Trap:
+        def __reduce__(self) -> Any:
+            return subprocess.call, (["false"],)
+
+    trap = pickle.dumps(Trap())
+    for value in (trap, Blob(trap, "Trap"), np.frombuffer(trap, np.uint8)):
+        assert same(decode(body_of(value)), value)
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 300))
+def test_a_batch_of_samples_comes_back(size: int) -> None:
+    batch = [
+        [n, 2**40 + n, 1.5, {"op": {"image": np.full((3, 4), n, "f4"), "key": f"text {n}"}}]
+        for n in range(size)
+    ]
+    assert same(decode(body_of(batch)), batch)
