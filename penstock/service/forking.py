@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from types import FrameType
 from typing import Any, Final, NoReturn
 
 from penstock.errors import StartupError
@@ -93,7 +94,8 @@ def fork(
         name: of what it runs, for logs.
         main: the child's own code; ``SystemExit`` ends it too, other exceptions are logged.
         leave: called in the child to close what only the supervisor and the siblings need.
-        stoppable: whether SIGTERM and SIGINT do what they do to any program; ignored otherwise.
+        stoppable: whether SIGTERM and SIGINT do what they do to any program; otherwise they do
+            nothing to the child, and what they do to any program to programs that it starts.
 
     Raises:
         StartupError: this process has threads.
@@ -139,8 +141,9 @@ def _live(
         os.setpgid(0, 0)
         lifeline.hold()
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if stoppable else signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.default_int_handler if stoppable else signal.SIG_IGN)
+        _take_signals()
+        if not stoppable:
+            _ignore_signals()
         leave()
         _close_input()
         _reseed()
@@ -155,6 +158,22 @@ def _live(
             _flush()
         finally:
             os._exit(status & 0xFF if isinstance(status, int) else _FAILED)
+
+
+def _take_signals() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _ignore_signals() -> None:
+    """Not by SIG_IGN, which programs would inherit: nobody could terminate them any more."""
+    for number in _STOPPING:
+        signal.signal(number, _ignore)
+    os.register_at_fork(after_in_child=_take_signals)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """The engine ends its workers."""
 
 
 def _status_of(error: SystemExit) -> int:

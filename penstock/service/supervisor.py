@@ -60,7 +60,8 @@ class Supervisor:
             ``executors/zygote.py``); gives its exit status.
         worker_main: run in a worker, with the op's name, the worker's index and its end of the
             socket pair; gives its exit status. It is to end when that socket does.
-        listeners: of the engine alone; workers close them.
+        listeners: of the engine alone: workers close them, and so does the supervisor when it is
+            told to stop; until then, connections wait for the next engine.
 
     Threads: the main thread only, and there may be no other.
     """
@@ -152,6 +153,8 @@ class Supervisor:
     def _forward_signals(self) -> None:
         while self._forwarded < self._told:
             self._forwarded += 1
+            for each in self._listeners:  # or the engine, closing them, would not close the ports
+                each.close()
             if self._engine is not None:
                 self._engine.child.signal(signal.SIGTERM)
             else:  # between a death and a restart

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ def outcome(script: str, given: str = "") -> tuple[str, str]:
         text=True,
         timeout=30,
         check=False,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip(), done.stderr.strip()
@@ -156,24 +158,50 @@ child(lambda: print(os.getpgrp() == os.getpid()) or 0)
     assert outcome(script)[0] == "True"
 
 
-def test_signals_do_in_a_child_what_they_do_anywhere_or_nothing() -> None:
+def test_signals_find_a_child_without_the_parents_handlers() -> None:
     script = """
 signal.signal(signal.SIGTERM, print)
 signal.signal(signal.SIGINT, print)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
-show = lambda: print(
-    format(signal.getsignal(signal.SIGTERM)), format(signal.getsignal(signal.SIGINT)),
-    [each.name for each in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
-) or 0
-child(show)
-child(show, stoppable=False)
-show()
+def main():
+    for number in (signal.SIGTERM, signal.SIGINT):
+        print(format(signal.getsignal(number)))
+    print([each.name for each in signal.pthread_sigmask(signal.SIG_BLOCK, [])])
+    return 0
+child(main)
 """
-    stoppable, ignoring, parent = outcome(script)[0].split("\n")
-    assert stoppable.startswith("0 <built-in function default_int_handler>")
-    assert ignoring.startswith("1 1 ")
-    assert "built-in function print" in parent
-    assert {line.rpartition("[")[2] for line in (stoppable, ignoring, parent)} == {"'SIGUSR1']"}
+    terminate, interrupt, mask = outcome(script)[0].split("\n")
+    assert terminate == str(int(signal.SIG_DFL))
+    assert interrupt == format(signal.default_int_handler)
+    assert mask == "['SIGUSR1']"
+
+
+def test_signals_do_nothing_to_a_child_that_others_stop_but_end_what_it_starts() -> None:
+    script = """
+def end(pid):
+    os.kill(pid, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def main():
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.raise_signal(number)
+    program = subprocess.Popen(["sleep", "60"])
+    program.terminate()
+    print(program.wait())
+    heard, said = os.pipe()
+    forked = os.fork()
+    if forked == 0:
+        os.write(said, b"!")
+        signal.pause()
+        os._exit(77)
+    os.read(heard, 1)
+    os.close(heard), os.close(said)
+    print(end(forked))
+    return 5
+
+print(child(main, stoppable=False))
+"""
+    assert outcome(script)[0].split() == ["-15", "-15", "5"]
 
 
 def test_what_a_child_leaves_behind_ends_with_it() -> None:

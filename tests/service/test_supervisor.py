@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -361,8 +362,8 @@ def test_siblings_hold_nothing_of_each_other(tmp_path: Path) -> None:
 async def serve(zygote):
     loop = asyncio.get_running_loop()
     first, second, third = [await zygote.spawn("op", index) for index in range(3)]
-    counts = [await loop.sock_recv(each.socket, 99) for each in (first, second, third)]
-    say("open", *(each.decode() for each in counts))
+    for each in (first, second, third):
+        say("more", (await loop.sock_recv(each.socket, 99)).decode())
     signal.pidfd_send_signal(first.pidfd, signal.SIGKILL)
     say("end", await loop.sock_recv(first.socket, 1))  # nobody else holds the worker's end
     let_go(second)
@@ -370,14 +371,36 @@ async def serve(zygote):
     let_go(first), let_go(third)
     return 0
 
+def opened():
+    return len(os.listdir("/proc/self/fd"))
+
 def worker_main(op, index, channel):
-    channel.send(str(len(os.listdir("/proc/self/fd"))).encode())
+    channel.send(str(opened() - before).encode())
     return 17 + len(channel.recv(1))
+
+before = opened()
 """
     with run(tmp_path, script) as service:
-        assert len(set(service.hear("open"))) == 1
+        for _ in range(3):
+            assert service.hear("more") == ["2"]  # its socket and its lifeline
         assert service.hear("end") == ["b''"]
         assert service.pid("status") == 17 << 8
+        assert service.status() == 0
+
+
+def test_an_engine_holds_nothing_of_the_supervisors(tmp_path: Path) -> None:
+    script = """
+def opened():
+    return len(os.listdir("/proc/self/fd"))
+
+def engine_main(control):
+    say("more", opened() - before)
+    return 0
+
+before = opened()
+"""
+    with run(tmp_path, script) as service:
+        assert service.hear("more") == ["2"]  # its line and its lifeline
         assert service.status() == 0
 
 
@@ -403,6 +426,52 @@ def worker_main(op, index, channel):
 """
     with run(tmp_path, script) as service:
         assert service.hear("listening") == ["True", "[]"]
+
+
+def test_an_engine_that_stops_can_close_the_ports_itself(tmp_path: Path) -> None:
+    script = """
+listeners = [socket.create_server(("127.0.0.1", 0))]
+
+async def serve(zygote):
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    worker = await zygote.spawn("op", 0)
+    say("port", listeners[0].getsockname()[1])
+    await told.wait()
+    listeners[0].close()
+    say("closed")
+    await for_ever()
+"""
+    with run(tmp_path, script) as service:
+        address = ("127.0.0.1", service.pid("port"))
+        socket.create_connection(address, 10).close()
+        service.signal(signal.SIGTERM)
+        service.hear("closed")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, 10)
+
+
+def test_connections_wait_for_the_next_engine(tmp_path: Path) -> None:
+    script = """
+listeners = [socket.create_server(("127.0.0.1", 0))]
+
+async def serve(zygote):
+    zygote.ready()
+    say("port", listeners[0].getsockname()[1], os.getpid())
+    if os.path.exists(mark):
+        connection, _ = listeners[0].accept()
+        connection.send(b"!")
+        connection.close()
+        return 0
+    open(mark, "w").close()
+    await for_ever()
+"""
+    with run(tmp_path, f"mark = {str(tmp_path / 'mark')!r}\n{script}") as service:
+        port, engine = map(int, service.hear("port"))
+        with socket.create_connection(("127.0.0.1", port), 10) as connection:
+            assert (tmp_path / "mark").exists()
+            os.kill(engine, signal.SIGKILL)
+            assert connection.recv(1) == b"!"
 
 
 def test_a_spawn_that_cannot_be_is_refused_and_a_later_one_is_not(tmp_path: Path) -> None:
