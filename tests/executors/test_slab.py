@@ -1,0 +1,539 @@
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import gc
+import mmap
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.executors.frame import FrameError, Ref, decode, encode
+from penstock.executors.slab import MOST_SLABS, SMALLEST_BYTES, SlabPool, SlabReader
+
+MIB = 1 << 20
+LIMIT = 64 * MIB
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture(autouse=True)
+def _no_descriptor_is_left() -> Iterator[None]:
+    gc.collect()
+    before = descriptors()
+    yield
+    gc.collect()
+    assert descriptors() == before
+
+
+class Ends:
+    """A sender and its receiver, as one process."""
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self.pool = SlabPool(limit)
+        self.reader = SlabReader(limit)
+
+    def send(self, value: Any) -> Any:
+        body = b"".join(encode(value, place=self.pool.place))
+        for slab, descriptor in self.pool.commit():
+            self.reader.accept(slab, os.dup(descriptor))
+        return decode(body, fetch=self.reader.fetch)
+
+    def give_back(self) -> list[tuple[int, int]]:
+        freed = self.reader.freed()
+        for slab, generation in freed:
+            self.pool.release(slab, generation)
+        return freed
+
+    def close(self) -> None:
+        self.pool.close()
+        self.reader.close()
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    made = Ends()
+    yield made
+    made.close()
+
+
+def large(number: float = 1, nbytes: int = 100_000) -> np.ndarray[Any, Any]:
+    return np.full(nbytes // 8, float(number))
+
+
+def memfd(size: int, seals: int = SEALS, flags: int = 0) -> int:
+    descriptor = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+class Hostile:
+    """A sender that writes what it likes into a slab that a reader has accepted."""
+
+    def __init__(self, reader: SlabReader, size: int = MIB) -> None:
+        descriptor = memfd(size)
+        self.memory = mmap.mmap(descriptor, size)
+        self.write(1)
+        reader.accept(0, descriptor)
+
+    def write(self, generation: int) -> None:
+        self.memory[:4] = generation.to_bytes(4, "little")
+
+
+def test_arrays_arrive_as_they_were_sent(ends: Ends) -> None:
+    value = [large(1), {"a": large(2).reshape(2, -1).T, "b": np.arange(3)}, large(3, 5 * MIB)]
+    back = ends.send(value)
+    assert np.array_equal(back[0], value[0])
+    assert np.array_equal(back[1]["a"], value[1]["a"])
+    assert np.array_equal(back[1]["b"], value[1]["b"])
+    assert np.array_equal(back[2], value[2])
+
+
+def test_an_array_is_copied_once_by_its_sender_and_never_by_its_receiver(ends: Ends) -> None:
+    array = large(1)
+    ref = ends.pool.place(array)
+    assert ref is not None
+    ((slab, descriptor),) = ends.pool.commit()
+    third = mmap.mmap(descriptor, MIB)  # what both of them map
+    ends.reader.accept(slab, os.dup(descriptor))
+    body = b"".join(encode(array, place=lambda array: ref))
+    view = decode(body, fetch=ends.reader.fetch)
+    assert third[ref.offset : ref.offset + 8] == array[:1].tobytes()
+    pattern = np.float64(1234.5).tobytes()
+    third[ref.offset : ref.offset + 8] = pattern
+    assert view[0] == 1234.5  # the receiver looks at the very bytes
+    assert array[0] == 1  # and the sender's array is another
+    assert view.__array_interface__["data"][0] % 64 == 0
+
+
+def test_who_receives_cannot_write(ends: Ends) -> None:
+    view = ends.send(large())
+    assert not view.flags.writeable
+    with pytest.raises(ValueError, match="WRITEABLE"):
+        view.flags.writeable = True
+
+
+def test_a_generation_is_given_back_when_the_last_view_of_it_has_gone(ends: Ends) -> None:
+    first, second = ends.send([large(1), large(2)])
+    part = second[5:10].reshape(5, 1)
+    del first, second
+    assert ends.give_back() == []
+    assert part.sum() == 10
+    del part
+    assert ends.give_back() == [(0, 1)]
+    assert ends.give_back() == []
+
+
+def test_a_slab_is_used_again_and_the_receiver_is_told_of_it_once(ends: Ends) -> None:
+    for number in range(5):
+        view = ends.send(large(number))
+        assert view[0] == number
+        del view
+        assert ends.give_back() == [(0, number + 1)]
+    assert repr(ends.pool) == "<SlabPool 1 MiB, 1 idle, 0 filling, 0 out>"
+    assert repr(ends.reader) == "<SlabReader 1 MiB, 1 slabs, 0 held>"
+
+
+def test_a_slab_that_is_being_read_is_not_used_again(ends: Ends) -> None:
+    first = ends.send(large(1))
+    second = ends.send(large(2))
+    assert first[0] == 1
+    assert second[0] == 2
+    assert repr(ends.reader) == "<SlabReader 2 MiB, 2 slabs, 2 held>"
+
+
+def test_a_frame_needs_few_slabs_and_the_next_of_its_size_one(ends: Ends) -> None:
+    images = [large(number, 600_000) for number in range(20)]
+    views = ends.send(images)
+    assert len(ends.reader._slabs) <= 5
+    before = set(ends.reader._slabs)
+    again = ends.send(images)
+    assert len(set(ends.reader._slabs) - before) == 1
+    assert all(np.array_equal(a, b) for a, b in zip(views, again, strict=True))
+
+
+def test_on_freed_is_called_in_whichever_thread_the_last_view_goes() -> None:
+    ends = Ends()
+    called: list[str] = []
+    ends.reader = SlabReader(LIMIT, lambda: called.append(threading.current_thread().name))
+    views = [ends.send(large())]
+    thread = threading.Thread(target=views.clear, name="other")
+    thread.start()
+    thread.join()
+    assert called == ["other"]
+    assert ends.give_back() == [(0, 1)]
+    ends.close()
+
+
+def test_over_the_limit_arrays_travel_inline() -> None:
+    ends = Ends(2 * MIB)
+    views = [ends.send(large(number, 700_000)) for number in range(4)]
+    assert [view[0] for view in views] == [0, 1, 2, 3]
+    assert repr(ends.pool) == "<SlabPool 2 MiB, 0 idle, 0 filling, 2 out>"
+    assert [view.flags.writeable for view in views] == [False, False, True, True]
+    assert ends.pool.place(large(1, 4 * MIB)) is None
+    ends.close()
+
+
+def test_small_slabs_make_way_for_a_large_one_on_both_sides() -> None:
+    ends = Ends(4 * MIB)
+    views = [ends.send(large(number, 900_000)) for number in range(4)]
+    assert ends.pool.place(large(1, 3 * MIB)) is None
+    views.clear()
+    ends.give_back()
+    view = ends.send(large(7, 3 * MIB))
+    assert view[-1] == 7
+    assert not view.flags.writeable
+    assert repr(ends.pool) == "<SlabPool 4 MiB, 0 idle, 0 filling, 1 out>"
+    assert repr(ends.reader) == "<SlabReader 4 MiB, 1 slabs, 1 held>"
+    ends.close()
+
+
+def resident(memory: mmap.mmap) -> int:
+    descriptor = next(
+        int(name)
+        for name in os.listdir("/proc/self/fd")
+        if "penstock-slab" in os.readlink(f"/proc/self/fd/{name}")
+    )
+    return os.fstat(descriptor).st_blocks * 512
+
+
+def test_idle_slabs_give_their_memory_back_though_the_receiver_maps_them_still(
+    ends: Ends,
+) -> None:
+    ends.send(large(1, 900_000))
+    ends.give_back()
+    memory = ends.reader._slabs[0].memory
+    assert resident(memory) >= 900_000
+    ends.pool.trim()
+    assert repr(ends.pool) == "<SlabPool 1 MiB, 1 idle, 0 filling, 0 out>"
+    ends.pool.trim()
+    assert repr(ends.pool) == "<SlabPool 0 MiB, 0 idle, 0 filling, 0 out>"
+    assert resident(memory) < 10_000
+
+
+def test_what_is_used_between_two_trims_is_kept(ends: Ends) -> None:
+    for _ in range(3):
+        ends.send(large())
+        ends.give_back()
+        ends.pool.trim()
+    assert repr(ends.pool) == "<SlabPool 1 MiB, 1 idle, 0 filling, 0 out>"
+    assert list(ends.reader._slabs) == [0]
+
+
+def test_only_a_few_slabs_stay_idle(ends: Ends) -> None:
+    views = [ends.send(large(number)) for number in range(20)]
+    views.clear()
+    ends.give_back()
+    assert repr(ends.pool) == "<SlabPool 8 MiB, 8 idle, 0 filling, 0 out>"
+    ends.send(large())
+    assert len(ends.reader._slabs) <= 20
+
+
+def test_the_number_of_slabs_is_bounded(ends: Ends) -> None:
+    ends.reader._limit = ends.pool._limit = 2 * MOST_SLABS * MIB
+    views = [ends.send(large(number)) for number in range(MOST_SLABS + 3)]
+    assert [view[0] for view in views] == list(range(MOST_SLABS + 3))
+    assert len(ends.reader._slabs) == MOST_SLABS
+
+
+def test_a_frame_that_is_never_sent_keeps_nothing(ends: Ends) -> None:
+    ref = ends.pool.place(large())
+    assert ref is not None
+    ends.pool.rollback()
+    assert repr(ends.pool) == "<SlabPool 1 MiB, 1 idle, 0 filling, 0 out>"
+    view = ends.send(large(3))  # and the receiver, who has not heard of the slab, is told now
+    assert view[0] == 3
+    assert repr(ends.pool) == "<SlabPool 1 MiB, 0 idle, 0 filling, 1 out>"
+
+
+def test_objects_and_empty_arrays_have_no_place(ends: Ends) -> None:
+    assert ends.pool.place(np.array([None])) is None
+    assert ends.pool.place(np.zeros((0, 3))) is None
+
+
+@pytest.mark.parametrize("claim", [(0, 2), (0, 0), (1, 1), (2**32 - 1, 1)])
+def test_what_the_receiver_has_not_got_it_cannot_give_back(
+    ends: Ends, claim: tuple[int, int]
+) -> None:
+    view = ends.send(large())
+    with pytest.raises(FrameError, match="out of turn"):
+        ends.pool.release(*claim)
+    ends.pool.release(0, 1)
+    with pytest.raises(FrameError, match="out of turn"):
+        ends.pool.release(0, 1)
+    del view
+
+
+def test_after_the_last_generation_there_is_another_slab(ends: Ends) -> None:
+    ends.send(large())
+    ends.give_back()
+    next(iter(ends.pool._idle.values())).generation = 2**32 - 2
+    assert ends.send(large(2))[0] == 2
+    assert ends.give_back() == [(0, 2**32 - 1)]
+    assert ends.send(large(3))[0] == 3
+    assert ends.give_back() == [(1, 1)]
+
+
+def test_without_descriptors_arrays_travel_inline(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    assert ends.send(large(4))[0] == 4
+
+
+def test_views_outlive_both_ends() -> None:
+    ends = Ends()
+    view = ends.send(large(5))
+    ends.close()
+    assert view.sum() == 5 * view.size
+    del view
+    assert ends.reader.freed() == []
+
+
+def test_a_closed_pool_places_nothing() -> None:
+    pool = SlabPool(LIMIT)
+    pool.close()
+    assert pool.place(large()) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "seals", "flags"),
+    [
+        (MIB, 0, 0),
+        (MIB, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL, 0),
+        (MIB, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL, 0),
+        (MIB, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW, 0),
+        (0, SEALS, 0),
+        (64, SEALS, 0),
+        (LIMIT + 1, SEALS, 0),
+        (1 << 60, SEALS, 0),
+        (2 * MIB, SEALS, os.MFD_HUGETLB),
+    ],
+)
+def test_memory_that_could_kill_its_reader_is_not_accepted(
+    size: int, seals: int, flags: int
+) -> None:
+    try:
+        descriptor = memfd(size, seals, flags)
+    except OSError as error:
+        pytest.skip(f"this system makes none: {error}")
+    reader = SlabReader(LIMIT)
+    before = descriptors()
+    with pytest.raises(FrameError):
+        reader.accept(0, descriptor)
+    assert descriptors() == before - 1
+    assert repr(reader) == "<SlabReader 0 MiB, 0 slabs, 0 held>"
+
+
+def test_what_is_no_memory_is_not_accepted(tmp_path: Any) -> None:
+    reader = SlabReader(LIMIT)
+    (tmp_path / "file").write_bytes(bytes(MIB))
+    file = os.open(tmp_path / "file", os.O_RDWR)
+    one, other = os.pipe()
+    for descriptor in (file, one, other, os.open("/dev/zero", os.O_RDONLY)):
+        with pytest.raises(FrameError, match="cannot be mapped"):
+            reader.accept(0, descriptor)
+
+
+def test_slabs_are_accepted_up_to_the_limit_and_each_number_once() -> None:
+    reader = SlabReader(3 * MIB)
+    reader.accept(0, memfd(2 * MIB))
+    with pytest.raises(FrameError, match="one too many"):
+        reader.accept(0, memfd(MIB))
+    with pytest.raises(FrameError, match="what is left"):
+        reader.accept(1, memfd(2 * MIB))
+    reader.accept(1, memfd(MIB))
+    reader.close()
+
+
+def test_no_more_slabs_are_accepted_than_a_sender_may_have() -> None:
+    reader = SlabReader(LIMIT)
+    for slab in range(MOST_SLABS):
+        reader.accept(slab, memfd(4096))
+    with pytest.raises(FrameError, match="one too many"):
+        reader.accept(MOST_SLABS, memfd(4096))
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        Ref(1, 1, 64, 8),
+        Ref(0, 0, 64, 8),
+        Ref(0, 2, 64, 8),
+        Ref(0, 1, 0, 8),
+        Ref(0, 1, 63, 8),
+        Ref(0, 1, 65, 8),
+        Ref(0, 1, 64, 0),
+        Ref(0, 1, 64, MIB - 63),
+        Ref(0, 1, MIB, 1),
+        Ref(0, 1, 2**63, 2**63),
+        Ref(0, 1, 64, 2**64 - 1),
+        Ref(2**32 - 1, 2**32 - 1, 2**64 - 64, 2**64 - 1),
+    ],
+)
+def test_a_lie_about_where_an_array_is_comes_to_light(ref: Ref) -> None:
+    reader = SlabReader(LIMIT)
+    Hostile(reader)
+    with pytest.raises(FrameError):
+        reader.fetch(ref)
+    assert len(reader.fetch(Ref(0, 1, 64, MIB - 64))) == MIB - 64
+
+
+def test_a_slab_that_is_used_again_too_early_is_refused_and_can_still_be_read() -> None:
+    reader = SlabReader(LIMIT)
+    sender = Hostile(reader)
+    view = reader.fetch(Ref(0, 1, 64, 8))
+    sender.write(2)
+    with pytest.raises(FrameError, match="used again"):
+        reader.fetch(Ref(0, 2, 64, 8))
+    with pytest.raises(FrameError, match="generation 1"):
+        reader.fetch(Ref(0, 1, 64, 8))
+    assert bytes(view) == bytes(8)
+
+
+def test_a_generation_that_was_given_back_is_over() -> None:
+    reader = SlabReader(LIMIT)
+    sender = Hostile(reader)
+    reader.fetch(Ref(0, 1, 64, 8))
+    assert reader.freed() == [(0, 1)]
+    with pytest.raises(FrameError, match="given back"):
+        reader.fetch(Ref(0, 1, 64, 8))
+    sender.write(5)
+    reader.fetch(Ref(0, 5, 64, 8))
+    sender.write(3)
+    with pytest.raises(FrameError, match="generation 3"):
+        reader.fetch(Ref(0, 3, 64, 8))
+
+
+def test_a_slab_that_is_given_up_while_it_is_read_stays_until_it_is_not() -> None:
+    reader = SlabReader(2 * MIB)
+    sender = Hostile(reader)
+    sender.memory[64:72] = b"contents"
+    view = reader.fetch(Ref(0, 1, 64, 8))
+    sender.write(0)
+    reader.accept(1, memfd(MIB))
+    with pytest.raises(FrameError, match="what is left"):
+        reader.accept(2, memfd(MIB))
+    assert bytes(view) == b"contents"
+    del view
+    reader.accept(2, memfd(MIB))
+    reader.close()
+
+
+def reads_all(descriptor: int, ready: int, go: int) -> None:
+    """A receiver, as a process of its own: maps, waits, and reads everything."""
+    reader = SlabReader(LIMIT)
+    reader.accept(0, descriptor)
+    array = np.frombuffer(reader.fetch(Ref(0, 1, 64, MIB - 64)), np.uint8)
+    os.write(ready, b"1")
+    os.read(go, 1)
+    os._exit(3 if array.sum() >= 0 else 4)
+
+
+@pytest.mark.parametrize("act", ["truncate", "grow", "punch", "seal", "close"])
+def test_nothing_a_sender_does_kills_its_reader(act: str) -> None:
+    descriptor = memfd(MIB)
+    memory = mmap.mmap(descriptor, MIB)
+    memory[:] = b"\1\0\0\0" + b"x" * (MIB - 4)
+    ready, ready_end = os.pipe()
+    go_end, go = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            reads_all(os.dup(descriptor), ready_end, go_end)
+        finally:
+            os._exit(5)
+    assert os.read(ready, 1) == b"1"
+    if act in ("truncate", "grow"):
+        with pytest.raises(PermissionError):
+            os.ftruncate(descriptor, 4096 if act == "truncate" else 2 * MIB)
+    elif act == "seal":
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    elif act == "punch":
+        memory.madvise(mmap.MADV_REMOVE)
+    os.close(descriptor)
+    if act == "close":
+        memory.close()
+    os.write(go, b"1")
+    status = os.waitpid(pid, 0)[1]
+    for each in (ready, ready_end, go_end, go):
+        os.close(each)
+    assert not os.WIFSIGNALED(status), signal.Signals(os.WTERMSIG(status)).name
+    assert os.WEXITSTATUS(status) == 3
+
+
+def test_the_same_reading_without_seals_would_be_deadly() -> None:
+    """The test above can fail."""
+    descriptor = memfd(MIB, 0)
+    pid = os.fork()
+    if pid == 0:
+        faulthandler.disable()
+        memory = mmap.mmap(descriptor, MIB, prot=mmap.PROT_READ)
+        os.ftruncate(descriptor, 4096)
+        os._exit(memory[MIB - 1])
+    os.close(descriptor)
+    status = os.waitpid(pid, 0)[1]
+    assert os.WTERMSIG(status) == signal.SIGBUS
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("send"), st.lists(st.integers(70_000, 2_500_000), max_size=4)),
+            st.tuples(st.just("drop"), st.integers(0, 20)),
+            st.tuples(st.sampled_from(["free", "trim", "rollback"]), st.none()),
+        ),
+        max_size=25,
+    )
+)
+def test_whatever_is_sent_kept_and_given_back_every_view_keeps_its_content(
+    steps: list[tuple[str, Any]],
+) -> None:
+    ends = Ends(8 * MIB)
+    held: list[tuple[int, list[np.ndarray[Any, Any]]]] = []
+    for number, (step, what) in enumerate(steps):
+        if step == "send":
+            sent = [np.full(size, number % 251, np.uint8) for size in what]
+            held.append((number % 251, ends.send(sent)))
+        elif step == "drop" and held:
+            held.pop(what % len(held))
+        elif step == "free":
+            ends.give_back()
+        elif step == "trim":
+            ends.pool.trim()
+        elif step == "rollback":
+            ends.pool.place(large())
+            ends.pool.rollback()
+        assert ends.pool._size <= 8 * MIB
+        assert ends.reader._size <= 8 * MIB
+        assert all(view[0] == value == view[-1] for value, views in held for view in views)
+    held.clear()
+    ends.give_back()
+    assert not ends.pool._out
+    ends.close()
+
+
+def test_the_smallest_slab_holds_any_single_array_of_less() -> None:
+    pool = SlabPool(LIMIT)
+    ref = pool.place(np.zeros(SMALLEST_BYTES - 64, np.uint8))
+    assert ref == Ref(0, 1, 64, SMALLEST_BYTES - 64)
+    assert repr(pool) == "<SlabPool 1 MiB, 0 idle, 1 filling, 0 out>"
+    pool.close()
