@@ -488,10 +488,10 @@ async def serve(zygote):
             workers.append(await zygote.spawn("op", len(workers)))
     except Exception as error:
         say("refused", type(error).__name__, error)
-    let_go(workers[0])
-    await zygote.exited(workers[0].pid)
-    workers[0] = await zygote.spawn("op", 0)
-    for each in workers:
+    for each in workers[:5]:  # a start takes more descriptors than a worker keeps
+        let_go(each)
+        await zygote.exited(each.pid)
+    for each in [*workers[5:], await zygote.spawn("op", 0)]:
         let_go(each)
     return 0
 """
