@@ -48,7 +48,8 @@ class Child:
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal; nothing happens when it has ended."""
-        signal.pidfd_send_signal(self.pidfd, number)
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, number)
 
     def kill(self) -> None:
         """Kill it and what it has started. Its number is its own until it is reaped."""

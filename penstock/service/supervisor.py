@@ -20,7 +20,6 @@ import signal
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -28,18 +27,15 @@ from typing import Final, TypeAlias
 
 from penstock.errors import StartupError
 from penstock.executors.control import (
-    MOST_BYTES,
     ControlError,
     Exited,
     Forked,
-    Message,
     Ready,
     Refused,
     Spawn,
-    decode,
-    encode,
 )
 from penstock.executors.restarts import WITHIN, Restarts
+from penstock.service.engine_process import EngineProcess
 from penstock.service.forking import Child, fork
 from penstock.service.signals import StopSignals
 
@@ -79,7 +75,7 @@ class Supervisor:
         self._told = 0
         self._forwarded = 0
         self._was_ready = False
-        self._engine: _Engine | None = None
+        self._engine: EngineProcess | None = None
         self._workers: dict[int, Child] = {}
         self._start_at: float | None = None
         self._status: int | None = None
@@ -157,7 +153,7 @@ class Supervisor:
                 each.close()
             if self._engine is not None:
                 self._engine.child.signal(signal.SIGTERM)
-            else:  # between a death and a restart
+            elif self._status is None:  # between a death and a restart
                 self._status = 0
 
     def _start_engine(self) -> None:
@@ -172,7 +168,7 @@ class Supervisor:
             except BaseException:
                 ours.close()
                 raise
-        self._engine = _Engine(child, ours)
+        self._engine = EngineProcess(child, ours)
 
     def _restart_engine(self) -> None:
         self._start_at = None
@@ -191,7 +187,7 @@ class Supervisor:
         else:
             self._start_at = now + delay
 
-    def _engine_died(self, engine: _Engine) -> None:
+    def _engine_died(self, engine: EngineProcess) -> None:
         with suppress(ControlError):
             if any(isinstance(message, Ready) for message in engine.messages()):
                 self._was_ready = True
@@ -214,7 +210,7 @@ class Supervisor:
         if self._engine is not None:
             self._engine.say(Exited(worker.pid, status))
 
-    def _converse(self, engine: _Engine) -> None:
+    def _converse(self, engine: EngineProcess) -> None:
         engine.send_waiting()
         try:
             for message in engine.messages():
@@ -229,7 +225,7 @@ class Supervisor:
             _log.error("the engine is not understood, and killed: %s", error)
             engine.child.kill()
 
-    def _spawn(self, engine: _Engine, wanted: Spawn) -> None:
+    def _spawn(self, engine: EngineProcess, wanted: Spawn) -> None:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             main = partial(self._worker_main, wanted.op, wanted.index, theirs)
@@ -275,81 +271,6 @@ class Supervisor:
                 child.close()
 
 
-class _Engine:
-    """An engine that lives, and the line to it."""
-
-    def __init__(self, child: Child, control: socket.socket) -> None:
-        self.child = child
-        self.control = control
-        self.since = time.monotonic()
-        self._talks = True
-        # Bounded by the workers that live: while something waits, no further wish is heard.
-        self._waiting: deque[tuple[bytes, list[int]]] = deque()
-
-    def __repr__(self) -> str:
-        return f"<_Engine {self.child} waiting={len(self._waiting)}>"
-
-    @property
-    def events(self) -> int:
-        """What to wait for on its line."""
-        if self._waiting:
-            return select.POLLOUT
-        return select.POLLIN if self._talks else 0
-
-    def messages(self) -> Iterator[Message]:
-        """What it has said, as long as it takes the answers.
-
-        Raises:
-            ControlError: that is no message.
-        """
-        while self._talks and not self._waiting:
-            try:
-                data = self.control.recv(MOST_BYTES)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self._talks = False
-                return
-            yield decode(data)
-
-    def say(self, message: Message, *fds: int) -> None:
-        """Send it, now or when there is room. The descriptors stay the caller's."""
-        if self._talks:
-            self._waiting.append((encode(message), [os.dup(fd) for fd in fds]))
-            self.send_waiting()
-
-    def send_waiting(self) -> None:
-        """Send what there is room for."""
-        while self._waiting:
-            data, fds = self._waiting[0]
-            try:
-                socket.send_fds(self.control, [data], fds)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._talks = False
-                self._drop_waiting()
-                if not isinstance(error, ConnectionError):  # it has not hung up, and would wait
-                    _log.error("the engine cannot be answered, and is killed: %s", error)
-                    self.child.kill()
-                return
-            self._waiting.popleft()
-            _close_all(fds)
-
-    def close(self) -> None:
-        """Close the line; nothing can be said any more."""
-        self._talks = False
-        self._drop_waiting()
-        self.control.close()
-
-    def _drop_waiting(self) -> None:
-        for _, fds in self._waiting:
-            _close_all(fds)
-        self._waiting.clear()
-
-
 def told_of(status: int) -> str:
     """An exit status in words; below 0 it is a signal's number."""
     if status >= 0:
@@ -358,11 +279,6 @@ def told_of(status: int) -> str:
         return f"killed by {signal.Signals(-status).name}"
     except ValueError:
         return f"killed by signal {-status}"
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 @contextmanager

@@ -1,0 +1,96 @@
+"""An engine process as its supervisor sees it, and the line to it, on which nobody waits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from penstock.executors.control import MOST_BYTES, Message, decode, encode
+from penstock.service.forking import Child
+
+_log = logging.getLogger(__name__)
+
+
+class EngineProcess:
+    """An engine that lives, and the line to it."""
+
+    def __init__(self, child: Child, control: socket.socket) -> None:
+        self.child = child
+        self.control = control
+        self.since = time.monotonic()
+        self._talks = True
+        # Bounded by the workers that live: while something waits, no further wish is heard.
+        self._waiting: deque[tuple[bytes, list[int]]] = deque()
+
+    def __repr__(self) -> str:
+        return f"<EngineProcess {self.child} waiting={len(self._waiting)}>"
+
+    @property
+    def events(self) -> int:
+        """What to wait for on its line."""
+        if self._waiting:
+            return select.POLLOUT
+        return select.POLLIN if self._talks else 0
+
+    def messages(self) -> Iterator[Message]:
+        """What it has said, as long as it takes the answers.
+
+        Raises:
+            ControlError: that is no message.
+        """
+        while self._talks and not self._waiting:
+            try:
+                data = self.control.recv(MOST_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._talks = False
+                return
+            yield decode(data)
+
+    def say(self, message: Message, *fds: int) -> None:
+        """Send it, now or when there is room. The descriptors stay the caller's."""
+        if self._talks:
+            self._waiting.append((encode(message), [os.dup(fd) for fd in fds]))
+            self.send_waiting()
+
+    def send_waiting(self) -> None:
+        """Send what there is room for."""
+        while self._waiting:
+            data, fds = self._waiting[0]
+            try:
+                socket.send_fds(self.control, [data], fds)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._talks = False
+                self._drop_waiting()
+                if not isinstance(error, ConnectionError):  # it has not hung up, and would wait
+                    _log.error("the engine cannot be answered, and is killed: %s", error)
+                    self.child.kill()
+                return
+            self._waiting.popleft()
+            _close_all(fds)
+
+    def close(self) -> None:
+        """Close the line; nothing can be said any more."""
+        self._talks = False
+        self._drop_waiting()
+        self.control.close()
+
+    def _drop_waiting(self) -> None:
+        for _, fds in self._waiting:
+            _close_all(fds)
+        self._waiting.clear()
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
