@@ -134,8 +134,9 @@ class Stage:
     @property
     def lost(self) -> bool:
         """Whether nothing can run: every worker is in a call that was given up, or has died."""
-        return not self.executor.alive or self._idle == 0 and all(
-            work.current is not None and work.current.settled for work in self._out
+        return not self.executor.alive or (
+            self._idle == 0
+            and all(work.current is not None and work.current.settled for work in self._out)
         )
 
     def drain(self) -> None:

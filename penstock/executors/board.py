@@ -66,7 +66,7 @@ class Board:
 
     @property
     def started(self) -> float | None:
-        """Monotonic seconds, which all processes share, when the running call began; None outside."""
+        """When the running call began, in monotonic seconds, which all processes share; or None."""
         return self._started[0] or None
 
     @started.setter

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import select
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -18,19 +19,27 @@ from typing import Any, Final
 
 from penstock.executors.board import Board
 from penstock.executors.crossing import outcomes_out, samples_in
-from penstock.executors.frame import Blob, Frame, FrameReader, Kind, decode, encode, header
+from penstock.executors.frame import (
+    Blob,
+    Frame,
+    FrameError,
+    FrameReader,
+    Kind,
+    decode,
+    encode,
+    header,
+)
 from penstock.executors.passing import receive
 from penstock.executors.slab import SlabPool, SlabReader
 from penstock.executors.work import BoundOp, run_safely
-from penstock.request import Batch, CloseReason
+from penstock.ops.failures import cannot_travel
+from penstock.request import Batch, CloseReason, Outcome
 
 _log = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 256 << 10
+_AT_ONCE: Final = 64 << 10
 _MOST_DESCRIPTORS: Final = 16
 _MOST_BODY: Final = (1 << 32) - 1
-_HELD: Final = 0.0005
-"""Seconds that an answer may wait for the next one, to be written together."""
 
 
 class _Seen(Batch):
@@ -42,7 +51,7 @@ class _Seen(Batch):
         self._board = board
         super().__init__(samples, CloseReason.FULL, 0.0)
 
-    @property  # type: ignore[override]
+    @property
     def started(self) -> float | None:
         """See Batch."""
         return self._board.started
@@ -69,9 +78,9 @@ class Child:
         self._board, self._board_descriptor = Board.create()
         self._out = SlabPool(slab_bytes)
         self._in = SlabReader(slab_bytes)
-        self._answers: list[bytes | memoryview] = []
-        self._new_slabs: list[int] = []
         self._ended = False
+        self._poll = select.poll()
+        self._poll.register(channel, select.POLLIN)
 
     def ready(self) -> None:
         """Say that the model is open and ``init_op`` has run."""
@@ -85,11 +94,8 @@ class Child:
 
     def serve(self, op: BoundOp) -> None:
         """Run batches until the engine says stop or has gone."""
-        held = 0.0
         while True:
             if not self._queue:
-                self._flush()
-                held = 0.0
                 self._receive(wait=True)
                 if self._ended and not self._queue:
                     return
@@ -103,11 +109,12 @@ class Child:
             samples = samples_in(decode(frame.body, fetch=self._in.fetch, open_blob=_open))
             batch = _Seen(samples, self._board)
             outcomes = run_safely(op, batch)
-            held += batch.ran
-            self._answer(frame.number, [batch.ran, outcomes_out(outcomes)])
-            if held > _HELD:
-                self._flush()
-                held = 0.0
+            # Before the next one is begun: its death must not take this answer along.
+            try:
+                self._answer(frame.number, [batch.ran, outcomes_out(outcomes)])
+            except FrameError:
+                good = [_that_travels(op.name, each) for each in outcomes]
+                self._answer(frame.number, [batch.ran, outcomes_out(good)])
 
     def _is_skipped(self, number: int) -> bool:
         skipped = self._skipped
@@ -116,19 +123,15 @@ class Child:
         return bool(skipped) and skipped[0][0] <= number
 
     def _answer(self, number: int, value: Any) -> None:
-        pieces = encode(value, place=self._out.place, pickle=_pickled)
+        try:
+            pieces = encode(value, place=self._out.place, pickle=_pickled)
+        except FrameError:
+            self._out.rollback()
+            raise
         for slab, descriptor in self._out.commit():
-            self._flush()
             socket.send_fds(self._channel, [header(Kind.SLAB, slab, 0)], [descriptor])
-        self._answers += [header(Kind.DONE, number, sum(map(len, pieces))), *pieces]
-
-    def _flush(self) -> None:
-        freed = self._in.freed()
-        for slab, generation in freed:
-            self._answers.append(header(Kind.FREE, slab << 32 | generation, 0))
-        if self._answers:
-            answers, self._answers = self._answers, []
-            self._send(answers)
+        frames = [header(Kind.FREE, slab << 32 | past, 0) for slab, past in self._in.freed()]
+        self._send([*frames, header(Kind.DONE, number, sum(map(len, pieces))), *pieces])
 
     def _send(self, pieces: Sequence[bytes | memoryview]) -> None:
         if sum(map(len, pieces)) <= _AT_ONCE:
@@ -141,11 +144,9 @@ class Child:
         """Take what the engine has sent; at its end, or ours, ``_ended`` is set."""
         if self._ended:
             return
-        flags = 0 if wait else socket.MSG_DONTWAIT
-        try:
-            data, descriptors, _ = receive(self._channel, _AT_ONCE, _MOST_DESCRIPTORS, flags)
-        except BlockingIOError:
+        if not wait and not self._poll.poll(0):
             return
+        data, descriptors, _ = receive(self._channel, _AT_ONCE, _MOST_DESCRIPTORS)
         if not data:
             self._ended = True  # the engine has gone: nobody wants the rest
             self._queue.clear()
@@ -167,6 +168,15 @@ class Child:
                 self._skipped.append((frame.number, last))
             case Kind.STOP:
                 self._ended = True
+
+
+def _that_travels(op: str, outcome: Outcome) -> Outcome:
+    """The outcome, or the error that it cannot leave this process."""
+    try:
+        encode(outcome.value, pickle=_pickled)
+    except FrameError as error:
+        return Outcome(None, cannot_travel(op, str(error)))
+    return outcome
 
 
 def _open(blob: Blob) -> Any:

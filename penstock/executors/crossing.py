@@ -72,9 +72,9 @@ def _outcome_in(value: Any) -> Outcome:
 def _code_of(error: RequestError) -> str:
     """Its own, or that of the nearest class that we know."""
     for kind in type(error).__mro__:
-        code = kind.__dict__.get("code")
+        code = str(kind.__dict__.get("code"))
         if _KINDS.get(code) is kind:
-            return str(code)
+            return code
     raise InternalError(f"{type(error).__name__} is no error of a request")
 
 

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from penstock.executors.frame import Frame, FrameError, FrameReader
 from penstock.executors.passing import receive
 
-_AT_ONCE: Final = 256 << 10  # bytes of one read
+_AT_ONCE: Final = 64 << 10  # bytes of one read
 _MOST_DESCRIPTORS: Final = 16
 """Descriptors that wait for their frames, or come with one read."""
 _MOST_PIECES: Final = 512  # of one write; the system takes 1024

@@ -84,6 +84,11 @@ def worker_died(op: str, worker: int) -> InferenceFailed:
     return InferenceFailed(failed_to_predict(op, f"worker {worker} died with the batch it had"))
 
 
+def cannot_travel(op: str, text: str) -> WrongType:
+    """The error of a sample whose values cannot go to a worker process, or come from it."""
+    return WrongType(failed_to_predict(op, text))
+
+
 def not_a_feed(op: str, given: Any) -> WrongType:
     """The error for something of ``preprocess`` that ``process`` cannot be fed."""
     kind = type(given).__name__

@@ -111,7 +111,7 @@ def _supervise(
             with logging_to_stderr(), signals_stop_the_start() as own:
                 _serve(name, blueprint, listeners, tls, own, control)
         except StartupError as error:
-            _log.error("%s", error)  # noqa: TRY400 - its words say everything
+            _log.error("%s", error)
             return 1
         except Stopped:
             _log.info("stopped before the start was over")

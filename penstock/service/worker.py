@@ -7,7 +7,7 @@ import socket
 import traceback
 
 from penstock.executors.child import Child
-from penstock.executors.process import SLAB_BYTES
+from penstock.executors.worker import SLAB_BYTES
 from penstock.service.build import Blueprint, bound_op
 
 _log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from penstock.batching.batcher import Batcher, BatchPolicy
 from penstock.engine.engine import Engine, EngineOptions
 from penstock.engine.journey import Journey
 from penstock.errors import DeadlineExceeded, HookFailed, OpTimeout, RequestError
-from penstock.executors.executor import Finished, Result, Work
+from penstock.executors.executor import Finished, LocalExecutor, Result, Work
 from penstock.executors.work import WorkOptions, broken
 from penstock.graph.dag import OpSpec, Plan, compile_graph
 from penstock.request import Batch, Outcome, Request
@@ -80,7 +80,7 @@ class Call:
         self.stuck = False
 
 
-class Workers:
+class Workers(LocalExecutor):
     """One op's fake executor: inline, threads (a call ends when it likes), or killed on abandon."""
 
     def __init__(self, world: World, op: int) -> None:

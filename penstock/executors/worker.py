@@ -1,0 +1,245 @@
+"""One worker process as the engine sees it: what it was given, what it does, what it says.
+
+Nothing that it says is trusted: whatever breaks the rules is a FrameError, which ends its line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from penstock.errors import StartupError
+from penstock.executors.board import Board
+from penstock.executors.crossing import outcomes_in, samples_out
+from penstock.executors.executor import Finished, Work
+from penstock.executors.frame import Frame, FrameError, Kind, decode, encode, header
+from penstock.executors.link import Link
+from penstock.executors.slab import SlabPool, SlabReader
+from penstock.ops.failures import cannot_travel
+from penstock.request import Batch, Outcome
+
+SLAB_BYTES: Final = 512 << 20
+"""Most bytes of large arrays on the way to one worker, and as many on the way back; what does not
+fit goes through the socket."""
+
+_MOST_FRAME: Final = 1 << 30
+
+
+class Spawned(Protocol):
+    """A process that was started; its descriptors are ours to close."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    @property
+    def pidfd(self) -> int:
+        """What it is signalled by."""
+
+    @property
+    def socket(self) -> socket.socket:
+        """Our end of its socket."""
+
+
+class _Sent:
+    """A batch at a worker. ``wanted`` is False once the engine has taken it back."""
+
+    __slots__ = ("batch", "begun", "number", "wanted")
+
+    def __init__(self, number: int, batch: Batch) -> None:
+        self.number = number
+        self.batch = batch
+        self.begun = False
+        self.wanted = True
+
+
+class Worker:
+    """One process, from its start to its end.
+
+    Attributes:
+        ready: done when it has said that it can work; fails with what it said otherwise.
+        exit: done with its status when it has ended.
+        ended: done when it has hung up or was cut off, with the rule that it broke, if any.
+        work: what it runs now.
+        sent: the batches of that, until each is answered.
+        has_worked: it has finished a batch.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        spawned: Spawned,
+        exit: asyncio.Task[int],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.index = index
+        self.pid = spawned.pid
+        self.exit = exit
+        self.ready: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[FrameError | None] = loop.create_future()
+        self.work: tuple[Work, Finished] | None = None
+        self.sent: deque[_Sent] = deque()
+        self.has_worked = False
+        self.done: Callable[[Worker], None] = _nobody
+        self._pidfd = spawned.pidfd
+        self._board: Board | None = None
+        self._out = SlabPool(SLAB_BYTES)
+        self._in = SlabReader(SLAB_BYTES)
+        self._link = Link(spawned.socket, loop, _MOST_FRAME, self._hear, self._hung_up)
+
+    def run(self, op: str, number: int, work: Work, finished: Finished) -> int:
+        """Send a Work's batches; gives the next free number."""
+        self.work = (work, finished)
+        frames: list[bytes | memoryview] = []
+        for batch in list(work.pending):
+            try:
+                body = encode(samples_out(batch.samples), place=self._out.place, pickle=_pickled)
+            except FrameError as error:
+                self._out.rollback()
+                work.pending.remove(batch)
+                refusal = cannot_travel(op, str(error))
+                work.add_result(batch, [Outcome(None, refusal) for _ in batch.samples])
+                continue
+            self.sent.append(_Sent(number, batch))
+            for slab, descriptor in self._out.commit():
+                self._link.send([header(Kind.SLAB, slab, 0)], [descriptor])
+            frames.append(header(Kind.RUN, number, sum(map(len, body))))
+            frames += body
+            number += 1
+        if frames:
+            self._link.send(frames)
+        else:
+            self.done(self)
+        return number
+
+    def look(self) -> None:
+        """Bring the Work up to date with what the board says."""
+        assert self._board is not None
+        at = self._board.batch
+        for sent in self.sent:
+            if sent.number <= at and sent.wanted:
+                self._begin(sent)
+        if self.work is not None:
+            current = self.work[0].current
+            running = self.sent and self.sent[0].number == at and self.sent[0].batch is current
+            if current is not None:
+                current.started = self._board.started if running else None
+
+    def take_back(self) -> list[Batch]:
+        """What it has not begun, and now will not begin."""
+        waiting = [sent for sent in self.sent if not sent.begun and sent.wanted]
+        if not waiting:
+            return []
+        last = encode(waiting[-1].number)
+        self._link.send([header(Kind.SKIP, waiting[0].number, sum(map(len, last))), *last])
+        self.look()  # in this order; see child.py
+        taken = [sent for sent in waiting if not sent.begun]
+        assert self.work is not None
+        for sent in taken:
+            sent.wanted = False
+            self.work[0].pending.remove(sent.batch)
+        return [sent.batch for sent in taken]
+
+    def ask_to_stop(self) -> None:
+        """It ends after what it runs."""
+        self._link.send([header(Kind.STOP, 0, 0)])
+
+    def kill(self) -> None:
+        """End it now."""
+        try:
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def close(self) -> None:
+        """Give back what belongs to it; it has ended."""
+        self._link.close()
+        self._out.close()
+        self._in.close()
+        os.close(self._pidfd)
+        if self._board is not None:
+            self._board.close()
+
+    def lost(self) -> Batch | None:
+        """The batch that it died of; the others have not begun."""
+        if self._board is not None and self.sent:
+            self.look()
+            if self.sent[0].begun:
+                return self.sent[0].batch
+        return None
+
+    def _begin(self, sent: _Sent) -> None:
+        if not sent.begun:
+            sent.begun = True
+            assert self.work is not None
+            begun = self.work[0].begin_next()
+            assert begun is sent.batch
+
+    def _hear(self, frame: Frame) -> None:
+        match frame.kind:
+            case Kind.DONE:
+                self._answered(frame)
+            case Kind.SLAB:
+                self._in.accept(frame.number, self._link.take_descriptor())
+            case Kind.FREE:
+                self._out.release(frame.number >> 32, frame.number & 0xFFFFFFFF)
+            case Kind.READY if self._board is None:
+                self._board = Board.attach(self._link.take_descriptor())
+                self.ready.set_result(None)
+            case Kind.FAILED if not self.ready.done():
+                self.ready.set_exception(StartupError(str(decode(frame.body))))
+            case _:
+                raise FrameError(f"a worker does not say {frame.kind.name} here")
+        for slab, generation in self._in.freed():
+            self._link.send([header(Kind.FREE, slab << 32 | generation, 0)])
+
+    def _answered(self, frame: Frame) -> None:
+        if not self.sent or self.sent[0].number != frame.number or self.work is None:
+            raise FrameError("the worker answers what it was not asked")
+        value = decode(frame.body, fetch=self._in.fetch)
+        sent = self.sent[0]
+        work, _ = self.work
+        if value is None:  # it was taken back
+            self.sent.popleft()
+            if sent.wanted and sent.begun:  # not by us, in the end
+                work.pending.appendleft(sent.batch)
+                work.current = None
+                sent.batch.started = None
+        elif not sent.wanted:
+            raise FrameError("the worker ran what was taken back")
+        else:
+            outcomes = _outcomes(value, sent.batch)
+            self.sent.popleft()
+            self._begin(sent)
+            sent.batch.worker = self.index
+            sent.batch.started = None
+            self.has_worked = True
+            work.add_result(sent.batch, outcomes)
+        if not self.sent:
+            self.done(self)
+
+    def _hung_up(self, broken: FrameError | None) -> None:
+        if not self.ended.done():
+            self.ended.set_result(broken)
+
+
+def _outcomes(value: Any, batch: Batch) -> list[Outcome]:
+    if type(value) is not list or len(value) != 2 or type(value[0]) is not float:
+        raise FrameError("the worker's answer is none")
+    batch.ran = value[0]
+    return outcomes_in(value[1], len(batch.samples))
+
+
+def _pickled(value: Any) -> bytes:
+    """What an op in this process made, for the user's code in the worker; opened only there."""
+    return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _nobody(worker: Worker) -> None:
+    """Before the executor listens there is no Work."""

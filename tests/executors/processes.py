@@ -1,0 +1,134 @@
+"""Real worker processes for tests, each an interpreter of its own: no fork of the test runner.
+
+python -m tests.executors.processes OP INDEX FD
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.executors.child import Child
+from penstock.executors.process import ProcessExecutor
+from penstock.executors.work import BoundOp, WorkOptions
+from penstock.ops.op import Op
+
+ROOT = Path(__file__).parents[2]
+SLABS = 64 << 20
+
+
+class Odd:
+    """A value that only workers open."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class Acting(Op):
+    """Does what the feed's ``do`` says, and answers with its process and what it was fed."""
+
+    def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+        (feed,) = feed_batch
+        do = feed.get("do")
+        if do == "segfault":
+            ctypes.string_at(0)
+        elif do == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif do == "exit":
+            os._exit(7)
+        elif do == "raise":
+            raise ValueError("as told")
+        elif do == "wait":
+            Path(feed["entered"]).touch()
+            while not Path(feed["gate"]).exists():
+                time.sleep(0.005)  # another process cannot tell us
+        elif do == "odd":
+            return {"odd": Odd("mine")}
+        elif do == "unpicklable":
+            return {"odd": lambda: None}
+        elif do == "open":
+            return {"name": feed["odd"].name}
+        elif do == "array":
+            return {"sum": int(feed["x"].sum()), "x": feed["x"] + 1}
+        return {**feed, "pid": os.getpid()}
+
+
+class Spawned(NamedTuple):
+    """See ``penstock.executors.process.Spawned``."""
+
+    pid: int
+    pidfd: int
+    socket: socket.socket
+
+
+class Processes:
+    """A Spawner whose processes are started from scratch."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def pids(self) -> list[int]:
+        """Of all that were started."""
+        return list(self._all)
+
+    async def spawn(self, op: str, index: int) -> Spawned:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", __name__, op, str(index), str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+        self._all[process.pid] = process
+        return Spawned(process.pid, os.pidfd_open(process.pid), ours)
+
+    async def exited(self, pid: int) -> int:
+        code = await asyncio.to_thread(self._all[pid].wait)
+        return code << 8 if code >= 0 else -code
+
+    def end(self) -> None:
+        """Whatever is left."""
+        for process in self._all.values():
+            process.kill()
+            process.wait()
+
+
+def executor(processes: Processes, op: str = "acting", workers: int = 1, **more: Any) -> Any:
+    return ProcessExecutor(op, workers, processes, asyncio.get_running_loop(), **more)
+
+
+def main(op: str, index: int, descriptor: int) -> None:
+    with socket.socket(fileno=descriptor) as channel:
+        if op == "early":
+            os._exit(3)
+        if op == "garbage" and index == 0:
+            garbage(channel)
+            return
+        child = Child(channel, SLABS)
+        if op == "failing":
+            child.failed("the model is not there")
+            return
+        child.ready()
+        child.serve(BoundOp(Acting(name=op), None, WorkOptions(), index))
+
+
+def garbage(channel: socket.socket) -> None:
+    """Ready, and then anything but a frame."""
+    Child(channel, SLABS).ready()
+    channel.recv(1 << 16)
+    channel.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    signal.pause()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,238 @@
+"""Worker processes: their answers, their deaths, and what is left of them. All are real."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.errors import HookFailed, InferenceFailed, StartupError, WrongType
+from penstock.executors.frame import Blob
+from penstock.executors.restarts import MOST_DEATHS
+from penstock.request import Outcome
+from tests.executors.house import Desk, batch_of
+from tests.executors.processes import Processes, executor
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    processes = Processes()
+    yield processes
+    processes.end()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for what another process or the loop does."""
+    async with asyncio.timeout(20.0):
+        while not true():
+            await asyncio.sleep(0.005)
+
+
+async def one(desk: Desk, number: int = 1, **feed: Any) -> Outcome:
+    ((_, (outcome,)),) = await desk.run(batch_of(number, **feed))
+    return outcome
+
+
+async def test_batches_go_out_together_and_come_back_in_order(processes: Processes) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    assert desk.executor.alive
+    results = await desk.run(batch_of(1), batch_of(2), batch_of(3))
+    assert [outcome.value["n"] for _, (outcome,) in results if outcome.value] == [1, 2, 3]
+    assert all(batch.ran > 0.0 for batch, _ in results)
+    outcome = await one(desk, do="raise")
+    assert type(outcome.error) is HookFailed
+    assert "as told" in str(outcome.error)
+    assert await desk.executor.close(10.0)
+    assert not desk.executor.alive
+
+
+async def test_every_worker_is_a_process_of_its_own(processes: Processes, tmp_path: Path) -> None:
+    desk = Desk(executor(processes, workers=2))
+    await desk.executor.start()
+    gate = tmp_path / "gate"
+    works = []
+    for n in range(2):
+        feed = {"do": "wait", "entered": str(tmp_path / str(n)), "gate": str(gate)}
+        works.append(desk.submit([batch_of(n, **feed)]))
+    await until(lambda: (tmp_path / "0").exists() and (tmp_path / "1").exists())
+    gate.touch()
+    values = [(await desk.results(work))[0][1][0].value for work in works]
+    assert {value["pid"] for value in values if value} == set(processes.pids)
+    assert await desk.executor.close(10.0)
+
+
+@pytest.mark.parametrize("size", [10, 300_000])
+async def test_arrays_arrive_whole_in_both_directions(processes: Processes, size: int) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    for n in range(20):  # memory that is used again must have been given back
+        x = np.arange(size, dtype=np.float64) + n
+        value = (await one(desk, do="array", x=x)).value
+        assert value is not None
+        assert value["sum"] == int(x.sum())
+        assert np.array_equal(value["x"], x + 1)
+    assert await desk.executor.close(10.0)
+
+
+async def test_a_value_of_another_type_is_opened_by_workers_only(processes: Processes) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    given = (await one(desk, do="odd")).value
+    assert given is not None
+    assert type(given["odd"]) is Blob
+    opened = (await one(desk, do="open", odd=given["odd"])).value
+    assert opened is not None
+    assert opened["name"] == "mine"
+    assert await desk.executor.close(10.0)
+
+
+@pytest.mark.parametrize("do", ["kill", "exit", "segfault"])
+async def test_a_worker_that_dies_costs_its_batch_alone(
+    processes: Processes, do: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    assert (await one(desk)).error is None
+    work = desk.submit([batch_of(1), batch_of(2, do=do), batch_of(3)])
+    results = await desk.results(work)
+    lost = [(batch.data_ids, outcomes[0].error) for batch, outcomes in results]
+    assert [ids for ids, error in lost if isinstance(error, InferenceFailed)] == [[2]]
+    left = work.take_back()
+    assert [batch.data_ids for batch in left][-1:] == [[3]]
+    again = await desk.run(*left)  # by another one, as soon as that is there
+    assert all(outcome.error is None for _, (outcome,) in again)
+    assert len(processes.pids) == 2
+    reports = [each.getMessage() for each in caplog.records if "died" in each.getMessage()]
+    assert len(reports) == 1
+    told = {"kill": "SIGKILL", "exit": "exit status 7", "segfault": "SIGSEGV"}[do]
+    assert told in reports[0]
+    assert "data_ids=[2]" in reports[0]
+    assert await desk.executor.close(10.0)
+
+
+async def test_a_worker_killed_while_idle_is_replaced(processes: Processes) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    await one(desk)
+    os.kill(processes.pids[0], signal.SIGKILL)
+    await until(lambda: not desk.executor.alive)
+    await until(lambda: desk.executor.alive)
+    assert (await one(desk)).error is None
+    assert await desk.executor.close(10.0)
+
+
+async def test_a_worker_that_breaks_the_rules_is_ended(
+    processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(executor(processes, "garbage"))
+    await desk.executor.start()
+    work = desk.submit([batch_of(1)])
+    await desk.results(work)
+    assert [batch.data_ids for batch in work.take_back()] == [[1]]  # it was not begun
+    assert any("is ended" in each.getMessage() for each in caplog.records)
+    await desk.executor.close(0.0)
+
+
+async def test_batches_behind_one_that_hangs_can_be_taken_back_and_do_not_run(
+    processes: Processes, tmp_path: Path
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    gate, entered = tmp_path / "gate", tmp_path / "entered"
+    hangs = batch_of(1, do="wait", gate=str(gate), entered=str(entered))
+    work = desk.submit([hangs, batch_of(2), batch_of(3)])
+    await until(entered.exists)
+    desk.executor.look(work)
+    assert work.current is hangs
+    assert hangs.started is not None
+    assert [batch.data_ids for batch in desk.executor.take_back(work)] == [[2], [3]]
+    assert not work.pending
+    gate.touch()
+    ((batch, (outcome,)),) = await desk.results(work)
+    assert batch is hangs
+    assert outcome.error is None
+    assert await desk.executor.close(10.0)
+
+
+@pytest.mark.parametrize("kill_late", [False, True])
+async def test_a_call_that_was_given_up_may_be_ended(
+    processes: Processes, tmp_path: Path, kill_late: bool
+) -> None:
+    desk = Desk(executor(processes, kill_late=kill_late))
+    await desk.executor.start()
+    gate, entered = tmp_path / "gate", tmp_path / "entered"
+    work = desk.submit([batch_of(1, do="wait", gate=str(gate), entered=str(entered))])
+    await until(entered.exists)
+    desk.executor.abandon(work)
+    if not kill_late:
+        gate.touch()
+    ((_, (outcome,)),) = await desk.results(work)
+    assert isinstance(outcome.error, InferenceFailed) is kill_late
+    assert await desk.executor.close(10.0)
+
+
+@pytest.mark.parametrize(
+    ("op", "text"), [("failing", "the model is not there"), ("early", "exit status 3")]
+)
+async def test_a_worker_that_cannot_start_says_why(
+    processes: Processes, op: str, text: str
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    desk = Desk(executor(processes, op, workers=2))
+    with pytest.raises(StartupError, match=text):
+        await desk.executor.start()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_an_op_whose_workers_die_at_once_is_given_up_and_answers_at_once(
+    processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    for _ in range(MOST_DEATHS):
+        await until(lambda: desk.executor.alive)
+        ((_, (outcome,)),) = await desk.run(batch_of(1, do="kill"))
+        assert isinstance(outcome.error, InferenceFailed)
+    await until(lambda: any("given up" in each.getMessage() for each in caplog.records))
+    assert not desk.executor.alive
+    assert isinstance((await one(desk)).error, InferenceFailed)
+    assert len(processes.pids) == MOST_DEATHS
+    assert await desk.executor.close(10.0)
+
+
+async def test_closing_ends_a_worker_that_does_not_return_and_leaves_nothing(
+    processes: Processes, tmp_path: Path
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    entered = tmp_path / "entered"
+    work = desk.submit([batch_of(1, do="wait", gate=str(tmp_path / "g"), entered=str(entered))])
+    await until(entered.exists)
+    assert await desk.executor.close(0.1) is False
+    ((_, (outcome,)),) = await desk.results(work)
+    assert isinstance(outcome.error, InferenceFailed)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_what_cannot_travel_fails_its_own_request_alone(processes: Processes) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    results = await desk.run(
+        batch_of(1, odd=lambda: None), batch_of(2), batch_of(3, do="unpicklable"), batch_of(4)
+    )
+    errors = {batch.data_ids[0]: outcome.error for batch, (outcome,) in results}
+    assert [number for number, error in sorted(errors.items()) if error is None] == [2, 4]
+    assert all(isinstance(errors[number], WrongType) for number in (1, 3))
+    assert all("cannot be pickled" in str(errors[number]) for number in (1, 3))
+    (result,) = await desk.run(batch_of(5, odd=lambda: None))
+    assert isinstance(result[1][0].error, WrongType)
+    assert len(processes.pids) == 1
+    assert await desk.executor.close(10.0)
