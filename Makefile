@@ -55,8 +55,11 @@ fmt: $(READY) ## format and sort imports
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
+# A pool of their own, so that the original's messages, of the same names, may be there too.
 proto: $(READY) ## regenerate the protobuf modules; fails when they differed
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. penstock/protocols/pb/*.proto
+	sed -i.old 's/_descriptor_pool\.Default()/_descriptor_pool.DescriptorPool()/' penstock/protocols/pb/*_pb2.py
+	rm penstock/protocols/pb/*.old
 	git diff --exit-code penstock/protocols/pb
 
 lock: $(READY) ## pin the newest versions of everything
