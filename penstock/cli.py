@@ -108,7 +108,7 @@ def client(
 
     The exit status is 1 when there is no reply, or one with an error.
     """
-    from penstock.client.calls import ask_grpc, ask_http, feed_of
+    from penstock.client.calls import ask_grpc, ask_http, feed_of, lacks_name
 
     with _errors_end_the_command():
         ask = ask_grpc if grpc else ask_http
@@ -116,6 +116,8 @@ def client(
             target, feed_of(pairs), name=name, method=method, log_id=log_id, timeout=timeout
         )
     typer.echo(json.dumps(reply, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    if not grpc and lacks_name(reply, name):
+        typer.echo("error: over HTTP give --name, the service's name", err=True)
     if reply.get("err_no"):
         raise typer.Exit(1)
 

@@ -264,6 +264,30 @@ def test_client_exits_with_1_when_the_reply_is_an_error(
 
 
 @pytest.mark.real
+def test_client_without_a_name_says_what_to_do_beside_the_service_s_answer(
+    server: ServiceProcess,
+) -> None:
+    done = penstock("client", address(server, "--http"), "a=1")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["err_msg"] == "Failed to inference: Service name error."
+    assert done.stderr == "error: over HTTP give --name, the service's name\n"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "arguments",
+    [["--name", "x"], ["--name", "x", "--grpc"], ["--name", "work", "fail=1"]],
+    ids=["another name", "another name over gRPC", "another error"],
+)
+def test_client_leaves_other_errors_to_the_service_s_answer(
+    server: ServiceProcess, arguments: list[str]
+) -> None:
+    way = "--grpc" if "--grpc" in arguments else "--http"
+    done = penstock("client", address(server, way), "a=1", *arguments)
+    assert (done.exit_code, done.stderr) == (1, "")
+
+
+@pytest.mark.real
 @WAYS
 def test_client_gives_up_after_its_timeout(server: ServiceProcess, way: str) -> None:
     done = penstock(
