@@ -7,6 +7,8 @@ Source: ``docs/compatibility.md`` (texts of errors, CustomException).
 from __future__ import annotations
 
 import logging
+from enum import Enum
+from types import CoroutineType
 from typing import Any
 
 from penstock.errors import (
@@ -58,7 +60,7 @@ def process_gave(op: str, given: Any) -> RequestError:
     """The error for something that is no result of ``process``."""
     if given is None:
         return InferenceFailed(failed_to_predict(op, "process gave no result"))
-    return WrongType(failed_to_predict(op, f"process must give a dict, got {type(given).__name__}"))
+    return WrongType(failed_to_predict(op, f"process must give a dict, got {instead(given)}"))
 
 
 def cannot_be_cut(op: str, error: RequestError) -> RequestError:
@@ -118,3 +120,18 @@ def _text_of(error: BaseException) -> str:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
         return type(error).__name__
+
+
+def instead(given: Any) -> str:
+    """What came where a dict was wanted, and what to do about it where that is known.
+
+    A coroutine is closed, because nobody will await it.
+    """
+    kind = type(given).__name__
+    if isinstance(given, CoroutineType):
+        given.close()
+        return f"{kind}: write async def where it is made, in a decorator's own function too"
+    if isinstance(given, tuple) and len(given) == 3 and isinstance(given[1], Enum):
+        member = f"{type(given[1]).__name__}.{given[1].name}"
+        return f"{kind} whose error code is no int: give {member}.value"
+    return kind
