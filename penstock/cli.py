@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, HookError, PenstockError
 from penstock.service import flags
 
 app = typer.Typer(
@@ -144,7 +144,8 @@ def _errors_end_the_command() -> Iterator[None]:
     try:
         yield
     except PenstockError as error:
-        problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+        listed = isinstance(error, ConfigError | HookError)  # one problem a line
+        problems = str(error).splitlines() if listed else [str(error)]
         for problem in problems:
             typer.echo(f"error: {problem}", err=True)
         raise typer.Exit(1) from error

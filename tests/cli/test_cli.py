@@ -110,11 +110,42 @@ def test_check_opens_no_model_and_runs_no_init_op() -> None:
         + RUN
     )
     Path("config.yml").write_text(
-        "rpc_port: 0\nop: {uci: {local_service_conf: {model_config: gone.onnx}}}\n"
+        "rpc_port: 0\nop: {uci: {local_service_conf: {model_config: empty.onnx}}}\n"
     )
+    Path("empty.onnx").touch()
     done = penstock("check", "service.py")
     assert done.exit_code == 0
-    assert "gone.onnx" in done.output
+    assert "empty.onnx" in done.output
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_check_and_run_tell_the_same_of_a_model_that_cannot_be_opened(command: str) -> None:
+    Path("config.yml").write_text(
+        "rpc_port: 0\nop:\n  uci:\n    local_service_conf:\n"
+        "      model_config: nowhere.onnx\n      precision: fp16\n      use_calib: true\n"
+    )
+    done = penstock(command, "service.py")
+    assert (done.exit_code, done.stdout) == (1, "")
+    first, second, third = done.stderr.splitlines()
+    assert first.startswith("error: config.yml:5: op.uci.local_service_conf.model_config: ")
+    assert second.startswith("error: config.yml:6: op.uci.local_service_conf.precision: ")
+    assert third.startswith("error: config.yml:7: op.uci.local_service_conf.use_calib: ")
+
+
+@pytest.mark.usefixtures("folder")
+def test_every_bad_hook_is_a_line_of_its_own() -> None:
+    hooks = "    def preprocess(self): ...\n    def postprocess(self): ...\n"
+    text = f"class Bad(Op):\n{hooks}\nclass Uci"
+    Path("service.py").write_text(
+        CLASS.replace('Op("uci"', 'Bad("uci"').replace("class Uci", text) + RUN
+    )
+    done = penstock("check", "service.py")
+    assert done.exit_code == 1
+    assert [line.split(" takes")[0] for line in done.stderr.splitlines()] == [
+        "error: op 'uci': preprocess",
+        "error: op 'uci': postprocess",
+    ]
 
 
 @pytest.mark.usefixtures("folder")
