@@ -25,13 +25,14 @@ from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.instrument import Instrument
 from penstock.ops.ends import Ends, RequestOp, ResponseOp
-from penstock.ops.hooks import bind, is_coroutine, may_be_coroutine, overrides
+from penstock.ops.hooks import bind, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp
 from penstock.request import Feed
 from penstock.runtimes.local_service import LocalPredictor, LocalServiceHandler
 from penstock.runtimes.model import Model
 from penstock.runtimes.runtime import ModelOptions, model_problems
+from penstock.service.doubts import doubts
 from penstock.service.graph import Graph, graph_of
 
 _log = logging.getLogger(__name__)
@@ -81,11 +82,7 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
             problems.extend(error.problems)
             continue
         options.append(resolved)
-        if isinstance(op, FunctionOp) and resolved.batch_size > 1:
-            problems.append(
-                f"op {op.name!r}: batch_size must be 1, got {resolved.batch_size}: the op is a "
-                f"function, which runs for one request at a time; batches need a class"
-            )
+        problems.extend(_function_problems(op, resolved))
         problems.extend(_model_problems(op, resolved, loaded))
     if problems:
         raise ConfigError(problems)
@@ -93,8 +90,7 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
     warnings = [
         *loaded.warnings,
         *advice(config.worker_num, options),
-        *_doubts(graph, options),
-        *_doubts_about_coroutines(graph, config),
+        *doubts(graph, options, config),
     ]
     return Blueprint(config=config, graph=graph, options=tuple(options), warnings=tuple(warnings))
 
@@ -155,42 +151,13 @@ def _check_hooks(graph: Graph) -> None:
         raise HookError("\n".join(problems))
 
 
-def _doubts(graph: Graph, options: list[OpOptions]) -> list[str]:
-    doubts = [
-        f"op {name!r} does not reach the ResponseOp and is not part of the graph"
-        for name in graph.left_out
+def _function_problems(op: Op, options: OpOptions) -> list[str]:
+    if not isinstance(op, FunctionOp) or options.batch_size == 1:
+        return []
+    return [
+        f"op {op.name!r}: batch_size must be 1, got {options.batch_size}: the op is a function, "
+        f"which runs for one request at a time; batches need a class with a process"
     ]
-    doubts += [
-        f"op {op.name!r} has several inputs but no preprocess of its own: "
-        f"every request will fail there"
-        for op in graph.ops
-        if len(op.get_input_ops()) > 1 and not overrides(op, "preprocess", Op)
-    ]
-    doubts += [
-        f"op {each.name!r} runs inline, where there is one worker: "
-        f"its concurrency of {each.concurrency} has no effect"
-        for op, each in zip(graph.ops, options, strict=True)
-        if each.executor == "inline" and each.concurrency > 1 and not is_coroutine(op.process)
-    ]
-    return doubts
-
-
-def _doubts_about_coroutines(graph: Graph, config: ServiceConfig) -> list[str]:
-    doubts = []
-    for op in graph.ops:
-        entry = config.op.get(op.name)
-        if is_coroutine(op.process):
-            if entry is not None and entry.executor is not None:
-                doubts.append(
-                    f"op {op.name!r} is a coroutine, which runs on the loop: "
-                    f"its executor {entry.executor!r} has no effect"
-                )
-        elif may_be_coroutine(op.function if isinstance(op, FunctionOp) else op.process):
-            doubts.append(
-                f"op {op.name!r} is a coroutine inside a plain function, and runs like the latter: "
-                f"unless that one runs the coroutine itself, write async def there, too"
-            )
-    return doubts
 
 
 class Works:

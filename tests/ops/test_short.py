@@ -83,14 +83,12 @@ def both_kinds(function: Any) -> tuple[Any, Any]:
     return function, later
 
 
-async def test_several_coroutine_requests_in_one_batch_keep_their_answers() -> None:
-    @op(batch_size=4, auto_batching_timeout=10_000)
-    async def echo(request: Any) -> Any:
-        return {"said": request["text"]}
-
-    async with inside(whole(echo)) as service:
-        replies = await asyncio.gather(*(service.ask(text=str(n)) for n in range(4)))
-    assert [pairs(reply)["said"] for reply in replies] == ["0", "1", "2", "3"]
+@pytest.mark.parametrize("function", both_kinds(lambda request: {}))
+def test_a_function_is_called_for_one_request_at_a_time_and_refuses_batches(function: Any) -> None:
+    with pytest.raises(ConfigError, match=r"op 'f': batch_size must be 1, got 4: .* a function"):
+        drawn(whole(op(name="f", batch_size=4)(function)))
+    with pytest.raises(ConfigError, match=r"op 'f': batch_size must be 1, got 3: .* a function"):
+        drawn(whole(op(name="f")(function)), {"op": {"f": {"batch_size": 3}}})
 
 
 @pytest.mark.parametrize("is_async", [False, True])
