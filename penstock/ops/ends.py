@@ -79,12 +79,27 @@ class ResponseOp(Op):
 
     def __init__(self, input_ops: Op | Sequence[Op]) -> None:
         super().__init__(name=REQUEST_OP_NAME, input_ops=input_ops)
-        if len(self.get_input_ops()) != 1:
+        self.only_input()
+        self.is_tensor_format = False
+
+    def only_input(self) -> Op:
+        """The op whose output is the reply.
+
+        Raises:
+            GraphError: there is not exactly one.
+        """
+        inputs = self.get_input_ops()
+        if not inputs:
             raise GraphError(
-                f"the ResponseOp has {len(self.get_input_ops())} inputs, but takes exactly one: "
+                "the ResponseOp has 0 inputs, but takes exactly one: give it input_ops=[last_op]"
+            )
+        if len(inputs) > 1:
+            raise GraphError(
+                f"the ResponseOp has {len(inputs)} inputs, "
+                f"{', '.join(repr(op.name) for op in inputs)}, but takes exactly one: "
                 f"put an op before it that combines them"
             )
-        self.is_tensor_format = False
+        return inputs[0]
 
     def set_pack_format(self, isTensor: bool = False) -> None:
         """Whether replies carry typed tensors instead of text pairs."""

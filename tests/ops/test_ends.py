@@ -350,5 +350,5 @@ async def test_a_value_that_is_no_text_is_7000_and_keeps_what_stood_before_it() 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_response_op_takes_exactly_one_input(count: int) -> None:
     source = RequestOp()
-    with pytest.raises(GraphError, match=f"has {count} inputs, but takes exactly one"):
+    with pytest.raises(GraphError, match=f"has {count} inputs, .*but takes exactly one"):
         ResponseOp(input_ops=[Op(f"op{n}", input_ops=[source]) for n in range(count)])
