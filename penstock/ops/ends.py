@@ -243,7 +243,8 @@ def _kind(given: Any) -> str:
 def _end_failed(hook: str, error: BaseException, log_id: int) -> RequestError:
     """The error for what a user's hook at one of the graph's ends raised."""
     if not isinstance(error, RequestError):
-        _log.info("%s raised (log_id=%s)", hook, log_id, exc_info=error)
+        level = logging.INFO if isinstance(error, CustomException) else logging.WARNING
+        _log.log(level, "%s raised (log_id=%s)", hook, log_id, exc_info=error)
     if isinstance(error, CustomException):
         return declared_error(error, error.message)
     return _rpc_package_error(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from penstock import (
     ResponseOp,
 )
 from penstock.errors import GraphError, HookError
-from penstock.protocols import tensors
+from penstock.ops.ends import Ends
+from penstock.protocols import paddle, tensors
 from penstock.protocols.pb import Request, Response
 from tests.service.inside import drawn, inside, pairs
 
@@ -352,3 +354,25 @@ def test_a_response_op_takes_exactly_one_input(count: int) -> None:
     source = RequestOp()
     with pytest.raises(GraphError, match=f"has {count} inputs, .*but takes exactly one"):
         ResponseOp(input_ops=[Op(f"op{n}", input_ops=[source]) for n in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("raised", "level"),
+    [
+        (ValueError("a fault"), "WARNING"),
+        (CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "declared"), "INFO"),
+    ],
+)
+def test_a_fault_of_the_hooks_at_the_ends_is_a_warning_and_a_declared_error_is_none(
+    raised: Exception, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(RequestOp):
+        def unpack_request_package(self, request: Any) -> Any:
+            raise raised
+
+    source = Failing()
+    ends = Ends(source, ResponseOp(input_ops=[Op("a", input_ops=[source])]))
+    with caplog.at_level(logging.INFO):
+        assert ends.unpack(paddle.Call([], [], []))[2] is not None
+    (record,) = caplog.records
+    assert (record.levelname, record.exc_info[1]) == (level, raised)  # type: ignore[index]
