@@ -65,7 +65,8 @@ def run(
         now = _flags(given, overrides, lenient)
         with flags.using(now), signals_stop_the_start() as signals:
             try:
-                run_file(file)
+                with _mistakes_of_a_script_are_shown_alone():
+                    run_file(file)
                 signals.stop_if_told()
             except Stopped:
                 signals.end()
@@ -83,7 +84,7 @@ def check(file: File, overrides: Set = None, lenient: Lenient = False) -> None:
     with _errors_end_the_command():
         now = _flags({}, overrides, lenient)
         now.check_only = True
-        with flags.using(now):
+        with flags.using(now), _mistakes_of_a_script_are_shown_alone():
             run_file(file)
         for report in now.reports:
             typer.echo(report)
@@ -140,7 +141,7 @@ def _flags(given: dict[str, Any], overrides: list[str] | None, lenient: bool) ->
 
 @contextmanager
 def _errors_end_the_command() -> Iterator[None]:
-    """Our own errors become one clear message and exit status 1; others keep their traceback."""
+    """Our own errors become one clear message and exit status 1."""
     try:
         yield
     except PenstockError as error:
@@ -148,6 +149,23 @@ def _errors_end_the_command() -> Iterator[None]:
         problems = str(error).splitlines() if listed else [str(error)]
         for problem in problems:
             typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(1) from error
+
+
+@contextmanager
+def _mistakes_of_a_script_are_shown_alone() -> Iterator[None]:
+    """Exceptions of the user's own keep their traceback, without our way to the script."""
+    from penstock.service.script import users_traceback
+
+    try:
+        yield
+    except (PenstockError, typer.Exit):
+        raise
+    except Exception as error:
+        text = users_traceback(error)
+        if text is None:
+            raise
+        typer.echo(text, err=True, nl=False)
         raise typer.Exit(1) from error
 
 

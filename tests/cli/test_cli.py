@@ -205,7 +205,47 @@ def test_a_script_s_own_exit_status_and_exceptions_are_its_own(command: str) -> 
     Path("service.py").write_text("raise SystemExit(7)")
     assert penstock(command, "service.py").exit_code == 7
     Path("service.py").write_text("1 / 0")
-    assert isinstance(penstock(command, "service.py").exception, ZeroDivisionError)
+    done = penstock(command, "service.py")
+    assert done.exit_code == 1
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+IN_THE_GRAPH = CLASS.replace("return", "nothing\n        return") + RUN
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("1 / 0", 'File "service.py", line 1, in <module>', "ZeroDivisionError: division by zero"),
+        ("def f(:", 'File "service.py", line 1', "SyntaxError: invalid syntax"),
+        (IN_THE_GRAPH, 'File "service.py", line 10, in <module>', "NameError: name 'nothing'"),
+        (
+            IN_THE_GRAPH.replace(RUN, ""),
+            'File "service.py", line 6, in get_pipeline_response',
+            "NameError: name 'nothing'",
+        ),
+    ],
+    ids=["in the script", "in its grammar", "in a hook it calls", "in a hook we call"],
+)
+def test_a_traceback_begins_with_the_user_s_own_line(
+    command: str, text: str, first: str, last: str
+) -> None:
+    Path("service.py").write_text(text)
+    done = penstock(command, "service.py")
+    lines = [line.strip() for line in done.stderr.splitlines() if not line.startswith("Traceback")]
+    assert done.exit_code == 1
+    assert lines[0] == first
+    assert lines[-1].startswith(last)
+    assert "runpy" not in done.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_mistake_of_ours_keeps_its_whole_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "is_file", None)
+    done = penstock("run", "service.py")
+    assert isinstance(done.exception, TypeError)
 
 
 # run
