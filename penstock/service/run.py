@@ -3,8 +3,9 @@
 Order of start: bind both ports (a taken one fails at once), open models and run ``init_op``, start
 workers, listen, say so. Order of stop: readiness false, ``drain_delay`` still accepting, refuse,
 finish what was admitted, send the answers, close the ports, end the workers. A second signal cuts
-every wait of the stop short. No wait is without end: from the end of ``drain_delay`` a stop takes
-at most ``drain_timeout``, or a second if that is longer, whatever users' code and clients do.
+every wait of the stop short. From the end of ``drain_delay`` it takes at most ``drain_timeout``, or
+a second if that is longer, whatever clients and users' code do; only a coroutine that catches its
+cancellation and goes on holds the loop, and so the process.
 """
 
 from __future__ import annotations
