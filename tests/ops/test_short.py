@@ -149,7 +149,10 @@ async def test_a_join_without_one_of_its_inputs_says_which_it_got() -> None:
     def join(a: Any, b: Any = None) -> Any:
         return {"v": "joined"}
 
-    async with inside(whole(join), {"dag": {"channel_recv_frist_arrive": True}}) as service:
+    # On the loop itself, so that the first to arrive is the first to run.
+    inline = {name: {"executor": "inline"} for name in ("left", "right")}
+    first = {"dag": {"channel_recv_frist_arrive": True}, "op": inline}
+    async with inside(whole(join), first) as service:
         reply = await service.ask(text="x")
     assert reply.err_no == 3000
     assert "op 'join' got the dict of left only" in reply.err_msg
