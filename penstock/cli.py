@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, HookError, PenstockError
 from penstock.service import flags
 
 app = typer.Typer(
@@ -65,7 +65,8 @@ def run(
         now = _flags(given, overrides, lenient)
         with flags.using(now), signals_stop_the_start() as signals:
             try:
-                run_file(file)
+                with _mistakes_of_a_script_are_shown_alone():
+                    run_file(file)
                 signals.stop_if_told()
             except Stopped:
                 signals.end()
@@ -83,7 +84,7 @@ def check(file: File, overrides: Set = None, lenient: Lenient = False) -> None:
     with _errors_end_the_command():
         now = _flags({}, overrides, lenient)
         now.check_only = True
-        with flags.using(now):
+        with flags.using(now), _mistakes_of_a_script_are_shown_alone():
             run_file(file)
         for report in now.reports:
             typer.echo(report)
@@ -108,7 +109,7 @@ def client(
 
     The exit status is 1 when there is no reply, or one with an error.
     """
-    from penstock.client.calls import ask_grpc, ask_http, feed_of
+    from penstock.client.calls import ask_grpc, ask_http, feed_of, lacks_name
 
     with _errors_end_the_command():
         ask = ask_grpc if grpc else ask_http
@@ -116,6 +117,8 @@ def client(
             target, feed_of(pairs), name=name, method=method, log_id=log_id, timeout=timeout
         )
     typer.echo(json.dumps(reply, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
+    if not grpc and lacks_name(reply, name):
+        typer.echo("error: over HTTP give --name, the service's name", err=True)
     if reply.get("err_no"):
         raise typer.Exit(1)
 
@@ -138,13 +141,31 @@ def _flags(given: dict[str, Any], overrides: list[str] | None, lenient: bool) ->
 
 @contextmanager
 def _errors_end_the_command() -> Iterator[None]:
-    """Our own errors become one clear message and exit status 1; others keep their traceback."""
+    """Our own errors become one clear message and exit status 1."""
     try:
         yield
     except PenstockError as error:
-        problems = error.problems if isinstance(error, ConfigError) else [str(error)]
+        listed = isinstance(error, ConfigError | HookError)  # one problem a line
+        problems = str(error).splitlines() if listed else [str(error)]
         for problem in problems:
             typer.echo(f"error: {problem}", err=True)
+        raise typer.Exit(1) from error
+
+
+@contextmanager
+def _mistakes_of_a_script_are_shown_alone() -> Iterator[None]:
+    """Exceptions of the user's own keep their traceback, without our way to the script."""
+    from penstock.service.script import users_traceback
+
+    try:
+        yield
+    except (PenstockError, typer.Exit):
+        raise
+    except Exception as error:
+        text = users_traceback(error)
+        if text is None:
+            raise
+        typer.echo(text, err=True, nl=False)
         raise typer.Exit(1) from error
 
 

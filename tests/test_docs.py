@@ -98,9 +98,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("document", RUNNABLE, ids=from_root)
 def test_every_service_of_a_document_passes_its_checks(document: Path, folder: Path):
-    for block in blocks_of(document):
-        if block.name:
-            (folder / block.name).write_text(block.text)
+    run_offline(document, folder)  # it makes the models that the services open
     served = [line.split()[-1] for line in commands(document) if line.startswith("penstock run ")]
     assert served
     for script in served:
@@ -113,16 +111,20 @@ def test_every_service_of_a_document_passes_its_checks(document: Path, folder: P
 
 @pytest.mark.parametrize("document", RUNNABLE, ids=from_root)
 def test_every_script_that_asks_no_service_runs(document: Path, folder: Path):
-    scripts = []
+    assert run_offline(document, folder)
+
+
+def run_offline(document: Path, folder: Path) -> int:
+    """Write every file of a document, run the scripts that ask no service; how many those are."""
+    offline = []
     for block in blocks_of(document):
         if block.name:
             (folder / block.name).write_text(block.text)
         if block.language == "python" and f"python {block.name}" in commands(document):
-            scripts.append(block)
-    offline = [block for block in scripts if ".connect(" not in block.text]
-    assert offline
-    for block in offline:
-        runpy.run_path(block.name, run_name="__main__")
+            offline += [block.name] if ".connect(" not in block.text else []
+    for name in offline:
+        runpy.run_path(name, run_name="__main__")
+    return len(offline)
 
 
 def test_the_short_form_needs_no_more_than_twenty_lines():

@@ -17,7 +17,7 @@ from penstock.client.client import PipelineClient
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed, NotConnected
 from penstock.errors import Undecodable
-from penstock.protocols.status import GrpcCode
+from penstock.protocols.status import CustomExceptionCode, GrpcCode
 
 MAX_REPLY_BYTES = 256 << 20
 """Of an HTTP reply; the largest that a server was ever configured to send, a guess."""
@@ -64,7 +64,7 @@ def ask_grpc(
 def ask_http(
     target: str, feed: dict[str, str], *, name: str, method: str, log_id: int, timeout: float
 ) -> dict[str, Any]:
-    """Ask over HTTP. The URL needs a name; without one it is ``-``.
+    """Ask over HTTP. The URL needs a name; without one it is ``-`` (see ``lacks_name``).
 
     Raises:
         CallFailed: no reply comes, or it is not the JSON of a reply.
@@ -96,6 +96,11 @@ def ask_http(
     if not isinstance(answer, dict):
         raise CallFailed(GrpcCode.UNKNOWN, f"{target}: the reply is no JSON object")
     return answer
+
+
+def lacks_name(reply: dict[str, Any], name: str) -> bool:
+    """Whether a service refused a call over HTTP for want of a name."""
+    return not name and reply.get("err_no") == CustomExceptionCode.NO_SERVICE.value
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

@@ -7,7 +7,7 @@ at once, with the place where the key was written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -17,8 +17,16 @@ from pydantic import ValidationError
 
 from penstock.config.availability import unavailable, unheard
 from penstock.config.consistency import contradictions
-from penstock.config.overrides import from_environment
-from penstock.config.problems import KeyPath, Problem, dotted, explain, nearest, shown
+from penstock.config.overrides import from_environment, unknown_variables
+from penstock.config.problems import (
+    KeyPath,
+    Problem,
+    dotted,
+    explain,
+    in_words,
+    nearest,
+    shown,
+)
 from penstock.config.schema import ServiceConfig, entries_of, keys_of, section_of
 from penstock.config.section import Section
 from penstock.config.yaml import Document, read_file, read_text
@@ -33,11 +41,13 @@ class Loaded:
         config: the checked values.
         warnings: one sentence each, to be logged once at start.
         source: the file's path, or ``yml_dict``.
+        place: tells a problem that shows only later, with the place where its key was written.
     """
 
     config: ServiceConfig
     warnings: list[str]
     source: str
+    place: Callable[[Problem], str] = field(default=in_words, compare=False)
 
 
 def load(
@@ -55,7 +65,8 @@ def load(
         yml_file: the file; relative to ``base_dir`` when that is given. Or else:
         yml_dict: the same as plain data; it is not modified.
         overrides: dotted key -> value, from flags; a value of None is a flag not given.
-        environ: where ``PENSTOCK_<KEY>`` is looked up for the top-level keys.
+        environ: where ``PENSTOCK_<KEY>`` is looked up for the top-level keys. A variable of that
+            form whose key is unknown is a warning: it need not be meant for us.
         lenient: unknown keys are ignored with a warning each, instead of being problems.
         base_dir: a folder; the working directory without it.
 
@@ -90,8 +101,14 @@ def load(
     problems += [] if lenient else checked.unknown
     if problems:
         raise ConfigError([layers.place(each) for each in layers.sorted(problems)])
-    warnings = unknown + [layers.place(each) for each in unheard(checked.config)]
-    return Loaded(config=layers.remember_flags(checked.config), warnings=warnings, source=source)
+    warnings = unknown + unknown_variables(environ)
+    warnings += [layers.place(each) for each in unheard(checked.config)]
+    return Loaded(
+        config=layers.remember_flags(checked.config),
+        warnings=warnings,
+        source=source,
+        place=layers.place,
+    )
 
 
 class _Layers:
@@ -128,8 +145,7 @@ class _Layers:
         if where is None:
             line = self.line(problem)
             where = self.source if line is None else f"{self.source}:{line}"
-        key = dotted(problem.path)
-        return f"{where}: {key}: {problem.text}" if key else f"{where}: {problem.text}"
+        return f"{where}: {in_words(problem)}"
 
     def sorted(self, problems: Iterable[Problem]) -> list[Problem]:
         return sorted(problems, key=lambda each: self.line(each) or 0)

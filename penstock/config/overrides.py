@@ -6,8 +6,10 @@ cut at commas, and anything else is read as an unquoted YAML value (which includ
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from penstock.config.problems import clipped
@@ -21,6 +23,13 @@ from penstock.config.schema import (
 from penstock.config.section import Section
 from penstock.config.yaml import resolved
 from penstock.errors import ConfigError
+
+_PREFIX = "PENSTOCK_"
+_NEAR = 0.8  # they all begin alike, so that most names resemble each other; a guess
+
+# What Kubernetes gives every container once there is a Service by the name penstock.
+_KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)")
+_KUBERNETES_URL = re.compile(r"(tcp|udp|sctp)://")
 
 
 def parse_override(text: str) -> tuple[str, Any]:
@@ -47,6 +56,25 @@ def from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
         for variable, key in ENVIRONMENT.items()
         if environ.get(variable)
     }
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """One sentence for each ``PENSTOCK_…`` variable that sets nothing."""
+    warnings = []
+    for variable, value in environ.items():
+        if (
+            not variable.startswith(_PREFIX)
+            or variable in ENVIRONMENT
+            or _KUBERNETES.search(variable)
+            or _KUBERNETES_URL.match(value)
+        ):
+            continue
+        near = get_close_matches(variable, list(ENVIRONMENT), n=1, cutoff=_NEAR)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        warnings.append(
+            f"environment {clipped(variable)}: is not a known variable and sets nothing{hint}"
+        )
+    return warnings
 
 
 def typed(keys: Sequence[str], text: str) -> Any:

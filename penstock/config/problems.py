@@ -48,6 +48,12 @@ def dotted(path: KeyPath) -> str:
     return text.removeprefix(".")
 
 
+def in_words(problem: Problem) -> str:
+    """The key and what is wrong with it."""
+    key = dotted(problem.path)
+    return f"{key}: {problem.text}" if key else problem.text
+
+
 def clipped(text: str) -> str:
     """The text on one line and not too long."""
     line = text if text.isprintable() else ascii(text)[1:-1]

@@ -31,6 +31,7 @@ from penstock.config.values import (
     Seconds,
     Text,
     UrlSegment,
+    Workers,
 )
 
 MIB = 1 << 20
@@ -67,7 +68,8 @@ class DagConfig(Section):
     )
     is_thread_op: bool = Field(
         default=True,
-        description="Run ops in threads (true) or each worker in a process of its own (false).",
+        description="Run ops in threads (true) or in processes (false)."
+        " Processes are not yet available.",
     )
     tracer: TracerConfig = Field(default=TracerConfig(), description="The periodic report.")
     channel_recv_frist_arrive: bool = Field(
@@ -117,17 +119,30 @@ class LocalServiceConfig(Section):
         " 3 ARM CPU, 4 Kunlun XPU, 5 Ascend 310 and 6 Ascend 910 are not available.",
     )
     devices: Cards = Field(
-        default="", description='Card ids in quotes, such as "0" or "0,1"; "" is the CPU.'
+        default="",
+        description='Card ids in quotes, such as "0" or "0,1"; "" is the CPU.'
+        " Workers in threads share one model, on the first of them.",
     )
     mem_optim: bool = Field(default=True, description="Reuse the memory of intermediate values.")
-    ir_optim: bool = Field(default=False, description="Optimise the graph of the model.")
+    ir_optim: bool | None = Field(
+        default=None,
+        description="Optimise the graph of the model; `false` runs it as it is in the file."
+        " Without the key the runtime decides: ONNX Runtime optimises all it can.",
+    )
     precision: Precision = Field(
-        default="fp32", description="Precision of the run, in any case of letters."
+        default="fp32",
+        description="Precision of the run, in any case of letters."
+        " ONNX Runtime runs a model as it is: anything but `fp32` is an error there.",
     )
     use_calib: bool = Field(
-        default=False, description="Calibrate for int8 while running (TensorRT)."
+        default=False,
+        description="Calibrate for int8 while running (TensorRT). An error with ONNX Runtime.",
     )
-    use_mkldnn: bool = Field(default=False, description="Use oneDNN kernels on the CPU.")
+    use_mkldnn: bool = Field(
+        default=False,
+        description="Use oneDNN kernels on the CPU. ONNX Runtime has its own: this key, the three"
+        " below and `min_subgraph_size` have no effect there and are answered with a warning.",
+    )
     mkldnn_cache_capacity: Annotated[int, Field(ge=0, le=MAX_INT32)] = Field(
         default=0, description="Shapes kept in the cache of oneDNN; 0 is the library's default."
     )
@@ -150,7 +165,7 @@ class OpConfig(Section):
 
     never_blank = frozenset({"server_endpoints", "client_config", "fetch_list"})
 
-    concurrency: Count = Field(default=1, description="Workers of this op.")
+    concurrency: Workers = Field(default=1, description="Workers of this op.")
     timeout_ms: OffInt = Field(
         default=None,
         alias="timeout",
@@ -191,7 +206,7 @@ class OpConfig(Section):
     executor: Literal["inline", "thread", "process"] | None = Field(
         default=None,
         description="Where `process` runs: on the event loop (for very short work), in threads, or"
-        " in processes of their own. Without the key `dag.is_thread_op` decides.",
+        " in processes (not yet available). Without the key `dag.is_thread_op` decides.",
     )
     isolate_errors: bool = Field(
         default=True,

@@ -12,6 +12,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 
 MAX_INT32 = (1 << 31) - 1
 """Upper bound of counts and milliseconds: what the original's 32-bit fields could hold."""
+MAX_WORKERS = 1024
+"""Most workers of one op. Each is a thread or a call under way; the default of ``max_requests``
+lets no more requests in, and a number beyond it is a slip or starves the machine."""
 MAX_SECONDS = 31_536_000.0
 """Upper bound of every time in seconds: a year, a guess that no timer overflows on."""
 
@@ -62,6 +65,7 @@ _PORT_SCHEMA = {
 
 Port: TypeAlias = Annotated[int, AfterValidator(_port), WithJsonSchema(_PORT_SCHEMA)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INT32)]
+Workers: TypeAlias = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 Seconds: TypeAlias = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 Pause: TypeAlias = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]

@@ -200,7 +200,7 @@ class Engine:
         return journey
 
     def cancel(self, journey: Journey) -> None:
-        """The caller went away: queued work is dropped, running work is let finish, no reply."""
+        """The caller went away: queued work is dropped, running calls end if they can, no reply."""
         if journey.over:
             return
         self._cancelled += 1
@@ -343,11 +343,14 @@ class Engine:
                 tell()
 
     def _forget_samples(self, journey: Journey) -> None:
-        """Drop what is queued; what runs already will find that nobody wants it."""
+        """Drop what is queued; what runs is ended, or will find that nobody wants it."""
         for sample in journey.samples:
             sample.gone = True
+            stage = self.stages[sample.op]
             if sample.waiting:
-                self.stages[sample.op].batcher.cancel(sample)
+                stage.batcher.cancel(sample)
+            else:
+                stage.nobody_waits()
         journey.samples.clear()
 
     def _let_in(self) -> None:

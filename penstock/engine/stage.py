@@ -8,6 +8,7 @@ Guarantees:
       keeps its slot until the call really returns;
     - every batch handed over is settled exactly once: by its outcomes, or given up at its
       ``timeout``; what comes back afterwards is recorded as late and dropped;
+    - a call whose requests have all gone is ended, where the executor can end calls at all;
     - a batch that was handed over but has not begun goes to another worker when the one before it
       is given up, or takes long while another worker is idle.
 """
@@ -93,6 +94,7 @@ class Stage:
         self._again: deque[Batch] = deque()  # taken back from a worker that hangs or died
         self._overdue = False  # some hand-over takes longer than was predicted
         self._pumping = False
+        self._ending = False
         self._unsettled: deque[Result] = deque()  # has come back, and waits for the next turn
         self._window = _Reminder(clock, self._ring)
         self._looking = _Reminder(clock, self._look)
@@ -138,6 +140,12 @@ class Stage:
             self._idle == 0
             and all(work.current is not None and work.current.settled for work in self._out)
         )
+
+    def nobody_waits(self) -> None:
+        """Some sample that has left the queue is no longer wanted: its call may be in vain."""
+        if self._out and not self._ending:
+            self._ending = True
+            self._clock.soon(self._end_vain_calls)  # once for all who go in this turn
 
     def drain(self) -> None:
         """No company will come any more: nobody waits for it."""
@@ -324,6 +332,15 @@ class Stage:
             self.executor.abandon(work)
             self._looking.at(now + timeout)
             self._give_up(batch)
+
+    def _end_vain_calls(self) -> None:
+        self._ending = False
+        for work in list(self._out):
+            batch = work.current
+            if batch is None or batch.settled or work.pending:
+                continue
+            if all(sample.gone for sample in batch.samples):
+                self.executor.abandon(work)
 
     def _give_up(self, batch: Batch) -> None:
         """Its samples end with the time-out; whether they are tried again is not decided here."""

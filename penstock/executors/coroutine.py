@@ -44,9 +44,9 @@ class CoroutineExecutor(LocalExecutor):
         self._tasks[work] = task
 
     def abandon(self, work: Work) -> None:
-        """Cancel the running ``process``; its slot is free as soon as it has ended."""
+        """Cancel the running ``process``, once; its slot is free as soon as it has ended."""
         task = self._tasks.get(work)
-        if task is not None:
+        if task is not None and not task.cancelling():  # twice would cut its clearing up short
             task.cancel()
 
     async def close(self, timeout: float) -> bool:

@@ -112,7 +112,10 @@ class Executor(Protocol):
         """Every batch of a Work that has not begun, in order; they will not begin here."""
 
     def abandon(self, work: Work) -> None:
-        """The running batch was given up: end it if that is possible at all."""
+        """The running batch was given up, or nobody waits for it: end it if that is possible.
+
+        May be said more than once of a Work.
+        """
 
     async def close(self, timeout: float) -> bool:
         """Stop the workers, waiting ``timeout`` seconds for calls that still run.

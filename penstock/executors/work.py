@@ -36,8 +36,10 @@ from penstock.ops.failures import (
     HOOK_FAULTS,
     cannot_be_cut,
     hook_raised,
+    hook_raised_for,
     not_a_feed,
     process_raised,
+    tell_culprits,
     timed_out,
 )
 from penstock.ops.hooks import Hooks, read_postprocess, read_preprocess, read_process
@@ -180,6 +182,8 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
             member.take(_timed_call(op, batch, [member.feed], samples[0].log_id, limit))
         elif member.feed is not None:
             _make_calls(op, batch, [member], limit)
+        if member.error is not None:
+            tell_culprits(op.name, [(member.sample, member.error)])
         return [_postprocess(op, member)]
     finally:
         batch.ran = _monotonic() - began
@@ -250,6 +254,9 @@ def calls(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, Answer, No
 
 def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
     """The last step: ``postprocess`` each sample that has not failed, and ask whether to jump."""
+    failed = [(each.sample, each.error) for each in members if each.error is not None]
+    if failed:
+        tell_culprits(op.name, failed)
     outcomes = []
     for member in members:
         outcomes.append(_postprocess(op, member))
@@ -373,8 +380,8 @@ def _ask_to_jump(op: BoundOp, members: Sequence[Member], outcomes: list[Outcome]
     try:
         jump = bool(op.op.check_jumping(data))
     except HOOK_FAULTS as error:
-        for i, sample in enumerate(samples):
-            outcomes[i] = Outcome(None, hook_raised(op.op, "check_jumping", sample, error))
+        errors = hook_raised_for(op.op, "check_jumping", samples, error)
+        outcomes[:] = [Outcome(None, each) for each in errors]
         return
     for outcome in outcomes:
         outcome.jump = jump

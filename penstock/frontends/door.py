@@ -4,6 +4,7 @@
     await door.listen(bind("127.0.0.1", 8000, "http_port"))
     ...
     door.drain()
+    door.refuse_partial()
     await door.close(10.0)
 
 One door serves any number of listeners, over TCP and Unix sockets, with TLS or without, and speaks
@@ -99,8 +100,16 @@ class Door:
             for connection in list(shared.connections):
                 connection.drain()
 
+    def refuse_partial(self) -> None:
+        """Answer requests that are not whole: 503, or UNAVAILABLE. Those that begin later may come
+        to their end.
+        """
+        for connection in list(self._shared.connections):
+            if not connection.closing:
+                connection.refuse_partial()
+
     async def close(self, timeout: float) -> None:
-        """Stop accepting, let open exchanges finish, close.
+        """Stop accepting, refuse requests that are not whole, let the others finish, close.
 
         Args:
             timeout: seconds after which open exchanges are cut off.
@@ -114,6 +123,8 @@ class Door:
                 await one.wait_closed()
         shared = self._shared
         empty = asyncio.Event()
+        shared.leaving = True
+        self.refuse_partial()
         for connection in list(shared.connections):
             if not connection.closing:
                 connection.leave()

@@ -124,8 +124,14 @@ class Connection(asyncio.Protocol, ABC):
         """The door takes no more requests: say so."""
 
     @abstractmethod
+    def refuse_partial(self) -> None:
+        """No request is admitted any more: answer those that are not whole."""
+
+    @abstractmethod
     def leave(self) -> None:
-        """The door closes: end as soon as no exchange is open. ``drain`` came before."""
+        """The door closes: end as soon as no exchange is open. ``drain`` came before, and so did
+        ``refuse_partial``.
+        """
 
     def pending(self) -> int:
         """Bytes that wait behind the peer's windows."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from math import inf
 from typing import Any, Final
 
 from penstock.frontends.door_state import DoorState
 from penstock.frontends.exchange import Exchange, Receiver
 
 _log = logging.getLogger(__name__)
+
+STOPPING: Final = "the service is shutting down"
+"""Told to whose request is not whole when the door closes."""
 
 ROOM: Final = 64 << 10
 """An answer that is streamed goes on when no more than this waits."""
@@ -39,6 +43,14 @@ class DoorExchange(Exchange):
         """See ``Exchange``."""
         shared = self.shared
         return shared.calls > shared.limits.max_calls
+
+    @property
+    def awaited(self) -> bool:
+        """Whether nothing happens before more of the request has come, for which there is a limit.
+
+        Holds on when the request has ended; its session knows of that.
+        """
+        return not (self.receiver is None or self.paused or self.started or self.late_at == inf)
 
     def close(self) -> None:
         """The answer is complete. Lets go of the application, which may hold this exchange."""

@@ -101,6 +101,9 @@ class Greeting(Connection):
     def drain(self) -> None:
         """Nothing to say yet."""
 
+    def refuse_partial(self) -> None:
+        """See ``Connection``; no request has begun."""
+
     def leave(self) -> None:
         """See ``Connection``."""
         self.abort()

@@ -49,6 +49,7 @@ class DoorState:
         handshakes: connections that have not agreed on TLS yet.
         held: bytes that connections keep for clients who have not read them.
         draining: every answer from now on is the last of its connection.
+        leaving: requests that are not whole when they are begun are refused.
         on_empty: called when the last connection has gone.
     """
 
@@ -69,6 +70,7 @@ class DoorState:
         "held",
         "http1_heads",
         "http2_heads",
+        "leaving",
         "limits",
         "on_empty",
         "period",
@@ -91,6 +93,7 @@ class DoorState:
         self.body_time = limits.body_timeout + self.wheel.tick
         self.held = 0
         self.draining = False
+        self.leaving = False
         self.on_empty: Callable[[], None] | None = None
         self._dirty: list[Connection] = []
         self._entrances: list[Entrance] = []

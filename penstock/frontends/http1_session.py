@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.frontends.door_connection import BREATH, HIGH_MARK, NEVER, Connection, wire
-from penstock.frontends.door_exchange import guarded, log_fault
+from penstock.frontends.door_exchange import STOPPING, guarded, log_fault
 from penstock.frontends.door_state import DoorState
 from penstock.frontends.half_closed import Question
 from penstock.frontends.http import failure
@@ -25,8 +25,7 @@ _JOIN_LIMIT: Final = 16 << 10
 """Bytes of pieces that are joined to be written at once; larger ones are handed on one by one."""
 
 _REQUESTS_AT_ONCE: Final = 8
-"""Requests that are begun in one turn, when each is answered at once; those of one read may be
-thousands."""
+"""Requests that are begun in one turn when each is answered at once; a read may hold thousands."""
 
 _CHUNKS_AT_ONCE: Final = 128
 """Chunks of a body that are taken in one turn; of one byte each, a read holds tens of thousands."""
@@ -141,8 +140,7 @@ class Http1Session(Connection):
             elif type(event) is Http1Head:
                 shared.counters.requests += 1
                 shared.calls += 1
-                # When the body has come with the head, an answer to the head alone does not end the
-                # connection.
+                # After a body that has come with the head, an answer to the head alone is no end.
                 last = events[-1]
                 whole = not isinstance(last, Http1Failed) and last.ended
                 exchange = self._exchange = Http1Exchange(self, event.head, whole)
@@ -211,6 +209,8 @@ class Http1Session(Connection):
                 self.due = self.shared.wheel.now + self._patience
                 if events := core.next():
                     self._take(events)
+                    if self.shared.leaving:
+                        self.refuse_partial()
                 if len(self.out) > 1 and sum(map(len, self.out)) > HIGH_MARK:
                     # Small requests may have large answers: see in time that nobody reads them.
                     self._write()
@@ -374,6 +374,13 @@ class Http1Session(Connection):
 
     def drain(self) -> None:
         """Every answer says that it is the last; nothing else to do."""
+
+    def refuse_partial(self) -> None:
+        """See ``Connection``."""
+        exchange = self._exchange
+        if exchange is not None and exchange.awaited and not exchange.whole:
+            exchange.leave()
+            self._refuse(503, STOPPING)
 
     def leave(self) -> None:
         """See ``Connection``."""

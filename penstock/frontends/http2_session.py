@@ -10,12 +10,13 @@ import asyncio
 from typing import Final
 
 from penstock.frontends.door_connection import NEVER, Connection
-from penstock.frontends.door_exchange import ROOM, guarded, log_fault
+from penstock.frontends.door_exchange import ROOM, STOPPING, guarded, log_fault
 from penstock.frontends.door_state import DoorState
 from penstock.frontends.http import failure
 from penstock.frontends.http2_behind import Behind
 from penstock.frontends.http2_exchange import Http2Exchange, head_block
 from penstock.frontends.http2_readers import Readers
+from penstock.protocols.grpc import trailers_only_block
 from penstock.protocols.http2 import (
     ConnectionFailed,
     DataReceived,
@@ -28,10 +29,10 @@ from penstock.protocols.http2 import (
     Stream,
     StreamReset,
     TrailersReceived,
-    encode_block,
 )
 from penstock.protocols.http2.events import with_data_joined
 from penstock.protocols.http2.stream import CLOSED
+from penstock.protocols.status import GRPC_OF_HTTP
 
 __all__ = ["Http2Exchange", "Http2Session"]
 
@@ -48,14 +49,6 @@ _BULK: Final = 64 << 10
 """Bytes of long pieces from which on the output is not joined to be written."""
 
 _GRPC: Final = b"application/grpc"
-_INTERNAL: Final = encode_block(
-    (
-        (b":status", b"200"),
-        (b"content-type", _GRPC),
-        (b"grpc-status", b"13"),
-        (b"grpc-message", b"internal error"),
-    )
-)
 
 
 class Http2Session(Connection):
@@ -353,8 +346,9 @@ class Http2Session(Connection):
         if exchange.started:
             self.reset(stream, ErrorCode.INTERNAL_ERROR)
             return
-        if status == 500 and exchange.head.fields.get(b"content-type", b"").startswith(_GRPC):
-            self.core.send_head(stream, _INTERNAL, end=True)
+        if exchange.head.fields.get(b"content-type", b"").startswith(_GRPC):
+            block = trailers_only_block(GRPC_OF_HTTP[status], text)
+            self.core.send_head(stream, block, end=True)
         else:
             reply = failure(status, text)
             self.core.reply(stream, head_block(reply.status, reply.headers), reply.body)
@@ -382,6 +376,13 @@ class Http2Session(Connection):
             self.core.go_away(final=False)
             self.core.ping(_PING)
             self.mark()
+
+    def refuse_partial(self) -> None:
+        """See ``Connection``."""
+        for stream in list(self.core.streams.values()):
+            exchange: Http2Exchange | None = stream.context
+            if exchange is not None and exchange.awaited and not stream.remote_ended:
+                self._end_exchange(exchange, stream, 503, STOPPING)
 
     def leave(self) -> None:
         """See ``Connection``."""

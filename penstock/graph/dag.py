@@ -140,7 +140,13 @@ def _check_names(ops: list[OpSpec]) -> None:
 def _check_roots(specs: Sequence[OpSpec], ops: list[OpSpec]) -> None:
     requests = [spec for spec in specs if spec.is_request]
     if len(requests) > 1:
-        raise GraphError("the graph has several RequestOps: let all ops read the same one")
+        readers = " and ".join(
+            ", ".join(repr(spec.name) for spec in ops if request.key in spec.inputs)
+            for request in requests
+        )
+        raise GraphError(
+            f"the graph has several RequestOps, read by {readers}: let all ops read the same one"
+        )
     for spec in ops:
         if not spec.inputs:
             raise GraphError(

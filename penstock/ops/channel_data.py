@@ -34,6 +34,8 @@ class ChannelData:
         error_info: text.
         prod_error_code: the product's own number, or None.
         prod_error_info: text.
+        typed: whether the request carried tensors, so that the reply carries them too; only
+            ``pack_response_package`` is told.
     """
 
     __slots__ = (
@@ -45,11 +47,13 @@ class ChannelData:
         "npdata",
         "prod_error_code",
         "prod_error_info",
+        "typed",
     )
 
-    def __init__(self, outcome: Outcome, data_id: int, log_id: int) -> None:
+    def __init__(self, outcome: Outcome, data_id: int, log_id: int, *, typed: bool = False) -> None:
         self.id = data_id
         self.log_id = log_id
+        self.typed = typed
         self.error_code: int = CustomExceptionCode.OK.value
         self.error_info = ""
         self.prod_error_code: int | None = None

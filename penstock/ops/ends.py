@@ -47,7 +47,8 @@ class RequestOp(Op):
             request: the ``Request`` message (or a record with the same fields).
 
         Returns:
-            the dict, or the tuple ``(dict, log_id, prod_errcode, prod_errinfo)``.
+            the dict, or the tuple ``(dict, log_id, prod_errcode, prod_errinfo)``; a log id of None
+            is the request's own.
 
         Raises:
             PackageError: the pairs or tensors are wrong.
@@ -78,12 +79,27 @@ class ResponseOp(Op):
 
     def __init__(self, input_ops: Op | Sequence[Op]) -> None:
         super().__init__(name=REQUEST_OP_NAME, input_ops=input_ops)
-        if len(self.get_input_ops()) != 1:
+        self.only_input()
+        self.is_tensor_format = False
+
+    def only_input(self) -> Op:
+        """The op whose output is the reply.
+
+        Raises:
+            GraphError: there is not exactly one.
+        """
+        inputs = self.get_input_ops()
+        if not inputs:
             raise GraphError(
-                f"the ResponseOp has {len(self.get_input_ops())} inputs, but takes exactly one: "
+                "the ResponseOp has 0 inputs, but takes exactly one: give it input_ops=[last_op]"
+            )
+        if len(inputs) > 1:
+            raise GraphError(
+                f"the ResponseOp has {len(inputs)} inputs, "
+                f"{', '.join(repr(op.name) for op in inputs)}, but takes exactly one: "
                 f"put an op before it that combines them"
             )
-        self.is_tensor_format = False
+        return inputs[0]
 
     def set_pack_format(self, isTensor: bool = False) -> None:
         """Whether replies carry typed tensors instead of text pairs."""
@@ -97,7 +113,9 @@ class ResponseOp(Op):
                 return pb.Response(err_no=product, err_msg=channeldata.prod_error_info)
             return pb.Response(err_no=channeldata.error_code, err_msg=channeldata.error_info)
         reply = paddle.pack(
-            channeldata.parse(), typed=self.is_tensor_format, keep_text=not self.is_tensor_format
+            channeldata.parse(),
+            typed=channeldata.typed or self.is_tensor_format,
+            keep_text=not self.is_tensor_format,
         )
         return pb.Response(
             err_no=reply.err_no,
@@ -180,7 +198,7 @@ class Ends:
             except Exception as failure:  # noqa: BLE001 - a value's repr may raise anything
                 return error_reply(_rpc_package_error(failure))
         try:
-            reply = self._pack(ChannelData(outcome, data_id, log_id))
+            reply = self._pack(ChannelData(outcome, data_id, log_id, typed=typed))
         except _FAULTS as failure:
             return error_reply(_end_failed("pack_response_package", failure, log_id))
         if not isinstance(reply, pb.Response):
@@ -198,12 +216,15 @@ def error_reply(error: RequestError) -> paddle.Reply:
 def _read_unpacked(given: Any, log_id: Any) -> Unpacked:
     """What a user's ``unpack_request_package`` gave: a dict, or the tuple of four.
 
+    Without a log id of its own, the request's is taken.
+
     Raises:
         TypeError: it is neither, or its log id is no number.
     """
     failure: RequestError | None = None
     if isinstance(given, tuple) and len(given) == 4:
-        given, log_id, number, text = given
+        given, own_log_id, number, text = given
+        log_id = log_id if own_log_id is None else own_log_id
         if number is not None:
             failure = product_error(number, text)
     if not isinstance(log_id, Integral):
@@ -222,7 +243,8 @@ def _kind(given: Any) -> str:
 def _end_failed(hook: str, error: BaseException, log_id: int) -> RequestError:
     """The error for what a user's hook at one of the graph's ends raised."""
     if not isinstance(error, RequestError):
-        _log.info("%s raised (log_id=%s)", hook, log_id, exc_info=error)
+        level = logging.INFO if isinstance(error, CustomException) else logging.WARNING
+        _log.log(level, "%s raised (log_id=%s)", hook, log_id, exc_info=error)
     if isinstance(error, CustomException):
         return declared_error(error, error.message)
     return _rpc_package_error(error)

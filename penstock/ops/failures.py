@@ -1,12 +1,18 @@
 """What a caller reads when an op fails: the one place that words the errors of hooks.
 
-Whatever a hook raised becomes a RequestError here, in the sentences that deployed clients know.
+Whatever a hook raised becomes a RequestError here, in the sentences that deployed clients know, and
+a line of the log: a warning with the traceback where the hook has a fault, and a mere note where it
+declared an error. What ``process`` raised is told only when it is known whose fault it was, so that
+the parts of a batch that is split do not each tell it again.
 Source: ``docs/compatibility.md`` (texts of errors, CustomException).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from types import CoroutineType
 from typing import Any
 
 from penstock.errors import (
@@ -28,6 +34,9 @@ HOOK_FAULTS = (Exception, SystemExit, KeyboardInterrupt)
 they are not the hook's own doing."""
 
 
+_SHOWN = 16  # ids of a batch in one line of the log; a guess at what anybody reads
+
+
 def failed_to_predict(op: str, text: str) -> str:
     """The sentence deployed clients know around every failure of ``process``."""
     return (
@@ -37,13 +46,43 @@ def failed_to_predict(op: str, text: str) -> str:
 
 
 def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
-    """The error for what ``process`` raised; ours keep their class, texts are wrapped."""
+    """The error for what ``process`` raised; ours keep their class, texts are wrapped.
+
+    An exception that nobody declared is the error's cause until ``tell_culprits`` has logged it.
+    """
     if isinstance(error, RequestError):
         return error.with_text(failed_to_predict(op, str(error)))
-    _log.info("op %s: process raised (log_id=%s)", op, log_id, exc_info=error)
     if isinstance(error, CustomException):
+        _log.info("op %s: process raised (log_id=%s)", op, log_id, exc_info=error)
         return declared_error(error, failed_to_predict(op, error.message))
-    return HookFailed(failed_to_predict(op, _text_of(error)))
+    failed = HookFailed(failed_to_predict(op, _text_of(error)))
+    failed.__cause__ = error
+    return failed
+
+
+def tell_culprits(op: str, failed: Iterable[tuple[Sample, RequestError]]) -> None:
+    """Log what ``process`` raised: one line for each exception, with the samples it ended."""
+    ended: dict[int, tuple[RequestError, list[Sample]]] = {}
+    for sample, error in failed:
+        if type(error) is HookFailed and error.__cause__ is not None:
+            ended.setdefault(id(error), (error, []))[1].append(sample)
+    for error, samples in ended.values():
+        cause, error.__cause__ = error.__cause__, None  # its frames hold the batch's arrays
+        _warn(op, "process", samples, cause)
+
+
+def _warn(op: str, hook: str, samples: Sequence[Sample], error: BaseException | None) -> None:
+    ids = [sample.data_id for sample in samples[:_SHOWN]]
+    more = f" and {len(samples) - _SHOWN} more" if len(samples) > _SHOWN else ""
+    _log.warning(
+        "op %s: %s raised (data_ids=%s%s log_id=%s)",
+        op,
+        hook,
+        ids,
+        more,
+        samples[0].log_id,
+        exc_info=error,
+    )
 
 
 def process_gave_code(op: str, text: str, number: int) -> RequestError:
@@ -58,7 +97,7 @@ def process_gave(op: str, given: Any) -> RequestError:
     """The error for something that is no result of ``process``."""
     if given is None:
         return InferenceFailed(failed_to_predict(op, "process gave no result"))
-    return WrongType(failed_to_predict(op, f"process must give a dict, got {type(given).__name__}"))
+    return WrongType(failed_to_predict(op, f"process must give a dict, got {instead(given)}"))
 
 
 def cannot_be_cut(op: str, error: RequestError) -> RequestError:
@@ -99,20 +138,22 @@ def not_a_feed(op: str, given: Any) -> WrongType:
 
 def hook_raised(op: Op, hook: str, sample: Sample, error: BaseException) -> RequestError:
     """The error for what a hook of one sample raised; ours are left as they are."""
+    return hook_raised_for(op, hook, [sample], error)[0]
+
+
+def hook_raised_for(
+    op: Op, hook: str, samples: Sequence[Sample], error: BaseException
+) -> list[RequestError]:
+    """The errors of all the samples that one call of a hook was for."""
     if isinstance(error, RequestError):
-        return error
-    _log.info(
-        "op %s: %s raised (data_id=%s log_id=%s)",
-        op.name,
-        hook,
-        sample.data_id,
-        sample.log_id,
-        exc_info=error,
-    )
+        return [error] * len(samples)
     if isinstance(error, CustomException):
+        _log.info("op %s: %s raised (log_id=%s)", op.name, hook, samples[0].log_id, exc_info=error)
         text = error.message.split(":")[0].split("\n")[0]
-        return declared_error(error, _raise_message(op, hook, sample, text))
-    return HookFailed(_raise_message(op, hook, sample, _text_of(error).replace("'", "")))
+        return [declared_error(error, _raise_message(op, hook, each, text)) for each in samples]
+    _warn(op.name, hook, samples, error)
+    text = _text_of(error).replace("'", "")
+    return [HookFailed(_raise_message(op, hook, sample, text)) for sample in samples]
 
 
 def _raise_message(op: Op, hook: str, sample: Sample, text: str) -> str:
@@ -128,3 +169,18 @@ def _text_of(error: BaseException) -> str:
         return str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
         return type(error).__name__
+
+
+def instead(given: Any) -> str:
+    """What came where a dict was wanted, and what to do about it where that is known.
+
+    A coroutine is closed, because nobody will await it.
+    """
+    kind = type(given).__name__
+    if isinstance(given, CoroutineType):
+        given.close()
+        return f"{kind}: write async def where it is made, in a decorator's own function too"
+    if isinstance(given, tuple) and len(given) == 3 and isinstance(given[1], Enum):
+        member = f"{type(given[1]).__name__}.{given[1].name}"
+        return f"{kind} whose error code is no int: give {member}.value"
+    return kind

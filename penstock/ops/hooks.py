@@ -59,7 +59,21 @@ class Hooks:
         self.preprocess = _own(op, "preprocess")
         self.process = _own(op, "process")
         self.postprocess = _own(op, "postprocess")
-        self.is_async = inspect.iscoroutinefunction(op.process)
+        self.is_async = is_coroutine(op.process)
+
+
+def is_coroutine(function: Hook) -> bool:
+    """Whether calling it surely gives a coroutine."""
+    call = type(function).__call__  # of an object that stands in for a function
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def may_be_coroutine(function: Hook) -> bool:
+    """Whether it is a plain function around a coroutine, which it may give on or run itself.
+
+    Only a call would tell which, so nothing can be decided by it.
+    """
+    return not is_coroutine(function) and is_coroutine(inspect.unwrap(function))
 
 
 def _own(op: Op, hook: str) -> Hook | None:
@@ -78,10 +92,15 @@ def bind(op: Op, hook: str) -> Hook:
         HookError: it needs a number of arguments that no generation gives.
     """
     function = getattr(op, hook)
-    if hook != "process" and inspect.iscoroutinefunction(function):
+    if hook != "process" and is_coroutine(function):
         raise HookError(
             f"op {op.name!r}: {hook} is a coroutine, which only process may be: "
             f"write def {hook}{_SIGNATURES[hook]}"
+        )
+    if is_generator(function):
+        raise HookError(
+            f"op {op.name!r}: {hook} is a generator, which no hook may be: "
+            f"write def {hook}{_SIGNATURES[hook]} with return instead of yield"
         )
     choices = _CHOICES[hook]
     count = _count(function, op, hook)
@@ -89,6 +108,11 @@ def bind(op: Op, hook: str) -> Hook:
     if picked == choices[max(choices)]:
         return function  # type: ignore[no-any-return]
     return lambda *args: function(*(args[i] for i in picked))
+
+
+def is_generator(function: Hook) -> bool:
+    """Whether calling it gives something to iterate over instead of an answer."""
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _count(function: Hook, op: Op, hook: str) -> int:
@@ -100,9 +124,10 @@ def _count(function: Hook, op: Op, hook: str) -> int:
     low, high = _positional(function, op, hook, follow_wrapped=False)
     fitting = [count for count in _CHOICES[hook] if low <= count <= high]
     if not fitting:
-        counts = " or ".join(map(str, _CHOICES[hook]))
+        *others, most = map(str, _CHOICES[hook])
+        counts = f"{', '.join(others)} or {most}" if others else most
         raise HookError(
-            f"op {op.name!r}: {hook} takes {_range(low, high)} arguments after self, "
+            f"op {op.name!r}: {hook} takes {_range(low, high)} after self, "
             f"but is called with {counts}: write def {hook}{_SIGNATURES[hook]}"
         )
     low, high = _positional(function, op, hook, follow_wrapped=True)
@@ -139,8 +164,8 @@ def _positional(function: Hook, op: Op, hook: str, *, follow_wrapped: bool) -> t
 
 def _range(low: int, high: float) -> str:
     if low == high:
-        return str(low)
-    return f"{low} to {int(high)}" if high != float("inf") else f"{low} or more"
+        return f"{low} argument" if low == 1 else f"{low} arguments"
+    return f"{low} to {int(high)} arguments" if high != float("inf") else f"{low} or more arguments"
 
 
 def read_preprocess(op: Op, given: Any) -> tuple[Any, bool, RequestError | None]:
@@ -159,7 +184,7 @@ def read_preprocess(op: Op, given: Any) -> tuple[Any, bool, RequestError | None]
 
 def read_process(op: Op, given: Any) -> Feed | RequestError:
     """The result dict, or the error, from what ``process`` returned."""
-    if isinstance(given, dict):
+    if isinstance(given, dict | RequestError):
         return given
     if (
         isinstance(given, tuple)
@@ -172,8 +197,6 @@ def read_process(op: Op, given: Any) -> Feed | RequestError:
             return process_gave_code(op.name, str(text), int(code))
         if given is not None:
             return given  # type: ignore[no-any-return]
-    if inspect.iscoroutine(given):
-        given.close()
     return process_gave(op.name, given)
 
 

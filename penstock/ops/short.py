@@ -17,8 +17,11 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from penstock.errors import GraphError, HookError, InputMismatch
+from penstock.errors import GraphError, HookError, InputMismatch, NotProvided, RequestError
+from penstock.ops.failures import instead
+from penstock.ops.hooks import is_coroutine, is_generator
 from penstock.ops.op import Op
+from penstock.ops.product import product_error
 from penstock.protocols.array_text import parse_array
 from penstock.request import Feed
 
@@ -71,59 +74,68 @@ def _array(name: str, value: Any) -> Any:
 class FunctionOp(Op):
     """An op that is one function of its inputs' dicts. Made by ``op``; still callable.
 
-    A function runs in the op's worker; a coroutine function runs on the service's loop.
+    The function is the op's ``process``: it runs in the op's worker, a coroutine function on the
+    service's loop, within the op's ``timeout``. It is called for one request at a time, so that
+    ``batch_size`` can only be 1.
 
     Raises:
-        HookError: the function does not take one argument for each input.
+        HookError: the function does not take one argument for each input, or is a generator.
     """
 
     def __init__(self, function: Callable[..., Any], inputs: Sequence[Op], **options: Any) -> None:
         self.function = function
-        self._is_async = inspect.iscoroutinefunction(function)
         super().__init__(input_ops=inputs, **options)
-        self._check_arguments()
-        if self._is_async:
+        self._check_function()
+        if is_coroutine(function):
             self.process = self._await_function  # type: ignore[method-assign]
 
-    def _check_arguments(self) -> None:
-        names = [source.name for source in self.get_input_ops()] or ["the request"]
+    def _check_function(self) -> None:
+        if is_generator(self.function):
+            raise HookError(
+                f"op {self.name!r}: the function is a generator, but must return a dict: "
+                f"write return instead of yield"
+            )
+        names = [source.name for source in self.get_input_ops()]
         try:
-            inspect.signature(self.function).bind(*names)
+            inspect.signature(self.function).bind(*names or ["the request"])
         except ValueError:
             return  # a function of a library in C, which does not say what it takes
         except TypeError as error:
+            given = f"{len(names)} dicts, those of {' and '.join(names)}"
+            if len(names) < 2:
+                given = f"one dict, that of {names[0] if names else 'the request'}"
             raise HookError(
-                f"op {self.name!r}: the function is given one dict for each of "
-                f"{', '.join(names)}, but does not take that ({error})"
+                f"op {self.name!r}: the function is given {given}, but does not take that ({error})"
             ) from error
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function as if it had never been decorated."""
         return self.function(*args, **kwargs)
 
-    def preprocess(
-        self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0
-    ) -> tuple[Any, bool, None, str]:
-        """The function's result; or, for a coroutine function, its arguments."""
-        given = [input_dicts[source.name] for source in self.get_input_ops()]
-        if self._is_async:
-            return {"arguments": given}, False, None, ""
-        return self._checked(self.function(*given)), True, None, ""
+    def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Any:
+        """The inputs as they are: dicts of dicts, which are never joined with another request's."""
+        if len(input_dicts) < len(self._input_ops):
+            got = " and ".join(input_dicts)
+            raise NotProvided(f"op {self.name!r} got the dict of {got} only, not of all its inputs")
+        return input_dicts
 
-    def postprocess(
-        self, input_data: dict[str, Feed], fetch_data: Any, data_id: int = 0, log_id: int = 0
-    ) -> Any:
-        """What the function gave is the op's output."""
-        return fetch_data["result"] if self._is_async else fetch_data
+    def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
+        """The function's result, or the product error that it declares."""
+        return self._read(self.function(*feed_batch[0].values()))
 
     async def _await_function(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
-        # Wrapped, so that a product error is not taken for a failure of ``process``.
-        return {"result": self._checked(await self.function(*feed_batch[0]["arguments"]))}
+        return self._read(await self.function(*feed_batch[0].values()))
 
-    def _checked(self, result: Any) -> Any:
-        if not isinstance(result, dict | tuple):
-            raise TypeError(f"{self.name} must return a dict, got {type(result).__name__}")
-        return result
+    def _read(self, result: Any) -> Feed | RequestError:
+        if isinstance(result, dict):
+            return result
+        if isinstance(result, tuple) and len(result) == 3:
+            value, number, text = result
+            if number is not None:
+                return product_error(number, text)
+            if isinstance(value, dict):
+                return value
+        raise TypeError(f"{self.name} must return a dict, got {instead(result)}")
 
 
 def op(*inputs: Op, name: str | None = None, **options: Any) -> Callable[..., FunctionOp]:
@@ -132,14 +144,15 @@ def op(*inputs: Op, name: str | None = None, **options: Any) -> Callable[..., Fu
     Args:
         inputs: the ops before it; none means the request.
         name: the op's name; the function's by default.
-        options: any other parameter of ``Op``.
+        options: any other parameter of ``Op``, but no ``batch_size``: the function is called once
+            for each request.
 
     The function returns a dict, or ``(dict, number, text)`` to end the request with a product
     error (``{}, 51, "no cat"``).
 
     Raises:
         GraphError: an input is no op.
-        HookError: the function does not take one argument for each input.
+        HookError: the function does not take one argument for each input, or is a generator.
     """
     for source in inputs:
         if not isinstance(source, Op):

@@ -117,7 +117,7 @@ def _pack_arrays(value: Feed, typed: bool, keep_text: bool) -> Reply:
             text = item
         else:
             reply.err_no = CustomExceptionCode.TYPE_ERROR.value
-            reply.err_msg = f"@DAGExecutor fetch var type must be str({type(item)})."
+            reply.err_msg = _refusal(item, value)
             reply.tensors = []
             break
         reply.key.append(name)
@@ -126,12 +126,26 @@ def _pack_arrays(value: Feed, typed: bool, keep_text: bool) -> Reply:
 
 
 def _is_arrays(value: Feed) -> bool:
-    for item in value.values():
-        if isinstance(item, np.ndarray):
-            continue
-        if not (isinstance(item, list) and item and isinstance(item[0], str)):
-            return False
-    return True
+    return all(map(_is_array, value.values()))
+
+
+def _is_array(item: Any) -> bool:
+    return isinstance(item, np.ndarray) or (
+        isinstance(item, list) and bool(item) and isinstance(item[0], str)
+    )
+
+
+def _refusal(item: Any, value: Feed) -> str:
+    """Why ``item`` cannot be sent. Clients know the first sentence; the second is ours.
+
+    An array that could be sent among arrays is not what is wrong with the result.
+    """
+    text = f"@DAGExecutor fetch var type must be str({type(item)})."
+    if _is_array(item):
+        for name, other in value.items():
+            if not (isinstance(other, str) or _is_array(other)):
+                return f"{text} {name!r} is neither a text nor an array: {type(other)}."
+    return text
 
 
 def _tensors_of(value: Feed) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from typing import Any
 from penstock.errors import ModelError, WrongType
 from penstock.request import Feed
 from penstock.runtimes.model import CONF_FILES, Model
-from penstock.runtimes.runtime import ModelOptions
+from penstock.runtimes.runtime import ModelOptions, OptionProblem, model_problems
 
 
 class LocalPredictor:
@@ -98,7 +98,7 @@ class LocalServiceHandler:
         devices: str = "",
         fetch_names: Sequence[str] | None = None,
         mem_optim: bool = True,
-        ir_optim: bool = False,
+        ir_optim: bool | None = None,
         available_port_generator: Any = None,
         use_profile: bool = False,
         precision: str = "fp32",
@@ -140,6 +140,10 @@ class LocalServiceHandler:
         )
         self._models: dict[tuple[str, ...], Model] = {}
         self._opening = Lock()
+
+    def problems(self) -> list[OptionProblem]:
+        """Why the model cannot be opened, as far as that shows without opening it."""
+        return model_problems(self.options)
 
     def get_fetch_list(self) -> list[str]:
         """The outputs asked for; opens the model to name all of them when none were given."""

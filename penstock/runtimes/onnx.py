@@ -7,10 +7,11 @@ released meanwhile.
 Which option does what here:
 
 * ``thread_num`` is the size of the pool inside one operator; operators run one after another.
-* ``ir_optim`` does nothing, because the graph is always optimised. The key is off by default, from
-  times when its passes were young; ONNX Runtime's rewrites keep the meaning (only the last bits of
-  a sum may differ, as between two processors), and switching them off for everybody who never wrote
-  the key would cost speed and buy nothing.
+* ``ir_optim`` is the level of the graph's optimisation: all of it, or none where the key says
+  false. Without the key it is all, although the original's default was off, from times when its
+  passes were young: ONNX Runtime's rewrites keep the meaning (only the last bits of a sum may
+  differ, as between two processors), and leaving them out for everybody who never wrote the key
+  would cost speed and buy nothing.
 * ``mem_optim`` reuses the memory of intermediate values.
 * The keys of oneDNN and TensorRT only affect speed elsewhere and nothing here: a note says so.
 * ``precision``, ``use_calib``, ``device_type`` and ``devices`` change results or placement, so what
@@ -28,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import InferenceFailed, InputMismatch, ModelError, RequestError, translated
-from penstock.runtimes.runtime import ModelOptions
+from penstock.runtimes.runtime import ModelOptions, OptionProblem
 from penstock.tensor import TensorSpec
 
 MODEL_FILE = "model.onnx"
@@ -36,7 +37,6 @@ SUFFIX = ".onnx"
 
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
-_KEY = "local_service_conf"  # where the options stand in a configuration
 
 _DEVICE_NAMES = {
     2: "GPU with TensorRT",
@@ -77,6 +77,20 @@ class OnnxRuntime:
             return any(path.glob("*" + SUFFIX))
         return path.suffix == SUFFIX
 
+    def problems(self, path: Path, options: ModelOptions) -> list[OptionProblem]:
+        """What the port asks for; the installed library tells which cards it can use."""
+        found: list[OptionProblem] = []
+        available: Sequence[str] = (_CPU, _CUDA)
+        try:
+            available = _library().get_available_providers()
+        except ModelError as error:
+            found.append(OptionProblem(key="model_config", text=str(error)))
+        try:
+            model_file(path)
+        except ModelError as error:
+            found.append(OptionProblem(key="model_config", text=str(error)))
+        return [*found, *option_problems(options, available)]
+
     def open(self, path: Path, options: ModelOptions) -> OnnxSession:
         """Open the model on the device that the options ask for.
 
@@ -85,7 +99,10 @@ class OnnxRuntime:
         """
         file = model_file(path)
         library = _library()
-        providers = providers_for(options, library.get_available_providers())
+        available = library.get_available_providers()
+        if problems := option_problems(options, available):
+            raise ModelError("; ".join(map(str, problems)))
+        providers = providers_for(options)
         theirs = _session_options(library, options)
         try:
             session = library.InferenceSession(
@@ -100,7 +117,8 @@ class OnnxRuntime:
         wanted = providers[0][0]
         # A library of the card's that does not load is only logged, and the CPU takes over.
         if wanted not in session.get_providers():
-            raise ModelError(f"{_KEY}.devices: ONNX Runtime could not start {wanted} for {file}")
+            text = f"ONNX Runtime could not start {wanted} for {file}"
+            raise ModelError(str(OptionProblem(key="devices", text=text)))
         return OnnxSession(session, file, _speed_notes(options))
 
 
@@ -159,43 +177,60 @@ def model_file(path: Path) -> Path:
     )
 
 
-def providers_for(
-    options: ModelOptions, available: Sequence[str]
-) -> list[tuple[str, dict[str, Any]]]:
-    """What ONNX Runtime calls providers: the device to run on, then the CPU for what it lacks.
+def option_problems(options: ModelOptions, available: Sequence[str]) -> list[OptionProblem]:
+    """Every option that changes results or placement and cannot be obeyed.
 
     Args:
-        options: ``precision``, ``use_calib``, ``device_type`` and ``devices`` are read.
+        options: what is asked for.
         available: the names of the providers in the installed library.
-
-    Raises:
-        ModelError: names the key that cannot be obeyed.
     """
+    found = {}
+    if options.thread_num < 1:
+        found["thread_num"] = f"{options.thread_num} is below 1"
     if options.precision.lower() != "fp32":
-        raise ModelError(
-            f"{_KEY}.precision: {options.precision} is not available with ONNX Runtime, only fp32;"
+        found["precision"] = (
+            f"{options.precision} is not available with ONNX Runtime, only fp32;"
             " convert the model itself and leave the key out"
         )
     if options.use_calib:
-        raise ModelError(f"{_KEY}.use_calib: int8 calibration is not available with ONNX Runtime")
+        found["use_calib"] = "int8 calibration is not available with ONNX Runtime"
     kind = options.device_type
     if kind not in (-1, 0, 1):
         what = _DEVICE_NAMES.get(kind)
         reason = f"({what}) is not available with ONNX Runtime" if what else "is unknown"
-        raise ModelError(f"{_KEY}.device_type: {kind} {reason}; use 0 (CPU) or 1 (GPU)")
-    if kind == 0 or (kind == -1 and not options.devices):
-        return [(_CPU, {})]
+        found["device_type"] = f"{kind} {reason}; use 0 (CPU) or 1 (GPU)"
+    elif not _on_cpu(options) and (why := _why_no_card(options, available)):
+        found["devices"] = why
+    return [OptionProblem(key=key, text=text) for key, text in found.items()]
+
+
+def _on_cpu(options: ModelOptions) -> bool:
+    return options.device_type == 0 or (options.device_type == -1 and not options.devices)
+
+
+def _why_no_card(options: ModelOptions, available: Sequence[str]) -> str | None:
     if not options.devices:
-        raise ModelError(f"{_KEY}.devices: device_type {kind} needs the id of a card, such as '0'")
+        return f"device_type {options.device_type} needs the id of a card, such as '0'"
     card = options.devices[0]
     if not (card.isascii() and card.isdigit()):
-        raise ModelError(f"{_KEY}.devices: {card!r} is not the id of a card, such as '0'")
+        return f"{card!r} is not the id of a card, such as '0'"
     if _CUDA not in available:
-        raise ModelError(
-            f"{_KEY}.devices: card {card} was asked for, but the installed ONNX Runtime has no"
+        return (
+            f"card {card} was asked for, but the installed ONNX Runtime has no"
             f" {_CUDA} (it has {', '.join(available)}); install onnxruntime-gpu or set devices: ''"
         )
-    return [(_CUDA, {"device_id": int(card)}), (_CPU, {})]
+    return None
+
+
+def providers_for(options: ModelOptions) -> list[tuple[str, dict[str, Any]]]:
+    """What ONNX Runtime calls providers: the device to run on, then the CPU for what it lacks.
+
+    Args:
+        options: without ``option_problems``; ``device_type`` and ``devices`` are read.
+    """
+    if _on_cpu(options):
+        return [(_CPU, {})]
+    return [(_CUDA, {"device_id": int(options.devices[0])}), (_CPU, {})]
 
 
 def _library() -> Any:
@@ -209,11 +244,13 @@ def _library() -> Any:
 
 
 def _session_options(library: Any, options: ModelOptions) -> Any:
-    if options.thread_num < 1:
-        raise ModelError(f"{_KEY}.thread_num: {options.thread_num} is below 1")
     theirs = library.SessionOptions()
     theirs.intra_op_num_threads = options.thread_num
     theirs.inter_op_num_threads = 1
+    levels = library.GraphOptimizationLevel
+    theirs.graph_optimization_level = (
+        levels.ORT_DISABLE_ALL if options.ir_optim is False else levels.ORT_ENABLE_ALL
+    )
     theirs.enable_mem_pattern = options.mem_optim
     theirs.enable_mem_reuse = options.mem_optim
     # Idle pool threads would spin on cores that the engine and other workers need. Measured on two
@@ -228,7 +265,7 @@ def _session_options(library: Any, options: ModelOptions) -> Any:
 def _speed_notes(options: ModelOptions) -> tuple[str, ...]:
     default = ModelOptions(path="")
     return tuple(
-        f"{_KEY}.{key} has no effect with ONNX Runtime"
+        f"local_service_conf.{key} has no effect with ONNX Runtime"
         for key in (
             "use_mkldnn",
             "mkldnn_cache_capacity",

@@ -39,7 +39,8 @@ class ModelOptions:
         device_type: -1 is decided by ``devices``; 0 CPU; 1 GPU; 2 GPU with TensorRT; 3 to 6 others.
         devices: card ids, such as ``("0", "1")``. A session lives on the first of them.
         mem_optim: reuse the memory of intermediate values.
-        ir_optim: optimise the graph of the model.
+        ir_optim: optimise the graph of the model; False runs it as it is in the file, None leaves
+            it to the runtime.
         precision: ``fp32``, ``fp16``, ``bf16`` or ``int8``, in any case.
         use_calib: calibrate for int8 while running.
         use_mkldnn: use oneDNN kernels on the CPU.
@@ -55,7 +56,7 @@ class ModelOptions:
     device_type: int = -1
     devices: tuple[str, ...] = ()
     mem_optim: bool = True
-    ir_optim: bool = False
+    ir_optim: bool | None = None
     precision: str = "fp32"
     use_calib: bool = False
     use_mkldnn: bool = False
@@ -63,6 +64,22 @@ class ModelOptions:
     mkldnn_op_list: tuple[str, ...] = ()
     mkldnn_bf16_op_list: tuple[str, ...] = ()
     min_subgraph_size: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionProblem:
+    """Why a model cannot be opened as its options ask, known before anything is opened.
+
+    Attributes:
+        key: the key of ``local_service_conf`` to correct.
+        text: what is wrong, to be read after the key.
+    """
+
+    key: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"local_service_conf.{self.key}: {self.text}"
 
 
 class Session(Protocol):
@@ -117,6 +134,16 @@ class Runtime(Protocol):
     def can_open(self, path: Path) -> bool:
         """Whether the file or folder looks like one of its own. Cheap; imports no library."""
 
+    def problems(self, path: Path, options: ModelOptions) -> Sequence[OptionProblem]:
+        """Everything that stands in the way of ``open`` and shows without it.
+
+        Args:
+            path: where the model is, or should be: it need not exist.
+            options: how it shall be opened.
+
+        Opens no model and keeps nothing; it may import the library.
+        """
+
     def open(self, path: Path, options: ModelOptions) -> Session:
         """Open a model for which ``can_open`` was true.
 
@@ -156,17 +183,55 @@ def open_session(options: ModelOptions) -> Session:
         ModelError: says what was looked for and what was found.
     """
     path = Path(options.path)
-    names = runtime_names()
     try:
         if not path.exists():
-            raise ModelError(f"model {options.path!r}: no such file or folder")
-        for name in names:
-            runtime = load_runtime(name)
-            if runtime.can_open(path):
-                return runtime.open(path, options)
-        raise ModelError(_unrecognised(path, names))
+            raise ModelError(_missing(options))
+        runtime = _runtime_for(path)
+        if runtime is None:
+            raise ModelError(_unrecognised(path, runtime_names()))
+        return runtime.open(path, options)
     except OSError as error:
-        raise ModelError(f"model {options.path!r} cannot be read: {error}") from error
+        raise ModelError(_unreadable(options, error)) from error
+
+
+def model_problems(options: ModelOptions) -> list[OptionProblem]:
+    """Everything that stands in the way of ``open_session`` and shows without opening the model."""
+    path = Path(options.path)
+    found: list[OptionProblem] = []
+    try:
+        if not path.exists():
+            found.append(OptionProblem(key="model_config", text=_missing(options)))
+        runtime = _runtime_for(path)
+        if runtime is None and found:
+            # Nothing tells whose model it would be, unless there is nobody else.
+            names = runtime_names()
+            runtime = load_runtime(names[0]) if len(names) == 1 else None
+        elif runtime is None:
+            text = _unrecognised(path, runtime_names())
+            found.append(OptionProblem(key="model_config", text=text))
+        if runtime is not None:
+            found.extend(runtime.problems(path, options))
+    except OSError as error:
+        found.append(OptionProblem(key="model_config", text=_unreadable(options, error)))
+    except ModelError as error:
+        found.append(OptionProblem(key="model_config", text=str(error)))
+    return found
+
+
+def _runtime_for(path: Path) -> Runtime | None:
+    for name in runtime_names():
+        runtime = load_runtime(name)
+        if runtime.can_open(path):
+            return runtime
+    return None
+
+
+def _missing(options: ModelOptions) -> str:
+    return f"model {options.path!r}: no such file or folder"
+
+
+def _unreadable(options: ModelOptions, error: OSError) -> str:
+    return f"model {options.path!r} cannot be read: {error}"
 
 
 _LISTED = 8  # file names shown in an error: enough to see what the folder is

@@ -43,10 +43,11 @@ def banner(name: str | None, blueprint: Blueprint, at: Addresses) -> str:
     who = "this machine only" if is_loopback(at.host) else "every machine that reaches this one"
     lines = [f"penstock serves {name or 'every name'} to {who}"]
     scheme, over = ("https", " over TLS") if at.tls else ("http", "")
+    host = f"[{at.host}]" if ":" in at.host else at.host  # an address of IPv6
     if at.http_port is not None:
         path = f"/{name or '{name}'}/{{method}}"
-        lines.append(f"  http  POST {scheme}://{at.host}:{at.http_port}{path}   GET /livez /readyz")
-    lines.append(f"  grpc  {at.host}:{at.rpc_port}{over}   PipelineService, health, reflection")
+        lines.append(f"  http  POST {scheme}://{host}:{at.http_port}{path}   GET /livez /readyz")
+    lines.append(f"  grpc  {host}:{at.rpc_port}{over}   PipelineService, health, reflection")
     if at.unix_socket is not None:
         lines.append(f"  unix  {at.unix_socket}   both protocols")
     lines += _ops(blueprint)

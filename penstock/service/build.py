@@ -11,12 +11,13 @@ from typing import Any
 from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.batching.stack import signature
 from penstock.config.load import Loaded
+from penstock.config.problems import Problem
 from penstock.config.resolve import ExecutorKind, OpArguments, OpOptions, advice, resolve_op
 from penstock.config.schema import OpConfig, ServiceConfig
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions
 from penstock.engine.stage import Stage
-from penstock.errors import ConfigError, ModelError, PenstockError, StartupError
+from penstock.errors import ConfigError, HookError, ModelError, PenstockError, StartupError
 from penstock.executors.coroutine import CoroutineExecutor
 from penstock.executors.executor import Executor
 from penstock.executors.inline import InlineExecutor
@@ -24,16 +25,24 @@ from penstock.executors.process import ProcessExecutor, Spawner
 from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.instrument import Instrument
-from penstock.ops.ends import Ends, ResponseOp
-from penstock.ops.hooks import Hooks, bind, overrides
+from penstock.ops.ends import Ends, RequestOp, ResponseOp
+from penstock.ops.hooks import bind, is_coroutine, overrides
 from penstock.ops.op import Op
+from penstock.ops.short import FunctionOp
 from penstock.request import Feed
 from penstock.runtimes.local_service import LocalPredictor, LocalServiceHandler
 from penstock.runtimes.model import Model
-from penstock.runtimes.runtime import ModelOptions
+from penstock.runtimes.runtime import ModelOptions, model_problems
+from penstock.service.doubts import doubts
 from penstock.service.graph import Graph, graph_of
 
 _log = logging.getLogger(__name__)
+
+_HOOKS: dict[type[Op], tuple[str, ...]] = {
+    RequestOp: ("unpack_request_package", "init_op"),
+    Op: ("preprocess", "process", "postprocess", "check_jumping", "init_op"),
+    ResponseOp: ("pack_response_package", "init_op"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +71,9 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
     """Check the graph, the hooks and every op's options, without opening or starting anything.
 
     Raises:
-        ConfigError: every problem of the ops' options at once.
-        GraphError, HookError: the graph or a hook is not legal.
+        GraphError: the graph is not legal.
+        ConfigError: every problem of the ops' options and models at once.
+        HookError: hooks cannot be called; names all of them.
     """
     config = loaded.config
     dag = config.dag
@@ -74,22 +84,23 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
         try:
             _check_handler(op)
             entry = config.op.get(op.name)
-            executor: ExecutorKind = "thread" if dag.is_thread_op else "process"
-            options.append(resolve_op(op.name, _arguments(op), entry, executor))
+            # Coroutines run on the loop, and need no worker of their own.
+            alone = not dag.is_thread_op and not is_coroutine(op.process)
+            executor: ExecutorKind = "process" if alone else "thread"
+            resolved = resolve_op(op.name, _arguments(op), entry, executor)
         except ConfigError as error:
             problems.extend(error.problems)
+            continue
+        options.append(resolved)
+        problems.extend(_function_problems(op, resolved))
+        problems.extend(_model_problems(op, resolved, loaded))
     if problems:
         raise ConfigError(problems)
-    Ends(graph.request_op, graph.response_op)
-    for op in graph.ops:
-        Hooks(op)
-        bind(op, "check_jumping")
-    for op in (graph.request_op, *graph.ops, graph.response_op):
-        bind(op, "init_op")
+    _check_hooks(graph)
     warnings = [
         *loaded.warnings,
         *advice(config.worker_num, options),
-        *_doubts(graph, options),
+        *doubts(graph, options, config),
     ]
     return Blueprint(config=config, graph=graph, options=tuple(options), warnings=tuple(warnings))
 
@@ -119,24 +130,44 @@ def _check_handler(op: Op) -> None:
         )
 
 
-def _doubts(graph: Graph, options: list[OpOptions]) -> list[str]:
-    doubts = [
-        f"op {name!r} does not reach the ResponseOp and is not part of the graph"
-        for name in graph.left_out
+def _model_problems(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
+    """Why the op's model could not be opened, as far as that shows without opening it."""
+    model = _model_of(op, options, loaded.config.op.get(op.name))
+    if model is None:
+        return []
+    if isinstance(model, LocalServiceHandler):
+        where = f"constructor of op {op.name}: local_service_handler"
+        return [f"{where}: {each.key}: {each.text}" for each in model.problems()]
+    if model is not options.model:
+        return [f"constructor of op {op.name}: {each.text}" for each in model_problems(model)]
+    conf = ("op", op.name, "local_service_conf")
+    return [
+        loaded.place(Problem(path=(*conf, each.key), text=each.text))
+        for each in model_problems(model)
     ]
-    doubts += [
-        f"op {op.name!r} has several inputs but no preprocess of its own: "
-        f"every request will fail there"
-        for op in graph.ops
-        if len(op.get_input_ops()) > 1 and not overrides(op, "preprocess", Op)
+
+
+def _check_hooks(graph: Graph) -> None:
+    ends = ((graph.request_op, RequestOp), (graph.response_op, ResponseOp))
+    problems = []
+    for op, base in (*((op, Op) for op in graph.ops), *ends):
+        for hook in _HOOKS[base]:
+            if overrides(op, hook, base):
+                try:
+                    bind(op, hook)
+                except HookError as error:
+                    problems.append(str(error))
+    if problems:
+        raise HookError("\n".join(problems))
+
+
+def _function_problems(op: Op, options: OpOptions) -> list[str]:
+    if not isinstance(op, FunctionOp) or options.batch_size == 1:
+        return []
+    return [
+        f"op {op.name!r}: batch_size must be 1, got {options.batch_size}: the op is a function, "
+        f"which runs for one request at a time; batches need a class with a process"
     ]
-    doubts += [
-        f"op {each.name!r} runs inline, where there is one worker: "
-        f"its concurrency of {each.concurrency} has no effect"
-        for each in options
-        if each.executor == "inline" and each.concurrency > 1
-    ]
-    return doubts
 
 
 class Works:
@@ -289,19 +320,29 @@ def _open_model(
     op: Op, options: OpOptions, entry: OpConfig | None, worker: int = 0
 ) -> Model | None:
     """The op's model, or None when it has none; on the card of that worker process."""
-    forced = entry is not None and "local_service_conf.model_config" in entry.forced
-    handler: Any = None if forced else op.local_service_handler
-    path = getattr(op, "model_path", None)
+    model = _model_of(op, options, entry)
+    if model is None:
+        return None
     try:
-        if handler is not None:
-            return _handed_in(handler, options, worker)
-        if path is not None and not forced:
-            return Model.open(ModelOptions(path=str(path), fetch_list=options.fetch_list))
-        if options.model is not None:
-            return Model.open(_one_card(options.model, worker))
+        if isinstance(model, LocalServiceHandler):
+            return _handed_in(model, options, worker)
+        return Model.open(_one_card(model, worker))
     except PenstockError as error:
         raise ModelError(f"op {op.name!r}: {error}") from error
-    return None
+
+
+def _model_of(
+    op: Op, options: OpOptions, entry: OpConfig | None
+) -> LocalServiceHandler | ModelOptions | None:
+    """Where the op's model comes from: a flag, else its constructor, else YAML."""
+    if entry is None or "local_service_conf.model_config" not in entry.forced:
+        handler: LocalServiceHandler | None = op.local_service_handler
+        if handler is not None:
+            return handler
+        path = getattr(op, "model_path", None)
+        if path is not None:
+            return ModelOptions(path=str(path), fetch_list=options.fetch_list)
+    return options.model
 
 
 def _handed_in(handler: LocalServiceHandler, options: OpOptions, worker: int) -> Model:

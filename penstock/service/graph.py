@@ -35,10 +35,9 @@ def graph_of(response_op: ResponseOp, *, attempts: int = 1, first_arrival: bool 
     Raises:
         GraphError: names the op and the way to mend it.
     """
-    inputs = response_op.get_input_ops()
-    if len(inputs) != 1:
-        raise GraphError(f"the ResponseOp has {len(inputs)} inputs, but takes exactly one")
-    (last,) = inputs
+    last = response_op.only_input()
+    if isinstance(last, ResponseOp):
+        raise GraphError("a ResponseOp feeds another one: give the last its input_ops=[last_op]")
     if isinstance(last, RequestOp):
         raise GraphError("the graph has no op: put one between the RequestOp and the ResponseOp")
     found: dict[int, Op] = {}
@@ -47,10 +46,15 @@ def graph_of(response_op: ResponseOp, *, attempts: int = 1, first_arrival: bool 
         op = frontier.pop()
         if id(op) in found:
             continue
-        if isinstance(op, ResponseOp):
-            raise GraphError("a ResponseOp feeds another op: it may only be the end of the graph")
         if isinstance(op, RequestOp) and op.get_input_ops():
-            raise GraphError("the RequestOp has inputs: it is the graph's root and reads no op")
+            names = ", ".join(repr(source.name) for source in op.get_input_ops())
+            raise GraphError(
+                f"the RequestOp has inputs, {names}: it is the graph's root and reads no op"
+            )
+        if any(isinstance(source, ResponseOp) for source in op.get_input_ops()):
+            raise GraphError(
+                f"a ResponseOp feeds another op, {op.name!r}: it may only be the end of the graph"
+            )
         found[id(op)] = op
         # Reversed, so that ops are met in the order in which the user named them.
         frontier.extend(reversed(op.get_input_ops()))

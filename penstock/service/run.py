@@ -3,14 +3,16 @@
 Order of start: bind both ports (a taken one fails at once), open models and run ``init_op``, start
 workers, listen, say so. Order of stop: readiness false, ``drain_delay`` still accepting, refuse,
 finish what was admitted, send the answers, close the ports, end the workers. A second signal cuts
-every wait of the stop short. No wait is without end: from the end of ``drain_delay`` a stop takes
-at most ``drain_timeout`` and a few seconds, whatever users' code does.
+every wait of the stop short. From the end of ``drain_delay`` it takes at most ``drain_timeout``, or
+a second if that is longer, whatever clients and users' code do; only a coroutine that catches its
+cancellation and goes on holds the loop, and so the process.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import ssl
 import threading
@@ -47,9 +49,13 @@ _ENDS_THREADS = 8  # threads for users' own pack and unpack hooks; a guess
 
 
 # Guesses, in seconds. An answer that is complete needs a moment to reach the wire; a call that
-# nobody waits for any more may still be writing somewhere.
+# nobody waits for any more may still be writing somewhere; a thread that is idle ends at once.
 _LAST_WORDS = 1.0
 _WORKERS_GRACE = 5.0
+_IDLE_GRACE = 0.2
+
+_LOOK = 0.05
+"""Seconds between looks for calls that have returned: executors do not tell."""
 
 
 def run_service(name: str | None, blueprint: Blueprint) -> None:
@@ -164,6 +170,7 @@ class _Service:
         self._health = Health()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._patience = math.inf  # until then calls that nobody waits for are waited for
 
     async def run(self, signals: StopSignals) -> None:
         loop = asyncio.get_running_loop()
@@ -255,25 +262,26 @@ class _Service:
         _log.info("shutting down: %s requests inside", engine.statistics().inside)
         door.drain()
         at_rest = asyncio.Event()
-        if not self._config.drain_delay:
-            # In the very turn that made readiness false: who has seen that is refused from now on.
-            engine.drain(at_rest.set)
         if self._config.drain_delay:
             # Still accepting, so that load balancers have time to look away.
             await self._unless_hurried(asyncio.sleep(self._config.drain_delay))
-            engine.drain(at_rest.set)
-        deadline = loop.time() + self._config.drain_timeout
-        await self._unless_hurried(at_rest.wait(), self._config.drain_timeout)
+        # Without a delay in the turn that made readiness false: who has seen that is refused.
+        engine.drain(at_rest.set)
+        door.refuse_partial()
+        allowed = self._config.drain_timeout
+        end = loop.time() + allowed
+        self._patience = end - min(_LAST_WORDS, allowed / 10)
+        await self._unless_hurried(at_rest.wait(), self._patience - loop.time())
         engine.close()
-        left = max(_LAST_WORDS, deadline - loop.time())
+        end = max(end, loop.time() + _LAST_WORDS)
         if pool is not None:
-            await self._unless_hurried(_finished(pool), left)
+            await self._unless_hurried(_finished(pool), end - _LAST_WORDS / 2 - loop.time())
         grpc.end_streams()
         if self._hurry.is_set():
             await door.close(_LAST_WORDS)
         else:
             # The answers are given, but perhaps not read yet.
-            await self._unless_hurried(door.close(max(_LAST_WORDS, deadline - loop.time())))
+            await self._unless_hurried(door.close(end - loop.time()))
         seen = engine.statistics()
         _log.info(
             "stopped: %s admitted, %s answered, %s cancelled, %s refused",
@@ -285,8 +293,11 @@ class _Service:
 
     async def _end_workers(self, engine: Engine) -> None:
         """Calls that do not return are left behind: their threads end with the process."""
-        grace = _LAST_WORDS if self._hurry.is_set() else _WORKERS_GRACE
-        await asyncio.gather(*(stage.executor.close(grace) for stage in engine.stages))
+        loop = asyncio.get_running_loop()
+        patience = min(self._patience, loop.time() + _WORKERS_GRACE)
+        while _working(engine) and loop.time() < patience and not self._hurry.is_set():
+            await self._unless_hurried(asyncio.sleep(_LOOK))
+        await asyncio.gather(*(stage.executor.close(_IDLE_GRACE) for stage in engine.stages))
 
     async def _unless_hurried(
         self, waiting: Coroutine[Any, Any, Any], timeout: float | None = None
@@ -296,6 +307,11 @@ class _Service:
         await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()
+
+
+def _working(engine: Engine) -> bool:
+    """Whether some call of an op has not returned."""
+    return any(stage.idle < stage.workers for stage in engine.statistics().stages)
 
 
 async def _finished(pool: DaemonPool) -> None:

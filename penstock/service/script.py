@@ -6,6 +6,7 @@ import inspect
 import os
 import runpy
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,6 +18,7 @@ from penstock.service.short import Service
 
 Servable: TypeAlias = WebService | PipelineServer
 _KINDS = (WebService, PipelineServer)
+_PACKAGE = str(Path(__file__).parent.parent) + os.sep
 
 
 def run_file(path: Path) -> None:
@@ -36,6 +38,24 @@ def run_file(path: Path) -> None:
         _run_script(path)
     else:
         raise StartupError(f"{path}: give a Python script (.py) or a configuration (.yml)")
+
+
+def users_traceback(error: BaseException) -> str | None:
+    """What Python prints of an exception, from the first line of the user's on.
+
+    None when none of the user's lines has a part in it, so that the mistake may well be ours.
+    """
+    rest = error.__traceback__
+    while rest is not None and _is_ours(rest.tb_frame.f_code.co_filename):
+        rest = rest.tb_next
+    # Of a script that does not even compile no line has run.
+    if rest is None and not isinstance(error, SyntaxError):
+        return None
+    return "".join(traceback.format_exception(type(error), error, rest))
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(("<frozen runpy>", _PACKAGE))
 
 
 def _run_script(path: Path) -> None:

@@ -6,9 +6,10 @@ Names are the original's. Source: ``docs/compatibility.md`` (servers).
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from penstock.errors import ConfigError, GraphError, StartupError
 from penstock.ops.ends import RequestOp, ResponseOp
@@ -22,6 +23,24 @@ if TYPE_CHECKING:
     from penstock.service.build import Blueprint
 
 DEFAULT_NAME = "default_service"
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _briefly(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Why a service cannot start is in the message: a script that ends with it shows its own line
+    and that, not ours on the way. What was raised first stays the error's ``__context__``.
+    """
+
+    @wraps(method)
+    def brief(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return method(*args, **kwargs)
+        except StartupError as error:
+            raise error.with_traceback(None) from None
+
+    return brief
 
 
 class NotAnOp(GraphError, ValueError):
@@ -64,6 +83,7 @@ class PipelineServer:
             )
         self._response_op = response_op
 
+    @_briefly
     def prepare_server(
         self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
     ) -> None:
@@ -103,6 +123,7 @@ class PipelineServer:
 
         return draw_blueprint(self._response_op, self._loaded)
 
+    @_briefly
     def run_server(self) -> None:
         """Serve until SIGTERM or SIGINT. Returns after the drain.
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.client import CallFailed, calls
-from penstock.client.calls import ask_http
+from penstock.client.calls import ask_http, lacks_name
 
 
 @contextmanager
@@ -74,3 +74,19 @@ def test_a_reply_that_is_too_large_is_not_read_to_its_end(monkeypatch: pytest.Mo
     with answering(200, b'{"err_no": 0}') as target:
         with pytest.raises(CallFailed, match="the reply is too large"):
             ask(target)
+
+
+@pytest.mark.parametrize(
+    ("reply", "name", "expected"),
+    [
+        ({"err_no": 3002}, "", True),
+        ({"err_no": 3002}, "x", False),
+        ({"err_no": 51}, "", False),
+        ({"err_no": 0}, "", False),
+        ({}, "", False),
+    ],
+)
+def test_only_a_refused_call_without_a_name_lacks_one(
+    reply: dict[str, object], name: str, expected: bool
+) -> None:
+    assert lacks_name(reply, name) is expected

@@ -110,11 +110,42 @@ def test_check_opens_no_model_and_runs_no_init_op() -> None:
         + RUN
     )
     Path("config.yml").write_text(
-        "rpc_port: 0\nop: {uci: {local_service_conf: {model_config: gone.onnx}}}\n"
+        "rpc_port: 0\nop: {uci: {local_service_conf: {model_config: empty.onnx}}}\n"
     )
+    Path("empty.onnx").touch()
     done = penstock("check", "service.py")
     assert done.exit_code == 0
-    assert "gone.onnx" in done.output
+    assert "empty.onnx" in done.output
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["run", "check"])
+def test_check_and_run_tell_the_same_of_a_model_that_cannot_be_opened(command: str) -> None:
+    Path("config.yml").write_text(
+        "rpc_port: 0\nop:\n  uci:\n    local_service_conf:\n"
+        "      model_config: nowhere.onnx\n      precision: fp16\n      use_calib: true\n"
+    )
+    done = penstock(command, "service.py")
+    assert (done.exit_code, done.stdout) == (1, "")
+    first, second, third = done.stderr.splitlines()
+    assert first.startswith("error: config.yml:5: op.uci.local_service_conf.model_config: ")
+    assert second.startswith("error: config.yml:6: op.uci.local_service_conf.precision: ")
+    assert third.startswith("error: config.yml:7: op.uci.local_service_conf.use_calib: ")
+
+
+@pytest.mark.usefixtures("folder")
+def test_every_bad_hook_is_a_line_of_its_own() -> None:
+    hooks = "    def preprocess(self): ...\n    def postprocess(self): ...\n"
+    text = f"class Bad(Op):\n{hooks}\nclass Uci"
+    Path("service.py").write_text(
+        CLASS.replace('Op("uci"', 'Bad("uci"').replace("class Uci", text) + RUN
+    )
+    done = penstock("check", "service.py")
+    assert done.exit_code == 1
+    assert [line.split(" takes")[0] for line in done.stderr.splitlines()] == [
+        "error: op 'uci': preprocess",
+        "error: op 'uci': postprocess",
+    ]
 
 
 @pytest.mark.usefixtures("folder")
@@ -174,7 +205,47 @@ def test_a_script_s_own_exit_status_and_exceptions_are_its_own(command: str) -> 
     Path("service.py").write_text("raise SystemExit(7)")
     assert penstock(command, "service.py").exit_code == 7
     Path("service.py").write_text("1 / 0")
-    assert isinstance(penstock(command, "service.py").exception, ZeroDivisionError)
+    done = penstock(command, "service.py")
+    assert done.exit_code == 1
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+IN_THE_GRAPH = CLASS.replace("return", "nothing\n        return") + RUN
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize(
+    ("text", "first", "last"),
+    [
+        ("1 / 0", 'File "service.py", line 1, in <module>', "ZeroDivisionError: division by zero"),
+        ("def f(:", 'File "service.py", line 1', "SyntaxError: invalid syntax"),
+        (IN_THE_GRAPH, 'File "service.py", line 10, in <module>', "NameError: name 'nothing'"),
+        (
+            IN_THE_GRAPH.replace(RUN, ""),
+            'File "service.py", line 6, in get_pipeline_response',
+            "NameError: name 'nothing'",
+        ),
+    ],
+    ids=["in the script", "in its grammar", "in a hook it calls", "in a hook we call"],
+)
+def test_a_traceback_begins_with_the_user_s_own_line(
+    command: str, text: str, first: str, last: str
+) -> None:
+    Path("service.py").write_text(text)
+    done = penstock(command, "service.py")
+    lines = [line.strip() for line in done.stderr.splitlines() if not line.startswith("Traceback")]
+    assert done.exit_code == 1
+    assert lines[0] == first
+    assert lines[-1].startswith(last)
+    assert "runpy" not in done.stderr
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_mistake_of_ours_keeps_its_whole_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "is_file", None)
+    done = penstock("run", "service.py")
+    assert isinstance(done.exception, TypeError)
 
 
 # run
@@ -261,6 +332,30 @@ def test_client_exits_with_1_when_the_reply_is_an_error(
     done = penstock("client", address(server, way), *arguments, way)
     assert done.exit_code == 1
     assert json.loads(done.stdout)["err_no"] == number
+
+
+@pytest.mark.real
+def test_client_without_a_name_says_what_to_do_beside_the_service_s_answer(
+    server: ServiceProcess,
+) -> None:
+    done = penstock("client", address(server, "--http"), "a=1")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["err_msg"] == "Failed to inference: Service name error."
+    assert done.stderr == "error: over HTTP give --name, the service's name\n"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "arguments",
+    [["--name", "x"], ["--name", "x", "--grpc"], ["--name", "work", "fail=1"]],
+    ids=["another name", "another name over gRPC", "another error"],
+)
+def test_client_leaves_other_errors_to_the_service_s_answer(
+    server: ServiceProcess, arguments: list[str]
+) -> None:
+    way = "--grpc" if "--grpc" in arguments else "--http"
+    done = penstock("client", address(server, way), "a=1", *arguments)
+    assert (done.exit_code, done.stderr) == (1, "")
 
 
 @pytest.mark.real

@@ -71,7 +71,7 @@ async def ended(task: "asyncio.Task[bytes]") -> bytes:
 
 async def test_a_call_says_what_grpc_wants_to_hear(calls: Open) -> None:
     async with Peer() as peer:
-        task = calls(peer.endpoint)(b"ask", 10.0)
+        task = calls(peer.endpoint)(b"ask", 100_000.0)
         request = await (await peer.connection()).request()
         assert request.headers == {
             ":method": "POST",
@@ -82,7 +82,8 @@ async def test_a_call_says_what_grpc_wants_to_hear(calls: Open) -> None:
             "content-type": "application/grpc",
             "grpc-accept-encoding": "identity",
             "user-agent": "penstock",
-            "grpc-timeout": "10000000u",
+            # The time left when it is sent, rounded up to a hundred seconds here.
+            "grpc-timeout": "100000S",
         }
         assert request.body == b"\0\0\0\0\x03ask"
         request.answer(b"told")

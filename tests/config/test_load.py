@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.config.load import Loaded, load
 from penstock.config.overrides import parse_override
+from penstock.config.problems import Problem
 from penstock.config.schema import (
     DagConfig,
     LocalServiceConfig,
@@ -337,3 +338,47 @@ def test_any_override_and_variable_are_taken_or_a_config_error(text: str, value:
         return
     environ = {"PENSTOCK_HOST": value, "PENSTOCK_DEADLINE": value}
     check(loaded_or_refused(yml_dict={"rpc_port": 0}, overrides={key: parsed}, environ=environ))
+
+
+# Variables that are nobody's
+
+
+def test_a_misspelt_variable_is_a_warning_with_the_nearest_name() -> None:
+    loaded = load(
+        yml_dict={"rpc_port": 0},
+        environ={"PENSTOCK_HTTP_PRT": "8080", "PENSTOCK_COLOUR": "red", "HTTP_PRT": "1"},
+    )
+    assert loaded.warnings == [
+        "environment PENSTOCK_HTTP_PRT: is not a known variable and sets nothing;"
+        " did you mean PENSTOCK_HTTP_PORT?",
+        "environment PENSTOCK_COLOUR: is not a known variable and sets nothing",
+    ]
+
+
+def test_what_kubernetes_tells_of_a_service_by_our_name_is_no_misspelling() -> None:
+    told = {
+        "PENSTOCK_SERVICE_HOST": "10.0.0.1",
+        "PENSTOCK_SERVICE_PORT": "8080",
+        "PENSTOCK_SERVICE_PORT_HTTP": "8080",
+        "PENSTOCK_PORT": "tcp://10.0.0.1:8080",
+        "PENSTOCK_PORT_8080_TCP": "tcp://10.0.0.1:8080",
+        "PENSTOCK_PORT_8080_TCP_ADDR": "10.0.0.1",
+    }
+    assert load(yml_dict={"rpc_port": 0}, environ=told).warnings == []
+
+
+def test_a_problem_that_shows_later_is_told_with_the_place_of_its_key(tmp_path: Path) -> None:
+    write(tmp_path, "rpc_port: 0\nop:\n  a:\n    retry: 2\n")
+    loaded = load(
+        yml_file="config.yml",
+        base_dir=tmp_path,
+        environ={},
+        overrides={"op.a.concurrency": 2},
+    )
+    at = tmp_path / "config.yml"
+    assert loaded.place(Problem(path=("op", "a", "retry"), text="odd")) == (
+        f"{at}:4: op.a.retry: odd"
+    )
+    assert loaded.place(Problem(path=("op", "a", "concurrency"), text="odd")) == (
+        "flag: op.a.concurrency: odd"
+    )

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from penstock.config.door import DoorConfig, TlsConfig
 from penstock.config.load import load
@@ -241,3 +242,14 @@ def test_a_time_is_positive_and_finite_or_absent(value: float) -> None:
 def test_card_ids_are_cut_at_commas() -> None:
     assert LocalServiceConfig(devices=" 0, 1 ").device_ids == ("0", "1")
     assert LocalServiceConfig().device_ids == ()
+
+
+def test_nobody_wants_more_than_1024_workers_of_one_op() -> None:
+    assert OpConfig.model_validate({"concurrency": 1024}).concurrency == 1024
+    with pytest.raises(ValidationError, match="less than or equal to 1024"):
+        OpConfig.model_validate({"concurrency": 1025})
+
+
+def test_without_the_key_the_runtime_decides_about_the_optimisation_of_the_graph() -> None:
+    assert LocalServiceConfig.model_validate({}).ir_optim is None
+    assert LocalServiceConfig.model_validate({"ir_optim": False}).ir_optim is False

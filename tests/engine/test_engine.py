@@ -197,6 +197,40 @@ def test_cancelling_while_it_runs_gives_no_answer_and_frees_the_place() -> None:
     assert h.answer(again).error is None
 
 
+def test_a_call_is_given_up_when_the_last_of_its_requests_has_gone() -> None:
+    h = house(policy=BatchPolicy(max_rows=2, window=1.0))
+    left, right = h.ask(), h.ask()
+    ((work, _),) = h.workers["op"].running
+    h.engine.cancel(left)
+    h.clock.run()
+    assert h.workers["op"].abandoned == []
+    h.engine.cancel(right)
+    h.clock.run()
+    assert h.workers["op"].abandoned == [work]
+    assert h.engine.statistics().stages[0].idle == 0, "it keeps its slot until it is back"
+
+
+def test_a_call_past_its_requests_deadline_is_given_up() -> None:
+    h = house()
+    late = h.ask(life=0.5)
+    ((work, _),) = h.workers["op"].running
+    h.clock.advance(0.6)
+    assert isinstance(h.answer(late).error, DeadlineExceeded)
+    assert h.workers["op"].abandoned == [work]
+
+
+def test_a_call_is_not_given_up_for_one_that_has_gone_while_others_wait_behind_it() -> None:
+    h = house()
+    h.engine.stages[0]._hand_over.learn(1e-6)
+    js = [h.engine.submit(Request(feed={}, deadline=2000.0), lambda _: None) for _ in range(3)]
+    h.clock.run()
+    ((work, _),) = h.workers["op"].running
+    assert work.crowded
+    h.engine.cancel(js[0])
+    h.clock.run()
+    assert h.workers["op"].abandoned == []
+
+
 def test_cancelling_in_the_admission_queue_leaves_no_trace() -> None:
     h = house(options=EngineOptions(max_running=1))
     h.ask()

@@ -12,13 +12,6 @@ PICTURES = example().pictures
 NAMES = [*PICTURES.GOOD, PICTURES.SCAN]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    drawn = tmp_path_factory.mktemp("pictures")
-    PICTURES.draw_pictures(drawn)
-    return drawn
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_ops_find_the_same_lines_as_the_judge(folder: Path, name: str) -> None:
     expected = judged(folder / name)

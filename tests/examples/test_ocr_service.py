@@ -29,13 +29,6 @@ Reply = tuple[int, str, dict[str, str]]
 Ask = Callable[[ServiceProcess, bytes], Reply]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    drawn = tmp_path_factory.mktemp("pictures")
-    PICTURES.draw_pictures(drawn)
-    return drawn
-
-
 @pytest.fixture(scope="module", params=list(COMMANDS))
 def server(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
     command: Sequence[str] = COMMANDS[request.param]

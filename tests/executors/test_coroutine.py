@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import HookFailed, InferenceFailed, OpTimeout
+from penstock.errors import DeadlineExceeded, HookFailed, InferenceFailed, OpTimeout
 from penstock.executors.work import WorkOptions
 from tests.executors.house import AsyncDoing, Desk, House, batch_of, executor_of
 
@@ -45,6 +45,49 @@ async def test_a_time_out_ends_the_call_and_frees_its_slot() -> None:
     assert quick.error is None, "the only slot was free again"
     assert ended == ["the call"]
     assert house.verdict() == []
+
+
+async def test_a_call_that_nobody_waits_for_is_ended_and_frees_its_slot() -> None:
+    ended: list[str] = []
+
+    async def hangs_at_first(feed: dict[str, Any]) -> dict[str, Any]:
+        if feed["hangs"]:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("the call")
+        return feed
+
+    house = House("coroutine", AsyncDoing(hangs_at_first))
+    late, quick = await asyncio.gather(house.ask(life=0.05, hangs=True), house.ask(hangs=False))
+    assert isinstance(late.error, DeadlineExceeded)
+    assert quick.error is None, "the only slot was free again"
+    assert ended == ["the call"]
+    assert house.verdict() == []
+
+
+async def test_a_call_is_told_only_once_to_end() -> None:
+    story: list[str] = []
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def clears_up(feed: dict[str, Any]) -> dict[str, Any]:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+            story.append("cleared up")
+        return feed
+
+    desk = Desk(executor_of("coroutine", AsyncDoing(clears_up)))
+    work = desk.submit([batch_of(1)])
+    await begun.wait()
+    for _ in range(3):
+        desk.executor.abandon(work)
+        await asyncio.sleep(0)
+    may_end.set()
+    await desk.results(work)
+    assert story == ["cleared up"]
 
 
 async def test_a_call_that_ends_slowly_after_its_time_out_keeps_its_slot_until_then() -> None:

@@ -244,7 +244,8 @@ async def test_given_up_calls_keep_their_slots_so_that_no_more_run_than_there_ar
     def in_a_thread(feed: dict[str, Any]) -> dict[str, Any]:
         with overlaps:
             if feed["slow"]:
-                time.sleep(0.025)
+                assert feed["slow"].wait(10.0), "it was given up"
+                time.sleep(0.015)  # takes its time to end
             return echo(feed)
 
     async def on_the_loop(feed: dict[str, Any]) -> dict[str, Any]:
@@ -264,11 +265,18 @@ async def test_given_up_calls_keep_their_slots_so_that_no_more_run_than_there_ar
         options=WorkOptions(timeout=0.01),
     )
     chance = random.Random(7)
+
+    async def ask_slowly() -> Outcome:
+        given_up = threading.Event()
+        outcome = await house.ask(slow=given_up)
+        given_up.set()
+        return outcome
+
     asked = []
     for _ in range(1000):
         slow = chance.random() < 0.1
         slow_calls += slow
-        asked.append(house.ask(slow=slow))
+        asked.append(ask_slowly() if slow else house.ask(slow=None))
     outcomes = await asyncio.wait_for(asyncio.gather(*asked), 30.0)
     await house.at_rest()
     timed_out = sum(isinstance(outcome.error, OpTimeout) for outcome in outcomes)

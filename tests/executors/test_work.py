@@ -343,6 +343,60 @@ def test_what_a_hook_raised_is_told_in_the_words_deployed_clients_know() -> None
     assert "Raise_msg: one  " in str(outcome.error)
 
 
+class Picky(Op):
+    """Its ``process`` refuses BAD, in whatever company it comes."""
+
+    def process(self, feed_batch: Any, typical_logid: int) -> Any:
+        if (feed_batch[0]["x"] == BAD).any():
+            raise ValueError("no such cat")
+        return {"x": feed_batch[0]["x"]}
+
+
+@pytest.mark.parametrize("bad", [{5}, {2, 5}, set(range(8))])
+def test_an_exception_of_process_is_a_warning_for_each_culprit_and_not_for_each_half(
+    caplog: pytest.LogCaptureFixture, bad: set[int]
+) -> None:
+    samples = [sample_of(n, x=np.array([[BAD if n in bad else n]])) for n in range(8)]
+    outcomes = run(Picky("cat"), *samples)
+    assert {n for n, outcome in enumerate(outcomes) if outcome.error} == bad
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", f"op cat: process raised (data_ids=[{n}] log_id={100 + n})")
+        for n in sorted(bad)
+    ]
+    assert "ValueError: no such cat" in caplog.text
+    # Else the frames would hold the batch for as long as the answer lives.
+    assert all(outcome.error.__cause__ is None for outcome in outcomes if outcome.error)
+
+
+def test_where_a_batch_is_not_split_one_warning_names_all_of_its_samples(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    samples = [sample_of(n, x=np.array([[BAD]])) for n in range(20)]
+    run(Picky("cat"), *samples, isolate_errors=False)
+    (record,) = caplog.records
+    shown = ", ".join(map(str, range(16)))
+    assert f"process raised (data_ids=[{shown}] and 4 more log_id=100)" in record.getMessage()
+
+
+def test_a_lone_sample_s_exception_is_a_warning_too(caplog: pytest.LogCaptureFixture) -> None:
+    run(Picky("cat"), sample_of(3, x=np.array([[BAD]])))
+    assert caplog.messages == ["op cat: process raised (data_ids=[3] log_id=103)"]
+
+
+def test_what_check_jumping_raised_is_told_once_for_the_whole_batch(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Jumping(Op):
+        def check_jumping(self, input_data: Any) -> bool:
+            raise ValueError("where to")
+
+    target = Op("target")
+    jumping = Jumping("cat", jump_to_ops=[target])
+    outcomes = run(jumping, sample_of(1), sample_of(2))
+    assert all(type(outcome.error) is HookFailed for outcome in outcomes)
+    assert caplog.messages == ["op cat: check_jumping raised (data_ids=[1, 2] log_id=101)"]
+
+
 def test_a_skipped_process_hands_the_data_on_whatever_the_others_do() -> None:
     op = Mixed()
     skips = sample_of(0, pre="skips", feeds=[])

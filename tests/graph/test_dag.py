@@ -66,10 +66,13 @@ def test_two_requests_are_refused() -> None:
     specs = [
         OpSpec(key=0, name="request", is_request=True),
         OpSpec(key=9, name="request", is_request=True),
-        OpSpec(key=1, name="end", inputs=(0, 9)),
+        OpSpec(key=1, name="left", inputs=(0,)),
+        OpSpec(key=2, name="right", inputs=(9,)),
+        OpSpec(key=3, name="end", inputs=(1, 2, 9)),
     ]
-    with pytest.raises(GraphError, match="several RequestOps"):
-        compile_graph(specs, 1)
+    text = "several RequestOps, read by 'left' and 'right', 'end': let all ops read the same one"
+    with pytest.raises(GraphError, match=text):
+        compile_graph(specs, 3)
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,11 @@ UNDECODABLE = {"http": 400, "grpc": 3}
 ABOUT_THE_INPUT = re.compile(
     r"hpack_parser\.cc.*Error parsing|\[grpc\._cython\.cygrpc\] Invalid encoding"
 )
+# The exceptions that some requests ask an op to raise: each is a warning about that request.
+PLANTED = re.compile(
+    r"^WARNING [^\[]*\[penstock\.ops\.failures\] op batched: (preprocess|process) raised "
+    r"\(data_ids=\[\d+\] .*Error: planted in \1$"
+)
 ABOVE_INFO = re.compile(r"^(?:WARNING|ERROR|CRITICAL|Traceback|[WEF]\d{4} )")
 
 
@@ -310,11 +315,11 @@ def recorded(file: Path) -> Iterator[events.ServerEvent]:
 
 
 def faults_in_log(log: str) -> list[str]:
-    """Lines above INFO that are not about the bad input."""
+    """Lines above INFO that are neither about the bad input nor planted."""
     return [
         f"log: {line[:1000]}"
         for line in log.splitlines()
-        if ABOVE_INFO.match(line) and not ABOUT_THE_INPUT.search(line)
+        if ABOVE_INFO.match(line) and not ABOUT_THE_INPUT.search(line) and not PLANTED.match(line)
     ]
 
 
@@ -343,6 +348,12 @@ def hostile_run(requests: int, *, concurrency: int = 64, seed: int = 1) -> Repor
             Limits(workers=dict.fromkeys(OPS, 2), dispatches=dict.fromkeys(OPS, 1)),
         )
         report.faults += faults_in_log(server.log())
+        planted = sum(1 for line in server.log().splitlines() if PLANTED.match(line))
+        if planted != report.kinds["op error"]:
+            report.faults.append(
+                f"the log tells of {planted} exceptions of ops, "
+                f"but {report.kinds['op error']} were asked for"
+            )
         stopped = re.search(r"stopped: (.*)", server.log())
         report.totals = stopped[1] if stopped else "said nothing at its end"
     if requests >= FROM_HOW_MANY and report.rss_end > report.rss_warm * GROWTH:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from penstock import (
     ResponseOp,
 )
 from penstock.errors import GraphError, HookError
-from penstock.protocols import tensors
+from penstock.ops.ends import Ends
+from penstock.protocols import paddle, tensors
 from penstock.protocols.pb import Request, Response
 from tests.service.inside import drawn, inside, pairs
 
@@ -91,6 +93,8 @@ async def test_unpack_gives_a_dict_or_the_tuple_of_four(function: Any) -> None:
 async def test_the_log_id_is_the_request_s_unless_unpack_gives_another() -> None:
     old = unpacking(lambda self, request: {})
     assert pairs(await asked(old, op=ShowLogId)) == {"log_id": "7"}
+    none = unpacking(lambda self, request: ({}, None, None, ""))
+    assert pairs(await asked(none, op=ShowLogId)) == {"log_id": "7"}
     new = unpacking(lambda self, request: ({}, 5, None, ""))
     assert pairs(await asked(new, op=ShowLogId)) == {"log_id": "5"}
 
@@ -139,10 +143,6 @@ async def test_a_product_error_of_unpack_is_the_reply_and_no_op_runs(number: Any
         (({}, 1), "unpack_request_package must give a dict, got a tuple of 2"),
         (({}, 1, None), "unpack_request_package must give a dict, got a tuple of 3"),
         ((5, 1, None, ""), "unpack_request_package must give a dict, got int"),
-        (
-            ({}, None, None, ""),
-            "the log_id of unpack_request_package must be an int, got NoneType",
-        ),
         (({}, "7", None, ""), "the log_id of unpack_request_package must be an int, got str"),
     ],
 )
@@ -289,6 +289,18 @@ async def test_pack_sees_everything_of_a_value_and_of_an_error() -> None:
     assert "1" not in value.get_all_data()  # names, never values
 
 
+async def test_pack_is_told_whether_the_request_carried_tensors() -> None:
+    seen: list[bool] = []
+
+    def pack(self: Any, channeldata: Any) -> Any:
+        seen.append(channeldata.typed)
+        return Response()
+
+    await asked(None, packing(pack))
+    await asked(None, packing(pack), x=np.ones(1))
+    assert seen == [False, True]
+
+
 async def test_what_is_no_response_from_pack_is_7000() -> None:
     reply = await asked(None, packing(lambda self, channeldata: {"a": "1"}))
     assert (reply.err_no, reply.err_msg) == (
@@ -323,8 +335,6 @@ async def test_replies_are_typed_when_the_request_was_or_it_is_set(
     feed: dict[str, Any] = {"x": np.array([1.0])} if ask_typed else {"x": "1"}
     async with inside(end) as service:
         reply = await service.ask(**feed)
-    if own and not set_typed:
-        names = []  # an own pack decides without knowing what the request carried
     assert (reply.err_no, list(reply.key)) == (0, keys)
     assert [tensor.name for tensor in reply.tensors] == names
 
@@ -342,5 +352,27 @@ async def test_a_value_that_is_no_text_is_7000_and_keeps_what_stood_before_it() 
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_response_op_takes_exactly_one_input(count: int) -> None:
     source = RequestOp()
-    with pytest.raises(GraphError, match=f"has {count} inputs, but takes exactly one"):
+    with pytest.raises(GraphError, match=f"has {count} inputs, .*but takes exactly one"):
         ResponseOp(input_ops=[Op(f"op{n}", input_ops=[source]) for n in range(count)])
+
+
+@pytest.mark.parametrize(
+    ("raised", "level"),
+    [
+        (ValueError("a fault"), "WARNING"),
+        (CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "declared"), "INFO"),
+    ],
+)
+def test_a_fault_of_the_hooks_at_the_ends_is_a_warning_and_a_declared_error_is_none(
+    raised: Exception, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(RequestOp):
+        def unpack_request_package(self, request: Any) -> Any:
+            raise raised
+
+    source = Failing()
+    ends = Ends(source, ResponseOp(input_ops=[Op("a", input_ops=[source])]))
+    with caplog.at_level(logging.INFO):
+        assert ends.unpack(paddle.Call([], [], []))[2] is not None
+    (record,) = caplog.records
+    assert (record.levelname, record.exc_info[1]) == (level, raised)  # type: ignore[index]

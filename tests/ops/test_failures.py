@@ -1,5 +1,7 @@
 """The words of failures: ours keep their class, users' exceptions never get in the way."""
 
+import logging
+
 import pytest
 
 from penstock.errors import DeclaredError, HookFailed, InferenceFailed, InputMismatch, WrongType
@@ -10,6 +12,7 @@ from penstock.ops.failures import (
     process_gave,
     process_gave_code,
     process_raised,
+    tell_culprits,
     timed_out,
 )
 from penstock.ops.op import Op
@@ -103,3 +106,29 @@ def test_a_time_out_names_the_worker_and_the_batch() -> None:
         "[cat] failed to predict. (log_id=7) [cat|2] Failed to process(batch: [3, 4]): exceeded "
         f"retry count.. {ADVICE}"
     )
+
+
+def test_a_fault_of_a_hook_is_a_warning_and_a_declared_error_is_none(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    declared = CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "say it", True)
+    with caplog.at_level(logging.INFO):
+        hook_raised(Cat("cat"), "preprocess", SAMPLE, ValueError("a fault"))
+        hook_raised(Cat("cat"), "preprocess", SAMPLE, declared)
+        process_raised("cat", declared, 7)
+        process_raised("cat", InputMismatch("wrong rank"), 7)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "INFO"]
+    assert caplog.messages[0] == "op cat: preprocess raised (data_ids=[3] log_id=7)"
+    assert "ValueError: a fault" in caplog.text
+
+
+def test_what_process_raised_waits_in_its_error_until_the_culprit_is_known(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fault = ValueError("no such cat")
+    error = process_raised("cat", fault, 7)
+    assert error.__cause__ is fault
+    assert caplog.records == []
+    tell_culprits("cat", [(SAMPLE, error), (SAMPLE, InputMismatch("wrong rank"))])
+    tell_culprits("cat", [(SAMPLE, error)])
+    assert caplog.messages == ["op cat: process raised (data_ids=[3] log_id=7)"]

@@ -93,9 +93,9 @@ def test_a_decorator_with_a_signature_of_its_own_is_called_by_it() -> None:
         ("preprocess", lambda self, a, *, must: {}, "needs the keyword 'must'"),
         ("preprocess", None, "cannot be called"),
         ("process", lambda self, a, b, c: {}, "takes 3 arguments .* called with 1 or 2"),
-        ("postprocess", lambda self, a: {}, "takes 1 arguments .* called with 2 or 3 or 4"),
+        ("postprocess", lambda self, a: {}, "takes 1 argument .* called with 2, 3 or 4"),
         ("postprocess", lambda self, a, b, c, d, e, *f: {}, "takes 5 or more"),
-        ("init_op", lambda self, a: None, "takes 1 arguments"),
+        ("init_op", lambda self, a: None, "takes 1 argument .* called with 0"),
         ("check_jumping", lambda self: False, "takes 0 arguments"),
     ],
 )
@@ -113,6 +113,21 @@ def test_only_process_may_be_a_coroutine(hook: str) -> None:
 
     with pytest.raises(HookError, match=f"op 'work': {hook} is a coroutine.*write def {hook}"):
         drawn(made(**{hook: coroutine}))
+
+
+async def a_generator_on_the_loop(self: Any, *args: Any) -> Any:
+    yield {}
+
+
+def a_generator(self: Any, *args: Any) -> Any:
+    yield {}
+
+
+@pytest.mark.parametrize("function", [a_generator, a_generator_on_the_loop])
+@pytest.mark.parametrize("hook", ["preprocess", "process", "postprocess", "init_op"])
+def test_no_hook_may_be_a_generator(hook: str, function: Any) -> None:
+    with pytest.raises(HookError, match=f"op 'work': {hook} is a generator.*return instead of"):
+        drawn(made(**{hook: function}))
 
 
 @pytest.mark.parametrize("hook", ["init_op", "pack_response_package"])
@@ -214,6 +229,14 @@ def wrapped(text: str) -> str:
         ((None, 0, ""), 9000, wrapped("process gave no result")),
         ([1], 7000, wrapped("process must give a dict, got list")),
         (({}, "0", ""), 7000, wrapped("process must give a dict, got tuple")),
+        (
+            (None, CustomExceptionCode.CLIENT_ERROR, "no card"),
+            7000,
+            wrapped(
+                "process must give a dict, got tuple whose error code is no int: "
+                "give CustomExceptionCode.CLIENT_ERROR.value"
+            ),
+        ),
     ],
 )
 async def test_other_results_of_process_are_errors(result: Any, number: int, text: str) -> None:
@@ -272,8 +295,20 @@ async def test_a_plain_process_that_gives_a_coroutine_is_told_its_mistake() -> N
     reply = await asked(made(process=lambda self, feeds: inner(self, feeds)))
     assert (reply.err_no, reply.err_msg) == (
         7000,
-        wrapped("process must give a dict, got coroutine"),
+        wrapped(
+            "process must give a dict, got coroutine: "
+            "write async def where it is made, in a decorator's own function too"
+        ),
     )
+
+
+async def test_an_object_whose_call_is_a_coroutine_is_a_coroutine_process() -> None:
+    class Answers:
+        async def __call__(self, feeds: Any) -> Any:
+            await asyncio.sleep(0)
+            return {"y": "waited"}
+
+    assert pairs(await asked(made(process=Answers()))) == {"y": "waited"}
 
 
 async def test_a_plain_process_around_a_coroutine_is_plain() -> None:

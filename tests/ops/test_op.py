@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from penstock import LocalServiceHandler, Op, RequestOp
-from penstock.errors import ConfigError, GraphError, ModelError
+from penstock.errors import ConfigError, GraphError
 from tests.service.inside import drawn, inside, pairs, root
 from tests.service.models import scale
 
@@ -285,7 +285,7 @@ def test_a_handler_of_another_kind_is_refused() -> None:
 
 async def test_a_missing_model_is_told_with_the_op_s_name(tmp_path: Path) -> None:
     conf = {"local_service_conf": {"model_config": str(tmp_path / "none.onnx")}}
-    with pytest.raises(ModelError, match=r"op 'work': .*none\.onnx"):
+    with pytest.raises(ConfigError, match=r"op\.work\.local_service_conf.*none\.onnx"):
         async with inside(Op("work", input_ops=[root()]), {"op": {"work": conf}}):
             pass
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from penstock import FunctionOp, Model, Op, Service, op
-from penstock.errors import ConfigError, GraphError, HookError, InputMismatch, ModelError
+from penstock.errors import ConfigError, GraphError, HookError, InputMismatch
 from penstock.ops.ends import RequestOp, ResponseOp
 from tests.service.inside import drawn, inside, pairs
 from tests.service.models import scale
@@ -71,14 +73,22 @@ async def test_coroutine_functions_wait_at_the_same_time() -> None:
     assert [pairs(reply)["said"] for reply in replies] == ["0", "1", "2"]
 
 
-async def test_several_coroutine_requests_in_one_batch_keep_their_answers() -> None:
-    @op(batch_size=4, auto_batching_timeout=10_000)
-    async def echo(request: Any) -> Any:
-        return {"said": request["text"]}
+def both_kinds(function: Any) -> tuple[Any, Any]:
+    """The function, and a coroutine function that does the same."""
 
-    async with inside(whole(echo)) as service:
-        replies = await asyncio.gather(*(service.ask(text=str(n)) for n in range(4)))
-    assert [pairs(reply)["said"] for reply in replies] == ["0", "1", "2", "3"]
+    @functools.wraps(function)
+    async def later(*args: Any) -> Any:
+        return function(*args)
+
+    return function, later
+
+
+@pytest.mark.parametrize("function", both_kinds(lambda request: {}))
+def test_a_function_is_called_for_one_request_at_a_time_and_refuses_batches(function: Any) -> None:
+    with pytest.raises(ConfigError, match=r"op 'f': batch_size must be 1, got 4: .* a function"):
+        drawn(whole(op(name="f", batch_size=4)(function)))
+    with pytest.raises(ConfigError, match=r"op 'f': batch_size must be 1, got 3: .* a function"):
+        drawn(whole(op(name="f")(function)), {"op": {"f": {"batch_size": 3}}})
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -106,6 +116,48 @@ async def test_a_function_that_gives_no_dict_is_told_so_by_name(is_async: bool) 
     assert "n must return a dict, got int" in reply.err_msg
 
 
+async def test_a_plain_function_that_gives_a_coroutine_is_told_its_mistake() -> None:
+    async def inner(request: Any) -> Any:
+        return {}
+
+    reply = await asked(op(name="n")(lambda request: inner(request)), text="x")
+    assert reply.err_no == 10000
+    assert "n must return a dict, got coroutine: write async def" in reply.err_msg
+
+
+@pytest.mark.parametrize("raised", [KeyError("text"), SystemExit(3)])
+async def test_what_a_function_raises_is_told_with_the_op_s_name(raised: BaseException) -> None:
+    def fail(request: Any) -> Any:
+        raise raised
+
+    for function in both_kinds(fail):
+        reply = await asked(op(name="n")(function), text="x")
+        assert reply.err_no == 10000
+        assert reply.err_msg.startswith(f"[n] failed to predict. {raised}. Please check")
+
+
+async def test_a_join_without_one_of_its_inputs_says_which_it_got() -> None:
+    @op()
+    def left(request: Any) -> Any:
+        return {"v": "1"}
+
+    @op()
+    def right(request: Any) -> Any:
+        return {"v": "2"}
+
+    @op(left, right)
+    def join(a: Any, b: Any = None) -> Any:
+        return {"v": "joined"}
+
+    # On the loop itself, so that the first to arrive is the first to run.
+    inline = {name: {"executor": "inline"} for name in ("left", "right")}
+    first = {"dag": {"channel_recv_frist_arrive": True}, "op": inline}
+    async with inside(whole(join), first) as service:
+        reply = await service.ask(text="x")
+    assert reply.err_no == 3000
+    assert "op 'join' got the dict of left only" in reply.err_msg
+
+
 def test_a_decorated_function_is_still_a_function() -> None:
     @op()
     def double(request: Any) -> Any:
@@ -117,8 +169,22 @@ def test_a_decorated_function_is_still_a_function() -> None:
 
 @pytest.mark.parametrize("function", [lambda: {"a": 1}, lambda a, b: {}, lambda a, *, must: {}])
 def test_a_function_of_other_arguments_is_refused_where_it_is_decorated(function: Any) -> None:
-    with pytest.raises(HookError, match="op 'f': the function is given one dict for each of the"):
+    with pytest.raises(HookError, match="op 'f': the function is given one dict, that of the req"):
         op(name="f")(function)
+
+
+def test_a_function_of_several_ops_is_told_how_many_dicts_it_would_get() -> None:
+    words = "op 'f': the function is given 2 dicts, those of a and b, but does not take that"
+    with pytest.raises(HookError, match=words):
+        op(Op("a"), Op("b"), name="f")(lambda a: {})
+
+
+def test_a_generator_is_refused_where_it_is_decorated() -> None:
+    def count(request: Any) -> Any:
+        yield {}
+
+    with pytest.raises(HookError, match="op 'f': the function is a generator"):
+        op(name="f")(count)
 
 
 def test_a_forgotten_pair_of_brackets_is_explained() -> None:
@@ -136,6 +202,50 @@ async def test_options_of_an_op_are_taken() -> None:
 
     assert (slow.timeout, slow.retry, slow.concurrency) == (30, 2, 2)
     assert (await asked(slow, text="x")).err_no == 6000
+
+
+async def test_a_plain_function_keeps_within_its_timeout_and_is_tried_again() -> None:
+    may_end = threading.Event()
+    asked_for: list[str] = []
+
+    @op(timeout=30, retry=2, concurrency=2)
+    def slow(request: Any) -> Any:
+        asked_for.append(request["text"])
+        if len(asked_for) == 1:
+            assert may_end.wait(10)
+        return {"said": request["text"]}
+
+    async with inside(whole(slow)) as service:
+        reply = await service.ask(text="x")
+        may_end.set()
+    assert pairs(reply) == {"said": "x"}
+    assert asked_for == ["x", "x"]
+
+
+async def test_a_plain_function_over_its_timeout_is_6000() -> None:
+    may_end = threading.Event()
+
+    @op(timeout=30)
+    def slow(request: Any) -> Any:
+        assert may_end.wait(10)
+        return {}
+
+    async with inside(whole(slow)) as service:
+        reply = await service.ask(text="x")
+        may_end.set()
+    assert reply.err_no == 6000
+
+
+@pytest.mark.parametrize("executor", ["thread", "inline"])
+async def test_arrays_of_several_requests_are_never_joined_for_a_function(executor: str) -> None:
+    @op(concurrency=1)
+    def rows(request: Any) -> Any:
+        return {"rows": str(len(request["x"]))}
+
+    async with inside(whole(rows), {"op": {"rows": {"executor": executor}}}) as service:
+        asks = [service.ask(x=np.ones((1, 2), dtype=np.float32)) for _ in range(8)]
+        replies = await asyncio.gather(*asks)
+    assert [pairs(reply) for reply in replies] == [{"rows": "1"}] * 8
 
 
 # Models
@@ -184,7 +294,7 @@ def test_a_model_reads_one_op() -> None:
 
 
 async def test_a_model_that_is_not_there_is_told_by_path(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"op 'gone': .*gone\.onnx"):
+    with pytest.raises(ConfigError, match=r"op gone: .*gone\.onnx"):
         await asked(Model(tmp_path / "gone.onnx"), x="[[1]]")
 
 

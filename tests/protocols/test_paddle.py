@@ -89,6 +89,25 @@ class TestPack:
         assert reply.err_msg == f"@DAGExecutor fetch var type must be str({kind})."
         assert (reply.key, reply.value) == (["a"], ["1"])
 
+    @pytest.mark.parametrize("first", [ARRAY, ["a"]], ids=["array", "texts"])
+    @pytest.mark.parametrize(
+        ("odd", "kind"), [(np.float32(1.5), "<class 'numpy.float32'>"), (2, "<class 'int'>")]
+    )
+    def test_an_odd_value_among_arrays_is_named(
+        self, first: object, odd: object, kind: str
+    ) -> None:
+        reply = self.pack({"x": first, "label": "cat", "score": odd})
+        assert reply.err_no == 7000
+        assert reply.err_msg == (
+            f"@DAGExecutor fetch var type must be str({type(first)}). "
+            f"'score' is neither a text nor an array: {kind}."
+        )
+
+    def test_an_odd_value_before_arrays_is_told_in_the_known_text(self) -> None:
+        reply = self.pack({"score": np.float32(1.5), "x": ARRAY})
+        kind = "<class 'numpy.float32'>"
+        assert reply.err_msg == f"@DAGExecutor fetch var type must be str({kind})."
+
     def test_a_typed_reply_keeps_the_text_for_old_clients(self) -> None:
         reply = self.pack({"price": ARRAY, "names": ["a"]}, typed=True)
         assert reply.value == [ARRAY_TEXT, "['a']"]

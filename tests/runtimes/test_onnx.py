@@ -9,7 +9,13 @@ from onnx import TensorProto, helper
 
 from penstock.errors import InferenceFailed, InputMismatch, ModelError
 from penstock.runtimes import onnx as port
-from penstock.runtimes.onnx import OnnxRuntime, OnnxSession, model_file, providers_for
+from penstock.runtimes.onnx import (
+    OnnxRuntime,
+    OnnxSession,
+    model_file,
+    option_problems,
+    providers_for,
+)
 from penstock.runtimes.runtime import ModelOptions, open_session
 from tests.runtimes.conftest import save, value
 
@@ -280,7 +286,9 @@ def test_what_cannot_be_obeyed_is_an_error_that_names_the_key(
     ],
 )
 def test_devices_decide_the_provider(options, providers) -> None:
-    assert providers_for(ModelOptions(path="m", **options), [CUDA, CPU]) == providers
+    asked = ModelOptions(path="m", **options)
+    assert option_problems(asked, [CUDA, CPU]) == []
+    assert providers_for(asked) == providers
 
 
 def test_a_card_that_does_not_start_is_an_error_and_not_a_silent_cpu(
@@ -310,6 +318,47 @@ def test_options_reach_the_library(regression, monkeypatch: pytest.MonkeyPatch) 
     assert not options.enable_mem_reuse
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert options.graph_optimization_level == library.GraphOptimizationLevel.ORT_ENABLE_ALL
+
+
+@pytest.mark.parametrize(
+    ("given", "level"),
+    [(None, "ORT_ENABLE_ALL"), (True, "ORT_ENABLE_ALL"), (False, "ORT_DISABLE_ALL")],
+)
+def test_the_graph_is_optimised_unless_the_key_says_false(
+    regression, monkeypatch: pytest.MonkeyPatch, given: bool | None, level: str
+) -> None:
+    library = port._library()
+    seen = []
+    real = library.InferenceSession
+    monkeypatch.setattr(
+        library, "InferenceSession", lambda *a, **k: (seen.append(a[1]), real(*a, **k))[1]
+    )
+    opened(regression(), ir_optim=given)
+    assert seen[0].graph_optimization_level == getattr(library.GraphOptimizationLevel, level)
+
+
+def test_all_that_cannot_be_obeyed_is_told_without_opening_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(port._library(), "get_available_providers", lambda: [CPU])
+    asked = ModelOptions(
+        path="nowhere.onnx", precision="fp16", use_calib=True, devices=("0",), thread_num=0
+    )
+    found = OnnxRuntime().problems(Path("nowhere.onnx"), asked)
+    assert [problem.key for problem in found] == ["thread_num", "precision", "use_calib", "devices"]
+
+
+def test_a_missing_library_and_an_ambiguous_folder_are_problems_beside_the_others(
+    regression, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regression(file="a.onnx")
+    folder = regression(file="b.onnx").parent
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    asked = ModelOptions(path=str(folder), precision="fp16")
+    library, files, precision = OnnxRuntime().problems(folder, asked)
+    assert "penstock[onnx]" in str(library)
+    assert str(files).startswith("local_service_conf.model_config: model folder ")
+    assert precision.key == "precision"
 
 
 def test_only_onnx_files_are_ours(tmp_path) -> None:

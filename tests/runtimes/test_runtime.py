@@ -10,11 +10,21 @@ from penstock.errors import ModelError
 from penstock.runtimes import runtime
 from penstock.runtimes.onnx import OnnxRuntime
 from penstock.runtimes.python import PythonSession
-from penstock.runtimes.runtime import ModelOptions, load_runtime, open_session, runtime_names
+from penstock.runtimes.runtime import (
+    ModelOptions,
+    OptionProblem,
+    load_runtime,
+    model_problems,
+    open_session,
+    runtime_names,
+)
 
 
 class ToyRuntime:
     name = "toy"
+
+    def problems(self, path: Path, options: ModelOptions) -> list[OptionProblem]:
+        return [OptionProblem(key="precision", text="toys have none")]
 
     def can_open(self, path: Path) -> bool:
         return path.suffix == ".toy"
@@ -107,10 +117,48 @@ def test_importing_the_room_imports_no_inference_library() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_runtime_that_would_open_a_model_is_asked_for_its_problems(
+    entry_points, tmp_path
+) -> None:
+    entry_points(toy=f"{__name__}:ToyRuntime")
+    file = tmp_path / "m.toy"
+    missing, own = model_problems(ModelOptions(path=str(file)))
+    assert str(missing).endswith("m.toy': no such file or folder")
+    assert str(own) == "local_service_conf.precision: toys have none"
+    file.touch()
+    assert model_problems(ModelOptions(path=str(file))) == [own]
+
+
+def test_a_missing_folder_is_nobody_s_model_unless_there_is_one_runtime_only(
+    entry_points, tmp_path
+) -> None:
+    asked = ModelOptions(path=str(tmp_path / "folder"), precision="int8")
+    entry_points()
+    assert [problem.key for problem in model_problems(asked)] == ["model_config", "precision"]
+    entry_points(toy=f"{__name__}:ToyRuntime")
+    assert [problem.key for problem in model_problems(asked)] == ["model_config"]
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "."])
+def test_a_path_that_holds_no_model_is_a_problem(
+    path: str, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [problem.key for problem in model_problems(ModelOptions(path=path))] == ["model_config"]
+
+
+def test_a_runtime_that_cannot_be_imported_is_a_problem(entry_points, tmp_path) -> None:
+    entry_points(broken="no_such_module_here:Runtime")
+    (tmp_path / "m.bin").touch()
+    (problem,) = model_problems(ModelOptions(path=str(tmp_path / "m.bin")))
+    assert "no_such_module_here" in problem.text
+
+
 def test_options_have_the_documented_defaults() -> None:
     options = ModelOptions(path="m")
     assert (options.thread_num, options.device_type, options.precision) == (2, -1, "fp32")
     assert options.fetch_list is None
     assert options.mem_optim is True
-    assert np.all([not options.ir_optim, not options.use_calib, not options.use_mkldnn])
+    assert options.ir_optim is None
+    assert np.all([not options.use_calib, not options.use_mkldnn])
     assert options.min_subgraph_size == 3

@@ -55,6 +55,16 @@ def test_a_service_for_other_machines_says_so_and_one_without_http_shows_none() 
     assert not any("http" in line for line in lines)
 
 
+def test_an_address_of_ipv6_stands_in_brackets() -> None:
+    lines = banner(
+        None,
+        drawn(Op("a", input_ops=[root()])),
+        Addresses(host="::1", rpc_port=8001, http_port=8000),
+    ).splitlines()
+    assert "POST http://[::1]:8000/{name}/{method} " in lines[1]
+    assert lines[2].startswith("  grpc  [::1]:8001 ")
+
+
 def test_a_check_s_report_holds_the_warnings() -> None:
     text = check_report("uci", drawn(Op("a", input_ops=[root()], batch_size=2)))
     assert text.splitlines()[0] == "uci: the configuration and the graph are good"

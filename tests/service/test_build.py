@@ -5,11 +5,14 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import onnxruntime
 import pytest
 
-from penstock import Op, RequestOp, ResponseOp
-from penstock.errors import StartupError
-from penstock.service.build import Works
+from penstock import LocalServiceHandler, Op, RequestOp, ResponseOp
+from penstock.config.load import load
+from penstock.errors import ConfigError, HookError, StartupError
+from penstock.ops.short import Model
+from penstock.service.build import Works, draw_blueprint
 from tests.service.inside import drawn, inside, root
 
 OPTIONS: dict[str, tuple[Any, Any, Any, Any]] = {
@@ -150,5 +153,88 @@ def test_nothing_is_opened_by_drawing_the_blueprint(tmp_path: Path) -> None:
         def init_op(self) -> None:
             raise AssertionError
 
+    (tmp_path / "none.onnx").write_bytes(b"no model")
     model = {"local_service_conf": {"model_config": str(tmp_path / "none.onnx")}}
     assert drawn(Never("work", input_ops=[root()]), {"op": {"work": model}}).config.rpc_port == 0
+
+
+# What shows before anything is opened
+
+
+@pytest.fixture
+def no_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+
+
+@pytest.mark.usefixtures("no_card")
+def test_every_option_of_a_model_that_cannot_be_obeyed_is_told_at_once_with_its_line(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "config.yml"
+    file.write_text(
+        "rpc_port: 0\n"
+        "op:\n"
+        "  work:\n"
+        "    local_service_conf:\n"
+        f"      model_config: {tmp_path / 'nowhere.onnx'}\n"
+        "      precision: fp16\n"
+        "      use_calib: true\n"
+        '      devices: "0"\n'
+        "  more:\n"
+        "    local_service_conf:\n"
+        f"      model_config: {tmp_path / 'folder'}\n"
+    )
+    loaded = load(
+        yml_file=file, environ={}, overrides={"op.more.local_service_conf.precision": "int8"}
+    )
+    work = Op("work", input_ops=[root()])
+    with pytest.raises(ConfigError) as caught:
+        draw_blueprint(ResponseOp(input_ops=[Op("more", input_ops=[work])]), loaded)
+    conf = "op.work.local_service_conf"
+    told = [
+        f"{file}:5: {conf}.model_config: model ",
+        f"{file}:6: {conf}.precision: fp16 is not available with ONNX Runtime, only fp32",
+        f"{file}:7: {conf}.use_calib: int8 calibration is not available",
+        f"{file}:8: {conf}.devices: card 0 was asked for",
+        f"{file}:11: op.more.local_service_conf.model_config: model ",
+        "flag: op.more.local_service_conf.precision: int8 is not available",
+    ]
+    problems = caught.value.problems
+    assert len(problems) == len(told)
+    for problem, beginning in zip(problems, told, strict=True):
+        assert problem.startswith(beginning)
+
+
+def test_a_model_that_a_constructor_names_is_looked_at_too(tmp_path: Path) -> None:
+    handler = LocalServiceHandler(str(tmp_path / "gone.onnx"), precision="int8")
+    work = Op("work", input_ops=[root()], local_service_handler=handler)
+    with pytest.raises(ConfigError) as caught:
+        drawn(Model(tmp_path / "lost.onnx", work, name="last"))
+    first, second, third = caught.value.problems
+    assert first.startswith("constructor of op work: local_service_handler: model_config: ")
+    assert "gone.onnx': no such file or folder" in first
+    assert second.startswith("constructor of op work: local_service_handler: precision: int8")
+    assert third.startswith("constructor of op last: ")
+    assert "lost.onnx': no such file or folder" in third
+
+
+def test_a_model_of_an_op_outside_the_graph_need_not_exist() -> None:
+    conf = {"local_service_conf": {"model_config": "nowhere.onnx"}}
+    assert drawn(Op("work", input_ops=[root()]), {"op": {"other": conf}}).warnings == ()
+
+
+def test_every_hook_that_cannot_be_called_is_told_at_once() -> None:
+    class Reading(RequestOp):
+        def unpack_request_package(self) -> Any: ...  # type: ignore[override]
+
+    class Wrong(Op):
+        def preprocess(self) -> Any: ...  # type: ignore[override]
+
+        async def postprocess(self, input_data: Any, fetch_data: Any) -> Any: ...
+
+    with pytest.raises(HookError) as caught:
+        drawn(Wrong("work", input_ops=[Reading()]))
+    first, second, third = str(caught.value).splitlines()
+    assert first.startswith("op 'work': preprocess takes 0 arguments")
+    assert second.startswith("op 'work': postprocess is a coroutine")
+    assert third.startswith("op '@DAGExecutor': unpack_request_package takes 0")

@@ -41,6 +41,15 @@ def test_the_end_of_a_graph_is_a_response_op(end: Any) -> None:
         PipelineServer().set_response_op(end)
 
 
+def test_a_response_op_of_several_inputs_names_them_and_the_way_out() -> None:
+    source = RequestOp()
+    text = r"has 2 inputs, 'a', 'b', but takes exactly one: put an op before it that combines them"
+    with pytest.raises(GraphError, match=text):
+        ResponseOp(input_ops=[Op("a", input_ops=[source]), Op("b", input_ops=[source])])
+    with pytest.raises(GraphError, match=r"has 0 inputs, .*: give it input_ops=\[last_op\]"):
+        ResponseOp(input_ops=[])
+
+
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_response_op_that_was_given_other_inputs_later_is_refused(count: int) -> None:
     source = RequestOp()
@@ -66,14 +75,17 @@ def test_every_op_reads_something() -> None:
 
 def test_there_is_one_request_op() -> None:
     left, right = (Op(name, input_ops=[RequestOp()]) for name in ("left", "right"))
-    refused(Joining("join", input_ops=[left, right]), "several RequestOps: let all ops read the")
+    refused(
+        Joining("join", input_ops=[left, right]),
+        "several RequestOps, read by 'left' and 'right': let all ops read the same one",
+    )
 
 
 def test_the_request_op_reads_nothing() -> None:
     source = RequestOp()
     last = Op("last", input_ops=[source])
     source.set_input_ops([Op("before")])
-    refused(last, "the RequestOp has inputs: it is the graph's root")
+    refused(last, "the RequestOp has inputs, 'before': it is the graph's root")
 
 
 def test_there_is_at_least_one_op() -> None:
@@ -82,7 +94,12 @@ def test_there_is_at_least_one_op() -> None:
 
 def test_a_response_op_feeds_nothing() -> None:
     end = ResponseOp(input_ops=[Op("a", input_ops=[RequestOp()])])
-    refused(Op("b", input_ops=[end]), "a ResponseOp feeds another op: it may only be the end")
+    refused(Op("b", input_ops=[end]), "a ResponseOp feeds another op, 'b': it may only be the end")
+
+
+def test_a_response_op_feeds_no_other_either() -> None:
+    end = ResponseOp(input_ops=[Op("a", input_ops=[RequestOp()])])
+    refused(end, r"a ResponseOp feeds another one: give the last its input_ops=")
 
 
 def test_no_input_is_named_twice() -> None:

@@ -106,7 +106,7 @@ def assert_failed_clearly(
         (
             "pass",
             '"op": {"work": {"local_service_conf": {"model_config": "gone.onnx"}}}',
-            r"op 'work': .*gone\.onnx",
+            r"op\.work\.local_service_conf\.model_config: model 'gone\.onnx': no such file",
         ),
     ],
     ids=["key", "hook", "init_op", "exit in init_op", "model"],

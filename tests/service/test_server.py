@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,44 @@ def test_a_graph_of_nothing_but_the_request_is_refused() -> None:
 def test_a_web_service_without_a_graph_says_what_to_override() -> None:
     with pytest.raises(StartupError, match="WebService has no get_pipeline_response: override it"):
         WebService().prepare_pipeline_config(yml_dict={"rpc_port": 0})
+
+
+def frames_of(error: BaseException) -> list[str]:
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def test_why_a_script_cannot_start_is_told_after_its_own_line_and_hardly_more() -> None:
+    with pytest.raises(ConfigError) as wrong_key:
+        prepared(http_prt=8080)
+    assert frames_of(wrong_key.value)[-2:] == ["prepared", "brief"]
+    server = prepared(op={"echo": {"local_service_conf": {"model_config": "nowhere.onnx"}}})
+    with pytest.raises(ConfigError) as no_model:
+        server.run_server()
+    assert frames_of(no_model.value)[1:] == ["brief"]
+
+
+def test_a_taken_port_is_told_without_the_system_s_error_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def taken(name: str | None, blueprint: Blueprint) -> None:
+        raise StartupError("taken") from OSError(98, "in use")
+
+    monkeypatch.setattr(run, "run_service", taken)
+    with pytest.raises(StartupError, match="taken") as caught:
+        prepared().run_server()
+    assert traceback.format_exception(caught.value)[-1] == "penstock.errors.StartupError: taken\n"
+    assert "OSError" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_mistake_while_the_user_s_graph_is_built_keeps_the_user_s_line() -> None:
+    class Wrong(WebService):
+        def get_pipeline_response(self, read_op: RequestOp) -> Op:
+            ResponseOp(input_ops=[])
+            return read_op
+
+    with pytest.raises(GraphError) as caught:
+        Wrong().prepare_pipeline_config(yml_dict={"rpc_port": 0})
+    assert "get_pipeline_response" in frames_of(caught.value)
 
 
 # The name

@@ -31,7 +31,7 @@ LOG_TAIL_LINES = 60
 
 # The kernel takes ports for outgoing connections from 32768 up (Linux's default), so one from
 # below stays free between being chosen and being bound by the server.
-CANDIDATE_PORTS = range(15_000, 32_000)
+FIRST_PORT, END_OF_PORTS = 15_000, 32_000
 _handed_out: set[int] = set()
 
 # Never through a proxy: the servers are on this machine.
@@ -42,14 +42,22 @@ class ServiceFailed(AssertionError):
     """The process did not do what was waited for; the text ends with its log."""
 
 
+def candidate_ports(environment: Mapping[str, str]) -> range:
+    """The ports to choose from; test runs side by side, as pytest-xdist names them, share none."""
+    worker = int(environment.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    workers = int(environment.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    return range(FIRST_PORT + worker, END_OF_PORTS, workers)
+
+
 def free_port() -> int:
     """A port nobody listens on, never the same one twice in a test run."""
+    candidates = candidate_ports(os.environ)
     for _ in range(200):
-        port = random.choice(CANDIDATE_PORTS)
+        port = random.choice(candidates)
         if port not in _handed_out and _can_bind(port):
             _handed_out.add(port)
             return port
-    raise RuntimeError(f"no free port found in {CANDIDATE_PORTS}")
+    raise RuntimeError(f"no free port found in {candidates}")
 
 
 def _can_bind(port: int) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.services.process import ServiceFailed, free_port, running
+from tests.services.process import ServiceFailed, candidate_ports, free_port, running
 
 SERVER = """
 import http.server, os, signal, subprocess, sys
@@ -128,6 +128,19 @@ def test_a_signal_s_number_is_the_exit_status(tmp_path: Path) -> None:
 def test_free_ports_are_never_handed_out_twice() -> None:
     ports = [free_port() for _ in range(50)]
     assert len(set(ports)) == 50
+
+
+def test_workers_side_by_side_choose_from_different_ports() -> None:
+    shares = [
+        set(
+            candidate_ports(
+                {"PYTEST_XDIST_WORKER": f"gw{worker}", "PYTEST_XDIST_WORKER_COUNT": "3"}
+            )
+        )
+        for worker in range(3)
+    ]
+    assert set.union(*shares) == set(candidate_ports({}))
+    assert sum(map(len, shares)) == len(candidate_ports({}))
 
 
 def test_a_command_before_the_script_is_used(tmp_path: Path) -> None:

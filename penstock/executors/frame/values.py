@@ -52,7 +52,7 @@ INT64 = Struct("<q")
 FLOAT64 = Struct("<d")
 REF = Struct("<IIQQ")
 
-CHECKED_KINDS = "bU"
+CHECKED_KINDS = ("b", "U")
 """Kinds with bytes that are no value and that numpy itself would stumble over.
 
 They are looked at on arrival, and never stand in memory that their sender could still change.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from penstock.frontends.listeners import bind, port_of
 from tests.frontends.door.http2_client import Client, joined
 from tests.frontends.door.site import PATIENCE, QUICK, Site
-from tests.frontends.door.test_http1_session import check_refusal, request
+from tests.frontends.door.test_http1_session import check_refusal, chunks, head_of, request
 from tests.hostile.raw import Connection, connected
 from tests.peers.programs import program
 
@@ -273,6 +274,76 @@ def test_closing_waits_for_open_exchanges_and_closes_the_others_at_once(opened: 
         closing.join(PATIENCE)
         assert not closing.is_alive()
     assert site.statistics().cut == 0
+
+
+def test_requests_that_are_not_whole_are_refused_and_the_others_go_on(opened: Opened) -> None:
+    site = opened()
+    with (
+        connected(site.port) as half,
+        connected(site.port) as whole,
+        connected(site.port) as begun,
+        joined(site.port) as streams,
+    ):
+        half.send(request("/echo", b"whole")[:-1])
+        whole.send(request("/hold", b"x"))
+        begun.send(request("/duplex", b"ab")[:-1])
+        part = streams.open("/echo")
+        streams.send(part, b"part", end=False)
+        call = streams.open("/echo", ("content-type", "application/grpc"))
+        held = streams.open("/hold", end=True)
+        patient = streams.open("/patient")
+        site.until(lambda seen: seen.calls == 7 and len(site.parrot.holding) == 2)
+
+        site.call(site.door.refuse_partial)
+
+        reply = half.reply()
+        assert (reply.status, reply.header("connection")) == (503, "close")
+        assert reply.json()["message"] == "the service is shutting down"
+        assert half.is_closed()
+        streams.wait(part)
+        assert streams.answers[part].status == 503
+        streams.wait(call)
+        assert streams.answers[call].headers["grpc-status"] == "14"
+        assert site.statistics().calls == 4
+        site.call(site.parrot.let_go)
+        assert whole.reply().body == b"held"
+        assert streams.wait(held).body == b"held"
+        begun.send(b"b")
+        assert head_of(begun).startswith(b"HTTP/1.1 200 ")
+        assert chunks(begun) == b"ab"
+        streams.send(patient, b"any time")
+        assert streams.wait(patient).body == b"any time"
+        half.socket.close()
+        begun.socket.close()
+
+
+def test_closing_does_not_wait_for_the_rest_of_a_request(opened: Opened) -> None:
+    site = opened(linger=QUICK)
+    with connected(site.port) as half, joined(site.port) as streams:
+        half.send(request("/echo", b"whole")[:-1])
+        part = streams.open("/echo")
+        site.until(lambda seen: seen.calls == 2)
+        closing = asyncio.run_coroutine_threadsafe(site.door.close(60.0), site.parrot.loop)
+        assert half.reply().status == 503
+        streams.wait(part)
+        assert streams.answers[part].status == 503
+        closing.result(PATIENCE)
+    assert site.statistics().cut == 0
+
+
+def test_a_request_that_begins_in_a_closing_door_has_to_be_whole(opened: Opened) -> None:
+    site = opened(linger=QUICK)
+    with connected(site.port) as client:
+        size = 16 << 20
+        half = request("/size", b"whole")[:-1]
+        client.send(request(f"/large/{size}") + request("/echo", b"x") + half)
+        site.until(lambda seen: seen.unsent > 0)
+        assert "/size" not in site.parrot.begun  # as long as answers before it are not read
+        closing = asyncio.run_coroutine_threadsafe(site.door.close(60.0), site.parrot.loop)
+        assert len(client.reply().body) == size
+        assert client.reply().body == b"x"
+        assert client.reply().status == 503
+        closing.result(PATIENCE)
 
 
 def test_closing_cuts_off_what_does_not_end(opened: Opened) -> None:

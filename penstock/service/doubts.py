@@ -1,0 +1,55 @@
+"""What works, but probably not as meant: warnings about the ops of a graph, told once at start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from penstock.config.resolve import OpOptions
+from penstock.config.schema import OpConfig, ServiceConfig
+from penstock.ops.hooks import is_coroutine, may_be_coroutine, overrides
+from penstock.ops.op import Op
+from penstock.ops.short import FunctionOp
+from penstock.service.graph import Graph
+
+
+def doubts(graph: Graph, options: Sequence[OpOptions], config: ServiceConfig) -> list[str]:
+    """A sentence for each doubt.
+
+    Args:
+        graph: the checked graph.
+        options: each op's options, in the order of the graph's ops.
+        config: tells what of them its author wrote down.
+    """
+    found = [
+        f"op {name!r} does not reach the ResponseOp and is not part of the graph"
+        for name in graph.left_out
+    ]
+    found += [
+        f"op {op.name!r} has several inputs but no preprocess of its own: "
+        f"every request will fail there"
+        for op in graph.ops
+        if len(op.get_input_ops()) > 1 and not overrides(op, "preprocess", Op)
+    ]
+    for op, each in zip(graph.ops, options, strict=True):
+        found += _about_its_place(op, each, config.op.get(op.name, OpConfig()))
+    return found
+
+
+def _about_its_place(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str]:
+    if is_coroutine(op.process):
+        if entry.executor is not None:
+            yield (
+                f"op {op.name!r} is a coroutine, which runs on the loop: "
+                f"its executor {entry.executor!r} has no effect"
+            )
+        return
+    if options.executor == "inline" and options.concurrency > 1:
+        yield (
+            f"op {op.name!r} runs inline, where there is one worker: "
+            f"its concurrency of {options.concurrency} has no effect"
+        )
+    if may_be_coroutine(op.function if isinstance(op, FunctionOp) else op.process):
+        yield (
+            f"op {op.name!r} is a coroutine inside a plain function, and runs like the latter: "
+            f"unless that one runs the coroutine itself, write async def there, too"
+        )

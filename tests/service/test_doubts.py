@@ -1,0 +1,52 @@
+"""What works, but probably not as meant, is told at start."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from penstock import FunctionOp, Op
+from tests.service.inside import drawn, root
+
+
+async def answer(self: Op, feed_batch: list[Any]) -> Any:
+    return feed_batch[0]
+
+
+@functools.wraps(answer)
+def around(self: Op, feed_batch: list[Any]) -> Any:
+    return answer(self, feed_batch)
+
+
+@pytest.mark.parametrize("executor", ["thread", "inline"])
+def test_a_coroutine_op_says_that_its_executor_has_no_effect(executor: str) -> None:
+    op = type("Own", (Op,), {"process": answer})("work", input_ops=[root()], concurrency=4)
+    assert drawn(op, {"op": {"work": {"executor": executor}}}).warnings == (
+        f"op 'work' is a coroutine, which runs on the loop: its executor '{executor}' "
+        f"has no effect",
+    )
+
+
+def test_a_coroutine_op_without_an_executor_of_its_own_is_beyond_doubt() -> None:
+    op = type("Own", (Op,), {"process": answer})("work", input_ops=[root()], concurrency=4)
+    assert drawn(op, {"op": {"work": {"timeout": 5}}}).warnings == ()
+
+
+def test_a_plain_process_around_a_coroutine_is_doubted() -> None:
+    op = type("Own", (Op,), {"process": around})("work", input_ops=[root()])
+    (doubt,) = drawn(op).warnings
+    assert doubt.startswith("op 'work' is a coroutine inside a plain function, and runs like the")
+
+
+def test_a_plain_function_around_a_coroutine_is_doubted() -> None:
+    async def inner(request: Any) -> Any:
+        return request
+
+    @functools.wraps(inner)
+    def outer(request: Any) -> Any:
+        return inner(request)
+
+    (doubt,) = drawn(FunctionOp(outer, [root()], name="work")).warnings
+    assert doubt.startswith("op 'work' is a coroutine inside a plain function, and runs like the")

@@ -1,0 +1,155 @@
+"""Whole services whose ops run in processes of their own.
+
+The key that asks for that is still refused, so the scripts turn every op of a checked blueprint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.service.scripts import post, script, until
+from tests.services.process import ServiceProcess, running
+
+pytestmark = pytest.mark.real
+
+IN_PROCESSES = """
+from dataclasses import replace
+from penstock.service import run
+
+def in_processes(name, blueprint, plain=run.run_service):
+    options = tuple(replace(each, executor="process") for each in blueprint.options)
+    plain(name, replace(blueprint, options=options))
+
+run.run_service = in_processes
+"""
+ACTING = """
+def process(self, feed_batch, typical_logid):
+    import os, signal
+    (feed,) = feed_batch
+    if feed.get("do") == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if feed.get("do") == "raise":
+        raise ValueError("as told")
+    return {"a": feed["a"], "pid": str(os.getpid())}
+"""
+TWO = '"op": {"work": {"concurrency": 2}}'
+
+
+def service(folder: Path, hooks: str = ACTING, config: str = TWO) -> Path:
+    return script(folder, hooks, config, before=IN_PROCESSES)
+
+
+def descendants(server: ServiceProcess) -> list[psutil.Process]:
+    return psutil.Process(server.pid).children(recursive=True)
+
+
+def answer(server: ServiceProcess, **pairs: str) -> tuple[int, dict[str, str]]:
+    reply = post(server, **pairs).json
+    return reply["err_no"], dict(zip(reply["key"], reply["value"], strict=True))
+
+
+def test_ops_run_in_workers_which_may_die_and_the_service_ends_with_nothing_left(
+    tmp_path: Path,
+) -> None:
+    with running(service(tmp_path)) as server:
+        family = descendants(server)
+        assert len(family) == 3  # the engine and two workers
+        number, values = answer(server, a="1")
+        assert number == 0
+        assert values["a"] == "1"
+        assert int(values["pid"]) in {each.pid for each in family}
+        assert answer(server, a="1", do="raise")[0] == 10000
+        for n in range(6):
+            assert answer(server, a="1", do="kill")[0] == 9000
+            assert answer(server, a=str(n))[1]["a"] == str(n)
+        until(lambda: len(descendants(server)) == 3, "everybody is there")
+        family += descendants(server)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait_exit() == 0
+        assert not any(each.is_running() for each in family)
+
+
+def test_a_worker_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
+    path = service(tmp_path, 'def init_op(self): raise OSError("the disk is gone")')
+    with running(path, ready=False) as server:
+        assert server.wait_exit() == 1
+        log = server.log()
+        assert "the disk is gone" in log
+        assert "work" in log
+        assert "penstock serves" not in log
+
+
+def test_a_script_that_starts_threads_is_told_so(tmp_path: Path) -> None:
+    thread = 'threading.Thread(target=time.sleep, args=(60,), daemon=True, name="mine").start()\n'
+    path = script(tmp_path, ACTING, TWO, before=thread + IN_PROCESSES)
+    with running(path, ready=False) as server:
+        assert server.wait_exit() == 1
+        assert "while threads run: mine" in server.log()
+
+
+def test_when_the_supervisor_is_killed_everybody_goes(tmp_path: Path) -> None:
+    with running(service(tmp_path)) as server:
+        family = descendants(server)
+        os.kill(server.pid, signal.SIGKILL)
+        _, left = psutil.wait_procs(family, timeout=5.0)
+        assert not left
+
+
+def test_an_engine_that_is_killed_is_replaced_with_its_workers(tmp_path: Path) -> None:
+    with running(service(tmp_path)) as server:
+        before = descendants(server)
+        before[0].kill()
+        psutil.wait_procs(before, timeout=10.0)
+        until(lambda: len(descendants(server)) == 3, "everybody is there")
+        until(lambda: _answers(server), "an answer")
+        server.send_signal(signal.SIGTERM)
+        assert server.wait_exit() == 0
+
+
+def _answers(server: ServiceProcess) -> bool:
+    try:
+        return answer(server, a="1")[0] == 0
+    except OSError:
+        return False
+
+
+def test_workers_killed_under_load_cost_one_request_each_at_most(tmp_path: Path) -> None:
+    kills, asked = 10, 400
+    numbers: Counter[int] = Counter()
+    with running(service(tmp_path)) as server:
+        todo = iter(range(asked))
+        lock = threading.Lock()
+
+        def ask() -> None:
+            while True:
+                with lock:
+                    n = next(todo, None)
+                if n is None:
+                    return
+                number, values = answer(server, a=str(n))
+                with lock:
+                    numbers[number] += 1
+                assert number == 9000 or values["a"] == str(n), json.dumps(values)
+
+        threads = [threading.Thread(target=ask) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for round in range(kills):
+            until(lambda at=(round + 1) * asked // (kills + 1): sum(numbers.values()) >= at, "more")
+            victims = descendants(server)[1:]
+            if victims:
+                os.kill(victims[round % len(victims)].pid, signal.SIGKILL)
+        for thread in threads:
+            thread.join(60.0)
+            assert not thread.is_alive()
+        assert set(numbers) <= {0, 9000}
+        assert sum(numbers.values()) == asked
+        assert numbers[9000] <= kills

@@ -1,0 +1,124 @@
+"""How long whole services take to stop when clients stall and ops hang."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from penstock.protocols.status import GrpcCode
+from tests.service.scripts import NAME, Later, post, script, until
+from tests.service.test_run import GATED
+from tests.services.process import running
+
+pytestmark = pytest.mark.real
+
+METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+HALF = (
+    f"POST /{NAME}/prediction HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n".encode()
+    + b'{"key": ["a"],'
+)
+LEFT_BEHIND = "calls did not return in time and were left behind: ['work|0']"
+
+
+@pytest.fixture
+def nothing() -> Iterator[Iterator[bytes]]:
+    """Messages of a gRPC call: none, and no end before that of the test."""
+    over = threading.Event()
+
+    def wait() -> Iterator[bytes]:
+        over.wait()
+        yield from ()
+
+    yield wait()
+    over.set()
+
+
+def test_clients_that_stall_in_a_request_are_told_and_do_not_hold_the_exit_up(
+    nothing: Iterator[bytes], tmp_path: Path
+) -> None:
+    with running(script(tmp_path)) as server, grpc.insecure_channel(server.rpc_endpoint) as channel:
+        call = channel.stream_unary(METHOD, None, None).future(nothing, timeout=60)
+        stub = health_pb2_grpc.HealthStub(channel)
+        watch = stub.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING  # behind the call
+        with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as client:
+            client.sendall(HALF)
+            assert post(server, a="1").status == 200  # asked behind it
+            began = time.monotonic()
+            server.send_signal(signal.SIGTERM)
+            answer = b"".join(iter(lambda: client.recv(1 << 16), b""))
+        assert server.wait_exit() == 0
+        assert time.monotonic() - began < 10  # and not drain_timeout, which is 30
+        assert call.code() is grpc.StatusCode.UNAVAILABLE
+        assert call.details() == "the service is shutting down"
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        with pytest.raises(grpc.RpcError) as ended:
+            next(watch)
+        assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+        log = server.log()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ")
+    assert b"connection: close" in head
+    assert json.loads(body)["code"] == GrpcCode.UNAVAILABLE
+    assert "stopped: 1 admitted, 1 answered, 0 cancelled, 0 refused" in log
+
+
+def test_they_are_told_at_once_while_admitted_requests_finish(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with running(script(tmp_path, GATED)) as server:
+        inside = Later(lambda: post(server, gate=str(gate)))
+        until(lambda: "inside" in server.log(), "work")
+        with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as client:
+            client.sendall(HALF)
+            assert server.is_ready()  # asked behind it
+            server.send_signal(signal.SIGTERM)
+            assert client.recv(1 << 16).startswith(b"HTTP/1.1 503 ")
+        gate.touch()
+        assert inside.result().status == 200
+        assert server.wait_exit() == 0
+
+
+@pytest.mark.parametrize("seconds", [0, 3])
+def test_a_stop_takes_no_longer_than_drain_timeout_though_an_op_hangs(
+    seconds: int, tmp_path: Path
+) -> None:
+    with running(script(tmp_path, GATED, f'"drain_timeout": {seconds}')) as server:
+        stuck = Later(lambda: post(server, gate=str(tmp_path / "never")))
+        until(lambda: "inside" in server.log(), "work")
+        began = time.monotonic()
+        assert server.stop(timeout=20) == 0
+        took = time.monotonic() - began
+        assert seconds * 0.8 < took < seconds + 3.0  # much less than with 5 for the worker
+        assert stuck.result().json["err_no"] == 3001
+        assert LEFT_BEHIND in server.log()
+
+
+def test_a_call_that_nobody_waits_for_may_return_before_the_exit(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    with running(script(tmp_path, GATED, '"deadline": 0.2')) as server:
+        assert post(server, gate=str(gate)).json["err_no"] == 6000
+        server.send_signal(signal.SIGTERM)
+        until(lambda: "stopped: 1 admitted" in server.log(), "the drain")
+        gate.touch()
+        assert server.wait_exit() == 0
+        assert "left behind" not in server.log()
+
+
+def test_a_second_sigterm_ends_the_wait_for_calls_that_nobody_waits_for(tmp_path: Path) -> None:
+    with running(script(tmp_path, GATED, '"deadline": 0.2')) as server:
+        assert post(server, gate=str(tmp_path / "never")).json["err_no"] == 6000
+        server.send_signal(signal.SIGTERM)
+        until(lambda: "stopped: 1 admitted" in server.log(), "the drain")
+        began = time.monotonic()
+        assert server.stop(timeout=20) == 0
+        assert time.monotonic() - began < 3.0  # and not the 5 that such calls are given
+        assert LEFT_BEHIND in server.log()
