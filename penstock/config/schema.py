@@ -321,7 +321,9 @@ class ServiceConfig(Section):
         description="Seconds a stopping service still accepts requests while not ready.",
     )
     drain_timeout: Pause = Field(
-        default=30.0, description="Seconds a stopping service lets admitted requests finish."
+        default=30.0,
+        description="Seconds within which a stopping service ends;"
+        " admitted requests may finish until shortly before.",
     )
     header_timeout: Seconds = Field(
         default=10.0, description="Seconds within which the headers of a request must arrive."

@@ -177,7 +177,8 @@ class ProcessExecutor:
             broken = await worker.ended
             if broken is not None:
                 _log.error("op %s: worker %s is ended: %s", self._name, worker.index, broken)
-                worker.kill()
+            if not self._closing:
+                worker.kill()  # it may have hung up and live on
             lost = self._bury(worker, broken)
             status = await worker.exit
             if self._closing:

@@ -108,11 +108,16 @@ def executor(processes: Processes, op: str = "acting", workers: int = 1, **more:
 
 
 def main(op: str, index: int, descriptor: int) -> None:
+    gone = Path(os.environ.get("PROCESSES_GONE", os.devnull))
     with socket.socket(fileno=descriptor) as channel:
         if op == "early":
             os._exit(3)
         if op == "garbage" and index == 0:
             garbage(channel)
+            return
+        if op == "silent" and index == 0 and not gone.exists():
+            gone.touch()
+            hang_up(channel)
             return
         child = Child(channel, SLABS)
         if op == "failing":
@@ -120,6 +125,14 @@ def main(op: str, index: int, descriptor: int) -> None:
             return
         child.ready()
         child.serve(BoundOp(Acting(name=op), None, WorkOptions(), index))
+
+
+def hang_up(channel: socket.socket) -> None:
+    """Ready, and then nothing more; but the process goes on."""
+    Child(channel, SLABS).ready()
+    channel.recv(1 << 16)
+    channel.shutdown(socket.SHUT_RDWR)
+    signal.pause()
 
 
 def garbage(channel: socket.socket) -> None:

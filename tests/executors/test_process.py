@@ -140,6 +140,23 @@ async def test_a_worker_that_breaks_the_rules_is_ended(
     await desk.executor.close(0.0)
 
 
+async def test_a_worker_that_hangs_up_and_lives_on_is_ended_and_replaced(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROCESSES_GONE", str(tmp_path / "gone"))
+    desk = Desk(executor(processes, "silent"))
+    await desk.executor.start()
+    work = desk.submit([batch_of(1)])
+    await desk.results(work)
+    left = work.take_back()
+    assert [batch.data_ids for batch in left] == [[1]]  # it was not begun
+    ((_, (outcome,)),) = await desk.run(*left)
+    assert outcome.error is None
+    assert len(processes.pids) == 2
+    assert not Path(f"/proc/{processes.pids[0]}").exists()
+    assert await desk.executor.close(10.0)
+
+
 async def test_batches_behind_one_that_hangs_can_be_taken_back_and_do_not_run(
     processes: Processes, tmp_path: Path
 ) -> None:
