@@ -84,8 +84,8 @@ def recorded(recorder):
     """Let every engine of this process tell the recorder."""
     engine = build.Works.engine
 
-    def with_recorder(self, loop, hear=None):
-        return engine(self, loop, recorder)
+    def with_recorder(self, loop, **more):
+        return engine(self, loop, recorder, **more)
 
     build.Works.engine = with_recorder
 

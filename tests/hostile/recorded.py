@@ -81,8 +81,8 @@ if __name__ == "__main__":
     recorder = Recorder()
     make_engine = Works.engine
 
-    def engine(self, loop):
-        return make_engine(self, loop, recorder)
+    def engine(self, loop, **more):
+        return make_engine(self, loop, recorder, **more)
 
     Works.engine = engine
     service = Recorded(name="uci")
