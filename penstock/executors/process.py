@@ -16,7 +16,6 @@ from typing import Protocol
 
 from penstock.errors import InferenceFailed, StartupError
 from penstock.executors.executor import Finished, Work
-from penstock.executors.frame import FrameError
 from penstock.executors.restarts import Restarts
 from penstock.executors.worker import Spawned, Worker
 from penstock.ops.failures import worker_died
@@ -145,7 +144,7 @@ class ProcessExecutor:
             task.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         for worker in workers:
-            self._bury(worker, None)
+            self._bury(worker)
         return not left
 
     async def _start(self, index: int) -> Worker:
@@ -179,7 +178,7 @@ class ProcessExecutor:
                 _log.error("op %s: worker %s is ended: %s", self._name, worker.index, broken)
             if not self._closing:
                 worker.kill()  # it may have hung up and live on
-            lost = self._bury(worker, broken)
+            lost = self._bury(worker)
             status = await worker.exit
             if self._closing:
                 return
@@ -233,7 +232,7 @@ class ProcessExecutor:
         self._take_up(worker)
         finished(work, work.take_results())
 
-    def _bury(self, worker: Worker, broken: FrameError | None) -> Batch | None:
+    def _bury(self, worker: Worker) -> Batch | None:
         """It is no more: answer for what it ran, give the rest back. Gives the batch it had."""
         if worker not in self._alive:
             return None
