@@ -38,7 +38,7 @@ PURE = (
     "penstock.protocols",
     "penstock.graph",
     "penstock.batching",
-    "penstock.executors.frame",
+    "penstock.executors.processes.frame",
     *GROUND,
 )
 IMPURE_MODULES = {
@@ -139,7 +139,7 @@ def test_module_imports_only_from_lower_floors(path: Path) -> None:
         ("penstock.graph.dag", "penstock.engine.engine"),
         ("penstock.graph.dag", "penstock.batching.batcher"),
         ("penstock.graph.dag", "time"),
-        ("penstock.executors.frame.decoder", "pickle"),
+        ("penstock.executors.processes.frame.decoder", "pickle"),
         ("penstock.errors", "penstock.request"),
         ("penstock.engine.engine", "uvicorn"),
         ("penstock.ops.op", "penstock.testing.clock"),

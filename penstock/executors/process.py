@@ -16,8 +16,8 @@ from typing import Protocol
 
 from penstock.errors import InferenceFailed, StartupError
 from penstock.executors.executor import Finished, Work
-from penstock.executors.restarts import Restarts
-from penstock.executors.worker import Spawned, Worker
+from penstock.executors.processes.restarts import Restarts
+from penstock.executors.processes.worker import Spawned, Worker
 from penstock.ops.failures import worker_died
 from penstock.request import Batch, Outcome
 

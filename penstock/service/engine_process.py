@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from penstock.executors.control import MOST_BYTES, Message, decode, encode
+from penstock.executors.processes.control import MOST_BYTES, Message, decode, encode
 from penstock.service.forking import Child
 
 _log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from penstock.config.ports import ports
 from penstock.config.schema import ServiceConfig
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
-from penstock.executors.zygote import Zygote
+from penstock.executors.processes.zygote import Zygote
 from penstock.frontends.door import Door
 from penstock.frontends.grpc_service import GrpcService
 from penstock.frontends.health import Health

@@ -26,7 +26,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from penstock.errors import StartupError
-from penstock.executors.control import (
+from penstock.executors.processes.control import (
     ControlError,
     Exited,
     Forked,
@@ -34,7 +34,7 @@ from penstock.executors.control import (
     Refused,
     Spawn,
 )
-from penstock.executors.restarts import WITHIN, Restarts
+from penstock.executors.processes.restarts import WITHIN, Restarts
 from penstock.service.engine_process import EngineProcess
 from penstock.service.forking import Child, fork
 from penstock.service.signals import StopSignals
@@ -53,7 +53,7 @@ class Supervisor:
 
     Args:
         engine_main: run in the engine, with its end of the control line (see
-            ``executors/zygote.py``); gives its exit status.
+            ``executors/processes/zygote.py``); gives its exit status.
         worker_main: run in a worker, with the op's name, the worker's index and its end of the
             socket pair; gives its exit status. It is to end when that socket does.
         listeners: of the engine alone: workers close them, and so does the supervisor when it is

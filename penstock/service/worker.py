@@ -6,8 +6,8 @@ import logging
 import socket
 import traceback
 
-from penstock.executors.child import Child
-from penstock.executors.worker import SLAB_BYTES
+from penstock.executors.processes.child import Child
+from penstock.executors.processes.worker import SLAB_BYTES
 from penstock.service.build import Blueprint, bound_op
 
 _log = logging.getLogger(__name__)

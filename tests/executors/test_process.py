@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from penstock.errors import HookFailed, InferenceFailed, StartupError, WrongType
-from penstock.executors.frame import Blob
-from penstock.executors.restarts import MOST_DEATHS
+from penstock.executors.processes.frame import Blob
+from penstock.executors.processes.restarts import MOST_DEATHS
 from penstock.request import Outcome
 from tests.executors.house import Desk, batch_of
-from tests.executors.processes import Processes, executor
+from tests.executors.processes.house import Processes, executor
 
 pytestmark = pytest.mark.real
 

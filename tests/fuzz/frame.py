@@ -9,7 +9,7 @@ from datetime import date
 
 import numpy as np
 
-from penstock.executors.frame import (
+from penstock.executors.processes.frame import (
     LARGE,
     Blob,
     Frame,

@@ -92,9 +92,15 @@ def test_bad_input_runs_loads_starts_and_writes_nothing(
 ALLOWED = {
     ("service/script.py", "runpy"): "runs the script that its operator names on the command line",
     ("__init__.py", "import_module"): "loads the package's own modules on first use",
-    ("executors/child.py", "pickle"): "a worker opens what this service's own ops have made",
-    ("executors/child.py", "pickle.loads"): "as said; it is no part of the engine",
-    ("executors/worker.py", "pickle"): "the engine writes pickles for workers, and opens none",
+    (
+        "executors/processes/child.py",
+        "pickle",
+    ): "a worker opens what this service's ops made",
+    ("executors/processes/child.py", "pickle.loads"): "as said; it is no part of the engine",
+    (
+        "executors/processes/worker.py",
+        "pickle",
+    ): "the engine writes pickles, and opens none",
     ("service/forking.py", "os._exit"): "a forked child never returns into its parent's frames",
 }
 FORBIDDEN_NAMES = {

@@ -17,7 +17,7 @@ from types import TracebackType
 
 PROLOGUE = """
 import asyncio, os, signal, socket, subprocess, sys, uvloop
-from penstock.executors.zygote import Zygote
+from penstock.executors.processes.zygote import Zygote
 from penstock.service.signals import signals_stop_the_start
 from penstock.service.supervisor import Supervisor
 

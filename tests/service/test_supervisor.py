@@ -503,7 +503,7 @@ async def serve(zygote):
 
 def test_answers_that_the_engine_does_not_read_yet_wait_for_it(tmp_path: Path) -> None:
     script = """
-from penstock.executors import control as messages
+from penstock.executors.processes import control as messages
 
 make_pair = socket.socketpair
 def narrow_pair(*kind):

@@ -3,9 +3,9 @@
 Pure: bytes and values in, bytes and values out.
 """
 
-from penstock.executors.frame.decoder import decode
-from penstock.executors.frame.encoder import encode
-from penstock.executors.frame.frames import (
+from penstock.executors.processes.frame.decoder import decode
+from penstock.executors.processes.frame.encoder import encode
+from penstock.executors.processes.frame.frames import (
     HEADER_BYTES,
     Frame,
     FrameError,
@@ -13,7 +13,7 @@ from penstock.executors.frame.frames import (
     Kind,
     header,
 )
-from penstock.executors.frame.values import LARGE, MAX_DEPTH, Blob, Ref
+from penstock.executors.processes.frame.values import LARGE, MAX_DEPTH, Blob, Ref
 
 __all__ = [
     "HEADER_BYTES",

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from penstock import errors
-from penstock.executors.crossing import outcomes_in, outcomes_out, samples_in, samples_out
-from penstock.executors.frame import FrameError, decode, encode
+from penstock.executors.processes.crossing import outcomes_in, outcomes_out, samples_in, samples_out
+from penstock.executors.processes.frame import FrameError, decode, encode
 from penstock.request import Outcome, Sample
 
 

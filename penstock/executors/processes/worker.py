@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from penstock.errors import StartupError
-from penstock.executors.board import Board
-from penstock.executors.crossing import outcomes_in, samples_out
 from penstock.executors.executor import Finished, Work
-from penstock.executors.frame import Frame, FrameError, Kind, decode, encode, header
-from penstock.executors.link import Link
-from penstock.executors.slab import SlabPool, SlabReader
+from penstock.executors.processes.board import Board
+from penstock.executors.processes.crossing import outcomes_in, samples_out
+from penstock.executors.processes.frame import Frame, FrameError, Kind, decode, encode, header
+from penstock.executors.processes.link import Link
+from penstock.executors.processes.slab import SlabPool, SlabReader
 from penstock.ops.failures import cannot_travel
 from penstock.request import Batch, Outcome
 

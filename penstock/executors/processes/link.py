@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from penstock.executors.frame import Frame, FrameError, FrameReader
-from penstock.executors.passing import receive
+from penstock.executors.processes.frame import Frame, FrameError, FrameReader
+from penstock.executors.processes.passing import receive
 
 _AT_ONCE: Final = 64 << 10  # bytes of one read
 _MOST_DESCRIPTORS: Final = 16

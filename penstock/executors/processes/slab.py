@@ -30,7 +30,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.executors.frame import FrameError, Ref
+from penstock.executors.processes.frame import FrameError, Ref
 
 SMALLEST_BYTES: Final = 1 << 20
 MOST_SLABS: Final = 64

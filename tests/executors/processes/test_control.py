@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.executors.control import (
+from penstock.executors.processes.control import (
     MOST_BYTES,
     ControlError,
     Exited,

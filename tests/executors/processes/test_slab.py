@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.executors.frame import FrameError, Ref, decode, encode
-from penstock.executors.slab import MOST_SLABS, SMALLEST_BYTES, SlabPool, SlabReader
+from penstock.executors.processes.frame import FrameError, Ref, decode, encode
+from penstock.executors.processes.slab import MOST_SLABS, SMALLEST_BYTES, SlabPool, SlabReader
 
 MIB = 1 << 20
 LIMIT = 64 * MIB

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from penstock.errors import StartupError
-from penstock.executors.control import (
+from penstock.executors.processes.control import (
     MOST_BYTES,
     Exited,
     Forked,
@@ -24,7 +24,7 @@ from penstock.executors.control import (
     decode,
     encode,
 )
-from penstock.executors.zygote import Spawned, Zygote
+from penstock.executors.processes.zygote import Spawned, Zygote
 
 
 class Supervisor:

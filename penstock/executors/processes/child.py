@@ -17,9 +17,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from penstock.executors.board import Board
-from penstock.executors.crossing import outcomes_out, samples_in
-from penstock.executors.frame import (
+from penstock.executors.processes.board import Board
+from penstock.executors.processes.crossing import outcomes_out, samples_in
+from penstock.executors.processes.frame import (
     Blob,
     Frame,
     FrameError,
@@ -29,8 +29,8 @@ from penstock.executors.frame import (
     encode,
     header,
 )
-from penstock.executors.passing import receive
-from penstock.executors.slab import SlabPool, SlabReader
+from penstock.executors.processes.passing import receive
+from penstock.executors.processes.slab import SlabPool, SlabReader
 from penstock.executors.work import BoundOp, run_safely
 from penstock.ops.failures import cannot_travel
 from penstock.request import Batch, CloseReason, Outcome

@@ -1,6 +1,6 @@
 """Real worker processes for tests, each an interpreter of its own: no fork of the test runner.
 
-python -m tests.executors.processes OP INDEX FD
+python -m tests.executors.processes.house OP INDEX FD
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.executors.child import Child
 from penstock.executors.process import ProcessExecutor
+from penstock.executors.processes.child import Child
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.op import Op
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SLABS = 64 << 20
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
 from penstock.errors import DeadlineExceeded, InternalError, NumberedError, RequestError
-from penstock.executors.frame import FrameError
+from penstock.executors.processes.frame import FrameError
 from penstock.request import Outcome, Sample
 
 Plain: TypeAlias = list[Any]

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from penstock.executors.board import Board
-from penstock.executors.frame import FrameError
+from penstock.executors.processes.board import Board
+from penstock.executors.processes.frame import FrameError
 
 
 def test_the_engine_sees_what_the_worker_writes() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.errors import StartupError
-from penstock.executors.control import (
+from penstock.executors.processes.control import (
     MOST_BYTES,
     ControlError,
     Exited,
@@ -22,7 +22,7 @@ from penstock.executors.control import (
     decode,
     encode,
 )
-from penstock.executors.passing import receive
+from penstock.executors.processes.passing import receive
 
 _MOST_FDS: Final = 2
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.executors.frame.knots import knots_of
+from penstock.executors.processes.frame.knots import knots_of
 
 
 def test_a_tree_has_no_knots() -> None:

@@ -18,7 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from penstock.executors.frame import LARGE, MAX_DEPTH, Blob, FrameError, Ref, decode, encode
+from penstock.executors.processes.frame import (
+    LARGE,
+    MAX_DEPTH,
+    Blob,
+    FrameError,
+    Ref,
+    decode,
+    encode,
+)
 
 
 def body_of(value: object, **how: Any) -> bytes:

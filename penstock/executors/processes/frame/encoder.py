@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from penstock.executors.frame.frames import FrameError
-from penstock.executors.frame.knots import knots_of
-from penstock.executors.frame.values import (
+from penstock.executors.processes.frame.frames import FrameError
+from penstock.executors.processes.frame.knots import knots_of
+from penstock.executors.processes.frame.values import (
     ARRAY,
     BIG_INT,
     BLOB,

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.executors.frame import HEADER_BYTES, Frame, FrameError, FrameReader, Kind, header
+from penstock.executors.processes.frame import (
+    HEADER_BYTES,
+    Frame,
+    FrameError,
+    FrameReader,
+    Kind,
+    header,
+)
 
 MOST = 1000
 

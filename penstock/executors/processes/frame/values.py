@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.executors.frame.frames import FrameError
+from penstock.executors.processes.frame.frames import FrameError
 
 Array: TypeAlias = NDArray[Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview

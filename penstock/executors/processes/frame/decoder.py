@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from penstock.executors.frame.frames import FrameError
-from penstock.executors.frame.values import (
+from penstock.executors.processes.frame.frames import FrameError
+from penstock.executors.processes.frame.values import (
     ARRAY,
     BIG_INT,
     BLOB,

@@ -12,7 +12,7 @@ import mmap
 import os
 from typing import Final
 
-from penstock.executors.frame import FrameError
+from penstock.executors.processes.frame import FrameError
 
 _SIZE: Final = mmap.PAGESIZE
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL

@@ -1,0 +1,1 @@
+"""Worker processes: what the engine, its workers and their supervisor need to live together."""
