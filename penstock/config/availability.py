@@ -20,9 +20,6 @@ def unavailable(config: ServiceConfig) -> list[Problem]:
     if config.build_dag_each_worker:
         text = "is not yet available: leave it out, or write false, for one process with one graph"
         problems.append(Problem(path=("build_dag_each_worker",), text=text))
-    if not config.dag.is_thread_op:
-        text = "process workers are not yet available: write true for thread workers"
-        problems.append(Problem(path=("dag", "is_thread_op"), text=text))
     for name, op in config.op.items():
         problems += unavailable_op(op, ("op", name))
     return problems
@@ -30,9 +27,6 @@ def unavailable(config: ServiceConfig) -> list[Problem]:
 
 def unavailable_op(op: OpConfig, path: KeyPath = ()) -> Iterator[Problem]:
     """The same for one op, whether its values come from YAML or from its constructor."""
-    if op.executor == "process":
-        text = "process workers are not yet available: use thread or inline"
-        yield Problem(path=(*path, "executor"), text=text)
     if op.server_endpoints:
         text = "remote model servers are not yet available: use local_service_conf"
         yield Problem(path=(*path, "server_endpoints"), text=text)

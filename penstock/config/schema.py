@@ -68,8 +68,8 @@ class DagConfig(Section):
     )
     is_thread_op: bool = Field(
         default=True,
-        description="Run ops in threads (true) or in processes (false)."
-        " Processes are not yet available.",
+        description="Run ops in threads (true) or in processes of their own (false);"
+        " `executor` says it for one op.",
     )
     tracer: TracerConfig = Field(default=TracerConfig(), description="The periodic report.")
     channel_recv_frist_arrive: bool = Field(
@@ -205,8 +205,8 @@ class OpConfig(Section):
     )
     executor: Literal["inline", "thread", "process"] | None = Field(
         default=None,
-        description="Where `process` runs: on the event loop (for very short work), in threads, or"
-        " in processes (not yet available). Without the key `dag.is_thread_op` decides.",
+        description="Where the op runs: on the event loop (for very short work), in threads, or in"
+        " processes. Without the key `dag.is_thread_op` decides; coroutines run on the loop.",
     )
     isolate_errors: bool = Field(
         default=True,

@@ -85,7 +85,9 @@ def _workers(op: Op, options: OpOptions) -> str:
         return "inline"
     else:
         kind = options.executor
-    return f"{options.concurrency} {kind}{'s' if options.concurrency > 1 else ''}"
+    if options.concurrency == 1:
+        return f"1 {kind}"
+    return f"{options.concurrency} {kind}{'es' if kind == 'process' else 's'}"
 
 
 def _describe(op: Op, options: OpOptions) -> str:

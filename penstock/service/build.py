@@ -78,16 +78,16 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
     config = loaded.config
     dag = config.dag
     graph = graph_of(response_op, attempts=dag.retry, first_arrival=dag.channel_recv_frist_arrive)
+    executor: ExecutorKind = "thread" if dag.is_thread_op else "process"
     problems: list[str] = []
     options: list[OpOptions] = []
     for op in graph.ops:
         try:
             _check_handler(op)
             entry = config.op.get(op.name)
-            # Coroutines run on the loop, and need no worker of their own.
-            alone = not dag.is_thread_op and not is_coroutine(op.process)
-            executor: ExecutorKind = "process" if alone else "thread"
             resolved = resolve_op(op.name, _arguments(op), entry, executor)
+            if is_coroutine(op.process):  # it runs on the loop, whatever is asked for
+                resolved = replace(resolved, executor="thread")
         except ConfigError as error:
             problems.extend(error.problems)
             continue

@@ -21,8 +21,6 @@ DEVICE = "op.a.local_service_conf.device_type"
     ("data", "problem"),
     [
         ({"build_dag_each_worker": True}, "build_dag_each_worker: is not yet available"),
-        ({"dag": {"is_thread_op": False}}, "dag.is_thread_op: process workers are not yet"),
-        (op(executor="process"), "op.a.executor: process workers are not yet available"),
         (op(server_endpoints=["h:1"]), "op.a.server_endpoints: remote model servers are not yet"),
         (op(client_type="brpc"), "op.a.client_type: brpc is not yet available"),
         (op(client_type="grpc"), "op.a.client_type: grpc is not yet available"),

@@ -164,13 +164,11 @@ def test_the_regression_service_in_thread_mode(config_file: Path) -> None:
     assert advice(config.worker_num, resolved(config).values()) == []
 
 
-def test_the_regression_service_in_process_mode_is_told_what_to_write(config_file: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        loaded_from(config_file, UCI.format(thread=False))
-    assert caught.value.problems == [
-        f"{config_file}:6: dag.is_thread_op: process workers are not yet available:"
-        " write true for thread workers"
-    ]
+def test_the_regression_service_in_processes_differs_in_nothing_else(config_file: Path) -> None:
+    config = loaded_from(config_file, UCI.format(thread=False)).config
+    assert config.dag.is_thread_op is False
+    threads = loaded_from(config_file, UCI.format(thread=True)).config
+    assert config.op == threads.op
 
 
 def test_the_ensemble_with_remote_models_is_told_all_that_is_missing(config_file: Path) -> None:

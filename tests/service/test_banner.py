@@ -35,9 +35,15 @@ async def asking(self: Op, feed_batch: list[Any]) -> Any:
 
 @pytest.mark.parametrize(
     ("hooks", "yaml", "shown"),
-    [({"process": asking}, {}, "2 coroutines"), ({}, {"executor": "inline"}, "inline")],
+    [
+        ({"process": asking}, {}, "2 coroutines"),
+        ({"process": asking}, {"executor": "process"}, "2 coroutines"),
+        ({}, {"executor": "inline"}, "inline"),
+        ({}, {"executor": "process"}, "2 processes"),
+        ({}, {}, "2 threads"),
+    ],
 )
-def test_ops_on_the_loop_are_not_called_threads(
+def test_it_says_where_an_op_runs_and_with_how_many_workers(
     hooks: dict[str, Any], yaml: dict[str, Any], shown: str
 ) -> None:
     op = type("Own", (Op,), hooks)("a", input_ops=[root()], concurrency=2)

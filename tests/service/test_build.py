@@ -53,6 +53,40 @@ def test_a_flag_comes_before_the_constructor_before_yaml_before_the_default(
     assert getattr(options, name) == layers[rank]
 
 
+@pytest.mark.parametrize(
+    ("config", "flags", "place"),
+    [
+        ({}, {}, "thread"),
+        ({"dag": {"is_thread_op": False}}, {}, "process"),
+        ({"dag": {"is_thread_op": False}, "op": {"work": {"executor": "inline"}}}, {}, "inline"),
+        ({"op": {"work": {"executor": "process"}}}, {}, "process"),
+        ({}, {"dag.is_thread_op": False}, "process"),
+        ({"op": {"work": {"executor": "process"}}}, {"op.work.executor": "thread"}, "thread"),
+    ],
+)
+def test_an_op_runs_where_its_own_key_says_else_where_that_of_the_graph_does(
+    config: dict[str, Any], flags: dict[str, Any], place: str
+) -> None:
+    blueprint = drawn(Op("work", input_ops=[root()]), config, flags)
+    assert [each.executor for each in blueprint.options] == [place]
+    assert blueprint.has_processes == (place == "process")
+
+
+@pytest.mark.parametrize(
+    "config", [{"dag": {"is_thread_op": False}}, {"op": {"work": {"executor": "process"}}}]
+)
+async def test_a_coroutine_stays_on_the_loop_whatever_is_asked_for(config: dict[str, Any]) -> None:
+    class Asking(Op):
+        async def process(self, feed_batch: Any, typical_logid: int) -> Any:
+            return {"a": "1"}
+
+    op = Asking("work", input_ops=[root()])
+    assert not drawn(op, config).has_processes
+    async with inside(op, config) as service:
+        reply = await service.ask(a="0")
+    assert list(reply.value) == ["1"]
+
+
 def test_an_inline_op_has_one_worker_and_says_so() -> None:
     blueprint = drawn(
         Op("work", input_ops=[root()]),

@@ -20,7 +20,7 @@ def around(self: Op, feed_batch: list[Any]) -> Any:
     return answer(self, feed_batch)
 
 
-@pytest.mark.parametrize("executor", ["thread", "inline"])
+@pytest.mark.parametrize("executor", ["thread", "inline", "process"])
 def test_a_coroutine_op_says_that_its_executor_has_no_effect(executor: str) -> None:
     op = type("Own", (Op,), {"process": answer})("work", input_ops=[root()], concurrency=4)
     assert drawn(op, {"op": {"work": {"executor": executor}}}).warnings == (

@@ -1,7 +1,4 @@
-"""Whole services whose ops run in processes of their own.
-
-The key that asks for that is still refused, so the scripts turn every op of a checked blueprint.
-"""
+"""Whole services whose ops run in processes of their own."""
 
 from __future__ import annotations
 
@@ -20,16 +17,6 @@ from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real
 
-IN_PROCESSES = """
-from dataclasses import replace
-from penstock.service import run
-
-def in_processes(name, blueprint, plain=run.run_service):
-    options = tuple(replace(each, executor="process") for each in blueprint.options)
-    plain(name, replace(blueprint, options=options))
-
-run.run_service = in_processes
-"""
 ACTING = """
 def process(self, feed_batch, typical_logid):
     import os, signal
@@ -40,11 +27,12 @@ def process(self, feed_batch, typical_logid):
         raise ValueError("as told")
     return {"a": feed["a"], "pid": str(os.getpid())}
 """
-TWO = '"op": {"work": {"concurrency": 2}}'
+ALL = '"dag": {"is_thread_op": False}'
+TWO = f'{ALL}, "op": {{"work": {{"concurrency": 2}}}}'
 
 
 def service(folder: Path, hooks: str = ACTING, config: str = TWO) -> Path:
-    return script(folder, hooks, config, before=IN_PROCESSES)
+    return script(folder, hooks, config)
 
 
 def descendants(server: ServiceProcess) -> list[psutil.Process]:
@@ -89,7 +77,7 @@ def test_a_worker_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
 
 def test_a_script_that_starts_threads_is_told_so(tmp_path: Path) -> None:
     thread = 'threading.Thread(target=time.sleep, args=(60,), daemon=True, name="mine").start()\n'
-    path = script(tmp_path, ACTING, TWO, before=thread + IN_PROCESSES)
+    path = script(tmp_path, ACTING, TWO, before=thread)
     with running(path, ready=False) as server:
         assert server.wait_exit() == 1
         assert "while threads run: mine" in server.log()
