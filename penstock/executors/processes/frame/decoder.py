@@ -36,6 +36,7 @@ from penstock.executors.processes.frame.values import (
     NUMBER,
     NUMPY_BYTES,
     NUMPY_STR,
+    OBJECTS,
     REF,
     SCALAR,
     SLAB_ARRAY,
@@ -203,7 +204,25 @@ class _Reader:
             type_name = self.text()
             blob = Blob(self.octets(), type_name)
             return blob if self.open_blob is None else self.open_blob(blob)
+        if tag == OBJECTS:
+            return self.objects()
         raise FrameError(f"values with the tag {tag} are not known")
+
+    def objects(self) -> Array:
+        axes = self.body[self.skip(1)]
+        shape = unpack_from(f"<{axes}Q", self.body, self.skip(8 * axes))
+        count = prod(shape)
+        if count > self.size - self.at:
+            raise _cut_off()
+        array = np.empty(count, object)
+        for position in range(count):
+            if self.at < self.size and self.body[self.at] not in KEY_TAGS:
+                raise FrameError("an array holds more than plain scalars")
+            array[position] = self.value(0)
+        try:
+            return array.reshape(shape)
+        except (ValueError, OverflowError) as error:
+            raise FrameError("numpy cannot hold an array of such a shape") from error
 
     def dtype(self) -> np.dtype[Any]:
         return dtype_of(self.octets())

@@ -32,6 +32,7 @@ from penstock.executors.processes.frame.values import (
     NUMBER,
     NUMPY_BYTES,
     NUMPY_STR,
+    OBJECTS,
     REF,
     SCALAR,
     SLAB_ARRAY,
@@ -44,6 +45,7 @@ from penstock.executors.processes.frame.values import (
 )
 
 _HEADS = [[bytes((tag, number)) for number in range(LONG)] for tag in range(BLOB + 1)]
+_OBJECTS_TAG = bytes((OBJECTS,))
 _LONG_HEAD = Struct("<BBI")
 _TAGGED_INT = Struct("<Bq")
 _TAGGED_FLOAT = Struct("<Bd")
@@ -67,8 +69,8 @@ def encode(
         place: copies an array of at least LARGE bytes to a slab, or says None: then it travels
             inline. Asked once for each array, however often that stands in ``value``.
         pickle: makes bytes of a value of any other type: objects, subclasses of plain types,
-            arrays of objects or records, dicts with other keys than plain scalars, containers that
-            are nested too deeply or contain themselves. They become blobs.
+            arrays of records or of objects other than plain scalars, dicts with such keys,
+            containers that are nested too deeply or contain themselves. They become blobs.
 
     Returns:
         Pieces of a body, to be sent one after the other.
@@ -202,12 +204,12 @@ class _Writer:
     def array(self, value: Array) -> None:
         dtype = value.dtype
         name = DTYPE_NAMES.get(dtype) or dtype_name(dtype)
-        if name is None:
-            self.other(value)
-            return
         shape = value.shape
         axes = len(shape)
         sizes = _SHAPES[axes].pack(axes, *shape) if axes <= 8 else pack(f"<B{axes}Q", axes, *shape)
+        if name is None:
+            self.objects(value, sizes)
+            return
         size = value.nbytes
         if size < LARGE:
             self.append(_HEADS[ARRAY][len(name)] + name + sizes)
@@ -220,6 +222,16 @@ class _Writer:
         self.append(_HEADS[ARRAY][len(name)] + name + sizes)
         whole = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         self.finish().append(whole.data)
+
+    def objects(self, value: Array, sizes: bytes) -> None:
+        """An array of texts, as models give them; any other goes as a whole."""
+        items = value.reshape(-1).tolist() if value.dtype == object else [value]
+        if not KEY_TYPES.issuperset(map(type, items)):
+            self.other(value)
+            return
+        self.append(_OBJECTS_TAG + sizes)
+        for item in items:
+            self.value(item, 0)
 
     def placing(self, value: Array) -> Ref | None:
         if self.place is None:

@@ -8,6 +8,7 @@
     scalar of numpy     dtype, octets    numpy's own texts and bytes    number, octets
     array               dtype, axes (1 octet), 8 octets each, octets
     array in a slab     the same, with a Ref in place of the octets
+    array of scalars of Python          axes (1 octet), 8 octets each, values
     blob                number, its type's name, number, octets
     dtype  = number, as numpy's ``dtype.str`` writes it
 
@@ -41,7 +42,7 @@ MAX_DEPTH = 64
 
 NONE, TRUE, FALSE, INT, BIG_INT, FLOAT, STR, BYTES = range(8)
 LIST, TUPLE, DICT, SCALAR, NUMPY_STR, NUMPY_BYTES = range(8, 14)
-ARRAY, SLAB_ARRAY, BLOB = range(14, 17)
+ARRAY, SLAB_ARRAY, BLOB, OBJECTS = range(14, 18)
 KEY_TAGS = frozenset((NONE, TRUE, FALSE, INT, BIG_INT, FLOAT, STR, BYTES))
 KEY_TYPES = frozenset((type(None), bool, int, float, str, bytes))
 

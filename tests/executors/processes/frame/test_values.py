@@ -41,6 +41,8 @@ def same(one: Any, two: Any) -> bool:
     """Equal in type and content, where nan is nan, and -0.0 is not 0.0."""
     if type(one) is not type(two):
         return False
+    if isinstance(one, np.ndarray) and one.dtype == two.dtype == object:
+        return one.shape == two.shape and same(one.ravel().tolist(), two.ravel().tolist())
     if isinstance(one, np.ndarray | np.generic) and not isinstance(one, str | bytes):
         return (
             one.dtype == two.dtype
@@ -81,9 +83,10 @@ keys = st.one_of(
     texts,
     st.binary(),
 )
+objects = npst.arrays(object, shapes, elements=keys)
 scalars = dtypes.flatmap(npst.from_dtype).filter(lambda scalar: isinstance(scalar, np.generic))
 leaves = st.one_of(
-    keys, st.floats(), arrays, scalars, st.builds(Blob, st.binary(max_size=300), texts)
+    keys, st.floats(), arrays, objects, scalars, st.builds(Blob, st.binary(max_size=300), texts)
 )
 values = st.recursive(
     leaves,
@@ -144,6 +147,7 @@ def test_bytes_cut_off_or_changed_are_a_value_or_an_error(value: Any, data: st.D
         *(np.str_("a\0"), np.str_(""), np.bytes_(b"a\0"), np.bytes_(b""), np.bool_(True)),
         *(np.float16(1.5), np.longdouble(1) / 3, np.datetime64("NaT"), np.timedelta64(3, "25us")),
         *(np.zeros(()), np.zeros((0, 3)), np.zeros((1,) * 30), np.empty((0, 2**40))),
+        *(np.array([None, "a"]), np.empty((0, 2), object), np.array([["b"], [""]], object)),
         *(np.array(["", "\ud800"]), np.array([b"a\0b"]), np.arange(6).reshape(2, 3).T),
         np.zeros((300, 300))[::2, ::3],
         np.zeros(LARGE, "M8[25ns]"),
@@ -174,7 +178,7 @@ OTHERS = [
     {(1, 2): 3},
     {np.str_("a"): 1},
     {"a": 1, Colour.RED: 2},
-    np.array([None, "a"]),
+    np.array([None, Decimal(1)]),
     np.zeros(2, [("a", "i4")]),
     np.zeros(2, "V3"),
     np.zeros(2).view(Matrix),
@@ -445,3 +449,14 @@ def test_a_batch_of_samples_comes_back(size: int) -> None:
         for n in range(size)
     ]
     assert same(decode(body_of(batch)), batch)
+
+
+def test_an_array_of_objects_brings_nothing_but_scalars() -> None:
+    body = body_of(np.array([1], object))
+    assert body[-9:] == body_of(1)
+    with pytest.raises(FrameError, match="plain scalars"):
+        decode(body[:-9] + body_of([1]))
+    with pytest.raises(FrameError, match="cut off"):
+        decode(body[:2] + (2**40).to_bytes(8, "little") + body[-9:])
+    with pytest.raises(FrameError, match="numpy cannot hold"):
+        decode(body[:1] + b"\x02" + bytes(8) + (2**63).to_bytes(8, "little"))
