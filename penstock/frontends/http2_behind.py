@@ -7,12 +7,25 @@ before all of it has been looked at: so there is never more than one read of it.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Final
 
 from penstock.frontends.door_connection import BREATH
+from penstock.protocols.http2 import Event
+from penstock.protocols.http2.events import with_data_joined
 
 if TYPE_CHECKING:
     from penstock.frontends.http2_session import Http2Session
+
+SLICE: Final = 32
+"""Events after which we look at the time, and at what the peer is up to."""
+
+_TURN: Final = 0.001
+"""Seconds that one read may take; then others have their turn."""
+
+_MANY: Final = 128
+"""Events from which on they are looked through for data in tiny pieces."""
 
 
 class Behind:
@@ -25,13 +38,34 @@ class Behind:
         self._counted = 0
         self._called = False
 
+    def turn(self, events: list[Event]) -> Iterator[Event]:
+        """These events and those behind them, until the turn is over.
+
+        A peer that makes a nuisance has a turn of one slice.
+        """
+        session = self._session
+        core = session.core
+        until = monotonic() + _TURN
+        while True:
+            yield from events if len(events) <= _MANY else with_data_joined(events)
+            if not core.behind or core.annoyed or session.closing or monotonic() >= until:
+                return
+            events = core.go_on(SLICE)
+
     def wait(self) -> None:
-        """Go on after a breath, or when the client reads again: this is called then, too."""
+        """Go on after the others' turn, or when the client reads again: this is called then, too.
+
+        After a peer that makes a nuisance the others have a breath.
+        """
         session = self._session
         self._count(session.core.behind)
         if not self._called and not session.lagging:
             self._called = True
-            asyncio.get_running_loop().call_later(BREATH, self._go_on)
+            loop = asyncio.get_running_loop()
+            if session.core.annoyed:
+                loop.call_later(BREATH, self._go_on)
+            else:
+                loop.call_soon(self._go_on)
         session.pace()
 
     def drop(self) -> None:

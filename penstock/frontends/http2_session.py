@@ -13,7 +13,7 @@ from penstock.frontends.door_connection import NEVER, Connection
 from penstock.frontends.door_exchange import ROOM, STOPPING, guarded, log_fault
 from penstock.frontends.door_state import DoorState
 from penstock.frontends.http import failure
-from penstock.frontends.http2_behind import Behind
+from penstock.frontends.http2_behind import SLICE, Behind
 from penstock.frontends.http2_exchange import Http2Exchange, head_block
 from penstock.frontends.http2_readers import Readers
 from penstock.protocols.grpc import trailers_only_block
@@ -30,20 +30,12 @@ from penstock.protocols.http2 import (
     StreamReset,
     TrailersReceived,
 )
-from penstock.protocols.http2.events import with_data_joined
 from penstock.protocols.http2.stream import CLOSED
 from penstock.protocols.status import GRPC_OF_HTTP
 
 __all__ = ["Http2Exchange", "Http2Session"]
 
 _PING: Final = b"penstock"
-
-_MANY: Final = 256
-"""Events of one read from which on they are looked through for data in tiny pieces."""
-
-_TURN: Final = 256
-"""Events of one read after which others have their turn: what all calls that a connection may have
-open by default have."""
 
 _BULK: Final = 64 << 10
 """Bytes of long pieces from which on the output is not joined to be written."""
@@ -99,10 +91,8 @@ class Http2Session(Connection):
         core = self.core
         try:
             # All in one frame, for speed.
-            events = core.receive(data, _TURN) if data else core.go_on(_TURN)
-            if len(events) > _MANY:
-                events = with_data_joined(events)
-            for event in events:
+            events = core.receive(data, SLICE) if data else core.go_on(SLICE)
+            for event in self._behind.turn(events) if len(events) >= SLICE else events:
                 if type(event) is DataReceived:
                     stream = event.stream
                     exchange: Http2Exchange | None = stream.context

@@ -10,9 +10,12 @@ CVE-2019-9511 to 9518 (floods of small frames), CVE-2024-27316 (CONTINUATION).
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 from penstock.protocols.http2.codes import ConnectionFault, ErrorCode
 from penstock.protocols.http2.limits import Http2Limits
+
+_A_FEW: Final = 16
 
 
 class Nuisance(IntEnum):
@@ -53,6 +56,15 @@ class Budget:
             limits.small_frames,
         )
         self.spent = [0] * len(Nuisance)
+
+    @property
+    def strained(self) -> bool:
+        """Whether there was more of it than a legal peer has reason for, if less than is allowed.
+
+        Frames that belong to traffic are left out.
+        """
+        spent = self.spent
+        return sum(spent) - spent[Nuisance.WINDOW_UPDATE] - spent[Nuisance.PRIORITY] > _A_FEW
 
     def refill(self) -> None:
         """Everything is allowed anew."""

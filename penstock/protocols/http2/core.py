@@ -117,6 +117,11 @@ class ConnectionCore:
         if self._announced_room > DEFAULT_WINDOW:
             self._out.append(window_update_frame(0, self._announced_room - DEFAULT_WINDOW))
 
+    @property
+    def annoyed(self) -> bool:
+        """Whether the peer makes a nuisance, which is borne until its allowance is used up."""
+        return self._budget.strained
+
     def _answer(self, data: bytes) -> None:
         """Queue what the peer makes us say; more than a bound of it unread is an attack."""
         self._answers += len(data)

@@ -46,7 +46,7 @@ from penstock.protocols.http2.stream import (
     Stream,
 )
 
-_STRIDE: Final = 4096
+_STRIDE: Final = 2048
 """Bytes of frames that are worked through between two looks at how many they were."""
 
 _FEW: Final = 16

@@ -190,3 +190,27 @@ def test_streams_refused_before_our_limit_is_known_are_no_attack() -> None:
     events = connection.receive(opened)
     assert [peers.value_of(event)[0] for event in events].count("reset") == 990
     assert not connection.failed
+
+
+def test_a_nuisance_is_known_long_before_it_is_stopped() -> None:
+    connection = peers.server()
+    assert not connection.annoyed
+    borne = 0
+    while not connection.annoyed:
+        connection.receive(PINGING)
+        borne += 1
+    assert borne < Http2Limits().pings
+    connection.refill()
+    assert not connection.annoyed
+
+
+def test_traffic_and_its_own_frames_are_no_nuisance() -> None:
+    connection = peers.server()
+    for n in range(200):
+        connection.receive(
+            peers.headers(stream_of(n), end=True)
+            + frame(PRIORITY, 0, stream_of(n), bytes(5))
+            + peers.window_update(0, 1)
+        )
+        connection.reset(connection.streams[stream_of(n)], ErrorCode.NO_ERROR)
+    assert not connection.annoyed
