@@ -1,9 +1,11 @@
 """What an engine and its supervisor say to each other: one message a packet, in JSON.
 
-The engine says ``Ready`` once, and ``Spawn`` for each worker that it wants. The supervisor answers
-each ``Spawn`` with ``Forked`` or ``Refused`` of the same number, and says ``Exited`` when a worker
-has ended. With ``Forked`` come two descriptors: the engine's end of the worker's socket pair, and
-a pidfd of the worker. The socket keeps the bounds of packets (SOCK_SEQPACKET).
+The engine says ``Spawn`` for each worker that it wants, and then ``Ready`` or ``Failed``. It accepts
+connections from ``Serve`` on, until it hears ``Leave`` or ``Stop``; who was told by somebody else
+to stop says ``Leaving`` and serves on until then. The supervisor answers each ``Spawn`` with
+``Forked`` or ``Refused`` of the same number, and says ``Exited`` when a worker has ended. With
+``Forked`` come two descriptors: the engine's end of the worker's socket pair, and a pidfd of the
+worker. The socket keeps the bounds of packets (SOCK_SEQPACKET).
 """
 
 from __future__ import annotations
@@ -24,7 +26,36 @@ class ControlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The engine serves."""
+    """The engine's workers can work: it could serve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The engine cannot start, and ends."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """The engine is to stop, though perhaps not the service: another should take its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Accept connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Another engine accepts the connections from now on: finish those that are open, and end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The service stops; in a hurry when it was told so a second time."""
+
+    hurry: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +85,27 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """A worker has ended, with this wait status."""
+    """A worker has ended, with this wait status; ``peak`` is the most memory it ever had, bytes."""
 
     pid: int
     status: int
+    peak: int
 
 
-Message: TypeAlias = Ready | Spawn | Forked | Refused | Exited
+Order: TypeAlias = Serve | Leave | Stop
+Message: TypeAlias = Ready | Failed | Leaving | Spawn | Forked | Refused | Exited | Order
 
 _KINDS: dict[str, tuple[type[Message], tuple[type, ...]]] = {
     "ready": (Ready, ()),
+    "failed": (Failed, (str,)),
+    "leaving": (Leaving, ()),
+    "serve": (Serve, ()),
+    "leave": (Leave, ()),
+    "stop": (Stop, (bool,)),
     "spawn": (Spawn, (int, str, int)),
     "forked": (Forked, (int, int)),
     "refused": (Refused, (int, str)),
-    "exited": (Exited, (int, int)),
+    "exited": (Exited, (int, int, int)),
 }
 _NAMES = {cls: name for name, (cls, _) in _KINDS.items()}
 
@@ -78,7 +116,7 @@ def encode(message: Message) -> bytes:
     Raises:
         ControlError: it would be too long, which only an op's name can make it.
     """
-    if isinstance(message, Refused):
+    if isinstance(message, Refused | Failed):
         message = replace(message, reason=message.reason[:_MOST_REASON])
     data = json.dumps([_NAMES[type(message)], *astuple(message)]).encode()
     if len(data) > MOST_BYTES:

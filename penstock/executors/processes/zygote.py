@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,11 +15,17 @@ from penstock.executors.processes.control import (
     MOST_BYTES,
     ControlError,
     Exited,
+    Failed,
     Forked,
+    Leave,
+    Leaving,
     Message,
+    Order,
     Ready,
     Refused,
+    Serve,
     Spawn,
+    Stop,
     decode,
     encode,
 )
@@ -49,20 +56,27 @@ class Zygote:
     Args:
         control: the engine's end of the line, taken over.
         loop: the engine's loop.
+        obey: called with what the supervisor wants of the engine.
 
     Threads: the loop's only.
     """
 
-    def __init__(self, control: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        obey: Callable[[Order], None] = lambda order: None,
+    ) -> None:
         control.setblocking(False)
         self._control = control
         self._loop = loop
+        self._obey = obey
         self._numbers = itertools.count(1)
         # One request at a time: the supervisor serves them one after the other anyhow, and so its
         # queue, which would refuse at some length, stays short.
         self._turn = asyncio.Lock()
         self._wanted: dict[int, asyncio.Future[Spawned]] = {}
-        self._exits: dict[int, asyncio.Future[int]] = {}
+        self._exits: dict[int, asyncio.Future[Exited]] = {}
         self._lost: str | None = None
         loop.add_reader(control, self._hear)
 
@@ -70,8 +84,16 @@ class Zygote:
         return f"<Zygote wanted={len(self._wanted)} workers={len(self._exits)} lost={self._lost!r}>"
 
     def ready(self) -> None:
-        """Tell the supervisor that the service is up: from now on, a dead engine is replaced."""
+        """Tell the supervisor that this engine could serve."""
         self._say(Ready())
+
+    def leaving(self) -> None:
+        """Tell it that this engine is to stop, and ask for another in its place.
+
+        Raises:
+            StartupError: it cannot be asked.
+        """
+        self._say(Leaving())
 
     async def spawn(self, op: str, index: int) -> Spawned:
         """Have a worker started.
@@ -94,8 +116,8 @@ class Zygote:
             finally:
                 self._wanted.pop(number, None)
 
-    async def exited(self, pid: int) -> int:
-        """Wait until a worker has ended; its wait status, as ``os.waitpid`` gives it.
+    async def exited(self, pid: int) -> Exited:
+        """Wait until a worker has ended; how, with its wait status as ``os.waitpid`` gives it.
 
         To be asked once for each worker: the answer is not kept.
 
@@ -154,10 +176,12 @@ class Zygote:
                 wanted = self._wanted.get(number)
                 if wanted is not None and not wanted.done():
                     wanted.set_exception(StartupError(reason))
-            case Exited(pid, status) if not fds:
+            case Exited(pid) if not fds:
                 exit_ = self._exits.get(pid)
                 if exit_ is not None and not exit_.done():
-                    exit_.set_result(status)
+                    exit_.set_result(message)
+            case Serve() | Leave() | Stop() if not fds:
+                self._obey(message)
             case _:
                 raise ControlError(f"{message} with {len(fds)} descriptors")
 
@@ -178,6 +202,20 @@ class Zygote:
             if not future.done():
                 future.set_exception(StartupError(why))
                 future.exception()  # nobody may be waiting, and that is no fault
+
+
+def report_failure(control: socket.socket, reason: str) -> bool:
+    """Tell the supervisor why this engine cannot start; whether that could be said.
+
+    Args:
+        control: the engine's end of the line.
+        reason: for whoever starts the service.
+    """
+    try:
+        control.send(encode(Failed(reason)))
+    except OSError:  # it has gone, or the line is closed
+        return False
+    return True
 
 
 def _close(fds: list[int]) -> None:

@@ -8,11 +8,16 @@ from penstock.executors.processes.control import (
     MOST_BYTES,
     ControlError,
     Exited,
+    Failed,
     Forked,
+    Leave,
+    Leaving,
     Message,
     Ready,
     Refused,
+    Serve,
     Spawn,
+    Stop,
     decode,
     encode,
 )
@@ -20,14 +25,30 @@ from penstock.executors.processes.control import (
 
 @pytest.mark.parametrize(
     "message",
-    [Ready(), Spawn(1, "détecter\n", 3), Forked(1, 4711), Refused(2, "no room"), Exited(4711, 9)],
+    [
+        Ready(),
+        Failed("no such model"),
+        Leaving(),
+        Serve(),
+        Leave(),
+        Stop(False),
+        Stop(True),
+        Spawn(1, "détecter\n", 3),
+        Forked(1, 4711),
+        Refused(2, "no room"),
+        Exited(4711, 9, 1 << 40),
+    ],
 )
 def test_a_message_comes_back_as_it_was(message: Message) -> None:
     assert decode(encode(message)) == message
 
 
 def test_an_endless_reason_is_cut() -> None:
-    heard = decode(encode(Refused(1, "\U0001f4a5" * 100_000)))
+    endless = "\U0001f4a5" * 100_000
+    failed = decode(encode(Failed(endless)))
+    assert isinstance(failed, Failed)
+    assert 100 < len(failed.reason) < MOST_BYTES
+    heard = decode(encode(Refused(1, endless)))
     assert isinstance(heard, Refused)
     assert 100 < len(heard.reason) < MOST_BYTES
 
@@ -46,10 +67,11 @@ def test_an_endless_name_is_refused() -> None:
         b"[[]]",
         b'["unknown"]',
         b'["ready", 1]',
+        b'["stop", 1]',
         b'["spawn", 1, "op"]',
         b'["spawn", true, "op", 0]',
-        b'["exited", 1, 2.0]',
-        b'["exited", 1, 2] x',
+        b'["exited", 1, 2, 3.0]',
+        b'["exited", 1, 2, 3] x',
         b"[" * MOST_BYTES,
         b"\xff\xfe",
     ],
