@@ -16,6 +16,7 @@ from typing import Protocol
 
 from penstock.errors import InferenceFailed, StartupError
 from penstock.executors.executor import Finished, Work
+from penstock.executors.processes.control import Exited
 from penstock.executors.processes.restarts import Restarts
 from penstock.executors.processes.worker import Spawned, Worker
 from penstock.ops.failures import worker_died
@@ -30,8 +31,8 @@ class Spawner(Protocol):
     async def spawn(self, op: str, index: int) -> Spawned:
         """Start one; its model is not open yet."""
 
-    async def exited(self, pid: int) -> int:
-        """Its status as ``os.waitpid`` gives it, when it has ended; asked once for each."""
+    async def exited(self, pid: int) -> Exited:
+        """How it has ended, when it has; asked once for each."""
 
 
 class ProcessExecutor:
@@ -129,7 +130,7 @@ class ProcessExecutor:
         for worker in workers:
             worker.ask_to_stop()
         exits = [each.exit for each in workers]
-        left: set[asyncio.Task[int]] = set()
+        left: set[asyncio.Task[Exited]] = set()
         if exits:
             _, left = await asyncio.wait(exits, timeout=timeout)
         for worker in workers:
@@ -155,10 +156,10 @@ class ProcessExecutor:
         try:
             await asyncio.wait((worker.ready, worker.ended), return_when=asyncio.FIRST_COMPLETED)
             if not worker.ready.done():
-                status = await worker.exit
+                end = await worker.exit
                 raise StartupError(
                     f"op {self._name!r}: worker {index} ended before it was ready"
-                    f" ({how_it_ended(status)})"
+                    f" ({how_it_ended(end.status)})"
                 )
             worker.ready.result()
         except BaseException:
@@ -179,7 +180,7 @@ class ProcessExecutor:
             if not self._closing:
                 worker.kill()  # it may have hung up and live on
             lost = self._bury(worker)
-            status = await worker.exit
+            end = await worker.exit
             if self._closing:
                 return
             _log.error(
@@ -187,7 +188,7 @@ class ProcessExecutor:
                 self._name,
                 worker.index,
                 worker.pid,
-                how_it_ended(status),
+                how_it_ended(end.status),
                 f", with data_ids={lost.data_ids}" if lost is not None else "",
             )
             following = await self._replace(worker)

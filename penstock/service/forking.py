@@ -33,13 +33,15 @@ class Child:
         name: of what it runs, for logs.
         pid: its number.
         pidfd: readable when it has ended.
+        peak: the most memory it ever had, in bytes; known once it is reaped.
     """
 
-    __slots__ = ("_lifeline", "name", "pid", "pidfd")
+    __slots__ = ("_lifeline", "name", "peak", "pid", "pidfd")
 
     def __init__(self, name: str, pid: int, lifeline: Lifeline) -> None:
         self.name = name
         self.pid = pid
+        self.peak = 0
         self.pidfd = os.pidfd_open(pid)
         self._lifeline = lifeline
 
@@ -61,7 +63,8 @@ class Child:
         """Wait for its end, and end what it has left behind; its wait status."""
         os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
         self.kill()
-        _, status = os.waitpid(self.pid, 0)
+        _, status, used = os.wait4(self.pid, 0)
+        self.peak = used.ru_maxrss * 1024
         self.close()
         return status
 

@@ -208,7 +208,7 @@ class Supervisor:
         status = worker.reap()
         del self._workers[worker.pid]
         if self._engine is not None:
-            self._engine.say(Exited(worker.pid, status))
+            self._engine.say(Exited(worker.pid, status, worker.peak))
 
     def _converse(self, engine: EngineProcess) -> None:
         engine.send_waiting()

@@ -54,6 +54,15 @@ def test_a_childs_end_is_its_status(main: str, status: int, error: str) -> None:
     assert bool(err) == bool(error)
 
 
+def test_the_most_memory_that_a_child_had_is_known_after_its_end() -> None:
+    script = """
+mine = fork("thing", lambda: len(bytes(200 << 20)) * 0, lambda: None, stoppable=True)
+mine.reap()
+print(mine.peak >> 20)
+"""
+    assert 200 <= int(outcome(script)[0]) < 1000
+
+
 def test_what_was_written_before_the_fork_is_written_once() -> None:
     script = """
 print("before")

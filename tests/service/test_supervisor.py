@@ -180,7 +180,7 @@ async def serve(zygote):
     for _ in range(2):
         say("told", await told.get())
     let_go(worker)
-    say("ended", await zygote.exited(worker.pid))
+    say("ended", (await zygote.exited(worker.pid)).status)
     return 0
 """
 
@@ -289,7 +289,7 @@ def test_a_workers_status_reaches_the_engine(tmp_path: Path, end: str, status: i
     script = f"""
 async def serve(zygote):
     worker = await zygote.spawn("op", 0)
-    say("status", await zygote.exited(worker.pid))
+    say("status", (await zygote.exited(worker.pid)).status)
     let_go(worker)
     return 0
 
@@ -338,7 +338,7 @@ def held(pid):
 async def once(zygote):
     worker = await zygote.spawn("op", 0)
     signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
-    assert await zygote.exited(worker.pid) == signal.SIGKILL
+    assert (await zygote.exited(worker.pid)).status == signal.SIGKILL
     let_go(worker)
 
 async def serve(zygote):
@@ -367,7 +367,7 @@ async def serve(zygote):
     signal.pidfd_send_signal(first.pidfd, signal.SIGKILL)
     say("end", await loop.sock_recv(first.socket, 1))  # nobody else holds the worker's end
     let_go(second)
-    say("status", await zygote.exited(second.pid))  # nor the engine's
+    say("status", (await zygote.exited(second.pid)).status)  # nor the engine's
     let_go(first), let_go(third)
     return 0
 

@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from penstock.errors import StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.board import Board
+from penstock.executors.processes.control import Exited
 from penstock.executors.processes.crossing import outcomes_in, samples_out
 from penstock.executors.processes.frame import Frame, FrameError, Kind, decode, encode, header
 from penstock.executors.processes.link import Link
@@ -75,7 +76,7 @@ class Worker:
         self,
         index: int,
         spawned: Spawned,
-        exit: asyncio.Task[int],
+        exit: asyncio.Task[Exited],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.index = index

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from penstock.executors.process import ProcessExecutor
 from penstock.executors.processes.child import Child
+from penstock.executors.processes.control import Exited
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.op import Op
 
@@ -92,9 +93,9 @@ class Processes:
         self._all[process.pid] = process
         return Spawned(process.pid, os.pidfd_open(process.pid), ours)
 
-    async def exited(self, pid: int) -> int:
+    async def exited(self, pid: int) -> Exited:
         code = await asyncio.to_thread(self._all[pid].wait)
-        return code << 8 if code >= 0 else -code
+        return Exited(pid, code << 8 if code >= 0 else -code, 1 << 20)
 
     def end(self) -> None:
         """Whatever is left."""

@@ -134,9 +134,9 @@ async def test_an_end_that_comes_before_anybody_asks_is_kept(
     spawning = asyncio.create_task(zygote.spawn("op", 0))
     number = (await supervisor.hear_spawn()).number
     supervisor.fork(number, 4711)
-    supervisor.say(Exited(4711, signal.SIGSEGV))
+    supervisor.say(Exited(4711, signal.SIGSEGV, 5))
     worker = await spawning
-    assert await zygote.exited(worker.pid) == signal.SIGSEGV
+    assert await zygote.exited(worker.pid) == Exited(4711, signal.SIGSEGV, 5)
     with pytest.raises(LookupError):
         await zygote.exited(worker.pid)
     let_go(worker)
@@ -151,8 +151,8 @@ async def test_who_gives_up_waiting_for_an_end_does_not_lose_it(
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(zygote.exited(worker.pid), 0)
     waiting = asyncio.create_task(zygote.exited(worker.pid))
-    supervisor.say(Exited(4711, 0))
-    assert await waiting == 0
+    supervisor.say(Exited(4711, 0, 5))
+    assert (await waiting).status == 0
     let_go(worker)
 
 
@@ -174,7 +174,7 @@ async def test_a_worker_that_nobody_waits_for_finds_its_socket_closed(
     await _readable(end)
     assert end.recv(1) == b""
     assert "workers=0" in repr(zygote)
-    supervisor.say(Exited(4711, 0))
+    supervisor.say(Exited(4711, 0, 5))
     again = asyncio.create_task(zygote.spawn("op", 1))
     supervisor.say(Refused((await supervisor.hear_spawn()).number, "enough"))
     with pytest.raises(StartupError, match="enough"):
