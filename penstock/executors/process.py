@@ -45,6 +45,7 @@ class ProcessExecutor:
         loop: the engine's.
         kill_late: whether a call that was given up is ended with its worker, rather than left to
             return.
+        only_plain: whether somebody reads its outputs who is no worker process.
     """
 
     takes_several = True
@@ -57,12 +58,14 @@ class ProcessExecutor:
         loop: asyncio.AbstractEventLoop,
         *,
         kill_late: bool = False,
+        only_plain: bool = False,
     ) -> None:
         self.workers = count
         self._name = name
         self._spawner = spawner
         self._loop = loop
         self._kill_late = kill_late
+        self._only_plain = only_plain
         self._number = 1
         self._idle: deque[Worker] = deque()
         self._busy: dict[Work, Worker] = {}
@@ -151,7 +154,7 @@ class ProcessExecutor:
     async def _start(self, index: int) -> Worker:
         spawned = await self._spawner.spawn(self._name, index)
         exit = self._loop.create_task(self._spawner.exited(spawned.pid))
-        worker = Worker(index, spawned, exit, self._loop)
+        worker = Worker(index, spawned, exit, self._loop, only_plain=self._only_plain)
         worker.done = self._done
         try:
             await asyncio.wait((worker.ready, worker.ended), return_when=asyncio.FIRST_COMPLETED)

@@ -35,6 +35,7 @@ from penstock.runtimes.model import Model
 from penstock.runtimes.runtime import ModelOptions, model_problems
 from penstock.service.doubts import doubts
 from penstock.service.graph import Graph, graph_of
+from penstock.service.readers import outside_reader
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +70,15 @@ class Blueprint:
 
 def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
     """Check the graph, the hooks and every op's options, without opening or starting anything.
+    @property
+    def is_supervised(self) -> bool:
+        """Whether some of it runs in other processes than that which starts the service."""
+        return self.has_processes or self.config.build_dag_each_worker
+
+    def outside_reader(self, op: int) -> str | None:
+        """Who reads the op's output and is no worker process, if anybody."""
+        return outside_reader(self.graph.plan, self.options, op)
+
 
     Raises:
         GraphError: the graph is not legal.
@@ -222,8 +232,8 @@ class Works:
             EngineOptions(max_requests=config.max_requests, max_running=config.worker_num),
             hear,
         )
-        for op, options, model in zip(
-            blueprint.graph.ops, blueprint.options, self._models, strict=True
+        for index, (op, options, model) in enumerate(
+            zip(blueprint.graph.ops, blueprint.options, self._models, strict=True)
         ):
             work = _work_options(options)
             policy = BatchPolicy(
@@ -234,7 +244,9 @@ class Works:
             stage = Stage(
                 op.name,
                 batcher_for(policy),
-                _executor(op, options, model, work, loop, spawner),
+                self._in_processes(index, loop, spawner)
+                if options.executor == "process"
+                else _executor(op, options, model, work, loop),
                 work,
                 engine.clock,
                 engine.settle,
@@ -253,6 +265,19 @@ def bound_op(blueprint: Blueprint, name: str, index: int) -> tuple[BoundOp, tupl
     """
     at = blueprint.graph.plan.names.index(name)
     op, options = blueprint.graph.ops[at], blueprint.options[at]
+    def _in_processes(
+        self, index: int, loop: asyncio.AbstractEventLoop, spawner: Spawner | None
+    ) -> ProcessExecutor:
+        assert spawner is not None
+        options = self.blueprint.options[index]
+        return ProcessExecutor(
+            options.name,
+            options.concurrency,
+            spawner,
+            loop,
+            only_plain=self.blueprint.outside_reader(index) is not None,
+        )
+
     # Worker after worker on the op's cards, one after the other.
     model = _open_model(op, options, blueprint.config.op.get(name), index)
     _prepare(op, options, model)
@@ -296,11 +321,7 @@ def _executor(
     model: Model | None,
     work: WorkOptions,
     loop: asyncio.AbstractEventLoop,
-    spawner: Spawner | None,
 ) -> Executor:
-    if options.executor == "process":
-        assert spawner is not None
-        return ProcessExecutor(op.name, options.concurrency, spawner, loop)
     first = BoundOp(op, model, work)
     if options.executor == "inline" and not first.hooks.is_async:
         return InlineExecutor(first)

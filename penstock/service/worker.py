@@ -31,5 +31,6 @@ def serve_op(blueprint: Blueprint, op: str, index: int, channel: socket.socket) 
         for note in notes:
             _log.warning("op %s: %s", op, note)
     child.ready()
-    child.serve(bound)
+    at = blueprint.graph.plan.names.index(op)
+    child.serve(bound, blueprint.outside_reader(at))
     return 0

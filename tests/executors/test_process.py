@@ -253,3 +253,43 @@ async def test_what_cannot_travel_fails_its_own_request_alone(processes: Process
     assert isinstance(result[1][0].error, WrongType)
     assert len(processes.pids) == 1
     assert await desk.executor.close(10.0)
+
+
+async def test_who_is_read_by_others_gives_nothing_that_only_workers_open(
+    processes: Processes,
+) -> None:
+    desk = Desk(executor(processes, "read by others", only_plain=True))
+    await desk.executor.start()
+    outcome = await one(desk, do="odd")
+    assert isinstance(outcome.error, WrongType)
+    for said in ("[read by others]", "'odd'", ".Odd cannot travel to op 'next'", "in processes"):
+        assert said in str(outcome.error)
+    assert (await one(desk, do="array", x=np.arange(3))).error is None
+    assert len(processes.pids) == 1
+    assert await desk.executor.close(10.0)
+
+
+async def test_a_worker_that_gives_such_a_value_all_the_same_is_ended(
+    processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(executor(processes, only_plain=True))
+    await desk.executor.start()
+    outcome = await one(desk, do="odd")
+    assert isinstance(outcome.error, InferenceFailed)
+    assert "nobody here may open" in caplog.text
+    assert (await one(desk)).error is None
+    assert len(processes.pids) == 2
+    assert await desk.executor.close(10.0)
+
+
+async def test_keys_of_an_output_arrive_as_texts_or_are_an_error(processes: Processes) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    value = (await one(desk, do="odd keys")).value
+    assert value == {"a": 1, "red": 2}
+    assert {type(key) for key in value} == {str}
+    outcome = await one(desk, do="number as key")
+    assert isinstance(outcome.error, WrongType)
+    assert "a key of an output is a text, not int" in str(outcome.error)
+    assert len(processes.pids) == 1
+    assert await desk.executor.close(10.0)

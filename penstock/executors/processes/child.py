@@ -14,11 +14,11 @@ import pickle
 import select
 import socket
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from penstock.executors.processes.board import Board
-from penstock.executors.processes.crossing import outcomes_out, samples_in
+from penstock.executors.processes.crossing import outcomes_out, output, samples_in
 from penstock.executors.processes.frame import (
     Blob,
     Frame,
@@ -79,6 +79,7 @@ class Child:
         self._out = SlabPool(slab_bytes)
         self._in = SlabReader(slab_bytes)
         self._ended = False
+        self._pickle: Callable[[Any], bytes] | None = _pickled
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
 
@@ -92,8 +93,15 @@ class Child:
         pieces = encode(text)
         self._send([header(Kind.FAILED, 0, sum(map(len, pieces))), *pieces])
 
-    def serve(self, op: BoundOp) -> None:
-        """Run batches until the engine says stop or has gone."""
+    def serve(self, op: BoundOp, outside: str | None = None) -> None:
+        """Run batches until the engine says stop or has gone.
+
+        Args:
+            op: what runs them.
+            outside: who reads its outputs and is no worker process, if anybody: only plain values
+                and arrays may go there.
+        """
+        self._pickle = _pickled if outside is None else None
         while True:
             if not self._queue:
                 self._receive(wait=True)
@@ -113,7 +121,10 @@ class Child:
             try:
                 self._answer(frame.number, [batch.ran, outcomes_out(outcomes)])
             except FrameError:
-                good = [_that_travels(op.name, each) for each in outcomes]
+                good = [
+                    self._that_travels(op.name, each, sample.log_id, outside)
+                    for each, sample in zip(outcomes, samples, strict=True)
+                ]
                 self._answer(frame.number, [batch.ran, outcomes_out(good)])
 
     def _is_skipped(self, number: int) -> bool:
@@ -124,7 +135,7 @@ class Child:
 
     def _answer(self, number: int, value: Any) -> None:
         try:
-            pieces = encode(value, place=self._out.place, pickle=_pickled)
+            pieces = encode(value, place=self._out.place, pickle=self._pickle)
         except FrameError:
             self._out.rollback()
             raise
@@ -132,6 +143,19 @@ class Child:
             socket.send_fds(self._channel, [header(Kind.SLAB, slab, 0)], [descriptor])
         frames = [header(Kind.FREE, slab << 32 | past, 0) for slab, past in self._in.freed()]
         self._send([*frames, header(Kind.DONE, number, sum(map(len, pieces))), *pieces])
+
+    def _that_travels(self, op: str, outcome: Outcome, log_id: int, outside: str | None) -> Outcome:
+        """The outcome, or the error that it cannot leave this process."""
+        for key, value in (outcome.value or {}).items():
+            try:
+                encode(output({key: value}), pickle=self._pickle)
+            except FrameError as error:
+                text = f"its output {key!r}: {error}"
+                if outside is not None:
+                    text += f" to {outside}: only ops that run in processes could open it"
+                _log.warning("op %s: %s (log_id=%s)", op, text, log_id)
+                return Outcome(None, cannot_travel(op, text))
+        return outcome
 
     def _send(self, pieces: Sequence[bytes | memoryview]) -> None:
         if sum(map(len, pieces)) <= _AT_ONCE:
@@ -168,15 +192,6 @@ class Child:
                 self._skipped.append((frame.number, last))
             case Kind.STOP:
                 self._ended = True
-
-
-def _that_travels(op: str, outcome: Outcome) -> Outcome:
-    """The outcome, or the error that it cannot leave this process."""
-    try:
-        encode(outcome.value, pickle=_pickled)
-    except FrameError as error:
-        return Outcome(None, cannot_travel(op, str(error)))
-    return outcome
 
 
 def _open(blob: Blob) -> Any:

@@ -12,11 +12,12 @@ from typing import Any, Final, TypeAlias
 
 from penstock.errors import DeadlineExceeded, InternalError, NumberedError, RequestError
 from penstock.executors.processes.frame import FrameError
-from penstock.request import Outcome, Sample
+from penstock.request import Feed, Outcome, Sample
 
 Plain: TypeAlias = list[Any]
 
 _NO_JUMP: Final = False
+_TEXT: Final = frozenset((str,))
 
 
 def samples_out(samples: Sequence[Sample]) -> Plain:
@@ -47,12 +48,24 @@ def outcomes_in(value: Any, count: int) -> list[Outcome]:
     return [_outcome_in(each) for each in value]
 
 
+def output(value: Feed) -> Feed:
+    """An op's output as it leaves: subclasses would be pickles, which the engine does not open.
+
+    Raises:
+        FrameError: a key is no text.
+    """
+    if type(value) is dict and _TEXT.issuperset(map(type, value)):
+        return value
+    for key in value:
+        if not isinstance(key, str):
+            raise FrameError(f"a key of an output is a text, not {type(key).__name__}")
+    return {str.__str__(key): each for key, each in value.items()}
+
+
 def _outcome_out(outcome: Outcome) -> Plain:
     error = outcome.error
     if error is None:
-        value = outcome.value
-        # A subclass would travel as a pickle, which the engine does not open.
-        return [value if type(value) is dict else dict(value or {}), None, outcome.jump]
+        return [output(outcome.value or {}), None, outcome.jump]
     number = error.number if isinstance(error, NumberedError) else 0
     by_client = isinstance(error, DeadlineExceeded) and error.by_client
     return [None, [_code_of(error), str(error), number, by_client], _NO_JUMP]

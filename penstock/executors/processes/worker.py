@@ -12,14 +12,22 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from penstock.errors import StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.board import Board
 from penstock.executors.processes.control import Exited
 from penstock.executors.processes.crossing import outcomes_in, samples_out
-from penstock.executors.processes.frame import Frame, FrameError, Kind, decode, encode, header
+from penstock.executors.processes.frame import (
+    Blob,
+    Frame,
+    FrameError,
+    Kind,
+    decode,
+    encode,
+    header,
+)
 from penstock.executors.processes.link import Link
 from penstock.executors.processes.slab import SlabPool, SlabReader
 from penstock.ops.failures import cannot_travel
@@ -63,6 +71,13 @@ class _Sent:
 class Worker:
     """One process, from its start to its end.
 
+    Args:
+        index: its number within the op.
+        spawned: the process.
+        exit: see below.
+        loop: the engine's.
+        only_plain: whether its outputs may hold nothing that only workers open.
+
     Attributes:
         ready: done when it has said that it can work; fails with what it said otherwise.
         exit: done with its status when it has ended.
@@ -78,6 +93,8 @@ class Worker:
         spawned: Spawned,
         exit: asyncio.Task[Exited],
         loop: asyncio.AbstractEventLoop,
+        *,
+        only_plain: bool = False,
     ) -> None:
         self.index = index
         self.pid = spawned.pid
@@ -88,6 +105,7 @@ class Worker:
         self.sent: deque[_Sent] = deque()
         self.has_worked = False
         self.done: Callable[[Worker], None] = _nobody
+        self._open_blob = _refuse if only_plain else None
         self._pidfd = spawned.pidfd
         self._board: Board | None = None
         self._out = SlabPool(SLAB_BYTES)
@@ -203,7 +221,7 @@ class Worker:
     def _answered(self, frame: Frame) -> None:
         if not self.sent or self.sent[0].number != frame.number or self.work is None:
             raise FrameError("the worker answers what it was not asked")
-        value = decode(frame.body, fetch=self._in.fetch)
+        value = decode(frame.body, fetch=self._in.fetch, open_blob=self._open_blob)
         sent = self.sent[0]
         work, _ = self.work
         if value is None:  # it was taken back
@@ -240,6 +258,10 @@ def _outcomes(value: Any, batch: Batch) -> list[Outcome]:
 def _pickled(value: Any) -> bytes:
     """What an op in this process made, for the user's code in the worker; opened only there."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def _refuse(blob: Blob) -> NoReturn:
+    raise FrameError("a worker gave a value that nobody here may open")
 
 
 def _nobody(worker: Worker) -> None:

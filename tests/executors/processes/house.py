@@ -13,8 +13,11 @@ import socket
 import subprocess
 import sys
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from penstock.executors.process import ProcessExecutor
 from penstock.executors.processes.child import Child
@@ -31,6 +34,12 @@ class Odd:
 
     def __init__(self, name: str) -> None:
         self.name = name
+
+
+class Colour(StrEnum):
+    """Texts that are more than that."""
+
+    RED = "red"
 
 
 class Acting(Op):
@@ -55,6 +64,10 @@ class Acting(Op):
             return {"odd": Odd("mine")}
         elif do == "unpicklable":
             return {"odd": lambda: None}
+        elif do == "odd keys":
+            return {np.str_("a"): 1, Colour.RED: 2}
+        elif do == "number as key":
+            return {1: 2}
         elif do == "open":
             return {"name": feed["odd"].name}
         elif do == "array":
@@ -125,7 +138,8 @@ def main(op: str, index: int, descriptor: int) -> None:
             child.failed("the model is not there")
             return
         child.ready()
-        child.serve(BoundOp(Acting(name=op), None, WorkOptions(), index))
+        outside = "op 'next'" if op == "read by others" else None
+        child.serve(BoundOp(Acting(name=op), None, WorkOptions(), index), outside)
 
 
 def hang_up(channel: socket.socket) -> None:
