@@ -67,9 +67,6 @@ class Blueprint:
         """Whether some op runs in processes of its own."""
         return any(each.executor == "process" for each in self.options)
 
-
-def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
-    """Check the graph, the hooks and every op's options, without opening or starting anything.
     @property
     def is_supervised(self) -> bool:
         """Whether some of it runs in other processes than that which starts the service."""
@@ -79,6 +76,9 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
         """Who reads the op's output and is no worker process, if anybody."""
         return outside_reader(self.graph.plan, self.options, op)
 
+
+def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
+    """Check the graph, the hooks and every op's options, without opening or starting anything.
 
     Raises:
         GraphError: the graph is not legal.
@@ -256,15 +256,6 @@ class Works:
             engine.add_stage(stage)
         return engine
 
-
-def bound_op(blueprint: Blueprint, name: str, index: int) -> tuple[BoundOp, tuple[str, ...]]:
-    """One worker process's op, its model open and ``init_op`` run; and what its model notes.
-
-    Raises:
-        StartupError: with the original exception as its cause.
-    """
-    at = blueprint.graph.plan.names.index(name)
-    op, options = blueprint.graph.ops[at], blueprint.options[at]
     def _in_processes(
         self, index: int, loop: asyncio.AbstractEventLoop, spawner: Spawner | None
     ) -> ProcessExecutor:
@@ -278,6 +269,15 @@ def bound_op(blueprint: Blueprint, name: str, index: int) -> tuple[BoundOp, tupl
             only_plain=self.blueprint.outside_reader(index) is not None,
         )
 
+
+def bound_op(blueprint: Blueprint, name: str, index: int) -> tuple[BoundOp, tuple[str, ...]]:
+    """One worker process's op, its model open and ``init_op`` run; and what its model notes.
+
+    Raises:
+        StartupError: with the original exception as its cause.
+    """
+    at = blueprint.graph.plan.names.index(name)
+    op, options = blueprint.graph.ops[at], blueprint.options[at]
     # Worker after worker on the op's cards, one after the other.
     model = _open_model(op, options, blueprint.config.op.get(name), index)
     _prepare(op, options, model)
