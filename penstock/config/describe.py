@@ -11,14 +11,13 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.config.dag import DagConfig, TracerConfig
 from penstock.config.door import DoorConfig, TlsConfig
 from penstock.config.schema import (
     ENVIRONMENT,
-    DagConfig,
     LocalServiceConfig,
     OpConfig,
     ServiceConfig,
-    TracerConfig,
     entries_of,
     keys_of,
     section_of,
