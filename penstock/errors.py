@@ -20,6 +20,8 @@
     │   ├── DeadlineExceeded    nobody: the request's time is over
     │   ├── OpTimeout           op author: one ``process`` call took too long
     │   ├── InferenceFailed     op author: ``process`` gave no usable result
+    │   │   ├── WorkerDied      op author: the worker process ended with the batch
+    │   │   └── KillsWorkers    op author: workers die of this very request; it is not run
     │   ├── HookFailed          op author: a hook raised
     │   ├── NumberedError       the op itself: an error whose number it chose
     │   │   ├── DeclaredError   raised CustomException, or process gave a code
@@ -213,6 +215,21 @@ class InferenceFailed(RequestError):
 
     code = "inference"
     blame = Blame.AUTHOR
+
+
+class WorkerDied(InferenceFailed):
+    """The worker process ended while it ran the request's batch, and not because we ended it.
+
+    A retry may help: some other request of the batch may have been the cause.
+    """
+
+    code = "worker_died"
+
+
+class KillsWorkers(InferenceFailed):
+    """Two workers have died of these very inputs. A retry does not help."""
+
+    code = "kills_workers"
 
 
 class HookFailed(RequestError):

@@ -133,6 +133,7 @@ class CloseReason(Enum):
     DEADLINE = "deadline"
     SHAPE = "shape"
     DRAIN = "drain"
+    ALONE = "alone"
 
 
 class Batch:

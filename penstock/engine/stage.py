@@ -10,7 +10,8 @@ Guarantees:
       ``timeout``; what comes back afterwards is recorded as late and dropped;
     - a call whose requests have all gone is ended, where the executor can end calls at all;
     - a batch that was handed over but has not begun goes to another worker when the one before it
-      is given up, or takes long while another worker is idle.
+      is given up, or takes long while another worker is idle;
+    - whom a worker may have died of runs in a Work of its own, and takes turns with the queue.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ import logging
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.batching.batcher import Batcher, Line
 from penstock.batching.dispatch import HAND_OVER_BUDGET, HandOver
-from penstock.engine.clock import Alarm, Clock
+from penstock.engine.clock import Clock
+from penstock.engine.quarantine import Quarantine
+from penstock.engine.reminder import Reminder
+from penstock.errors import WorkerDied
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.work import WorkOptions
 from penstock.instrument import Instrument
@@ -42,7 +47,13 @@ _PATIENCE = 4 * HAND_OVER_BUDGET
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStatistics:
-    """A snapshot for tests, logs and status pages."""
+    """A snapshot for tests, logs and status pages.
+
+    Attributes:
+        deaths: batches that a worker died with.
+        suspects: inputs that are remembered for that.
+        refused: requests that were not run because workers die of their like.
+    """
 
     name: str
     workers: int
@@ -51,6 +62,9 @@ class StageStatistics:
     batches: int
     samples: int
     timeouts: int
+    deaths: int
+    suspects: int
+    refused: int
 
 
 class Stage:
@@ -60,7 +74,7 @@ class Stage:
         name: the op's name.
         batcher: the op's queue.
         executor: runs its batches.
-        options: time-out and retries.
+        options: time-out and retries, and what is retried after a death.
         clock: the engine's time and turns.
         settle: the engine's; called with each sample and its Outcome, once.
         hear: the engine's; is told what happens, None when nobody listens.
@@ -85,6 +99,7 @@ class Stage:
         self.draining = False
         self.hear = hear
         self.options = options
+        self.quarantine = Quarantine(name, rerun=options.retry_on_crash)
         self._clock = clock
         self._settle = settle
         self._key_of = key_of
@@ -96,8 +111,8 @@ class Stage:
         self._pumping = False
         self._ending = False
         self._unsettled: deque[Result] = deque()  # has come back, and waits for the next turn
-        self._window = _Reminder(clock, self._ring)
-        self._looking = _Reminder(clock, self._look)
+        self._window = Reminder(clock, self._ring)
+        self._looking = Reminder(clock, self._look)
         self._batches = 0
         self._samples = 0
         self._timeouts = 0
@@ -115,6 +130,9 @@ class Stage:
             batches=self._batches,
             samples=self._samples,
             timeouts=self._timeouts,
+            deaths=self.quarantine.deaths,
+            suspects=len(self.quarantine.suspects),
+            refused=self.quarantine.refused,
         )
 
     def offer(self, sample: Sample, now: float) -> None:
@@ -122,12 +140,15 @@ class Stage:
 
         Raises:
             ServiceBusy: the queue is full.
+            KillsWorkers: workers die of it.
         """
         if self._key_of is not None:
             try:
                 sample.key = self._key_of(sample.inputs)
             except Exception:  # noqa: BLE001 - values of users' types may raise anything
                 sample.key = ("odd", id(sample))  # it runs alone
+        if self.quarantine.wary:
+            self.quarantine.meet(sample, self.batcher.policy.max_rows, now)
         self.batcher.offer(sample, now)
         if self._idle and not self._pumping:
             self._pumping = True
@@ -186,6 +207,8 @@ class Stage:
     def _take(self, now: float) -> tuple[list[Batch], float | None]:
         """The batches of the next hand-over; or when to ask again."""
         most = self._hand_over.batches(self._idle) if self.executor.takes_several else 1
+        if self.quarantine.wary:
+            return self._take_warily(most, now)
         batches: list[Batch] = []
         poll = self.batcher.poll
         draining = self.draining
@@ -196,6 +219,16 @@ class Stage:
                 return batches, polled
             batches.append(polled)
         return batches, None
+
+    def _take_warily(self, most: int, now: float) -> tuple[list[Batch], float | None]:
+        """The same where workers have died: a suspect has its Work for itself."""
+        poll = partial(self.batcher.poll, now, draining=self.draining)
+        batches, wait, culprits = self.quarantine.fill(most, now, self._take_again, poll)
+        for sample in culprits:
+            # Later, because whoever is answered may cancel what has just been taken.
+            refused = Outcome(None, self.quarantine.refusal())
+            self._clock.soon(partial(self._settle, sample, refused))
+        return batches, wait
 
     def _take_again(self, now: float) -> Batch | None:
         """A batch that was taken back, without those whom nobody waits for any more."""
@@ -262,25 +295,29 @@ class Stage:
 
     def _settle_batch(self, batch: Batch, outcomes: list[Outcome]) -> None:
         settle = self._settle
+        samples, answers = batch.samples, outcomes
+        assert len(samples) == len(outcomes)
+        if type(outcomes[0].error) is WorkerDied:
+            samples, answers = self.quarantine.died(batch, outcomes, self._clock.now())
+        elif self.quarantine.wary:
+            self.quarantine.came_back(batch)
         if batch.settled:
             self._tell_late([batch])
-        else:
-            batch.settled = True
-            samples = batch.samples
-            assert len(samples) == len(outcomes)
-            # Without the keyword, which costs more than what it runs through.
-            for sample, outcome in zip(samples, outcomes):  # noqa: B905
-                if sample.gone:
-                    _log.info("op %s: late result dropped (data_id=%s)", self.name, sample.data_id)
-                try:
-                    settle(sample, outcome)
-                except Exception:  # noqa: BLE001 - our mistake with one must not harm the others
-                    _log.exception(
-                        "op %s: %r could not be settled; please report this", self.name, sample
-                    )
-            if self.hear is not None:
-                failed = sum(outcome.error is not None for outcome in outcomes)
-                self.hear.returned(self.name, batch, failed, self._clock.now())
+            return
+        batch.settled = True
+        # Without the keyword, which costs more than what it runs through.
+        for sample, answer in zip(samples, answers):  # noqa: B905
+            if sample.gone:
+                _log.info("op %s: late result dropped (data_id=%s)", self.name, sample.data_id)
+            try:
+                settle(sample, answer)
+            except Exception:  # noqa: BLE001 - our mistake with one must not harm the others
+                _log.exception(
+                    "op %s: %r could not be settled; please report this", self.name, sample
+                )
+        if self.hear is not None:
+            failed = sum(outcome.error is not None for outcome in outcomes)
+            self.hear.returned(self.name, batch, failed, self._clock.now())
 
     def _take_back(self, work: Work) -> None:
         """What has not begun there will be handed over again."""
@@ -329,7 +366,8 @@ class Stage:
             batch.settled = True
             self._timeouts += 1
             self._take_back(work)
-            self.executor.abandon(work)
+            if work.current is batch:  # else it has gone on to another, which is not to be harmed
+                self.executor.abandon(work)
             self._looking.at(now + timeout)
             self._give_up(batch)
 
@@ -351,28 +389,3 @@ class Stage:
     def _ring(self) -> None:
         if not self._pumping:
             self._pump()
-
-
-class _Reminder:
-    """One alarm for many wishes: it rings at the earliest, and whoever still waits asks again."""
-
-    __slots__ = ("_action", "_alarm", "_at", "_clock")
-
-    def __init__(self, clock: Clock, action: Callable[[], None]) -> None:
-        self._clock = clock
-        self._action = action
-        self._alarm: Alarm | None = None
-        self._at = 0.0
-
-    def at(self, when: float) -> None:
-        """Ring at that time, or earlier."""
-        if self._alarm is not None:
-            if self._at <= when:
-                return
-            self._alarm.cancel()
-        self._at = when
-        self._alarm = self._clock.at(when, self._ring)
-
-    def _ring(self) -> None:
-        self._alarm = None
-        self._action()

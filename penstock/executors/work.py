@@ -66,11 +66,13 @@ class WorkOptions:
         isolate_errors: whether a failed batch is split to find the culprit.
         timeout: seconds for one ``process`` call; None means no limit.
         retry: attempts of ``process`` after a time-out.
+        retry_on_crash: whether a batch that a worker died with is run once more, one by one.
     """
 
     isolate_errors: bool = True
     timeout: float | None = None
     retry: int = 1
+    retry_on_crash: bool = False
 
 
 class BoundOp:

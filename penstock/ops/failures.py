@@ -19,8 +19,10 @@ from penstock.errors import (
     DeclaredError,
     HookFailed,
     InferenceFailed,
+    KillsWorkers,
     OpTimeout,
     RequestError,
+    WorkerDied,
     WrongType,
 )
 from penstock.ops.op import Op
@@ -118,9 +120,15 @@ def timed_out(op: str, batch: Batch) -> OpTimeout:
     )
 
 
-def worker_died(op: str, worker: int) -> InferenceFailed:
+def worker_died(op: str, worker: int) -> WorkerDied:
     """The error of a batch whose worker process ended with it; the log says how."""
-    return InferenceFailed(failed_to_predict(op, f"worker {worker} died with the batch it had"))
+    return WorkerDied(failed_to_predict(op, f"worker {worker} died with the batch it had"))
+
+
+def kills_workers(op: str) -> KillsWorkers:
+    """The error of a request that two workers have died of."""
+    text = "two workers have died of this request, so it is refused for some minutes"
+    return KillsWorkers(failed_to_predict(op, text))
 
 
 def cannot_travel(op: str, text: str) -> WrongType:

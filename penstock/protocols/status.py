@@ -97,6 +97,7 @@ STATUS: dict[type[RequestError], Status] = {
     errors.DeadlineExceeded: Status(_Code.TIMEOUT, 504, GrpcCode.DEADLINE_EXCEEDED, retryable=True),
     errors.OpTimeout: Status(_Code.TIMEOUT, 504, GrpcCode.DEADLINE_EXCEEDED, retryable=True),
     errors.InferenceFailed: Status(_Code.CLIENT_ERROR, 503, GrpcCode.UNAVAILABLE, retryable=True),
+    errors.KillsWorkers: Status(_Code.CLIENT_ERROR, 500, GrpcCode.INTERNAL),
     errors.HookFailed: Status(_Code.UNKNOW, 500, GrpcCode.INTERNAL),
     errors.DeclaredError: Status(_Code.UNKNOW, 500, GrpcCode.INTERNAL),
     errors.ProductError: Status(_Code.PRODUCT_ERROR, 400, GrpcCode.FAILED_PRECONDITION),

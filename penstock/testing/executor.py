@@ -1,8 +1,9 @@
-"""FakeExecutor: workers whose results a test hands in when it likes."""
+"""FakeExecutor: workers whose results a test hands in when it likes, and that die when it likes."""
 
 from __future__ import annotations
 
 from penstock.executors.executor import Finished, LocalExecutor, Result, Work
+from penstock.ops.failures import worker_died
 from penstock.request import Batch, Outcome
 
 
@@ -48,3 +49,11 @@ class FakeExecutor(LocalExecutor):
             results.append((batch, mine))
             batch = work.begin_next()
         finished(work, results)
+
+    def die(self, index: int = 0) -> None:
+        """Let the worker of a Work die with the batch that runs; the others have not begun."""
+        work, finished = self.running.pop(index)
+        batch, work.current = work.current, None
+        assert batch is not None
+        error = worker_died("op", index)
+        finished(work, [(batch, [Outcome(None, error) for _ in batch.samples])])

@@ -204,7 +204,6 @@ class _Server:
         # Work has ended without them)
         self._out: dict[str, dict[int, _Out]] = {}
         self._late: set[int] = set()
-        self._taken: set[int] = set()
         self._back: set[int] = set()
         self.good = 0
 
@@ -224,8 +223,7 @@ class _Server:
             elif isinstance(event, Late):
                 self._late_batch(event)
             elif isinstance(event, TakenBack):
-                self._out.get(event.op, {}).pop(event.batch, None)
-                self._taken.add(event.batch)
+                self._taken_back(event)
             elif not isinstance(event, TurnedAway):
                 assert_never(event)
         for data_id in self._inside:
@@ -248,9 +246,8 @@ class _Server:
     def _dispatched(self, event: Dispatched) -> None:
         op, batch, data_ids, _, deadline, t = event
         out = self._out.setdefault(op, {})
-        again = batch in out or batch in self._late or batch in self._taken
+        again = batch in out or batch in self._late
         self._late.discard(batch)
-        self._taken.discard(batch)
         if batch in self._back:
             self._found.add("batch run twice", f"op {op!r} got batch {batch} after it had returned")
         if deadline <= t:
@@ -275,6 +272,14 @@ class _Server:
                     )
         out[batch] = (data_ids, t)
         self._count_running(op, out, t)
+
+    def _taken_back(self, event: TakenBack) -> None:
+        """It did not run there; and its members may be handed over again in other company."""
+        data_ids, _ = self._out.get(event.op, {}).pop(event.batch, ((), None))
+        for data_id in data_ids:
+            counts = self._inside.get(data_id)
+            if counts is not None:
+                counts[event.op] -= 1
 
     def _count_running(self, op: str, out: dict[int, _Out], t: float) -> None:
         # The batches of one Work have the moment of their hand-over in common, those of two Works

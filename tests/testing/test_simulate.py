@@ -155,7 +155,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @bug("the end of a window is forgotten", "beside an idle worker|still waits")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stage_module._Reminder, "at", lambda self, when: None)
+    patch.setattr(stage_module.Reminder, "at", lambda self, when: None)
 
 
 @bug("a time-out frees the slot of a call that still runs", "one Work more|a slot is lost")
