@@ -21,6 +21,14 @@ from penstock.executors.processes.frame import (
     encode,
     header,
 )
+from penstock.executors.processes.frame.values import (
+    DICT,
+    KEY_TYPES,
+    OBJECTS,
+    PART_BLOB,
+    SLAB_ARRAY,
+    TUPLE,
+)
 from tests.fuzz.choices import Choices, pieces
 
 MOST = 2000
@@ -59,7 +67,8 @@ def fetch(ref: Ref) -> memoryview:
 
 def kinds_of(value: object) -> Hashable:
     if isinstance(value, np.ndarray):
-        assert not value.dtype.hasobject
+        if value.dtype.hasobject:
+            assert KEY_TYPES.issuperset(map(type, value.reshape(-1).tolist()))
         return value.dtype.kind, value.ndim
     if isinstance(value, list | tuple):
         return type(value).__name__, *(type(each).__name__ for each in value[:3])
@@ -87,10 +96,15 @@ def run(data: bytes) -> Hashable:
     return part.__name__, part(choices)
 
 
+def plain(packed: bytes) -> bytes:
+    return struct.pack("<I", len(packed)) + packed
+
+
 def in_slab(name: bytes, *sizes: int) -> bytes:
     dtype = np.dtype(name.decode())
-    head = bytes((15, len(name))) + name + struct.pack(f"<B{len(sizes)}Q", len(sizes), *sizes)
-    return head + struct.pack("<IIQQ", 0, 1, 64, int(np.prod(sizes)) * dtype.itemsize)
+    head = bytes((len(name),)) + name + struct.pack(f"<B{len(sizes)}Q", len(sizes), *sizes)
+    ref = struct.pack("<IIQQ", 0, 1, 64, int(np.prod(sizes)) * dtype.itemsize)
+    return b"\xc7" + bytes((len(head + ref), SLAB_ARRAY)) + head + ref
 
 
 VALUES = [
@@ -105,27 +119,32 @@ VALUES = [
     np.zeros((0, 3), ">i2"),
     np.zeros((1,) * 12, "c8"),
     np.zeros(LARGE // 16, "u1"),
+    np.array([None, "a", 1], object),
     [np.str_("a"), np.bytes_(b"b"), np.float16(1), np.timedelta64(1, ("us", 25))],
     Blob(b"pickle", "pkg.Type"),
     "\ud800",
 ]
 SEEDS = [
     *(b"\x00" + b"".join(encode(value)) for value in VALUES),
-    b"\x00\x08\x02" + in_slab(b"<f4", 3, 4) + in_slab(b"|u1", 100),
+    b"\x00" + plain(b"\x92" + in_slab(b"<f4", 3, 4) + in_slab(b"|u1", 100)),
     b"\x01\x11" + header(Kind.RUN, 7, 3) + b"abc" + header(Kind.STOP, 0, 0),
     b"\x01\x02" + header(Kind.READY, 0, MOST + 1),
     b"\x01\x05" + header(Kind.DONE, 2**64 - 1, 40) + bytes(40) + b"PG",
 ]
 WORDS = [
     b"PF\x01",
-    *(bytes((tag, 1)) for tag in range(17)),
-    b"\x08\xff\xff\xff\xff\xff",
-    b"\x06\xff\x02\x00\x00\x00ab",
-    b"\x0e\x03<f4\x02",
-    b"\x0e\x03|b1\x01",
-    b"\x0e\x03<U1\x00",
-    b"\x0e\x07<M8[ns]\x01",
-    b"\x0f\x03<f4\x00",
+    *(bytes((0xC7, 0, code)) for code in (TUPLE, DICT, OBJECTS)),
+    *(bytes((0xD4, code)) for code in range(PART_BLOB + 2)),
+    b"\xdd\xff\xff\xff\xff",
+    b"\xd9\x02ab",
+    b"\x81\xa1a",
+    b"\x92\x93",
+    b"\xcf",
+    b"\xcb",
+    b"\x03<f4\x02",
+    b"\x03|b1\x01",
+    b"\x03<U1\x00",
+    b"\x07<M8[ns]\x01",
     struct.pack("<Q", 2**63),
     struct.pack("<Q", 2**40),
     struct.pack("<Q", 1),

@@ -1,47 +1,42 @@
 """Reads values, of a sender who may be hostile.
 
-Nothing is allocated before what it is made of has been seen to be there.
+Nothing is allocated before what it is made of has been seen to be there; the library that reads the
+plain part keeps to that, too, and to a depth of its own.
 """
 
 from __future__ import annotations
 
-from codecs import utf_8_decode
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from enum import Enum
+from functools import lru_cache
 from math import prod
-from struct import error as StructError
 from struct import unpack_from
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import ormsgpack
 
 from penstock.executors.processes.frame.frames import FrameError
 from penstock.executors.processes.frame.values import (
     ARRAY,
     BIG_INT,
     BLOB,
-    BYTES,
     CHECKED_KINDS,
     DICT,
-    FALSE,
-    FLOAT,
-    FLOAT64,
-    INT,
-    INT64,
-    KEY_TAGS,
-    LARGE,
-    LIST,
-    LONG,
+    KEY_TYPES,
+    LENGTH,
     MAX_DEPTH,
-    NONE,
-    NUMBER,
     NUMPY_BYTES,
     NUMPY_STR,
     OBJECTS,
+    PART_ARRAY,
+    PART_BLOB,
+    PART_LENGTH,
     REF,
     SCALAR,
     SLAB_ARRAY,
-    STR,
-    TRUE,
+    SURROGATES,
+    TUPLE,
     Array,
     Blob,
     Buffer,
@@ -49,9 +44,27 @@ from penstock.executors.processes.frame.values import (
     dtype_of,
 )
 
-_CHEAP = 1 << 20  # bytes
-_MAX_AXIS = 2**63
-_MAX_CODE_POINT = 0x10FFFF
+_AT: Final = LENGTH.size
+_CHEAP: Final = 2048  # bytes: to copy, or to look at each, costs less than anything else would
+_BEGINS_NO_LEVEL: Final = bytes(
+    octet for octet in range(256) if not (0x80 <= octet <= 0x9F or 0xDC <= octet <= 0xDF)
+)
+_MAX_AXIS: Final = 2**63
+_MAX_CODE_POINT: Final = 0x10FFFF
+
+
+class _Mark(Enum):
+    """What a list that is none begins with."""
+
+    TUPLE = TUPLE
+    DICT = DICT
+    OBJECTS = OBJECTS
+
+
+_MARKS: Final = (TUPLE, DICT, OBJECTS)
+_INT: Final = frozenset((int,))
+_HELD: Final = frozenset((list, dict))
+_SETTLED: Final = frozenset((list, dict, Blob, _Mark))
 
 _Head: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], int]
 
@@ -73,10 +86,26 @@ def decode(
     Raises:
         FrameError: the bytes are no value. What ``fetch`` and ``open_blob`` raise passes through.
     """
-    reader = _Reader(body, fetch, open_blob)
-    value = reader.value(0)
-    if reader.at != reader.size:
+    size = len(body)
+    if size < _AT:
+        raise _cut_off()
+    end = _AT + LENGTH.unpack_from(body)[0]
+    if end > size:
+        raise _cut_off()
+    plain = body[_AT:end] if end <= _CHEAP else memoryview(body)[_AT:end]
+    reader = _Reader(memoryview(body)[end:], fetch)
+    try:
+        value = ormsgpack.unpackb(plain, ext_hook=reader.extension)
+    except ormsgpack.MsgpackDecodeError as error:
+        # What our hook raised is forgotten by the library.
+        raise reader.error or FrameError("the bytes are no value") from error
+    if reader.at != len(reader.parts):
         raise FrameError("bytes follow the value")
+    if reader.unsettled:
+        return _settled(value, 0, open_blob)
+    # Few octets can begin a level, and mostly there are fewer of them than levels are allowed.
+    if end > _CHEAP or len(bytes(plain).translate(None, _BEGINS_NO_LEVEL)) > MAX_DEPTH:
+        _look_into((value,), 0)
     return value
 
 
@@ -84,198 +113,214 @@ def _cut_off() -> FrameError:
     return FrameError("the value is cut off")
 
 
+def _too_deep() -> FrameError:
+    return FrameError(f"the value is nested deeper than {MAX_DEPTH} levels")
+
+
+def _look_into(items: Iterable[object], depth: int) -> None:
+    """Refuse what is nested too deeply, by whole containers at a time."""
+    if _HELD.isdisjoint(map(type, items)):
+        return
+    if depth >= MAX_DEPTH:
+        raise _too_deep()
+    for item in items:
+        if type(item) is list:
+            _look_into(item, depth + 1)
+        elif type(item) is dict:
+            _look_into(item.values(), depth + 1)
+
+
+def _settled(value: Any, depth: int, open_blob: Callable[[Blob], Any] | None) -> Any:
+    """The value with tuples, dicts of any keys and the blobs' own values in their places."""
+    kind = type(value)
+    if kind is Blob:
+        return value if open_blob is None else open_blob(value)
+    if kind is _Mark:
+        raise FrameError("a mark stands where none belongs")
+    if kind not in _HELD:
+        return value
+    if depth >= MAX_DEPTH:
+        raise _too_deep()
+    depth += 1
+    if kind is dict:
+        for key, item in value.items():
+            if type(item) in _SETTLED:
+                value[key] = _settled(item, depth, open_blob)
+        return value
+    mark = value[0] if value else None
+    if type(mark) is not _Mark:
+        return [_settled(item, depth, open_blob) for item in value]
+    if mark is _Mark.TUPLE:
+        return tuple([_settled(item, depth, open_blob) for item in value[1:]])
+    if mark is _Mark.OBJECTS:
+        return _objects(value[1:])
+    keys = value[1::2]
+    if not len(value) % 2 or not KEY_TYPES.issuperset(map(type, keys)):
+        raise FrameError("a dict has a key that is no plain scalar, or without a value")
+    values = [_settled(item, depth, open_blob) for item in value[2::2]]
+    return dict(zip(keys, values, strict=True))
+
+
+def _objects(value: list[Any]) -> Array:
+    """An array of plain scalars of Python."""
+    shape, items = (value[0], value[1:]) if value else (None, [])
+    if type(shape) is not list or not _INT.issuperset(map(type, shape)):
+        raise FrameError("an array has no shape")
+    if not KEY_TYPES.issuperset(map(type, items)):
+        raise FrameError("an array holds more than plain scalars")
+    if min(shape, default=0) < 0 or prod(shape) != len(items):
+        raise FrameError("an array has more, or less, than its shape holds")
+    array = np.empty(len(items), object)
+    array[:] = items
+    try:
+        return array.reshape(shape)
+    except (ValueError, OverflowError) as error:
+        raise FrameError("numpy cannot hold an array of such a shape") from error
+
+
 class _Reader:
-    __slots__ = ("at", "body", "fetch", "heads", "open_blob", "size")
+    """Makes the values of extensions.
 
-    def __init__(
-        self,
-        body: Buffer,
-        fetch: Callable[[Ref], Buffer] | None,
-        open_blob: Callable[[Blob], Any] | None,
-    ) -> None:
-        if type(body) is not bytes:
-            body = memoryview(body).cast("B")
-            # Parts of bytes are cheaper than parts of views; a copy of many MiB would not be.
-            body = bytes(body) if len(body) <= _CHEAP else body
-        self.body: bytes | memoryview = body
-        self.size = len(body)
+    Attributes:
+        parts: all large parts; ``at``, where the next one begins.
+        unsettled: whether there are marks, or blobs, among the values.
+        error: what was wrong with one of them.
+    """
+
+    __slots__ = ("_fetch", "at", "error", "parts", "unsettled")
+
+    def __init__(self, parts: memoryview, fetch: Callable[[Ref], Buffer] | None) -> None:
+        self.parts = parts
         self.at = 0
-        self.fetch = fetch
-        self.open_blob = open_blob
-        self.heads: dict[bytes, _Head] = {}
+        self.unsettled = False
+        self.error: Exception | None = None
+        self._fetch = fetch
 
-    def value(self, depth: int) -> Any:
-        at = self.at
-        body = self.body
+    def extension(self, code: int, data: bytes) -> Any:
+        """The value of one."""
         try:
-            tag = body[at]
-            if tag == STR:
-                count = body[at + 1]
-                if count == LONG:
-                    self.at = at + 1
-                    return self.text()
-                self.at = end = at + 2 + count
-                if end > self.size:
+            if code == ARRAY:
+                dtype, shape, size, at = _head_of(data)
+                if len(data) - at != size:
                     raise _cut_off()
-                return utf_8_decode(body[at + 2 : end], "surrogatepass", True)[0]
-            if tag == INT:
-                self.at = at + 9
-                return INT64.unpack_from(body, at + 1)[0]
-            if tag == FLOAT:
-                self.at = at + 9
-                return FLOAT64.unpack_from(body, at + 1)[0]
-        except (IndexError, StructError):
-            raise _cut_off() from None
-        except UnicodeDecodeError as error:
-            raise FrameError("a text is no UTF-8") from error
-        self.at = at + 1
-        if tag == ARRAY:
-            return self.array()
-        if DICT >= tag >= LIST:
-            return self.container(tag, depth)
-        if tag == NONE:
-            return None
-        if tag == TRUE:
-            return True
-        if tag == FALSE:
-            return False
-        if tag == BYTES:
-            return self.octets()
-        return self.rare(tag)
+                return _own(dtype, shape, size, data, at)
+            if code == SLAB_ARRAY:
+                return self._slab_array(data)
+            if code == PART_ARRAY:
+                dtype, shape, size, at = _head_of(data)
+                if at != len(data):
+                    raise FrameError("bytes follow the head of an array")
+                return _own(dtype, shape, size, self._part(size), 0)
+            return self._rare(code, data)
+        except Exception as error:
+            self.error = error
+            raise
 
-    def skip(self, count: int) -> int:
-        """Where the next ``count`` bytes begin, which must be there."""
+    def _rare(self, code: int, data: bytes) -> Any:
+        if code in _MARKS:
+            self.unsettled = True
+            return _Mark(code)
+        if code in (BLOB, PART_BLOB):
+            self.unsettled = True
+            return self._blob(code, data)
+        if code == BIG_INT:
+            return int.from_bytes(data, "little", signed=True)
+        if code == SURROGATES:
+            return _text(data)
+        if code == NUMPY_STR:
+            return np.str_(_text(data))
+        if code == NUMPY_BYTES:
+            return np.bytes_(data)
+        if code == SCALAR:
+            dtype, at = _dtype_in(data)
+            if len(data) - at != dtype.itemsize:
+                raise _cut_off()
+            return _own(dtype, (), dtype.itemsize, data, at)[()]
+        raise FrameError(f"values of kind {code} are not known")
+
+    def _part(self, size: int) -> memoryview:
         at = self.at
-        self.at = end = at + count
-        if end > self.size:
+        self.at = end = at + size
+        if end > len(self.parts):
             raise _cut_off()
-        return at
+        return self.parts[at:end]
 
-    def number(self) -> int:
-        number: int = self.body[self.skip(1)]
-        if number == LONG:
-            number = NUMBER.unpack_from(self.body, self.skip(4))[0]
-        return number
-
-    def octets(self) -> bytes:
-        count = self.number()
-        at = self.skip(count)
-        return bytes(self.body[at : at + count])
-
-    def text(self) -> str:
-        try:
-            return utf_8_decode(self.octets(), "surrogatepass", True)[0]
-        except UnicodeDecodeError as error:
-            raise FrameError("a text is no UTF-8") from error
-
-    def container(self, tag: int, depth: int) -> Any:
-        if depth >= MAX_DEPTH:
-            raise FrameError(f"the value is nested deeper than {MAX_DEPTH} levels")
-        count = self.number()
-        if count > self.size - self.at:
+    def _blob(self, code: int, data: bytes) -> Blob:
+        if len(data) < _AT:
             raise _cut_off()
-        depth += 1
-        value = self.value
-        if tag != DICT:
-            items = [value(depth) for _ in range(count)]
-            return items if tag == LIST else tuple(items)
-        members = {}
-        for _ in range(count):
-            if self.at < self.size and self.body[self.at] not in KEY_TAGS:
-                raise FrameError("a key is no plain scalar")
-            key = value(depth)
-            members[key] = value(depth)
-        return members
-
-    def rare(self, tag: int) -> Any:
-        if tag == SLAB_ARRAY:
-            return self.slab_array()
-        if tag == BIG_INT:
-            return int.from_bytes(self.octets(), "little", signed=True)
-        if tag == SCALAR:
-            dtype = self.dtype()
-            at = self.skip(dtype.itemsize)
-            return self.own(dtype, (), at, dtype.itemsize)[()]
-        if tag == NUMPY_STR:
-            return np.str_(self.text())
-        if tag == NUMPY_BYTES:
-            return np.bytes_(self.octets())
-        if tag == BLOB:
-            type_name = self.text()
-            blob = Blob(self.octets(), type_name)
-            return blob if self.open_blob is None else self.open_blob(blob)
-        if tag == OBJECTS:
-            return self.objects()
-        raise FrameError(f"values with the tag {tag} are not known")
-
-    def objects(self) -> Array:
-        axes = self.body[self.skip(1)]
-        shape = unpack_from(f"<{axes}Q", self.body, self.skip(8 * axes))
-        count = prod(shape)
-        if count > self.size - self.at:
+        end = _AT + LENGTH.unpack_from(data)[0]
+        if end > len(data):
             raise _cut_off()
-        array = np.empty(count, object)
-        for position in range(count):
-            if self.at < self.size and self.body[self.at] not in KEY_TAGS:
-                raise FrameError("an array holds more than plain scalars")
-            array[position] = self.value(0)
-        try:
-            return array.reshape(shape)
-        except (ValueError, OverflowError) as error:
-            raise FrameError("numpy cannot hold an array of such a shape") from error
+        name, rest = data[_AT:end], data[end:]
+        if code == PART_BLOB:
+            if len(rest) != PART_LENGTH.size:
+                raise _cut_off()
+            rest = bytes(self._part(PART_LENGTH.unpack(rest)[0]))
+        return Blob(rest, _text(name))
 
-    def dtype(self) -> np.dtype[Any]:
-        return dtype_of(self.octets())
-
-    def head(self) -> _Head:
-        """An array's dtype, shape and number of bytes; those of a batch are mostly the same."""
-        body = self.body
-        start = self.at
-        axes_at = self.skip(1) + 1 + body[start]
-        if axes_at >= self.size:
+    def _slab_array(self, data: bytes) -> Array:
+        dtype, shape, size, at = _head_of(data)
+        if len(data) - at != REF.size:
             raise _cut_off()
-        sizes_at = axes_at + 1
-        self.at = end = sizes_at + 8 * body[axes_at]
-        if end > self.size:
-            raise _cut_off()
-        written = bytes(body[start:end])
-        head = self.heads.get(written)
-        if head is None:
-            dtype = dtype_of(bytes(body[start + 1 : axes_at]))
-            shape = unpack_from(f"<{body[axes_at]}Q", body, sizes_at)
-            if max(shape, default=0) >= _MAX_AXIS:
-                raise FrameError("an array has an axis that is too long")
-            head = self.heads[written] = dtype, shape, prod(shape) * dtype.itemsize
-        return head
-
-    def array(self) -> Array:
-        dtype, shape, size = self.head()
-        return self.own(dtype, shape, self.skip(size), size)
-
-    def own(self, dtype: np.dtype[Any], shape: tuple[int, ...], at: int, size: int) -> Array:
-        """An array of bytes that the receiver may change; they are known to be there."""
-        part = self.body[at : at + size] if size < LARGE else memoryview(self.body)[at : at + size]
-        array = _array(dtype, shape, bytearray(part))
-        if dtype.kind in CHECKED_KINDS and size:
-            _check(array)
-        return array
-
-    def slab_array(self) -> Array:
-        dtype, shape, size = self.head()
-        ref = Ref(*REF.unpack_from(self.body, self.skip(REF.size)))
-        if self.fetch is None or not size or dtype.kind in CHECKED_KINDS:
+        ref = Ref(*REF.unpack_from(data, at))
+        if self._fetch is None or not size or dtype.kind in CHECKED_KINDS:
             raise FrameError("an array cannot be in a slab here")
         if ref.nbytes != size:
             raise FrameError(f"an array of {size} bytes has {ref.nbytes} in its slab")
-        data = memoryview(self.fetch(ref))
-        if data.nbytes != size:
-            raise FrameError(f"a slab gave {data.nbytes} bytes for an array of {size}")
-        return _array(dtype, shape, data)
+        found = memoryview(self._fetch(ref))
+        if found.nbytes != size:
+            raise FrameError(f"a slab gave {found.nbytes} bytes for an array of {size}")
+        return _array(dtype, shape, found, 0)
 
 
-def _array(dtype: np.dtype[Any], shape: tuple[int, ...], data: Buffer) -> Array:
+def _text(data: bytes) -> str:
     try:
-        return np.ndarray(shape, dtype, data)
+        return data.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as error:
+        raise FrameError("a text is no UTF-8") from error
+
+
+def _dtype_in(data: bytes) -> tuple[np.dtype[Any], int]:
+    """The dtype that stands first, and where it ends."""
+    if not data or len(data) <= data[0]:
+        raise _cut_off()
+    end = 1 + data[0]
+    return dtype_of(data[1:end]), end
+
+
+def _head_of(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
+    """An array's dtype, shape and number of bytes, and where its head ends."""
+    axes_at = 1 + data[0] if data else 1
+    if axes_at >= len(data):
+        raise _cut_off()
+    end = axes_at + 1 + 8 * data[axes_at]
+    if end > len(data):
+        raise _cut_off()
+    dtype, shape, size = _read_head(data[:end])
+    return dtype, shape, size, end
+
+
+@lru_cache(maxsize=256)
+def _read_head(head: bytes) -> _Head:
+    """Those of a batch, and of one batch after the other, are mostly the same."""
+    dtype, axes_at = _dtype_in(head)
+    shape = unpack_from(f"<{head[axes_at]}Q", head, axes_at + 1)
+    if max(shape, default=0) >= _MAX_AXIS:
+        raise FrameError("an array has an axis that is too long")
+    return dtype, shape, prod(shape) * dtype.itemsize
+
+
+def _own(dtype: np.dtype[Any], shape: tuple[int, ...], size: int, data: Buffer, at: int) -> Array:
+    """An array that the receiver may change, of bytes that are known to be there."""
+    array = _array(dtype, shape, data, at).copy()
+    if dtype.kind in CHECKED_KINDS and size:
+        _check(array)
+    return array
+
+
+def _array(dtype: np.dtype[Any], shape: tuple[int, ...], data: Buffer, at: int) -> Array:
+    try:
+        return np.ndarray(shape, dtype, data, at)
     except (ValueError, OverflowError, MemoryError) as error:  # empty, yet too large, or many axes
         raise FrameError("numpy cannot hold an array of such a shape") from error
 

@@ -1,16 +1,19 @@
 """Writes values.
 
-Large parts stand alone, as views, so that whoever sends them need not copy them.
+A MessagePack library writes what it is known to write exactly; before that all types are looked at,
+by whole containers at a time. A value with anything else in it is spelled out in its terms first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from struct import Struct, pack
 from struct import error as StructError
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import ormsgpack
+from ormsgpack import Ext
 
 from penstock.executors.processes.frame.frames import FrameError
 from penstock.executors.processes.frame.knots import knots_of
@@ -18,25 +21,23 @@ from penstock.executors.processes.frame.values import (
     ARRAY,
     BIG_INT,
     BLOB,
-    BYTES,
     CHECKED_KINDS,
     DICT,
     DTYPE_NAMES,
-    FLOAT,
-    INT,
     KEY_TYPES,
     LARGE,
-    LIST,
-    LONG,
+    LENGTH,
     MAX_DEPTH,
-    NUMBER,
     NUMPY_BYTES,
     NUMPY_STR,
     OBJECTS,
+    PART_ARRAY,
+    PART_BLOB,
+    PART_LENGTH,
     REF,
     SCALAR,
     SLAB_ARRAY,
-    STR,
+    SURROGATES,
     TUPLE,
     Array,
     Blob,
@@ -44,16 +45,20 @@ from penstock.executors.processes.frame.values import (
     dtype_name,
 )
 
-_HEADS = [[bytes((tag, number)) for number in range(LONG)] for tag in range(BLOB + 1)]
-_OBJECTS_TAG = bytes((OBJECTS,))
-_LONG_HEAD = Struct("<BBI")
-_TAGGED_INT = Struct("<Bq")
-_TAGGED_FLOAT = Struct("<Bd")
-_SHAPES = [Struct(f"<B{axes}Q") for axes in range(9)]
-
-
-class _Knotted(Exception):
-    """Met something that is nested too deeply, or in itself."""
+# Only integers of more than 64 bits, tuples and arrays come to our hook; the types that the library
+# would change into others never get that far. The rest is for those that it may learn.
+_OPTIONS: Final = (
+    ormsgpack.OPT_PASSTHROUGH_BIG_INT
+    | ormsgpack.OPT_PASSTHROUGH_TUPLE
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+)
+_LEAVES: Final = KEY_TYPES | {np.ndarray}
+_CONTAINERS: Final = frozenset((list, tuple, dict))
+_TEXT: Final = frozenset((str,))
+_TUPLE_MARK: Final = Ext(TUPLE, b"")
+_DICT_MARK: Final = Ext(DICT, b"")
+_OBJECTS_MARK: Final = Ext(OBJECTS, b"")
+_SHAPES: Final = [Struct(f"<B{axes}Q") for axes in range(9)]
 
 
 def encode(
@@ -76,189 +81,196 @@ def encode(
         Pieces of a body, to be sent one after the other.
 
     Raises:
-        FrameError: there is a value of such a type and no ``pickle``, or that failed, or a part is
-            too large for its length to be written.
+        FrameError: there is a value of such a type and no ``pickle``, or that failed, or the value
+            is too large for its length to be written.
     """
-    writer = _Writer(place, pickle, None)
+    writer = _Writer(place, pickle)
+    plain = writer.pack(value)
     try:
-        try:
-            writer.value(value, 0)
-        except _Knotted:
-            # Found rarely and late, so that the usual value need not be searched for it.
-            again = _Writer(place, pickle, knots_of(value))
-            again.placed = writer.placed
-            writer = again
-            writer.value(value, 0)
+        return [LENGTH.pack(len(plain)), plain, *writer.parts]
     except StructError as error:
-        raise FrameError("a part of the value has too many bytes") from error
-    return writer.finish()
+        raise FrameError("the value has too many bytes") from error
+
+
+def _is_plain(items: Iterable[Any], depth: int) -> bool:
+    """Whether all of these, and what is in them, can be left to the library and our hook."""
+    for item in items:
+        kind = type(item)
+        if kind in _LEAVES:
+            continue
+        if kind is dict:
+            if not _TEXT.issuperset(map(type, item)):
+                return False
+            inner = item.values()
+        elif kind is list or kind is tuple:
+            inner = item
+        else:
+            return False
+        if depth >= MAX_DEPTH:
+            return False
+        if not _LEAVES.issuperset(map(type, inner)) and not _is_plain(inner, depth + 1):
+            return False
+    return True
 
 
 class _Writer:
-    __slots__ = ("append", "knots", "out", "pickle", "pieces", "place", "placed")
+    """Writes one value; ``parts`` are its large parts."""
+
+    __slots__ = ("_error", "_knots", "_pickle", "_place", "_placed", "parts")
 
     def __init__(
         self,
         place: Callable[[Array], Ref | None] | None,
         pickle: Callable[[Any], bytes] | None,
-        knots: frozenset[int] | None,
     ) -> None:
-        self.place = place
-        self.pickle = pickle
-        self.knots = knots  # containers that cannot be written as such; None: nobody has looked
-        self.placed: dict[int, Ref | None] = {}
-        self.pieces: list[bytes | memoryview] = []
-        self.out: list[bytes] = []  # what will be the next piece
-        self.append = self.out.append
+        self.parts: list[bytes | memoryview] = []
+        self._place = place
+        self._pickle = pickle
+        self._placed: dict[int, Ref | None] = {}
+        self._knots: frozenset[int] = frozenset()
+        self._error: Exception | None = None
 
-    def finish(self) -> list[bytes | memoryview]:
-        if self.out:
-            self.pieces.append(b"".join(self.out))
-            self.out.clear()
-        return self.pieces
+    def pack(self, value: object) -> bytes:
+        """The plain part of the body."""
+        if _is_plain((value,), 0):
+            try:
+                return ormsgpack.packb(value, self._hook, _OPTIONS)
+            except ormsgpack.MsgpackEncodeError:
+                if self._error is not None:
+                    raise self._error from None
+                # Else there is a text with half of a pair of surrogates in it.
+                self.parts.clear()
+        self._knots = knots_of(value)
+        return ormsgpack.packb(self._spelled(value, 0), None, _OPTIONS)
 
-    def value(self, value: Any, depth: int) -> None:
+    def _hook(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is tuple:
+            return [_TUPLE_MARK, *value]
+        try:
+            if kind is not np.ndarray:
+                return _big(value)
+            items = _scalars(value)
+            return self._array(value) if items is None else _objects(value, items)
+        except Exception as error:
+            self._error = error  # the library would forget it
+            raise
+
+    def _spelled(self, value: Any, depth: int) -> Any:
+        """The same, of nothing but what the library writes by itself."""
         kind = type(value)
         if kind is str:
-            self.text(STR, value)
-        elif kind is int:
-            try:
-                self.append(_TAGGED_INT.pack(INT, value))
-            except StructError:
-                size = value.bit_length() // 8 + 1
-                self.octets(BIG_INT, value.to_bytes(size, "little", signed=True))
-        elif kind is float:
-            self.append(_TAGGED_FLOAT.pack(FLOAT, value))
-        elif kind is np.ndarray:
-            self.array(value)
-        elif kind is dict:
-            if not KEY_TYPES.issuperset(map(type, value)) or self.knotted(value, depth):
-                self.other(value)
-                return
-            self.head(DICT, len(value))
-            depth += 1
-            for key, item in value.items():
-                self.value(key, depth)
-                self.value(item, depth)
-        elif kind is list or kind is tuple:
-            if self.knotted(value, depth):
-                self.other(value)
-                return
-            self.head(LIST if kind is list else TUPLE, len(value))
-            depth += 1
-            for item in value:
-                self.value(item, depth)
-        elif value is None:
-            self.append(b"\x00")
-        elif kind is bool:
-            self.append(b"\x01" if value else b"\x02")
-        elif kind is bytes:
-            self.octets(BYTES, value)
-        else:
-            self.rare(value)
+            return value if _has_utf8(value) else Ext(SURROGATES, _octets(value))
+        if kind is int:
+            return value if value.bit_length() < 64 else _big(value)
+        if kind is np.ndarray:
+            scalars = _scalars(value)
+            if scalars is None:
+                return self._array(value)
+            return _objects(value, [self._spelled(item, depth) for item in scalars])
+        if kind in KEY_TYPES:
+            return value
+        if kind not in _CONTAINERS:
+            return self._rare(value)
+        if depth >= MAX_DEPTH or id(value) in self._knots:
+            return self._other(value)
+        depth += 1
+        if kind is not dict:
+            items = [self._spelled(item, depth) for item in value]
+            return items if kind is list else [_TUPLE_MARK, *items]
+        if _TEXT.issuperset(map(type, value)) and all(map(_has_utf8, value)):
+            return {key: self._spelled(item, depth) for key, item in value.items()}
+        if not KEY_TYPES.issuperset(map(type, value)):
+            return self._other(value)
+        members: list[Any] = [_DICT_MARK]
+        for key, item in value.items():
+            members += self._spelled(key, depth), self._spelled(item, depth)
+        return members
 
-    def knotted(self, value: object, depth: int) -> bool:
-        if self.knots is None:
-            if depth >= MAX_DEPTH:
-                raise _Knotted
-            return False
-        return depth >= MAX_DEPTH or id(value) in self.knots
-
-    def head(self, tag: int, number: int) -> None:
-        if number < LONG:
-            self.append(_HEADS[tag][number])
-        else:
-            self.append(_LONG_HEAD.pack(tag, LONG, number))
-
-    def octets(self, tag: int, data: bytes) -> None:
-        self.head(tag, len(data))
-        if len(data) < LARGE:
-            self.append(data)
-        else:
-            self.finish().append(data)
-
-    def text(self, tag: int, value: str) -> None:
-        try:
-            data = value.encode()
-        except UnicodeEncodeError:  # lone surrogates, such as names of files have
-            data = value.encode("utf-8", "surrogatepass")
-        self.octets(tag, data)
-
-    def rare(self, value: Any) -> None:
+    def _rare(self, value: Any) -> Ext:
         kind = type(value)
         if kind is Blob:
-            self.blob(value)
-        elif kind is np.str_:
-            self.text(NUMPY_STR, value)  # str(value) would lose zeros at its end
-        elif kind is np.bytes_:
-            self.octets(NUMPY_BYTES, bytes(value))
-        elif isinstance(value, np.generic) and kind is value.dtype.type:
+            return self._blob(value)
+        if kind is np.str_:
+            return Ext(NUMPY_STR, _octets(value))  # str(value) would lose zeros at its end
+        if kind is np.bytes_:
+            return Ext(NUMPY_BYTES, bytes(value))
+        if isinstance(value, np.generic) and kind is value.dtype.type:
             name = dtype_name(value.dtype)
-            if name is None:
-                self.other(value)
-            else:
-                self.append(_HEADS[SCALAR][len(name)] + name + value.tobytes())
-        else:
-            self.other(value)
+            if name is not None:
+                return Ext(SCALAR, bytes((len(name),)) + name + value.tobytes())
+        return self._other(value)
 
-    def array(self, value: Array) -> None:
+    def _array(self, value: Array) -> Ext:
         dtype = value.dtype
         name = DTYPE_NAMES.get(dtype) or dtype_name(dtype)
+        if name is None:
+            return self._other(value)
         shape = value.shape
         axes = len(shape)
         sizes = _SHAPES[axes].pack(axes, *shape) if axes <= 8 else pack(f"<B{axes}Q", axes, *shape)
-        if name is None:
-            self.objects(value, sizes)
-            return
-        size = value.nbytes
-        if size < LARGE:
-            self.append(_HEADS[ARRAY][len(name)] + name + sizes)
-            self.append(value.tobytes())
-            return
-        ref = self.placing(value) if dtype.kind not in CHECKED_KINDS else None
+        head = bytes((len(name),)) + name + sizes
+        if value.nbytes < LARGE:
+            return Ext(ARRAY, head + value.tobytes())
+        ref = self._placing(value) if dtype.kind not in CHECKED_KINDS else None
         if ref is not None:
-            self.append(_HEADS[SLAB_ARRAY][len(name)] + name + sizes + REF.pack(*ref))
-            return
-        self.append(_HEADS[ARRAY][len(name)] + name + sizes)
-        whole = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
-        self.finish().append(whole.data)
+            return Ext(SLAB_ARRAY, head + REF.pack(*ref))
+        self.parts.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+        return Ext(PART_ARRAY, head)
 
-    def objects(self, value: Array, sizes: bytes) -> None:
-        """An array of texts, as models give them; any other goes as a whole."""
-        items = value.reshape(-1).tolist() if value.dtype == object else [value]
-        if not KEY_TYPES.issuperset(map(type, items)):
-            self.other(value)
-            return
-        self.append(_OBJECTS_TAG + sizes)
-        for item in items:
-            self.value(item, 0)
-
-    def placing(self, value: Array) -> Ref | None:
-        if self.place is None:
+    def _placing(self, value: Array) -> Ref | None:
+        if self._place is None:
             return None
         key = id(value)
-        if key not in self.placed:
-            self.placed[key] = self.place(value)
-        return self.placed[key]
+        if key not in self._placed:
+            self._placed[key] = self._place(value)
+        return self._placed[key]
 
-    def other(self, value: object) -> None:
+    def _other(self, value: object) -> Ext:
         kind = type(value)
         name = kind.__qualname__
         if kind.__module__ != "builtins":
             name = f"{kind.__module__}.{name}"
-        if self.pickle is None:
+        if self._pickle is None:
             raise FrameError(f"a value of type {name} cannot travel")
         try:
-            data = self.pickle(value)
+            data = self._pickle(value)
         except Exception as error:  # pickling runs users' code
             raise FrameError(f"a value of type {name} cannot be pickled: {error}") from error
-        self.blob(Blob(data, name))
+        return self._blob(Blob(data, name))
 
-    def blob(self, blob: Blob) -> None:
-        self.text(BLOB, blob.type_name)
-        size = len(blob.data)
-        self.append(bytes((size,)) if size < LONG else b"\xff" + NUMBER.pack(size))
-        if size < LARGE:
-            self.append(blob.data)
-        else:
-            self.finish().append(blob.data)
+    def _blob(self, blob: Blob) -> Ext:
+        name = _octets(blob.type_name)
+        head = LENGTH.pack(len(name)) + name
+        if len(blob.data) < LARGE:
+            return Ext(BLOB, head + blob.data)
+        self.parts.append(blob.data)
+        return Ext(PART_BLOB, head + PART_LENGTH.pack(len(blob.data)))
+
+
+def _scalars(array: Array) -> list[Any] | None:
+    """What is in an array of texts, as models give them, or of other plain scalars of Python."""
+    if array.dtype != object:
+        return None
+    items: list[Any] = array.reshape(-1).tolist()
+    return items if KEY_TYPES.issuperset(map(type, items)) else None
+
+
+def _objects(array: Array, items: list[Any]) -> list[Any]:
+    return [_OBJECTS_MARK, list(array.shape), *items]
+
+
+def _big(value: int) -> Ext:
+    return Ext(BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True))
+
+
+def _has_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # lone surrogates, such as names of files have
+        return False
+    return True
+
+
+def _octets(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

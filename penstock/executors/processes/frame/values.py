@@ -1,19 +1,27 @@
 """What a frame's body may say: plain values and arrays, typed, without pickles.
 
-    value  = tag, contents
-    number = one octet below 255, or 255 and 4 octets
-    None True False     nothing          int    8 octets, signed; larger: number, so many octets
-    float               8 octets         str, bytes                     number, octets
-    list tuple          number, values   dict                           number, keys and values
-    scalar of numpy     dtype, octets    numpy's own texts and bytes    number, octets
-    array               dtype, axes (1 octet), 8 octets each, octets
-    array in a slab     the same, with a Ref in place of the octets
-    array of scalars of Python          axes (1 octet), 8 octets each, values
-    blob                number, its type's name, number, octets
-    dtype  = number, as numpy's ``dtype.str`` writes it
+    body     = length of the plain part (4 octets) | the plain part | large parts, in order
+    plain    = one MessagePack value, in which
+      nil, booleans, integers, floats, texts and octets   are themselves
+      an array, a map (whose keys are texts)               is a list, a dict
+      an array that begins with a mark of a tuple          is a tuple of the rest
+      an array that begins with a mark of a dict           is a dict: key, value, key, value
+      an array that begins with a mark of objects          is numpy's: a list of axes, plain scalars
+    its extensions, by their codes:
+      TUPLE, DICT, OBJECTS     nothing: the marks
+      BIG_INT, SURROGATES      octets, signed; a text as UTF-8 that may hold halves of pairs
+      NUMPY_STR, NUMPY_BYTES   octets: numpy's own texts and bytes
+      SCALAR                   dtype, octets
+      ARRAY                    head, octets
+      PART_ARRAY               head; its octets are the next large part
+      SLAB_ARRAY               head, a Ref
+      BLOB                     length (4 octets), the name of its type, octets
+      PART_BLOB                the same, but 8 octets that say how long the next large part is
+    head     = dtype, axes (1 octet), 8 octets each
+    dtype    = length (1 octet), as numpy's ``dtype.str`` writes it
 
-All numbers are little-endian. A value is a tree: what stands in it twice is written twice, except
-large arrays, which are placed once.
+All our numbers are little-endian. A value is a tree: what stands in it twice is written twice,
+except large arrays, which are placed once.
 
 Decides which values travel and how; must not know what they mean, nor what is in a blob: nothing
 here opens one. Guarantees: a value comes back equal, with its types; equal bytes for one value
@@ -37,20 +45,16 @@ Array: TypeAlias = NDArray[Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 LARGE = 64 * 1024
-"""Bytes from which on an array may go to a slab, and is not copied to stand between others."""
+"""Bytes from which on an array may go to a slab, or is a part of its own, which is not copied."""
 MAX_DEPTH = 64
 
-NONE, TRUE, FALSE, INT, BIG_INT, FLOAT, STR, BYTES = range(8)
-LIST, TUPLE, DICT, SCALAR, NUMPY_STR, NUMPY_BYTES = range(8, 14)
-ARRAY, SLAB_ARRAY, BLOB, OBJECTS = range(14, 18)
-KEY_TAGS = frozenset((NONE, TRUE, FALSE, INT, BIG_INT, FLOAT, STR, BYTES))
+TUPLE, DICT, OBJECTS, BIG_INT, SURROGATES, NUMPY_STR, NUMPY_BYTES, SCALAR = range(1, 9)
+ARRAY, PART_ARRAY, SLAB_ARRAY, BLOB, PART_BLOB = range(9, 14)
+
 KEY_TYPES = frozenset((type(None), bool, int, float, str, bytes))
 
-LONG = 255
-"""The octet that says that a number of 4 octets follows."""
-NUMBER = Struct("<I")
-INT64 = Struct("<q")
-FLOAT64 = Struct("<d")
+LENGTH = Struct("<I")
+PART_LENGTH = Struct("<Q")
 REF = Struct("<IIQQ")
 
 CHECKED_KINDS = ("b", "U")

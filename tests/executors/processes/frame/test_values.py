@@ -8,11 +8,14 @@ import struct
 import subprocess
 import tracemalloc
 from collections import OrderedDict
+from datetime import date
 from decimal import Decimal
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any
+from uuid import UUID
 
 import numpy as np
+import ormsgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,10 +30,37 @@ from penstock.executors.processes.frame import (
     decode,
     encode,
 )
+from penstock.executors.processes.frame.values import (
+    ARRAY,
+    BLOB,
+    DICT,
+    NUMPY_STR,
+    OBJECTS,
+    PART_ARRAY,
+    PART_BLOB,
+    SCALAR,
+    SLAB_ARRAY,
+    SURROGATES,
+    TUPLE,
+)
 
 
 def body_of(value: object, **how: Any) -> bytes:
     return b"".join(encode(value, **how))
+
+
+def plain(packed: bytes) -> bytes:
+    """A body without large parts."""
+    return struct.pack("<I", len(packed)) + packed
+
+
+def extension(code: int, data: bytes) -> bytes:
+    """A body that is one extension."""
+    return plain(b"\xc9" + struct.pack(">IB", len(data), code) + data)
+
+
+def mark(code: int) -> bytes:
+    return bytes((0xC7, 0, code))
 
 
 def opened(blob: Blob) -> Any:
@@ -165,6 +195,10 @@ class Colour(IntEnum):
     RED = 1
 
 
+class Shade(Enum):
+    DARK = 1
+
+
 class Matrix(np.ndarray):  # type: ignore[type-arg]
     pass
 
@@ -273,11 +307,15 @@ def test_everything_in_everything_is_written_soon() -> None:
 
 
 def test_deeper_bytes_are_refused() -> None:
-    inner = b"\x08\x01" * (MAX_DEPTH - 1)
-    assert decode(inner + b"\x08\x00") == nested(MAX_DEPTH)
-    for levels in (1, 100_000):
-        with pytest.raises(FrameError, match="nested deeper"):
-            decode(inner + b"\x08\x01" * levels + b"\x08\x00")
+    assert decode(plain(b"\x91" * (MAX_DEPTH - 1) + b"\x90")) == nested(MAX_DEPTH)
+    with pytest.raises(FrameError, match="nested deeper"):
+        decode(plain(b"\x91" * MAX_DEPTH + b"\x90"))
+    for level in (b"\x91", b"\xdc\0\x01", b"\x81\xa0", b"\x92" + mark(TUPLE)):
+        for end in (b"\x90", b"\xc5\xff\xff" + bytes(2**16 - 1), b"\xd4\x04\x01"):
+            with pytest.raises(FrameError, match="nested deeper"):
+                decode(plain(level * (MAX_DEPTH + 1) + end))
+        with pytest.raises(FrameError):
+            decode(plain(level * 100_000 + b"\x90"))
 
 
 def test_a_large_array_travels_as_a_view_of_itself() -> None:
@@ -346,9 +384,12 @@ def test_truth_values_and_texts_are_never_left_where_their_sender_could_change_t
     assert shelf.kept == []
 
 
+def head(name: bytes, sizes: list[int]) -> bytes:
+    return bytes((len(name),)) + name + struct.pack(f"<B{len(sizes)}Q", len(sizes), *sizes)
+
+
 def slab_body(name: bytes, sizes: list[int], nbytes: int) -> bytes:
-    head = bytes((15, len(name))) + name + struct.pack(f"<B{len(sizes)}Q", len(sizes), *sizes)
-    return head + struct.pack("<IIQQ", 0, 1, 64, nbytes)
+    return extension(SLAB_ARRAY, head(name, sizes) + struct.pack("<IIQQ", 0, 1, 64, nbytes))
 
 
 @pytest.mark.parametrize(
@@ -378,8 +419,7 @@ def test_a_slab_that_gives_other_bytes_is_refused() -> None:
 
 
 def array_body(name: bytes, sizes: list[int], contents: bytes) -> bytes:
-    head = bytes((14, len(name))) + name + struct.pack(f"<B{len(sizes)}Q", len(sizes), *sizes)
-    return head + contents
+    return extension(ARRAY, head(name, sizes) + contents)
 
 
 @pytest.mark.parametrize(
@@ -401,11 +441,38 @@ def array_body(name: bytes, sizes: list[int], contents: bytes) -> bytes:
         array_body(b"|u1", [0, 2**62, 2**62], b""),
         array_body(b"|u1", [1] * 100, b"\0"),
         array_body(b"<f4", [3], bytes(11)),
-        b"\x08\xff\xff\xff\xff\xff",
-        b"\x0a\x01\x08\x00\x00",  # a list as a key
-        b"\x06\x01\xff",
-        b"\x06\xff\xff\xff\xff\x7fabc",
-        b"\x11",
+        extension(ARRAY, b""),
+        extension(ARRAY, b"\x03<f4"),
+        extension(ARRAY, head(b"<f4", [1])[:-1]),
+        extension(PART_ARRAY, head(b"<f4", [2])) + bytes(7),
+        extension(PART_ARRAY, head(b"<f4", [2]) + b"\0") + bytes(8),
+        extension(PART_BLOB, bytes(4) + struct.pack("<Q", 3)) + b"ab",
+        extension(PART_BLOB, bytes(4) + bytes(7)),
+        extension(BLOB, b"\x01\0\0"),
+        extension(BLOB, b"\x01\0\0\0"),
+        extension(BLOB, b"\x01\0\0\0\xff"),
+        extension(SLAB_ARRAY, head(b"<f4", [2])),
+        extension(SCALAR, b"\x03<f4" + bytes(3)),
+        extension(SURROGATES, b"\xff"),
+        extension(NUMPY_STR, b"\xff"),
+        extension(0, b""),
+        extension(99, b""),
+        extension(255, bytes(8)),  # a point in time, as MessagePack has it
+        plain(mark(TUPLE)),
+        plain(b"\x92\x01" + mark(TUPLE)),
+        plain(b"\x81\xa0" + mark(DICT)),
+        plain(b"\x92" + mark(DICT) + b"\x01"),
+        plain(b"\x93" + mark(DICT) + b"\x90\x01"),  # a list as a key
+        plain(b"\x93" + mark(DICT) + mark(TUPLE) + b"\x01"),
+        plain(b"\x81\x01\x02"),
+        plain(b"\xdd\xff\xff\xff\xff"),
+        plain(b"\xa1\xff"),
+        plain(b"\xdb\xff\xff\xff\x7fabc"),
+        plain(b"\xc1"),
+        plain(b""),
+        plain(b"\x01")[:-1],
+        plain(b"\x01") + b"\x01",
+        b"\0\0\0",
         b"",
     ],
 )
@@ -416,10 +483,15 @@ def test_what_is_no_value_is_refused(body: bytes) -> None:
 
 def test_lengths_are_compared_with_what_is_there_before_room_is_made() -> None:
     claims = [
-        b"\x08\xff\xff\xff\xff\xff",
-        b"\x07\xff\xff\xff\xff\xff",
+        plain(b"\xdd\xff\xff\xff\xff"),
+        plain(b"\xdf\xff\xff\xff\xff"),
+        plain(b"\xc6\xff\xff\xff\xff"),
+        plain(b"\xc9\xff\xff\xff\xff\x09"),
         array_body(b"<f8", [2**40], b""),
-        b"\x0b" + bytes((11,)) + b"|S999999999",
+        extension(PART_ARRAY, head(b"<f8", [2**40])),
+        extension(PART_BLOB, bytes(4) + struct.pack("<Q", 2**40)),
+        extension(SCALAR, bytes((11,)) + b"|S999999999"),
+        plain(b"\x92" + mark(OBJECTS) + b"\x91\xcf" + struct.pack(">Q", 2**40)),
     ]
     for claim in claims:
         tracemalloc.start()
@@ -451,12 +523,38 @@ def test_a_batch_of_samples_comes_back(size: int) -> None:
     assert same(decode(body_of(batch)), batch)
 
 
-def test_an_array_of_objects_brings_nothing_but_scalars() -> None:
-    body = body_of(np.array([1], object))
-    assert body[-9:] == body_of(1)
-    with pytest.raises(FrameError, match="plain scalars"):
-        decode(body[:-9] + body_of([1]))
-    with pytest.raises(FrameError, match="cut off"):
-        decode(body[:2] + (2**40).to_bytes(8, "little") + body[-9:])
-    with pytest.raises(FrameError, match="numpy cannot hold"):
-        decode(body[:1] + b"\x02" + bytes(8) + (2**63).to_bytes(8, "little"))
+@pytest.mark.parametrize(
+    ("items", "rest", "text"),
+    [
+        (1, b"", "no shape"),
+        (2, b"\xa0", "no shape"),
+        (2, b"\x91\xa0", "no shape"),
+        (3, b"\x91\x01\x90", "plain scalars"),
+        (3, b"\x91\x02\x01", "than its shape"),
+        (3, b"\x92\xff\xff\x01", "than its shape"),
+        (2, b"\x92\0\xcf" + b"\xff" * 8, "numpy cannot hold"),
+    ],
+)
+def test_an_array_of_objects_brings_nothing_but_scalars(items: int, rest: bytes, text: str) -> None:
+    good = decode(plain(b"\x93" + mark(OBJECTS) + b"\x91\x01" + b"\x07"))
+    assert same(good, np.array([7], object))
+    with pytest.raises(FrameError, match=text):
+        decode(plain(bytes((0x90 + items,)) + mark(OBJECTS) + rest))
+
+
+def test_types_that_the_library_would_change_are_left_to_pickles() -> None:
+    class Plain:
+        """Nothing that anybody knows."""
+
+    for value in (
+        bytearray(b"a"),
+        memoryview(b"a"),
+        ormsgpack.Ext(1, b""),
+        ormsgpack.Fragment(b"\x01"),
+    ):
+        with pytest.raises(FrameError, match=type(value).__name__):
+            encode({"a": [value]})
+    others: list[object] = [date(2024, 1, 1), UUID(int=1), Shade.DARK, frozenset(), Plain()]
+    for other in others:
+        with pytest.raises(FrameError, match=type(other).__name__):
+            encode(({"a": other},))
