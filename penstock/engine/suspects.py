@@ -124,7 +124,7 @@ def _write(update: Callable[[Any], None], value: Any, depth: int) -> None:
         update(b"bytes %d " % len(value))
         update(value)
     elif kind is np.ndarray or isinstance(value, np.generic):
-        _write_array(update, np.asarray(value), kind.__name__)
+        _write_array(update, np.asarray(value), kind.__name__, depth)
     elif value is None or kind in (bool, int, float):
         update(f"{kind.__name__} {value!r} ".encode())
     elif kind in (dict, list, tuple) and depth < _DEEPEST:
@@ -137,9 +137,12 @@ def _write(update: Callable[[Any], None], value: Any, depth: int) -> None:
         raise _Unstable
 
 
-def _write_array(update: Callable[[Any], None], array: NDArray[Any], kind: str) -> None:
-    if array.dtype.hasobject:
-        raise _Unstable
+def _write_array(update: Callable[[Any], None], array: NDArray[Any], kind: str, depth: int) -> None:
     # The description of a record tells its fields, its str does not.
     update(f"{kind} {array.dtype.descr} {array.shape} ".encode())
-    update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    if array.dtype == object:  # texts, as models give them
+        _write(update, array.reshape(-1).tolist(), depth + 1)
+    elif array.dtype.hasobject:
+        raise _Unstable
+    else:
+        update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

@@ -19,6 +19,7 @@ from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.control import Exited
 from penstock.executors.processes.restarts import Restarts
 from penstock.executors.processes.worker import Spawned, Worker
+from penstock.executors.work import broken
 from penstock.ops.failures import worker_died
 from penstock.request import Batch, Outcome
 
@@ -124,6 +125,7 @@ class ProcessExecutor:
         worker = self._busy.get(work)
         if worker is not None and self._kill_late:
             _log.warning("op %s: worker %s is ended: time-out", self._name, worker.index)
+            worker.abandoned = True
             worker.kill()
 
     async def close(self, timeout: float) -> bool:
@@ -250,12 +252,18 @@ class ProcessExecutor:
             del self._busy[work]
             work.current = None
             if lost is not None:
-                lost.started = None
-                error = worker_died(self._name, worker.index)
-                work.add_result(lost, [Outcome(None, error) for _ in lost.samples])
+                work.add_result(lost, self._fate(worker, lost))
             finished(work, work.take_results())
         worker.close()
         return lost
+
+    def _fate(self, worker: Worker, lost: Batch) -> list[Outcome]:
+        """What is answered for the batch that a worker ended with."""
+        if worker.abandoned or self._closing:  # it did not die of the batch: we ended it
+            return broken(lost)
+        lost.started = None
+        error = worker_died(self._name, worker.index)
+        return [Outcome(None, error) for _ in lost.samples]
 
     def _give_up(self) -> None:
         if not self._given_up:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.errors import HookFailed, InferenceFailed, StartupError, WrongType
+from penstock.errors import HookFailed, InferenceFailed, StartupError, WorkerDied, WrongType
 from penstock.executors.processes.frame import Blob
 from penstock.executors.processes.restarts import MOST_DEATHS
 from penstock.request import Outcome
@@ -103,7 +103,7 @@ async def test_a_worker_that_dies_costs_its_batch_alone(
     work = desk.submit([batch_of(1), batch_of(2, do=do), batch_of(3)])
     results = await desk.results(work)
     lost = [(batch.data_ids, outcomes[0].error) for batch, outcomes in results]
-    assert [ids for ids, error in lost if isinstance(error, InferenceFailed)] == [[2]]
+    assert [ids for ids, error in lost if isinstance(error, WorkerDied)] == [[2]]
     left = work.take_back()
     assert [batch.data_ids for batch in left][-1:] == [[3]]
     again = await desk.run(*left)  # by another one, as soon as that is there
@@ -191,7 +191,8 @@ async def test_a_call_that_was_given_up_may_be_ended(
     if not kill_late:
         gate.touch()
     ((_, (outcome,)),) = await desk.results(work)
-    assert isinstance(outcome.error, InferenceFailed) is kill_late
+    # Nobody shall be suspected of what we did ourselves.
+    assert type(outcome.error) is (InferenceFailed if kill_late else type(None))
     assert await desk.executor.close(10.0)
 
 
@@ -208,19 +209,30 @@ async def test_a_worker_that_cannot_start_says_why(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_an_op_whose_workers_die_at_once_is_given_up_and_answers_at_once(
-    processes: Processes, caplog: pytest.LogCaptureFixture
+async def test_an_op_whose_workers_die_as_they_start_is_given_up_and_answers_at_once(
+    processes: Processes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    desk = Desk(executor(processes))
+    monkeypatch.setenv("PROCESSES_GONE", str(tmp_path / "gone"))
+    desk = Desk(executor(processes, "once"))
     await desk.executor.start()
-    for _ in range(MOST_DEATHS):
-        await until(lambda: desk.executor.alive)
-        ((_, (outcome,)),) = await desk.run(batch_of(1, do="kill"))
-        assert isinstance(outcome.error, InferenceFailed)
+    assert isinstance((await one(desk, do="kill")).error, WorkerDied)
     await until(lambda: any("given up" in each.getMessage() for each in caplog.records))
     assert not desk.executor.alive
-    assert isinstance((await one(desk)).error, InferenceFailed)
-    assert len(processes.pids) == MOST_DEATHS
+    assert type((await one(desk)).error) is InferenceFailed
+    assert len(processes.pids) == 1 + MOST_DEATHS
+    assert await desk.executor.close(10.0)
+
+
+async def test_batches_that_kill_fresh_workers_do_not_give_the_op_up(processes: Processes) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    for _ in range(MOST_DEATHS + 1):
+        await until(lambda: desk.executor.alive)
+        assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+    assert (await one(desk)).error is None
     assert await desk.executor.close(10.0)
 
 
@@ -235,7 +247,7 @@ async def test_closing_ends_a_worker_that_does_not_return_and_leaves_nothing(
     await until(entered.exists)
     assert await desk.executor.close(0.1) is False
     ((_, (outcome,)),) = await desk.results(work)
-    assert isinstance(outcome.error, InferenceFailed)
+    assert type(outcome.error) is InferenceFailed
     assert len(os.listdir("/proc/self/fd")) == before
 
 

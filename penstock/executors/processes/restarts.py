@@ -1,7 +1,8 @@
 """When a worker that died is started again. Pure: it knows only the times that it is told.
 
-A worker that has done some work is replaced at once, however often it dies. One that dies before
-its first finished batch counts: the next start waits longer each time, and too many in a row of a
+A worker that was given work is replaced at once, however often it dies: what it died of is a batch,
+which is another's concern, and no more of them die than there are batches to die of. One that dies
+before it has begun any counts: the next start waits longer each time, and too many in a row of a
 minute mean that it will never work. Source: Erlang/OTP's restart intensity.
 """
 
@@ -30,7 +31,7 @@ class Restarts:
 
         Args:
             now: monotonic seconds.
-            had_worked: whether it had finished a batch since it was started.
+            had_worked: whether it had begun a batch since it was started.
         """
         if had_worked:
             self._early.clear()

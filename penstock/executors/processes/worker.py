@@ -84,7 +84,8 @@ class Worker:
         ended: done when it has hung up or was cut off, with the rule that it broke, if any.
         work: what it runs now.
         sent: the batches of that, until each is answered.
-        has_worked: it has finished a batch.
+        has_worked: it has begun a batch, and perhaps died of it.
+        abandoned: we end it, because of what it runs.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Worker:
         self.work: tuple[Work, Finished] | None = None
         self.sent: deque[_Sent] = deque()
         self.has_worked = False
+        self.abandoned = False
         self.done: Callable[[Worker], None] = _nobody
         self._open_blob = _refuse if only_plain else None
         self._pidfd = spawned.pidfd
@@ -196,6 +198,7 @@ class Worker:
     def _begin(self, sent: _Sent) -> None:
         if not sent.begun:
             sent.begun = True
+            self.has_worked = True
             assert self.work is not None
             begun = self.work[0].begin_next()
             assert begun is sent.batch
@@ -238,7 +241,6 @@ class Worker:
             self._begin(sent)
             sent.batch.worker = self.index
             sent.batch.started = None
-            self.has_worked = True
             work.add_result(sent.batch, outcomes)
         if not self.sent:
             self.done(self)

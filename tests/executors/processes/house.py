@@ -124,8 +124,10 @@ def executor(processes: Processes, op: str = "acting", workers: int = 1, **more:
 def main(op: str, index: int, descriptor: int) -> None:
     gone = Path(os.environ.get("PROCESSES_GONE", os.devnull))
     with socket.socket(fileno=descriptor) as channel:
-        if op == "early":
+        if op == "early" or (op == "once" and gone.exists()):
             os._exit(3)
+        if op == "once":
+            gone.touch()
         if op == "garbage" and index == 0:
             garbage(channel)
             return
