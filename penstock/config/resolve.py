@@ -55,6 +55,7 @@ class OpOptions:
             ``batch_size`` is 1.
         executor: where ``process`` runs.
         isolate_errors: whether a failed batch is bisected.
+        retry_on_crash: whether the batch of a worker that died is run again, one by one.
         fetch_list: outputs to fetch; None is all.
         model: the op's model; None is no model.
     """
@@ -67,6 +68,7 @@ class OpOptions:
     window: float | None = None
     executor: ExecutorKind = "thread"
     isolate_errors: bool = True
+    retry_on_crash: bool = False
     fetch_list: tuple[str, ...] | None = None
     model: ModelOptions | None = None
 
@@ -106,6 +108,7 @@ def resolve_op(
         window=source("auto_batching_timeout").window if batch_size > 1 else None,
         executor=entry.executor or executor,
         isolate_errors=entry.isolate_errors,
+        retry_on_crash=entry.retry_on_crash,
         fetch_list=fetch_list,
         model=_model(entry, fetch_list),
     )

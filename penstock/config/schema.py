@@ -163,6 +163,12 @@ class OpConfig(Section):
         description="When `process` fails for a batch, run its halves again until only the"
         " culprit has the error; false gives every sample of the batch the error.",
     )
+    retry_on_crash: bool = Field(
+        default=False,
+        description="When a worker process dies, run the requests of its batch once more, one by"
+        " one, within their deadlines; false gives all of them the error 9000. For ops that may"
+        " run twice for one request.",
+    )
     local_service_conf: LocalServiceConfig = Field(
         default=LocalServiceConfig(), description="The model of this op."
     )

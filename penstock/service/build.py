@@ -288,7 +288,10 @@ def bound_op(blueprint: Blueprint, name: str, index: int) -> tuple[BoundOp, tupl
 
 def _work_options(options: OpOptions) -> WorkOptions:
     return WorkOptions(
-        isolate_errors=options.isolate_errors, timeout=options.timeout, retry=options.retry
+        isolate_errors=options.isolate_errors,
+        timeout=options.timeout,
+        retry=options.retry,
+        retry_on_crash=options.retry_on_crash,
     )
 
 

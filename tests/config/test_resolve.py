@@ -29,6 +29,7 @@ def test_an_op_that_nobody_configured_has_the_defaults_and_no_model() -> None:
         window=None,
         executor="thread",
         isolate_errors=True,
+        retry_on_crash=False,
         fetch_list=None,
         model=None,
     )
@@ -178,8 +179,9 @@ def test_a_batch_of_one_never_waits() -> None:
 
 
 def test_where_and_how_an_op_fails_come_from_yaml() -> None:
-    options = resolve(entry(executor="inline", isolate_errors=False))
+    options = resolve(entry(executor="inline", isolate_errors=False, retry_on_crash=True))
     assert (options.executor, options.isolate_errors) == ("inline", False)
+    assert options.retry_on_crash
 
 
 def test_everything_wrong_in_a_constructor_is_listed_at_once() -> None:

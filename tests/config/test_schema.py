@@ -101,6 +101,7 @@ OP = [
     ("encryption_key", "./key", "./key", 1, ""),
     ("executor", "inline", "inline", 1, "ray"),
     ("isolate_errors", False, False, "false", NO_RANGE),
+    ("retry_on_crash", True, True, 1, NO_RANGE),
     ("local_service_conf", {}, LocalServiceConfig(), "model", NO_RANGE),
 ]
 LOCAL = [

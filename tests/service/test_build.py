@@ -87,6 +87,14 @@ async def test_a_coroutine_stays_on_the_loop_whatever_is_asked_for(config: dict[
     assert list(reply.value) == ["1"]
 
 
+@pytest.mark.parametrize("again", [False, True])
+async def test_whether_a_batch_that_died_runs_again_is_told_to_the_stage(again: bool) -> None:
+    config = {"op": {"work": {"retry_on_crash": again}}}
+    async with inside(Op("work", input_ops=[root()]), config) as service:
+        (stage,) = service.engine.stages
+        assert stage.options.retry_on_crash is again
+
+
 def test_an_inline_op_has_one_worker_and_says_so() -> None:
     blueprint = drawn(
         Op("work", input_ops=[root()]),
