@@ -40,6 +40,7 @@ from penstock.ops.failures import (
     not_a_feed,
     process_raised,
     tell_culprits,
+    tell_fault,
     timed_out,
 )
 from penstock.ops.hooks import Hooks, read_postprocess, read_preprocess, read_process
@@ -339,6 +340,8 @@ def _preprocess(op: BoundOp, member: Member, now: float) -> None:
         try:
             given = (hook or op.op.preprocess)(inputs, sample.data_id, sample.log_id)
             data, skip, error = read_preprocess(op.op, given)
+            if error is not None:
+                tell_fault(op.name, "preprocess", sample, error)
         except HOOK_FAULTS as fault:
             error = hook_raised(op.op, "preprocess", sample, fault)
         if error is not None:
@@ -353,6 +356,7 @@ def _preprocess(op: BoundOp, member: Member, now: float) -> None:
         member.result = []
     else:
         member.error = not_a_feed(op.name, data)
+        tell_fault(op.name, "preprocess", sample, member.error)
 
 
 def _postprocess(op: BoundOp, member: Member) -> Outcome:
@@ -369,21 +373,28 @@ def _postprocess(op: BoundOp, member: Member) -> Outcome:
         )
     except HOOK_FAULTS as fault:
         return Outcome(None, hook_raised(op.op, "postprocess", sample, fault))
-    return Outcome(value) if error is None else Outcome(None, error)
+    if error is None:
+        return Outcome(value)
+    tell_fault(op.name, "postprocess", sample, error)
+    return Outcome(None, error)
 
 
 def _ask_to_jump(op: BoundOp, members: Sequence[Member], outcomes: list[Outcome]) -> None:
-    """``check_jumping`` sees the whole batch and speaks for all of it."""
-    samples = [member.sample for member in members]
+    """``check_jumping`` sees what is good of the whole batch and speaks for all of that."""
+    good = [at for at, outcome in enumerate(outcomes) if outcome.error is None]
+    if not good:
+        return
+    samples = [members[at].sample for at in good]
     data = {
-        sample.data_id: ChannelData(outcome, sample.data_id, sample.log_id)
-        for sample, outcome in zip(samples, outcomes, strict=True)
+        sample.data_id: ChannelData(outcomes[at], sample.data_id, sample.log_id)
+        for at, sample in zip(good, samples, strict=True)
     }
     try:
         jump = bool(op.op.check_jumping(data))
     except HOOK_FAULTS as error:
         errors = hook_raised_for(op.op, "check_jumping", samples, error)
-        outcomes[:] = [Outcome(None, each) for each in errors]
+        for at, each in zip(good, errors, strict=True):
+            outcomes[at] = Outcome(None, each)
         return
-    for outcome in outcomes:
-        outcome.jump = jump
+    for at in good:
+        outcomes[at].jump = jump

@@ -202,9 +202,9 @@ class Ends:
         except _FAULTS as failure:
             return error_reply(_end_failed("pack_response_package", failure, log_id))
         if not isinstance(reply, pb.Response):
-            return error_reply(
-                WrongType(f"pack_response_package must give a Response, got {type(reply).__name__}")
-            )
+            text = f"pack_response_package must give a Response, got {type(reply).__name__}"
+            _log.warning("%s (log_id=%s)", text, log_id)
+            return error_reply(WrongType(text))
         return reply
 
 

@@ -62,24 +62,38 @@ def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
     return failed
 
 
+class _Given(Exception):
+    """A hook raised nothing, and gave something that is no result; this says what."""
+
+
 def tell_culprits(op: str, failed: Iterable[tuple[Sample, RequestError]]) -> None:
-    """Log what ``process`` raised: one line for each exception, with the samples it ended."""
+    """Log what ``process`` did wrong: one line for each fault, with the samples it ended."""
     ended: dict[int, tuple[RequestError, list[Sample]]] = {}
     for sample, error in failed:
-        if type(error) is HookFailed and error.__cause__ is not None:
+        cause = error.__cause__
+        if cause is not None and (type(error) is HookFailed or type(cause) is _Given):
             ended.setdefault(id(error), (error, []))[1].append(sample)
     for error, samples in ended.values():
         cause, error.__cause__ = error.__cause__, None  # its frames hold the batch's arrays
-        _warn(op, "process", samples, cause)
+        if isinstance(cause, _Given):
+            _warn(op, str(cause), samples, None)
+        else:
+            _warn(op, "process raised", samples, cause)
 
 
-def _warn(op: str, hook: str, samples: Sequence[Sample], error: BaseException | None) -> None:
+def tell_fault(op: str, hook: str, sample: Sample, error: RequestError) -> None:
+    """Log what a hook of one sample gave, if that was a mistake in the hook."""
+    if isinstance(error, HookFailed | WrongType):
+        _warn(op, f"{hook}: {error}", [sample], None)
+
+
+def _warn(op: str, what: str, samples: Sequence[Sample], error: BaseException | None) -> None:
     ids = [sample.data_id for sample in samples[:_SHOWN]]
     more = f" and {len(samples) - _SHOWN} more" if len(samples) > _SHOWN else ""
     _log.warning(
-        "op %s: %s raised (data_ids=%s%s log_id=%s)",
+        "op %s: %s (data_ids=%s%s log_id=%s)",
         op,
-        hook,
+        what,
         ids,
         more,
         samples[0].log_id,
@@ -90,16 +104,22 @@ def _warn(op: str, hook: str, samples: Sequence[Sample], error: BaseException | 
 def process_gave_code(op: str, text: str, number: int) -> RequestError:
     """The error for a code that ``process`` returned: the number is the op's choice."""
     if number not in INT32:
-        text = f"process gave the error code {number}, which is no int32"
-        return HookFailed(failed_to_predict(op, text))
+        return _blamed(HookFailed, op, f"process gave the error code {number}, which is no int32")
     return DeclaredError(number, failed_to_predict(op, text))
 
 
 def process_gave(op: str, given: Any) -> RequestError:
     """The error for something that is no result of ``process``."""
     if given is None:
-        return InferenceFailed(failed_to_predict(op, "process gave no result"))
-    return WrongType(failed_to_predict(op, f"process must give a dict, got {instead(given)}"))
+        return _blamed(InferenceFailed, op, "process gave no result")
+    return _blamed(WrongType, op, f"process must give a dict, got {instead(given)}")
+
+
+def _blamed(kind: type[RequestError], op: str, text: str) -> RequestError:
+    """An error that ``tell_culprits`` will log when it is known whose it was."""
+    error = kind(failed_to_predict(op, text))
+    error.__cause__ = _Given(text)
+    return error
 
 
 def cannot_be_cut(op: str, error: RequestError) -> RequestError:
@@ -159,7 +179,7 @@ def hook_raised_for(
         _log.info("op %s: %s raised (log_id=%s)", op.name, hook, samples[0].log_id, exc_info=error)
         text = error.message.split(":")[0].split("\n")[0]
         return [declared_error(error, _raise_message(op, hook, each, text)) for each in samples]
-    _warn(op.name, hook, samples, error)
+    _warn(op.name, f"{hook} raised", samples, error)
     text = _text_of(error).replace("'", "")
     return [HookFailed(_raise_message(op, hook, sample, text)) for sample in samples]
 

@@ -573,6 +573,81 @@ def test_a_check_jumping_that_raises_fails_its_batch() -> None:
     assert "check_jumping" in str(outcomes[0].error)
 
 
+def test_check_jumping_is_asked_about_the_good_ones_and_speaks_for_them() -> None:
+    class Choosy(Jumper):
+        def preprocess(self, input_dicts: Any, data_id: int = 0, log_id: int = 0) -> Any:
+            (feed,) = input_dicts.values()
+            return feed, False, 51 if "bad" in feed else None, "it is bad"
+
+    one, bad, two = run(Choosy(), sample_of(3, a=1), sample_of(4, bad=1), sample_of(5, a=2))
+    assert (one.jump, two.jump) == (True, True)
+    assert isinstance(bad.error, ProductError)
+    assert bad.error.number == 51
+    assert not bad.jump
+    (alone,) = run(Choosy(), sample_of(6, bad=1))
+    assert isinstance(alone.error, ProductError)
+
+
+def test_what_check_jumping_raises_is_no_error_of_those_that_had_one() -> None:
+    class Choosy(Jumper):
+        def preprocess(self, input_dicts: Any, data_id: int = 0, log_id: int = 0) -> Any:
+            (feed,) = input_dicts.values()
+            return feed, False, 51 if "bad" in feed else None, "it is bad"
+
+    bomb, bad = run(Choosy(), sample_of(3, bomb=1), sample_of(4, bad=1))
+    assert isinstance(bomb.error, HookFailed)
+    assert isinstance(bad.error, ProductError)
+
+
+@pytest.mark.parametrize(
+    ("hook", "given", "said"),
+    [
+        ("preprocess", "text", "preprocess must give a dict, or a list of dicts"),
+        ("preprocess", ({}, False), "preprocess returned a tuple of 2"),
+        ("preprocess", ({}, False, 5000, ""), "cannot be used"),
+        ("process", None, "process gave no result"),
+        ("process", "text", "process must give a dict, got str"),
+        ("process", ({}, 2**40, ""), "which is no int32"),
+        ("postprocess", 1, "postprocess should return dict"),
+        ("postprocess", ({}, 0, ""), "cannot be used"),
+    ],
+)
+def test_a_hook_that_gives_something_wrong_is_warned_of(
+    hook: str, given: Any, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Wrong(Op):
+        def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+            return {}
+
+    setattr(Wrong, hook, lambda self, *arguments: given)
+    run(Wrong("odd"), sample_of(3, x=1))
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert said in record.getMessage()
+    assert "data_ids=[3]" in record.getMessage()
+
+
+def test_what_process_gave_to_a_whole_batch_is_warned_of_for_each_culprit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Wrong(Op):
+        def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+            return None if BAD in feed_batch[0]["x"] else feed_batch[0]
+
+    rows = [sample_of(at, x=np.array([[BAD if at == 2 else at]])) for at in range(4)]
+    run(Wrong("odd"), *rows)
+    assert caplog.messages == ["op odd: process gave no result (data_ids=[2] log_id=102)"]
+
+
+def test_a_product_error_is_no_matter_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    class Choosy(Op):
+        def preprocess(self, input_dicts: Any, data_id: int = 0, log_id: int = 0) -> Any:
+            return {}, False, 51, "it is bad"
+
+    run(Choosy("odd"), sample_of(3, x=1))
+    assert not caplog.records
+
+
 def test_an_op_that_cannot_jump_is_never_asked() -> None:
     class Careless(Op):
         def check_jumping(self, input_data: Any) -> bool:
