@@ -49,7 +49,16 @@ class Service(WebService):
             frontier.extend(op.get_input_ops())
         return self._last
 
+    def run_service(self) -> None:
+        """Serve until SIGTERM or SIGINT, with this object's configuration unless another was given.
+
+        Raises:
+            StartupError: the service cannot start.
+        """
+        if not self.is_prepared:
+            self.prepare_pipeline_config(yml_dict=self.config)
+        super().run_service()
+
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""
-        self.prepare_pipeline_config(yml_dict=self.config)
         self.run_service()

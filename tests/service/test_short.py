@@ -34,16 +34,21 @@ def test_two_models_joined_by_a_function_take_at_most_twenty_lines() -> None:
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("way", "last_line"),
-    [(PYTHON, True), (PENSTOCK, True), (PENSTOCK, False)],
-    ids=["python", "penstock run", "penstock run of a script that runs nothing"],
+    [
+        (PYTHON, "service.run()"),
+        (PENSTOCK, "service.run()"),
+        (PENSTOCK, ""),
+        (PYTHON, "service.run_service()"),
+    ],
+    ids=["python", "penstock run", "penstock run of a script that runs nothing", "run_service"],
 )
 def test_they_are_served_without_configuration(
-    way: tuple[str, ...], last_line: bool, tmp_path: Path
+    way: tuple[str, ...], last_line: str, tmp_path: Path
 ) -> None:
     scale(tmp_path / "left.onnx", 10)
     scale(tmp_path / "right.onnx", 100)
     path = tmp_path / "ensemble.py"
-    path.write_text(PROGRAM if last_line else PROGRAM.replace("service.run()\n", ""))
+    path.write_text(PROGRAM.replace("service.run()", last_line))
     with running(path, command=way) as server:
         answer = post(server, "ensemble", x="[[1, 2, 3], [4, 5, 6]]").json
         assert answer["err_no"] == 0
