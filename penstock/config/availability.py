@@ -16,10 +16,7 @@ HARDWARE = {3: "ARM CPU", 4: "Kunlun XPU", 5: "Ascend 310", 6: "Ascend 910"}
 
 def unavailable(config: ServiceConfig) -> list[Problem]:
     """Everything switched on that would have to be silently left out."""
-    problems = []
-    if config.build_dag_each_worker:
-        text = "is not yet available: leave it out, or write false, for one process with one graph"
-        problems.append(Problem(path=("build_dag_each_worker",), text=text))
+    problems: list[Problem] = []
     for name, op in config.op.items():
         problems += unavailable_op(op, ("op", name))
     return problems

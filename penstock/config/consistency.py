@@ -5,6 +5,8 @@ from __future__ import annotations
 from penstock.config.problems import Problem
 from penstock.config.schema import ServiceConfig
 
+MOST_ENGINES = 1024
+
 NEEDS_CARD = {1: "GPU", 2: "GPU with TensorRT"}
 
 
@@ -17,6 +19,12 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
     elif config.rpc_port == config.http_port and config.rpc_port:
         text = f"is {config.rpc_port}, and rpc_port is the same: each needs its own"
         problems.append(Problem(path=("http_port",), text=text, involves=(("rpc_port",),)))
+    if config.engines > MOST_ENGINES:
+        text = (
+            f"with build_dag_each_worker: must be at most {MOST_ENGINES}, got {config.worker_num}"
+        )
+        involved = (("build_dag_each_worker",),)
+        problems.append(Problem(path=("worker_num",), text=text, involves=involved))
     # Its default gives way, so that lowering the maximum alone is enough.
     if "deadline" in config.model_fields_set and config.deadline > config.max_deadline:
         text = f"{config.deadline:g} s is more than max_deadline, {config.max_deadline:g} s"

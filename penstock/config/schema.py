@@ -224,11 +224,14 @@ class ServiceConfig(Section):
     worker_num: Count | None = Field(
         default=None,
         description="Most requests inside the graph at once; others wait."
-        " Without it only `max_requests` limits them.",
+        " Without it only `max_requests` limits them."
+        " With `build_dag_each_worker`: the number of engines, at most 1024, without it one.",
     )
     build_dag_each_worker: bool = Field(
         default=False,
-        description="Run `worker_num` processes with a graph each, on one port. Not yet available.",
+        description="Run `worker_num` engines, processes with a graph and models each,"
+        " on the same ports. `max_inflight_bytes` is divided among them;"
+        " other limits hold for each.",
     )
     grpc_gateway_port: int | None = Field(
         default=None, description="Accepted for old files; no effect."
@@ -299,6 +302,16 @@ class ServiceConfig(Section):
     )
     dag: DagConfig = Field(default=DagConfig(), description="The whole graph.")
     op: dict[str, OpConfig] = Field(default={}, description="Op name: its entry.")
+
+    @property
+    def engines(self) -> int:
+        """Processes with a graph each."""
+        return (self.worker_num or 1) if self.build_dag_each_worker else 1
+
+    @property
+    def most_running(self) -> int | None:
+        """Most requests inside one engine's graph."""
+        return None if self.build_dag_each_worker else self.worker_num
 
 
 def keys_of(section: type[Section]) -> dict[str, Any]:

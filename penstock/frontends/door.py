@@ -108,6 +108,36 @@ class Door:
             if not connection.closing:
                 connection.refuse_partial()
 
+    async def hand_over(self, timeout: float) -> bool:
+        """Accept no more, because another process listens on the same sockets, and serve on until
+        every connection has ended, each with its next answer.
+
+        Args:
+            timeout: seconds.
+
+        Returns:
+            Whether all have ended in time.
+        """
+        for one in self._listeners:
+            if isinstance(one, TlsListener):
+                one.stop()
+            else:
+                one.close()
+        self.drain()
+        shared = self._shared
+        empty = asyncio.Event()
+        try:
+            async with asyncio.timeout(timeout):
+                for one in self._listeners:
+                    if isinstance(one, TlsListener):
+                        await one.wait_closed()
+                shared.on_empty = empty.set
+                if shared.connections:
+                    await empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
     async def close(self, timeout: float) -> None:
         """Stop accepting, refuse requests that are not whole, let the others finish, close.
 

@@ -54,12 +54,17 @@ class TlsListener:
         listener.listen(shared.limits.backlog)
         self._loop.add_reader(listener.fileno(), self._accept)
 
-    def close(self) -> None:
-        """Accept no more; break off the handshakes under way."""
+    def stop(self) -> None:
+        """Accept no more; handshakes under way come to their end."""
         if self._retry is not None:
             self._retry.cancel()
-        self._loop.remove_reader(self._listener.fileno())
-        self._listener.close()
+        if self._listener.fileno() >= 0:
+            self._loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+
+    def close(self) -> None:
+        """Accept no more; break off the handshakes under way."""
+        self.stop()
         for task in self._handshakes:
             task.cancel()
 

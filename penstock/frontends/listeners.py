@@ -45,6 +45,37 @@ def bind(host: str, port: int, what: str, *, shared: bool = False) -> socket.soc
     return listener
 
 
+def bind_shared(host: str, port: int, what: str, count: int) -> list[socket.socket]:
+    """Sockets bound to the same port, among which the system deals out new connections.
+
+    The first is bound as if it were alone, so that a port on which somebody listens is refused,
+    even if that one would share it.
+
+    Args:
+        host: address or name.
+        port: 0 lets the system choose.
+        what: names the port in the error.
+        count: how many; one alone does not share.
+
+    Raises:
+        StartupError: the address is taken or not ours, or this system has no such ports.
+    """
+    if count > 1 and not hasattr(socket, "SO_REUSEPORT"):
+        raise StartupError(f"{what}: this system cannot share a port (SO_REUSEPORT)")
+    listeners = [bind(host, port, what)]
+    try:
+        if count > 1:
+            listeners[0].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        port = port_of(listeners[0])
+        for _ in range(count - 1):
+            listeners.append(bind(host, port, what, shared=True))
+    except BaseException:
+        for each in listeners:
+            each.close()
+        raise
+    return listeners
+
+
 def bind_unix(path: Path, what: str) -> socket.socket:
     """A bound Unix socket that does not listen yet; only this user may connect.
 

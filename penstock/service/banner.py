@@ -50,6 +50,9 @@ def banner(name: str | None, blueprint: Blueprint, at: Addresses) -> str:
     lines.append(f"  grpc  {host}:{at.rpc_port}{over}   PipelineService, health, reflection")
     if at.unix_socket is not None:
         lines.append(f"  unix  {at.unix_socket}   both protocols")
+    engines = blueprint.config.engines
+    if engines > 1:
+        lines.append(f"  with  {engines} engines, each with all of these ops")
     lines += _ops(blueprint)
     return "\n".join(lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.batching.batcher import BatchPolicy, batcher_for
@@ -35,6 +35,7 @@ from penstock.runtimes.model import Model
 from penstock.runtimes.runtime import ModelOptions, model_problems
 from penstock.service.doubts import doubts
 from penstock.service.graph import Graph, graph_of
+from penstock.service.place import Place
 from penstock.service.readers import outside_reader
 
 _log = logging.getLogger(__name__)
@@ -55,17 +56,24 @@ class Blueprint:
         graph: the checked graph.
         options: each op's options, by the plan's index.
         warnings: what works, but probably not as meant; to be logged once.
+        place: of the engine that this is for.
     """
 
     config: ServiceConfig
     graph: Graph
     options: tuple[OpOptions, ...]
     warnings: tuple[str, ...]
+    place: Place = field(default_factory=Place)
 
     @property
     def has_processes(self) -> bool:
         """Whether some op runs in processes of its own."""
         return any(each.executor == "process" for each in self.options)
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether some of it runs in other processes than that which starts the service."""
+        return self.has_processes or self.config.build_dag_each_worker
 
     @property
     def is_supervised(self) -> bool:
@@ -109,7 +117,7 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
     _check_hooks(graph)
     warnings = [
         *loaded.warnings,
-        *advice(config.worker_num, options),
+        *advice(config.most_running, options),
         *doubts(graph, options, config),
     ]
     return Blueprint(config=config, graph=graph, options=tuple(options), warnings=tuple(warnings))
@@ -197,7 +205,8 @@ class Works:
         for op, options in zip(graph.ops, blueprint.options, strict=True):
             model = None
             if options.executor != "process":
-                model = _open_model(op, options, self.blueprint.config.op.get(op.name))
+                entry = blueprint.config.op.get(op.name)
+                model = _open_model(op, options, entry, blueprint.place.card())
                 _prepare(op, options, model)
             if model is not None:
                 notes.update((f"op {op.name!r}: {note}", None) for note in model.notes)
@@ -229,7 +238,12 @@ class Works:
         engine = Engine(
             blueprint.graph.plan,
             LoopClock(loop),
-            EngineOptions(max_requests=config.max_requests, max_running=config.worker_num),
+            EngineOptions(
+                max_requests=config.max_requests,
+                max_running=config.most_running,
+                first_id=blueprint.place.first_id,
+                id_step=blueprint.place.engines,
+            ),
             hear,
         )
         for index, (op, options, model) in enumerate(
@@ -279,7 +293,8 @@ def bound_op(blueprint: Blueprint, name: str, index: int) -> tuple[BoundOp, tupl
     at = blueprint.graph.plan.names.index(name)
     op, options = blueprint.graph.ops[at], blueprint.options[at]
     # Worker after worker on the op's cards, one after the other.
-    model = _open_model(op, options, blueprint.config.op.get(name), index)
+    card = blueprint.place.card(options.concurrency, index)
+    model = _open_model(op, options, blueprint.config.op.get(name), card)
     _prepare(op, options, model)
     op.concurrency_idx = index
     _init(op)
@@ -340,17 +355,15 @@ def _executor(
     return ThreadExecutor(workers, loop)
 
 
-def _open_model(
-    op: Op, options: OpOptions, entry: OpConfig | None, worker: int = 0
-) -> Model | None:
-    """The op's model, or None when it has none; on the card of that worker process."""
+def _open_model(op: Op, options: OpOptions, entry: OpConfig | None, card: int) -> Model | None:
+    """The op's model, or None when it has none; ``card`` counts on beyond the op's cards."""
     model = _model_of(op, options, entry)
     if model is None:
         return None
     try:
         if isinstance(model, LocalServiceHandler):
-            return _handed_in(model, options, worker)
-        return Model.open(_one_card(model, worker))
+            return _handed_in(model, options, card)
+        return Model.open(_one_card(model, card))
     except PenstockError as error:
         raise ModelError(f"op {op.name!r}: {error}") from error
 
@@ -369,17 +382,17 @@ def _model_of(
     return options.model
 
 
-def _handed_in(handler: LocalServiceHandler, options: OpOptions, worker: int) -> Model:
+def _handed_in(handler: LocalServiceHandler, options: OpOptions, card: int) -> Model:
     """The handler's model; the op's own ``fetch_list`` comes before the handler's."""
     handler.prepare_server()
     handler.start_server()
     wanted = options.fetch_list
     if wanted is None or wanted == handler.options.fetch_list:
-        return handler.get_client(worker).model
-    return Model.open(_one_card(replace(handler.options, fetch_list=wanted), worker))
+        return handler.get_client(card).model
+    return Model.open(_one_card(replace(handler.options, fetch_list=wanted), card))
 
 
-def _one_card(options: ModelOptions, worker: int = 0) -> ModelOptions:
-    """Threads share one model, which lives on the first of the op's cards; processes take turns."""
+def _one_card(options: ModelOptions, card: int) -> ModelOptions:
+    """An engine's threads share one model, on one of the op's cards; processes take turns."""
     devices = options.devices
-    return replace(options, devices=devices and (devices[worker % len(devices)],))
+    return replace(options, devices=devices and (devices[card % len(devices)],))

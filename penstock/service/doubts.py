@@ -1,4 +1,4 @@
-"""What works, but probably not as meant: warnings about the ops of a graph, told once at start."""
+"""What works, but probably not as meant: warnings about a service, told once at start."""
 
 from __future__ import annotations
 
@@ -30,9 +30,22 @@ def doubts(graph: Graph, options: Sequence[OpOptions], config: ServiceConfig) ->
         for op in graph.ops
         if len(op.get_input_ops()) > 1 and not overrides(op, "preprocess", Op)
     ]
+    found += _about_engines(config)
     for op, each in zip(graph.ops, options, strict=True):
         found += _about_its_place(op, each, config.op.get(op.name, OpConfig()))
     return found
+
+
+def _about_engines(config: ServiceConfig) -> Iterator[str]:
+    if config.build_dag_each_worker and config.worker_num is None:
+        yield "build_dag_each_worker is true without worker_num: there will be one engine"
+    most = config.max_inflight_bytes
+    if most is not None and most // config.engines < config.max_message_bytes:
+        share = "" if config.engines == 1 else f", divided among {config.engines} engines,"
+        yield (
+            f"max_inflight_bytes, {most}{share} is less than max_message_bytes, "
+            f"{config.max_message_bytes}: the largest requests will always be refused"
+        )
 
 
 def _about_its_place(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str]:

@@ -5,30 +5,54 @@ from __future__ import annotations
 import logging
 import os
 import select
+import signal
 import socket
 import time
 from collections import deque
 from collections.abc import Iterator
 
-from penstock.executors.processes.control import MOST_BYTES, Message, decode, encode
+from penstock.executors.processes.control import (
+    MOST_BYTES,
+    Leave,
+    Message,
+    Serve,
+    Stop,
+    decode,
+    encode,
+)
 from penstock.service.forking import Child
+from penstock.service.place import Place
 
 _log = logging.getLogger(__name__)
 
 
 class EngineProcess:
-    """An engine that lives, and the line to it."""
+    """An engine that lives, and the line to it.
 
-    def __init__(self, child: Child, control: socket.socket) -> None:
+    Attributes:
+        place: which of the service's engines it is.
+        child: the process.
+        control: our end of the line.
+        failure: why it cannot start, if it has said so.
+        is_ready: it has said that it could serve.
+        is_leaving: it was told to leave its place to another.
+    """
+
+    def __init__(self, place: Place, child: Child, control: socket.socket) -> None:
+        self.place = place
         self.child = child
         self.control = control
-        self.since = time.monotonic()
+        self.failure: str | None = None
+        self.is_ready = False
+        self.is_leaving = False
+        self._serves_since: float | None = None
         self._talks = True
         # Bounded by the workers that live: while something waits, no further wish is heard.
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
 
     def __repr__(self) -> str:
-        return f"<EngineProcess {self.child} waiting={len(self._waiting)}>"
+        state = "leaving" if self.is_leaving else "ready" if self.is_ready else "starting"
+        return f"<EngineProcess {self.child} {state} waiting={len(self._waiting)}>"
 
     @property
     def events(self) -> int:
@@ -36,6 +60,30 @@ class EngineProcess:
         if self._waiting:
             return select.POLLOUT
         return select.POLLIN if self._talks else 0
+
+    def has_served(self, seconds: float) -> bool:
+        """Whether it was told to serve so long ago."""
+        since = self._serves_since
+        return since is not None and time.monotonic() - since >= seconds
+
+    def serve(self) -> None:
+        """Have it accept connections."""
+        self._serves_since = time.monotonic()
+        self.say(Serve())
+
+    def leave(self) -> None:
+        """Have it finish what it has and end, since another engine accepts in its place."""
+        self.is_leaving = True
+        self.say(Leave())
+        if not self._talks:
+            self.child.signal(signal.SIGTERM)
+
+    def stop(self, *, hurry: bool) -> None:
+        """Have it end with the service."""
+        if self.is_ready:
+            self.say(Stop(hurry))
+        if not self.is_ready or not self._talks:  # nobody hears at that end
+            self.child.signal(signal.SIGTERM)
 
     def messages(self) -> Iterator[Message]:
         """What it has said, as long as it takes the answers.

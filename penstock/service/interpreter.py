@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 _SWITCH: Final = 0.001
@@ -26,3 +28,14 @@ def share_the_lock() -> None:
     For so long it makes the loop wait, at each of the loop's wake-ups; and a busy loop a worker.
     """
     sys.setswitchinterval(_SWITCH)
+
+
+@contextmanager
+def spared_pages() -> Iterator[None]:
+    """Keep the children's collectors away from what they share with this process."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -61,7 +61,7 @@ def open_door(
     )
     methods = {path: method for service in services for path, method in service.methods().items()}
     grpc = GrpcService(methods, max_message_bytes=config.max_message_bytes)
-    budget = ByteBudget(config.max_inflight_bytes or default_budget())
+    budget = ByteBudget(max(1, (config.max_inflight_bytes or default_budget()) // config.engines))
     return Door(Frontend(grpc, routes), limits_of(config), budget), grpc
 
 

@@ -1,7 +1,8 @@
 """Runs a blueprint: ports bound, models opened, workers started, then served until told to stop.
 
 Order of start: bind both ports (a taken one fails at once), open models and run ``init_op``, start
-workers, listen, say so. Order of stop: readiness false, ``drain_delay`` still accepting, refuse,
+workers, listen, say so. With a supervisor each engine does that but for the ports, and accepts when
+all can. Order of stop: readiness false, ``drain_delay`` still accepting, refuse,
 finish what was admitted, send the answers, close the ports, end the workers. A second signal cuts
 every wait of the stop short. From the end of ``drain_delay`` it takes at most ``drain_timeout``, or
 a second if that is longer, whatever clients and users' code do; only a coroutine that catches its
@@ -16,29 +17,30 @@ import math
 import socket
 import ssl
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import uvloop
 
-from penstock.config.ports import ports
-from penstock.config.schema import ServiceConfig
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
-from penstock.executors.processes.zygote import Zygote
+from penstock.executors.processes.control import Leave, Order, Serve, Stop
+from penstock.executors.processes.zygote import Zygote, report_failure
 from penstock.frontends.door import Door
 from penstock.frontends.grpc_service import GrpcService
 from penstock.frontends.health import Health
-from penstock.frontends.listeners import bind, bind_unix, is_free, is_loopback, port_of
+from penstock.frontends.listeners import is_loopback
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags
-from penstock.service.banner import Addresses, announce, banner, check_report
+from penstock.service.banner import announce, banner, check_report
 from penstock.service.build import Blueprint, Works
 from penstock.service.daemons import DaemonPool
 from penstock.service.interpreter import share_the_lock, spare_the_collector
+from penstock.service.listening import Listeners, addresses, bind_all, listen_on_all
 from penstock.service.opening import open_door, tls_of
+from penstock.service.place import Place
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
 from penstock.service.supervisor import Supervisor
 from penstock.service.worker import serve_op
@@ -71,17 +73,17 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
         return
     if threading.current_thread() is not threading.main_thread():
         raise StartupError("a service must run in the main thread, which takes the signals")
-    with logging_to_stderr(forks=blueprint.has_processes):
+    with logging_to_stderr(forks=blueprint.is_supervised):
         for warning in blueprint.warnings:
             _log.warning("%s", warning)
         try:
             with signals_stop_the_start() as signals, ExitStack() as stack:
                 tls = tls_of(blueprint.config)
-                listeners = _bind(blueprint.config, stack)
-                if blueprint.has_processes:
-                    _supervise(name, blueprint, listeners, tls, signals)
+                engines = bind_all(blueprint.config, stack)
+                if blueprint.is_supervised:
+                    _supervise(name, blueprint, engines, tls, signals)
                 else:
-                    _serve(name, blueprint, listeners, tls, signals)
+                    _serve(name, blueprint, engines[0], tls, signals)
         except Stopped:
             _log.info("stopped before the start was over")
 
@@ -89,16 +91,17 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
 def _serve(
     name: str | None,
     blueprint: Blueprint,
-    listeners: dict[str, socket.socket],
+    listeners: Listeners,
     tls: ssl.SSLContext | None,
     signals: StopSignals,
     control: socket.socket | None = None,
 ) -> None:
-    """The engine's part, in this process."""
+    """An engine's part, in this process."""
     works = Works(blueprint)
     signals.stop_if_told()
-    for note in works.notes:
-        _log.warning("%s", note)
+    if blueprint.place.is_first:
+        for note in works.notes:
+            _log.warning("%s", note)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_Service(name, works, listeners, tls, control).run(signals))
 
@@ -106,48 +109,47 @@ def _serve(
 def _supervise(
     name: str | None,
     blueprint: Blueprint,
-    listeners: dict[str, socket.socket],
+    engines: Sequence[Listeners],
     tls: ssl.SSLContext | None,
     signals: StopSignals,
 ) -> None:
-    """This process forks the engine, and the workers that it asks for."""
+    """This process forks the engines, and the workers that they ask for."""
 
-    def engine(control: socket.socket) -> int:
-        try:
-            with logging_to_stderr(), signals_stop_the_start() as own:
-                _serve(name, blueprint, listeners, tls, own, control)
-        except StartupError as error:
-            _log.error("%s", error)
-            return 1
-        except Stopped:
-            _log.info("stopped before the start was over")
+    def engine(place: Place, control: socket.socket) -> int:
+        own = replace(blueprint, place=place)
+        with logging_to_stderr():
+            try:
+                with signals_stop_the_start() as its_signals:
+                    _serve(name, own, engines[place.index], tls, its_signals, control)
+            except StartupError as error:
+                if not report_failure(control, str(error)):
+                    _log.error("%s", error)
+                return 1
+            except Stopped:
+                return 0
         return 0
 
-    def worker(op: str, index: int, channel: socket.socket) -> int:
+    def worker(place: Place, op: str, index: int, channel: socket.socket) -> int:
         with logging_to_stderr():
-            return serve_op(blueprint, op, index, channel)
+            return serve_op(replace(blueprint, place=place), op, index, channel)
 
-    status = Supervisor(engine, worker, tuple(listeners.values())).run(signals)
+    def open_ports() -> None:
+        listen_on_all(blueprint.config, engines)
+        _announce(name, blueprint, engines[0])
+
+    sockets = [tuple(own.values()) for own in engines]
+    status = Supervisor(engine, worker, sockets, open_ports).run(signals)
     if status:
         raise StartupError("the service could not go on; what stands above says why")
 
 
-def _bind(config: ServiceConfig, stack: ExitStack) -> dict[str, socket.socket]:
-    """What to listen on, by the key that asks for it: bound, and not listening yet."""
-    chosen = ports(config, lambda port: is_free(config.host, port))
-    listeners = {"rpc_port": bind(config.host, chosen.rpc, "rpc_port")}
-    stack.callback(listeners["rpc_port"].close)
-    if chosen.http is not None:
-        listeners["http_port"] = bind(config.host, chosen.http, "http_port")
-        stack.callback(listeners["http_port"].close)
-    path = config.door.unix_socket
-    if path is not None:
-        listeners["door.unix_socket"] = bind_unix(Path(path), "door.unix_socket")
-        stack.callback(listeners["door.unix_socket"].close)
-        stack.callback(Path(path).unlink, missing_ok=True)
-    if chosen.rpc_chosen:
-        _log.info("rpc_port is not set: gRPC is served on port %s", port_of(listeners["rpc_port"]))
-    return listeners
+def _announce(name: str | None, blueprint: Blueprint, listeners: Listeners) -> None:
+    config = blueprint.config
+    announce(banner(name, blueprint, addresses(config, listeners)))
+    if not is_loopback(config.host):
+        _log.warning(
+            "every machine that reaches %s can send requests; nothing asks who", config.host
+        )
 
 
 class _Service:
@@ -157,7 +159,7 @@ class _Service:
         self,
         name: str | None,
         works: Works,
-        listeners: dict[str, socket.socket],
+        listeners: Listeners,
         tls: ssl.SSLContext | None,
         control: socket.socket | None = None,
     ) -> None:
@@ -166,16 +168,20 @@ class _Service:
         self._listeners = listeners
         self._tls = tls
         self._control = control
+        self._zygote: Zygote | None = None
         self._config = works.blueprint.config
         self._health = Health()
+        self._serve_now = asyncio.Event()
+        self._leave = asyncio.Event()
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._can_be_replaced = False
         self._patience = math.inf  # until then calls that nobody waits for are waited for
 
     async def run(self, signals: StopSignals) -> None:
         loop = asyncio.get_running_loop()
         # Not the loop's own handlers: when those go, the default ones are there for a moment.
-        signals.hand_to(lambda: loop.call_soon_threadsafe(self._told_to_stop))
+        signals.hand_to(lambda: loop.call_soon_threadsafe(self._signalled))
         try:
             await self._serve()
         finally:
@@ -184,8 +190,9 @@ class _Service:
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        zygote = None if self._control is None else Zygote(self._control, loop)
-        engine = self._works.engine(loop, spawner=zygote)
+        if self._control is not None:
+            self._zygote = Zygote(self._control, loop, self._obey)
+        engine = self._works.engine(loop, spawner=self._zygote)
         self._health.watch(engine.why_stuck)
         ends = self._works.ends
         pool = None
@@ -198,11 +205,12 @@ class _Service:
             try:
                 spare_the_collector()
                 share_the_lock()
-                await self._listen(door)
-                if zygote is not None:
-                    zygote.ready()
-                await self._stop.wait()
-                await self._shut_down(engine, door, grpc, pool)
+                await self._open(door)
+                await self._either(self._stop, self._leave)
+                allowed = self._config.drain_timeout
+                if not self._stop.is_set():
+                    allowed -= await self._hand_over(engine, door, grpc)
+                await self._shut_down(engine, door, grpc, pool, allowed)
             finally:
                 await door.close(0.0)
         finally:
@@ -223,54 +231,97 @@ class _Service:
         await starts
         return True
 
-    async def _listen(self, door: Door) -> None:
-        for key, listener in self._listeners.items():
-            try:
-                await door.listen(listener, self._tls)
-            except OSError as error:
-                at = listener.getsockname()
-                raise StartupError(f"{key}: cannot listen on {at}: {error.strerror}") from error
+    async def _open(self, door: Door) -> None:
+        """Accept connections; with other engines, when all of them can."""
+        if self._zygote is not None:
+            self._can_be_replaced = True
+            self._zygote.ready()
+            await self._either(self._stop, self._serve_now)
+        else:
+            listen_on_all(self._config, [self._listeners])
         if self._stop.is_set():
-            return  # told to stop meanwhile: never ready
+            return  # never ready
+        for listener in self._listeners.values():
+            await door.listen(listener, self._tls)
+        if self._stop.is_set():
+            return
         self._health.set_ready()
-        announce(banner(self._name, self._works.blueprint, self._addresses()))
-        host = self._config.host
-        if not is_loopback(host):
-            _log.warning("every machine that reaches %s can send requests; nothing asks who", host)
+        if self._zygote is None:
+            _announce(self._name, self._works.blueprint, self._listeners)
 
-    def _addresses(self) -> Addresses:
-        http = self._listeners.get("http_port")
-        return Addresses(
-            host=self._config.host,
-            rpc_port=port_of(self._listeners["rpc_port"]),
-            http_port=None if http is None else port_of(http),
-            unix_socket=self._config.door.unix_socket,
-            tls=self._tls is not None,
-        )
+    def _signalled(self) -> None:
+        """Whoever signals one engine of a service wants this process to end, not the service: it
+        serves on until another can, or until it is told so again.
+        """
+        if self._can_be_replaced and not self._leave.is_set():
+            self._can_be_replaced = False
+            try:
+                assert self._zygote is not None
+                self._zygote.leaving()
+            except StartupError as error:
+                _log.error("%s", error)
+            else:
+                _log.info("told to stop: serving until another process does")
+                return
+        self._told_to_stop()
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case Serve():
+                self._serve_now.set()
+            case Leave():
+                self._leave.set()
+            case Stop(hurry):
+                if not self._stop.is_set():
+                    self._told_to_stop()
+                if hurry:
+                    self._hurry.set()
 
     def _told_to_stop(self) -> None:
-        """The first signal drains, the second one hurries."""
+        """The first time drains, the second one hurries."""
         if self._stop.is_set():
             self._hurry.set()
         self._health.set_unready("shutting down")
         self._stop.set()
 
+    async def _hand_over(self, engine: Engine, door: Door, grpc: GrpcService) -> float:
+        """Answer what comes on connections that are open, each of which ends with that; the
+        seconds that this took. Admitted requests keep as much time as in a stop.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        allowed = self._config.drain_timeout
+        _log.info(
+            "another process accepts from now on: %s requests inside", engine.statistics().inside
+        )
+        grpc.end_streams()  # these have no end of their own
+        leaving = asyncio.create_task(door.hand_over(allowed - min(_LAST_WORDS, allowed / 10)))
+        told = asyncio.create_task(self._stop.wait())
+        await asyncio.wait((leaving, told), return_when=asyncio.FIRST_COMPLETED)
+        for task in (leaving, told):
+            task.cancel()
+        return loop.time() - began
+
     async def _shut_down(
-        self, engine: Engine, door: Door, grpc: GrpcService, pool: DaemonPool | None
+        self,
+        engine: Engine,
+        door: Door,
+        grpc: GrpcService,
+        pool: DaemonPool | None,
+        allowed: float,
     ) -> None:
         loop = asyncio.get_running_loop()
         _log.info("shutting down: %s requests inside", engine.statistics().inside)
         door.drain()
         at_rest = asyncio.Event()
-        if self._config.drain_delay:
+        if self._config.drain_delay and not self._leave.is_set():
             # Still accepting, so that load balancers have time to look away.
             await self._unless_hurried(asyncio.sleep(self._config.drain_delay))
         # Without a delay in the turn that made readiness false: who has seen that is refused.
         engine.drain(at_rest.set)
         door.refuse_partial()
-        allowed = self._config.drain_timeout
         end = loop.time() + allowed
-        self._patience = end - min(_LAST_WORDS, allowed / 10)
+        self._patience = end - min(_LAST_WORDS, self._config.drain_timeout / 10)
         await self._unless_hurried(at_rest.wait(), self._patience - loop.time())
         engine.close()
         end = max(end, loop.time() + _LAST_WORDS)
@@ -298,6 +349,12 @@ class _Service:
         while _working(engine) and loop.time() < patience and not self._hurry.is_set():
             await self._unless_hurried(asyncio.sleep(_LOOK))
         await asyncio.gather(*(stage.executor.close(_IDLE_GRACE) for stage in engine.stages))
+
+    async def _either(self, *events: asyncio.Event) -> None:
+        tasks = [asyncio.create_task(each.wait()) for each in events]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
 
     async def _unless_hurried(
         self, waiting: Coroutine[Any, Any, Any], timeout: float | None = None

@@ -1,13 +1,14 @@
-"""SIGTERM and SIGINT, from the start of a service until the interpreter exits.
+"""SIGTERM and SIGINT, from the start of a service until the interpreter exits; and SIGHUP.
 
-They end the start, then the service; and once that is over they must not spoil the exit status. So
-at no moment between is the default action in force, which would kill the process.
+The first two end the start, then the service; and once that is over they must not spoil the exit
+status. So at no moment between is the default action in force, which would kill the process.
 """
 
 from __future__ import annotations
 
 import atexit
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -100,6 +101,49 @@ def signals_stop_the_start() -> Iterator[StopSignals]:
     finally:
         signals.hand_back(before)
     signals.stop_if_told()
+
+
+@contextmanager
+def waits_are_woken(waker: socket.socket) -> Iterator[None]:
+    """Have signals end a wait; and children wait to be reaped, which ignoring SIGCHLD prevents."""
+    before = signal.getsignal(signal.SIGCHLD)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    fd = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(fd)
+        if before is not None:
+            signal.signal(signal.SIGCHLD, before)
+
+
+class _HangUp:
+    """Our handler, which is known again in a child."""
+
+    def __init__(self, tell: Callable[[], object]) -> None:
+        self._tell = tell
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._tell()
+
+
+@contextmanager
+def hangups_tell(tell: Callable[[], object]) -> Iterator[None]:
+    """Call this when SIGHUP comes, unless the script or ``nohup`` has decided otherwise."""
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGHUP, _HangUp(tell))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def hang_up_as_before() -> None:
+    """A child's step: SIGHUP ends it again, if it told its parent something."""
+    if isinstance(signal.getsignal(signal.SIGHUP), _HangUp):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _ignore() -> None:

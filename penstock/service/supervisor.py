@@ -1,4 +1,4 @@
-"""Starts the engine and, when it asks, its workers; replaces an engine that dies.
+"""Starts the engines and, when they ask, their workers; replaces an engine that dies.
 
 The supervisor is the process that has run the user's script. It has one thread, no loop and no
 model, so it can be forked at any moment: what the script has imported need not be imported again.
@@ -7,12 +7,14 @@ Guarantees: no child outlives the supervisor; no worker outlives its engine; a c
 reaped at once, and its engine told; children hold nothing of their siblings', so that everybody's
 end of file is seen. Only own children are waited for.
 
-An engine that dies is replaced, after it was ready once: before that, its status is the service's.
+The first engine is started alone, so that what is wrong with all of them is told once; then the
+others together. When all are ready, the ports are opened, and from then on an engine that dies is
+replaced; before that, its end is the service's. SIGHUP has all engines replaced, one after the
+other: a new one serves before the old one is told to leave.
 """
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import select
@@ -20,8 +22,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -29,20 +32,26 @@ from penstock.errors import StartupError
 from penstock.executors.processes.control import (
     ControlError,
     Exited,
+    Failed,
     Forked,
+    Leaving,
+    Message,
     Ready,
     Refused,
     Spawn,
 )
-from penstock.executors.processes.restarts import WITHIN, Restarts
 from penstock.service.engine_process import EngineProcess
+from penstock.service.engine_slot import EngineSlot
+from penstock.service.exits import as_shell, told_of
 from penstock.service.forking import Child, fork
-from penstock.service.signals import StopSignals
+from penstock.service.interpreter import spared_pages
+from penstock.service.place import Place
+from penstock.service.signals import StopSignals, hang_up_as_before, hangups_tell, waits_are_woken
 
 _log = logging.getLogger(__name__)
 
-EngineMain: TypeAlias = Callable[[socket.socket], int]
-WorkerMain: TypeAlias = Callable[[str, int, socket.socket], int]
+EngineMain: TypeAlias = Callable[[Place, socket.socket], int]
+WorkerMain: TypeAlias = Callable[[Place, str, int, socket.socket], int]
 
 _GIVEN_UP: Final = 1
 _LAST_WAIT: Final = 5.0  # for killed children; a guess at what a driver needs to let go of one
@@ -52,12 +61,15 @@ class Supervisor:
     """The parent of one service's processes.
 
     Args:
-        engine_main: run in the engine, with its end of the control line (see
+        engine_main: run in an engine, with its place and its end of the control line (see
             ``executors/processes/zygote.py``); gives its exit status.
-        worker_main: run in a worker, with the op's name, the worker's index and its end of the
-            socket pair; gives its exit status. It is to end when that socket does.
-        listeners: of the engine alone: workers close them, and so does the supervisor when it is
-            told to stop; until then, connections wait for the next engine.
+        worker_main: run in a worker, with its engine's place, the op's name, the worker's index
+            and its end of the socket pair; gives its exit status. It is to end when that socket
+            does.
+        listeners: each engine's own; there are as many engines. Workers close them, and so does
+            the supervisor when it is told to stop; until then, connections wait for the next
+            process of that engine.
+        open_ports: called once, when all engines are ready: makes the listeners listen.
 
     Threads: the main thread only, and there may be no other.
     """
@@ -66,57 +78,71 @@ class Supervisor:
         self,
         engine_main: EngineMain,
         worker_main: WorkerMain,
-        listeners: Sequence[socket.socket] = (),
+        listeners: Sequence[Sequence[socket.socket]] = ((),),
+        open_ports: Callable[[], None] = lambda: None,
     ) -> None:
         self._engine_main = engine_main
         self._worker_main = worker_main
-        self._listeners = tuple(listeners)
-        self._restarts = Restarts()
+        self._slots = [
+            EngineSlot(Place(index=index, engines=len(listeners)), own)
+            for index, own in enumerate(listeners)
+        ]
+        self._open_ports = open_ports
+        self._is_open = False
         self._told = 0
         self._forwarded = 0
-        self._was_ready = False
-        self._engine: EngineProcess | None = None
-        self._workers: dict[int, Child] = {}
-        self._start_at: float | None = None
+        self._hung_up = False
+        self._rolling: deque[EngineSlot] = deque()  # whose processes are to be replaced
+        self._workers: dict[int, tuple[Child, EngineProcess]] = {}
+        self._result = 0
         self._status: int | None = None
         # Signals write here, so that a wait hears of them.
         self._woken: socket.socket
         self._waker: socket.socket
 
     def __repr__(self) -> str:
-        return f"<Supervisor engine={self._engine} workers={len(self._workers)}>"
+        return f"<Supervisor {self._slots} workers={len(self._workers)}>"
 
     def run(self, signals: StopSignals) -> int:
-        """Serve until the engine has ended for good; its exit status, 128 and more for a signal.
+        """Serve until the engines have ended for good; their status, 128 and more for a signal.
 
-        SIGTERM and SIGINT are each passed on to the engine as SIGTERM.
+        SIGTERM and SIGINT stop all engines, a second one in a hurry.
 
         Raises:
-            StartupError: the first engine cannot be forked.
+            StartupError: an engine cannot be started at first, with its own words.
             Stopped: a signal came before this.
         """
         signals.hand_to(self._tell)
         try:
             with ExitStack() as stack:
-                stack.enter_context(_spared_pages())
+                stack.enter_context(spared_pages())
                 self._woken, self._waker = socket.socketpair()
                 for each in (self._woken, self._waker):
                     stack.enter_context(each)
                     each.setblocking(False)
-                stack.enter_context(_woken_by_signals(self._waker))
+                stack.enter_context(waits_are_woken(self._waker))
+                stack.enter_context(hangups_tell(self._hang_up))
                 stack.callback(self._end_children)
                 _log_native_threads()
-                self._start_engine()
+                self._start(self._slots[0])
                 while self._status is None:
                     self._step()
         finally:
             signals.pause()
         if self._status == 0:
             signals.end()
+            if self._told and not self._is_open:
+                _log.info("stopped before the start was over")
         return self._status
 
     def _tell(self) -> None:
         self._told += 1
+
+    def _hang_up(self) -> None:
+        self._hung_up = True
+
+    def _processes(self) -> list[EngineProcess]:
+        return [engine for slot in self._slots for engine in slot.processes]
 
     def _step(self) -> None:
         """Wait for the next thing to happen, and see to everything that has."""
@@ -124,118 +150,200 @@ class Supervisor:
         waiting: dict[int, Callable[[], object]] = {self._woken.fileno(): wake_up}
         poll = select.poll()
         poll.register(self._woken, select.POLLIN)
-        engine = self._engine
-        if engine is not None:
-            if engine.events:
-                poll.register(engine.control, engine.events)
-                waiting[engine.control.fileno()] = partial(self._converse, engine)
-            poll.register(engine.child.pidfd, select.POLLIN)
-            waiting[engine.child.pidfd] = partial(self._engine_died, engine)
-        for worker in self._workers.values():
+        for slot in self._slots:
+            for engine in slot.processes:
+                if engine.events:
+                    poll.register(engine.control, engine.events)
+                    waiting[engine.control.fileno()] = partial(self._converse, slot, engine)
+                poll.register(engine.child.pidfd, select.POLLIN)
+                waiting[engine.child.pidfd] = partial(self._engine_died, slot, engine)
+        for worker, engine in self._workers.values():
             poll.register(worker.pidfd, select.POLLIN)
-            waiting[worker.pidfd] = partial(self._worker_died, worker)
+            waiting[worker.pidfd] = partial(self._worker_died, worker, engine)
         for fd, _ in poll.poll(self._patience()):
             waiting[fd]()
         self._forward_signals()
-        if self._start_at is not None and time.monotonic() >= self._start_at:
-            self._restart_engine()
+        for slot in self._slots:
+            if slot.start_at is not None and time.monotonic() >= slot.start_at:
+                self._restart(slot)
+        self._roll_on()
 
     def _patience(self) -> float | None:
         """In milliseconds."""
-        if self._start_at is None:
+        planned = [slot.start_at for slot in self._slots if slot.start_at is not None]
+        if not planned:
             return None
-        return max(0.0, self._start_at - time.monotonic()) * 1000 + 1
+        return max(0.0, min(planned) - time.monotonic()) * 1000 + 1
 
     def _forward_signals(self) -> None:
         while self._forwarded < self._told:
             self._forwarded += 1
-            for each in self._listeners:  # or the engine, closing them, would not close the ports
-                each.close()
-            if self._engine is not None:
-                self._engine.child.signal(signal.SIGTERM)
-            elif self._status is None:  # between a death and a restart
-                self._status = 0
+            self._rolling.clear()
+            for slot in self._slots:
+                slot.start_at = None
+                for each in slot.listeners:  # or engines, closing them, would not close the ports
+                    each.close()
+            for engine in self._processes():
+                engine.stop(hurry=self._forwarded > 1)
+        if self._told and self._status is None and not self._processes():
+            self._status = self._result
 
-    def _start_engine(self) -> None:
+    # Engines.
+
+    def _start(self, slot: EngineSlot) -> None:
+        place = slot.next_place()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
+        every = [each for other in self._slots for each in other.listeners]
+        others = [each for each in every if each not in slot.listeners]
         with theirs:
             try:
                 child = fork(
-                    "engine", partial(self._engine_main, theirs), partial(self._leave, ours),
-                    stoppable=True,
+                    slot.name, partial(self._engine_main, place, theirs),
+                    partial(self._leave, ours, *others), stoppable=True,
                 )  # fmt: skip
             except BaseException:
                 ours.close()
                 raise
-        self._engine = EngineProcess(child, ours)
+        slot.processes.append(EngineProcess(place, child, ours))
 
-    def _restart_engine(self) -> None:
-        self._start_at = None
+    def _restart(self, slot: EngineSlot) -> None:
+        slot.start_at = None
         try:
-            self._start_engine()
+            self._start(slot)
         except (OSError, StartupError) as error:
-            _log.error("the engine cannot be started again: %s", error)
-            self._plan_restart(lived=0.0)
+            _log.error("%s cannot be started again: %s", slot.name, error)
+            self._plan_restart(slot, None)
 
-    def _plan_restart(self, lived: float) -> None:
-        now = time.monotonic()
-        delay = self._restarts.died(now, had_worked=lived >= WITHIN)
-        if delay is None:
-            _log.critical("the engine has died too often: given up")
+    def _plan_restart(self, slot: EngineSlot, died: EngineProcess | None) -> None:
+        if slot.plan_restart(died):
+            return
+        _log.critical("%s has died too often: given up", slot.name)
+        slot.give_up([each for each in self._slots if not each.given_up and each is not slot])
+        if all(each.given_up for each in self._slots):
             self._status = _GIVEN_UP
-        else:
-            self._start_at = now + delay
 
-    def _engine_died(self, engine: EngineProcess) -> None:
-        with suppress(ControlError):
-            if any(isinstance(message, Ready) for message in engine.messages()):
-                self._was_ready = True
-        status = os.waitstatus_to_exitcode(engine.child.reap())
-        engine.close()
-        self._engine = None
-        for worker in self._workers.values():
-            worker.kill()  # reaped when they have ended, which a driver may delay
-        if self._told and status in (0, -signal.SIGTERM):
-            self._status = 0  # perhaps before it could take signals
-        elif self._told or not self._was_ready:
-            self._status = status if status >= 0 else 128 - status
-        else:
-            _log.error("the engine (pid %d) died: %s", engine.child.pid, told_of(status))
-            self._plan_restart(time.monotonic() - engine.since)
+    def _roll_on(self) -> None:
+        """Replace the next engine, with never more than one above their number."""
+        if self._hung_up:
+            self._hung_up = False
+            if self._is_open and not self._told:
+                _log.info("told to replace every engine process by a new one")
+                self._rolling = deque(each for each in self._slots if not each.given_up)
+        while (
+            self._is_open
+            and self._rolling
+            and all(len(slot.processes) < 2 and slot.starting is None for slot in self._slots)
+        ):
+            slot = self._rolling.popleft()
+            if slot.serving is None:
+                continue  # the next one will be new
+            try:
+                self._start(slot)
+            except (OSError, StartupError) as error:
+                _log.error("%s cannot be replaced, and goes on: %s", slot.name, error)
+                self._rolling.clear()
 
-    def _worker_died(self, worker: Child) -> None:
-        status = worker.reap()
-        del self._workers[worker.pid]
-        if self._engine is not None:
-            self._engine.say(Exited(worker.pid, status, worker.peak))
-
-    def _converse(self, engine: EngineProcess) -> None:
+    def _converse(self, slot: EngineSlot, engine: EngineProcess) -> None:
         engine.send_waiting()
         try:
             for message in engine.messages():
-                match message:
-                    case Ready():
-                        self._was_ready = True
-                    case Spawn():
-                        self._spawn(engine, message)
-                    case _:
-                        raise ControlError(f"the engine says {message}")
+                self._hear(slot, engine, message)
         except ControlError as error:
             _log.error("the engine is not understood, and killed: %s", error)
             engine.child.kill()
 
+    def _hear(self, slot: EngineSlot, engine: EngineProcess, message: Message) -> None:
+        match message:
+            case Ready():
+                self._engine_ready(slot, engine)
+            case Failed(reason):
+                engine.failure = reason
+            case Leaving():
+                if self._told:
+                    engine.stop(hurry=self._told > 1)
+                elif not engine.is_leaving and slot not in self._rolling:
+                    self._rolling.appendleft(slot)
+            case Spawn():
+                self._spawn(engine, message)
+            case _:
+                raise ControlError(f"the engine says {message}")
+
+    def _engine_ready(self, slot: EngineSlot, engine: EngineProcess) -> None:
+        predecessor = slot.serving
+        engine.is_ready = True
+        if self._told:
+            engine.stop(hurry=self._told > 1)
+        elif self._is_open:
+            engine.serve()
+            if predecessor is not None:
+                predecessor.leave()
+        elif all(each.serving is not None for each in self._slots):
+            self._open_ports()
+            self._is_open = True
+            for each in self._processes():
+                each.serve()
+        elif slot is self._slots[0]:
+            for other in self._slots[1:]:
+                self._start(other)
+
+    def _engine_died(self, slot: EngineSlot, engine: EngineProcess) -> None:
+        with suppress(ControlError):
+            for message in engine.messages():
+                if isinstance(message, Ready | Failed):
+                    self._hear(slot, engine, message)
+        status = os.waitstatus_to_exitcode(engine.child.reap())
+        engine.close()
+        slot.processes.remove(engine)
+        for worker, its_engine in self._workers.values():
+            if its_engine is engine:
+                worker.kill()  # reaped when it has ended, which a driver may delay
+        if self._told:
+            if status not in (0, -signal.SIGTERM):  # perhaps before it could take signals
+                self._result = self._result or as_shell(status)
+        elif not self._is_open:
+            if engine.failure is not None:
+                raise StartupError(engine.failure)
+            self._status = as_shell(status)
+            if status:
+                _log.error("%s ended before it was ready: %s", slot.name, told_of(status))
+        else:
+            self._mourn(slot, engine, status)
+
+    def _mourn(self, slot: EngineSlot, engine: EngineProcess, status: int) -> None:
+        """A process has ended; the service goes on."""
+        name, pid = slot.name, engine.child.pid
+        why = engine.failure or told_of(status)
+        if engine.is_leaving and status == 0:
+            _log.info("%s: its old process (pid %d) has left: %s", name, pid, why)
+        elif slot.serving is not None and not engine.is_ready:
+            _log.error("%s: its new process (pid %d) did not start, and the old one goes on: %s",
+                       name, pid, why)  # fmt: skip
+            self._rolling.clear()
+        else:
+            _log.error("%s (pid %d) died: %s", name, pid, why)
+            if slot.serving is None and slot.starting is None:
+                self._plan_restart(slot, engine)
+
+    # Workers.
+
+    def _worker_died(self, worker: Child, engine: EngineProcess) -> None:
+        status = worker.reap()
+        del self._workers[worker.pid]
+        engine.say(Exited(worker.pid, status, worker.peak))
+
     def _spawn(self, engine: EngineProcess, wanted: Spawn) -> None:
         ours, theirs = socket.socketpair()
+        listeners = [each for every in self._slots for each in every.listeners]
         with ours, theirs:
-            main = partial(self._worker_main, wanted.op, wanted.index, theirs)
-            leave = partial(self._leave, ours, *self._listeners)
+            main = partial(self._worker_main, engine.place, wanted.op, wanted.index, theirs)
+            leave = partial(self._leave, ours, *listeners)
             try:
                 child = fork(f"{wanted.op}|{wanted.index}", main, leave, stoppable=False)
             except (OSError, StartupError) as error:
                 engine.say(Refused(wanted.number, str(error)))
                 return
-            self._workers[child.pid] = child
+            self._workers[child.pid] = child, engine
             try:
                 engine.say(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
             except OSError as error:  # no descriptor is left for one that has to wait
@@ -244,20 +352,22 @@ class Supervisor:
 
     def _leave(self, *others: socket.socket) -> None:
         """A child's step: close what is the supervisor's and the siblings'."""
+        hang_up_as_before()
         for each in (self._woken, self._waker, *others):
             each.close()
-        if self._engine is not None:
-            self._engine.child.close()
-            self._engine.close()
-        for worker in self._workers.values():
+        for engine in self._processes():
+            engine.child.close()
+            engine.close()
+        for worker, _ in self._workers.values():
             worker.close()
 
     def _end_children(self) -> None:
         """Kill and reap whatever still lives."""
-        left = list(self._workers.values())
-        if self._engine is not None:
-            left.append(self._engine.child)
-            self._engine.close()
+        engines = self._processes()
+        for engine in engines:
+            engine.close()
+        left = [worker for worker, _ in self._workers.values()]
+        left += [engine.child for engine in engines]
         for child in left:
             child.kill()
         deadline = time.monotonic() + _LAST_WAIT
@@ -269,41 +379,6 @@ class Supervisor:
             else:
                 _log.error("%s (pid %d) does not end though it was killed", child.name, child.pid)
                 child.close()
-
-
-def told_of(status: int) -> str:
-    """An exit status in words; below 0 it is a signal's number."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"
-
-
-@contextmanager
-def _spared_pages() -> Iterator[None]:
-    """Keep the children's collectors away from what they share with this process."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-@contextmanager
-def _woken_by_signals(waker: socket.socket) -> Iterator[None]:
-    """Have signals end a wait; and children wait to be reaped, which ignoring SIGCHLD prevents."""
-    before = signal.getsignal(signal.SIGCHLD)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    fd = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-    try:
-        yield
-    finally:
-        signal.set_wakeup_fd(fd)
-        if before is not None:
-            signal.signal(signal.SIGCHLD, before)
 
 
 def _log_native_threads() -> None:

@@ -20,7 +20,6 @@ DEVICE = "op.a.local_service_conf.device_type"
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        ({"build_dag_each_worker": True}, "build_dag_each_worker: is not yet available"),
         (op(server_endpoints=["h:1"]), "op.a.server_endpoints: remote model servers are not yet"),
         (op(client_type="brpc"), "op.a.client_type: brpc is not yet available"),
         (op(client_type="grpc"), "op.a.client_type: grpc is not yet available"),
@@ -44,7 +43,7 @@ def test_what_is_not_built_is_refused_when_switched_on(data: dict[str, Any], pro
 @pytest.mark.parametrize(
     "data",
     [
-        {"build_dag_each_worker": False},
+        {"build_dag_each_worker": True, "worker_num": 4},
         {"dag": {"is_thread_op": True, "client_type": "grpc", "prometheus_port": 19393}},
         {"dag": {"use_profile": False, "enable_prometheus": False, "tracer": {"interval_s": 0}}},
         {

@@ -64,3 +64,11 @@ def test_a_gpu_needs_card_ids(device_type: int) -> None:
     assert "op.a.local_service_conf.devices: must be text" in problem
     conf["devices"] = "0"
     assert load(yml_dict=data, environ={}).warnings == []
+
+
+def test_the_number_of_engines_has_an_end() -> None:
+    data: dict[str, Any] = {"rpc_port": 0, "worker_num": 1025}
+    assert load(yml_dict=data, environ={}).config.engines == 1
+    assert problems_of({**data, "build_dag_each_worker": True}) == [
+        "yml_dict: worker_num: with build_dag_each_worker: must be at most 1024, got 1025"
+    ]

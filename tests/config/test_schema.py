@@ -253,3 +253,19 @@ def test_nobody_wants_more_than_1024_workers_of_one_op() -> None:
 def test_without_the_key_the_runtime_decides_about_the_optimisation_of_the_graph() -> None:
     assert LocalServiceConfig.model_validate({}).ir_optim is None
     assert LocalServiceConfig.model_validate({"ir_optim": False}).ir_optim is False
+
+
+@pytest.mark.parametrize(
+    ("data", "engines", "most_running"),
+    [
+        ({}, 1, None),
+        ({"worker_num": 4}, 1, 4),
+        ({"build_dag_each_worker": True}, 1, None),
+        ({"build_dag_each_worker": True, "worker_num": 4}, 4, None),
+    ],
+)
+def test_worker_num_counts_requests_or_engines(
+    data: dict[str, Any], engines: int, most_running: int | None
+) -> None:
+    config = ServiceConfig.model_validate(data)
+    assert (config.engines, config.most_running) == (engines, most_running)

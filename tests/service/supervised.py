@@ -24,13 +24,14 @@ from penstock.service.supervisor import Supervisor
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
-def engine_main(control):
+def engine_main(place, control):
     async def main():
-        return await serve(Zygote(control, asyncio.get_running_loop()))
+        loop = asyncio.get_running_loop()
+        return await serve(Zygote(control, loop, orders.put_nowait))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
 
-def worker_main(op, index, channel):
+def worker_main(place, op, index, channel):
     say("worker", os.getpid())
     channel.recv(1)
     return 0
@@ -43,10 +44,15 @@ async def for_ever():
     await asyncio.Event().wait()
 
 listeners = ()
+engines = 1
+orders = asyncio.Queue()  # of the supervisor, in an engine
+
+def open_ports():
+    say("open")
 """
 EPILOGUE = """
 with signals_stop_the_start() as signals:
-    status = Supervisor(engine_main, worker_main, listeners).run(signals)
+    status = Supervisor(engine_main, worker_main, [listeners] * engines, open_ports).run(signals)
 say("over", status)
 sys.exit(status)
 """

@@ -93,3 +93,11 @@ def test_an_output_that_cannot_be_written_does_not_end_the_service(
     with caplog.at_level(logging.WARNING):
         announce("grüß dich")
     assert len(caplog.records) == (0 if closed == "none" else 1)
+
+
+@pytest.mark.parametrize("engines", [1, 3])
+def test_several_engines_are_told_of(engines: int) -> None:
+    config = {"build_dag_each_worker": True, "worker_num": engines}
+    drawing = drawn(Op("a", input_ops=[root()]), config)
+    lines = banner("uci", drawing, Addresses(host="127.0.0.1", rpc_port=8001)).splitlines()
+    assert ("  with  3 engines, each with all of these ops" in lines) == (engines == 3)

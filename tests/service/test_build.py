@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from penstock import LocalServiceHandler, Op, RequestOp, ResponseOp
 from penstock.config.load import load
 from penstock.errors import ConfigError, HookError, StartupError
 from penstock.ops.short import Model
-from penstock.service.build import Works, draw_blueprint
+from penstock.runtimes.runtime import ModelOptions
+from penstock.service.build import Works, bound_op, draw_blueprint
+from penstock.service.place import Place
 from tests.service.inside import drawn, inside, root
 
 OPTIONS: dict[str, tuple[Any, Any, Any, Any]] = {
@@ -280,3 +283,48 @@ def test_every_hook_that_cannot_be_called_is_told_at_once() -> None:
     assert first.startswith("op 'work': preprocess takes 0 arguments")
     assert second.startswith("op 'work': postprocess is a coroutine")
     assert third.startswith("op '@DAGExecutor': unpack_request_package takes 0")
+
+
+def test_engines_of_one_service_never_use_the_same_data_id() -> None:
+    blueprint = drawn(Op("work", input_ops=[root()]), {"build_dag_each_worker": True})
+    for index in range(3):
+        works = Works(replace(blueprint, place=Place(index=index, engines=3)))
+        loop = asyncio.new_event_loop()
+        try:
+            options = works.engine(loop).options
+        finally:
+            loop.close()
+        assert (options.first_id, options.id_step, options.max_running) == (index, 3, None)
+
+
+@pytest.mark.parametrize(
+    ("executor", "cards"),
+    [("thread", ["3", "5", "3"]), ("process", ["3", "5", "3", "5", "3", "5"])],
+)
+def test_engines_take_turns_on_the_cards_and_so_do_their_worker_processes(
+    executor: str, cards: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used = []
+
+    class Opened(Exception):
+        pass
+
+    def opened(options: ModelOptions) -> Model:
+        used.extend(options.devices)
+        raise Opened
+
+    monkeypatch.setattr("penstock.service.build.Model.open", opened)
+    monkeypatch.setattr("penstock.service.build.model_problems", lambda options: [])
+    conf = {"model_config": "m.onnx", "devices": "3,5"}
+    entry = {"executor": executor, "concurrency": 2, "local_service_conf": conf}
+    blueprint = drawn(Op("work", input_ops=[root()]), {"op": {"work": entry}})
+    for index in range(3):
+        there = replace(blueprint, place=Place(index=index, engines=3))
+        if executor == "thread":
+            with pytest.raises(Opened):
+                Works(there)
+        else:
+            for worker in range(2):
+                with pytest.raises(Opened):
+                    bound_op(there, "work", worker)
+    assert used == cards

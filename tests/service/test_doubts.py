@@ -50,3 +50,23 @@ def test_a_plain_function_around_a_coroutine_is_doubted() -> None:
 
     (doubt,) = drawn(FunctionOp(outer, [root()], name="work")).warnings
     assert doubt.startswith("op 'work' is a coroutine inside a plain function, and runs like the")
+
+
+def test_one_engine_for_want_of_a_number_is_doubted() -> None:
+    op = Op("work", input_ops=[root()])
+    assert drawn(op, {"build_dag_each_worker": True}).warnings == (
+        "build_dag_each_worker is true without worker_num: there will be one engine",
+    )
+    assert drawn(op, {"build_dag_each_worker": True, "worker_num": 1}).warnings == ()
+
+
+def test_a_share_of_the_bytes_that_no_large_request_fits_is_doubted() -> None:
+    op = Op("work", input_ops=[root()])
+    config = {"max_inflight_bytes": 200, "max_message_bytes": 100}
+    assert drawn(op, config).warnings == ()
+    several = {**config, "build_dag_each_worker": True}
+    assert drawn(op, {**several, "worker_num": 2}).warnings == ()
+    assert drawn(op, {**several, "worker_num": 3}).warnings == (
+        "max_inflight_bytes, 200, divided among 3 engines, is less than max_message_bytes, 100: "
+        "the largest requests will always be refused",
+    )

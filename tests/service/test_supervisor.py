@@ -59,7 +59,7 @@ def test_an_engine_that_dies_is_replaced_and_its_workers_with_it(tmp_path: Path)
 
 def test_workers_of_a_dead_engine_go_though_they_never_look_at_their_socket(tmp_path: Path) -> None:
     script = """
-def worker_main(op, index, channel):
+def worker_main(place, op, index, channel):
     say("worker", os.getpid())
     while True:
         signal.pause()
@@ -89,7 +89,7 @@ async def serve(zygote):
 
 def test_an_engine_that_says_nonsense_is_killed(tmp_path: Path) -> None:
     script = """
-def engine_main(control):
+def engine_main(place, control):
     control.send(b'["spawn", "no number", 7]')
     signal.pause()
 """
@@ -105,7 +105,7 @@ async def serve(zygote):
     await asyncio.get_running_loop().sock_recv(worker.socket, 1)
     return 0
 
-def worker_main(op, index, channel):
+def worker_main(place, op, index, channel):
     say("worker", os.getpid())
     channel.send(b"!")
     while True:
@@ -155,7 +155,7 @@ async def serve(zygote):
     say("stuck")
     {stuck}
 
-def worker_main(op, index, channel):
+def worker_main(place, op, index, channel):
     channel.send(b"!")
     {stuck}
     return 0
@@ -171,27 +171,26 @@ def worker_main(op, index, channel):
 
 SIGNALLED = """
 async def serve(zygote):
-    loop = asyncio.get_running_loop()
-    told = asyncio.Queue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.put_nowait, number.name)
     worker = await zygote.spawn("op", 0)
     zygote.ready()
-    for _ in range(2):
-        say("told", await told.get())
+    for _ in range(3):
+        say("told", await orders.get())
     let_go(worker)
     say("ended", (await zygote.exited(worker.pid)).status)
     return 0
 """
+STOPS = (["Stop(hurry=False)"], ["Stop(hurry=True)"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_each_signal_reaches_the_engine_as_sigterm(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_stops_the_engine_and_the_next_one_hurries_it(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     with run(tmp_path, SIGNALLED) as service:
-        service.pid("worker")
-        for _ in range(2):
+        assert service.hear("told") == ["Serve()"]
+        for stop in STOPS:
             service.signal(number)
-            assert service.hear("told") == ["SIGTERM"]
+            assert service.hear("told") == stop
         assert service.hear("ended") == ["0"]
         assert service.status() == 0
 
@@ -199,6 +198,7 @@ def test_each_signal_reaches_the_engine_as_sigterm(tmp_path: Path, number: signa
 def test_a_signal_to_all_processes_leaves_the_workers_to_the_engine(tmp_path: Path) -> None:
     with run(tmp_path, SIGNALLED) as service:
         worker = service.pid("worker")
+        assert service.hear("told") == ["Serve()"]
         for number in (signal.SIGTERM, signal.SIGINT):
             os.kill(worker, number)
             service.signal(number)
@@ -209,17 +209,17 @@ def test_a_signal_to_all_processes_leaves_the_workers_to_the_engine(tmp_path: Pa
 
 def test_ctrl_c_in_the_terminal_reaches_the_supervisor_alone(tmp_path: Path) -> None:
     with run(tmp_path, SIGNALLED) as service:
-        service.pid("worker")
-        for _ in range(2):
+        assert service.hear("told") == ["Serve()"]
+        for stop in STOPS:
             os.killpg(service.process.pid, signal.SIGINT)
-            assert service.hear("told") == ["SIGTERM"]
+            assert service.hear("told") == stop
         assert service.hear("ended") == ["0"]
         assert service.status() == 0
 
 
 def test_a_stop_before_the_engine_can_take_it_is_a_clean_end(tmp_path: Path) -> None:
     script = """
-def engine_main(control):
+def engine_main(place, control):
     say("engine")
     while True:
         signal.pause()
@@ -236,12 +236,12 @@ async def serve(zygote):
     zygote.ready()
     os._exit(3)
 
-import penstock.service.supervisor
+import penstock.service.engine_slot
 class Patient:
     def died(self, now, *, had_worked):
         say("waits")
         return 3600.0
-penstock.service.supervisor.Restarts = Patient
+penstock.service.engine_slot.Restarts = Patient
 """
     with run(tmp_path, script) as service:
         service.hear("waits")
@@ -252,10 +252,11 @@ penstock.service.supervisor.Restarts = Patient
 def test_an_engine_that_fails_while_it_stops_is_not_replaced(tmp_path: Path) -> None:
     script = """
 async def serve(zygote):
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, os._exit, 9)
     zygote.ready()
+    await orders.get()
     say("engine")
-    await for_ever()
+    await orders.get()
+    os._exit(9)
 """
     with run(tmp_path, script) as service:
         service.hear("engine")
@@ -293,7 +294,7 @@ async def serve(zygote):
     let_go(worker)
     return 0
 
-def worker_main(op, index, channel):
+def worker_main(place, op, index, channel):
     {end}
 """
     with run(tmp_path, script) as service:
@@ -311,7 +312,7 @@ async def serve(zygote):
         let_go(worker)
     return 0
 
-def worker_main(op, index, channel):
+def worker_main(place, op, index, channel):
     channel.send(f"{op} {index} {os.getppid()}".encode())
     return 0
 """
@@ -374,7 +375,7 @@ async def serve(zygote):
 def opened():
     return len(os.listdir("/proc/self/fd"))
 
-def worker_main(op, index, channel):
+def worker_main(place, op, index, channel):
     channel.send(str(opened() - before).encode())
     return 17 + len(channel.recv(1))
 
@@ -393,7 +394,7 @@ def test_an_engine_holds_nothing_of_the_supervisors(tmp_path: Path) -> None:
 def opened():
     return len(os.listdir("/proc/self/fd"))
 
-def engine_main(control):
+def engine_main(place, control):
     say("more", opened() - before)
     return 0
 
@@ -420,7 +421,7 @@ async def serve(zygote):
     let_go(worker)
     return 0
 
-def worker_main(op, index, channel):
+def worker_main(place, op, index, channel):
     channel.send(str(listening()).encode())
     return 0
 """
@@ -436,11 +437,16 @@ async def serve(zygote):
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     worker = await zygote.spawn("op", 0)
+    await asyncio.get_running_loop().sock_recv(worker.socket, 1)  # it has closed its own
     say("port", listeners[0].getsockname()[1])
     await told.wait()
     listeners[0].close()
     say("closed")
     await for_ever()
+
+def worker_main(place, op, index, channel):
+    channel.send(b"!")
+    return len(channel.recv(1))
 """
     with run(tmp_path, script) as service:
         address = ("127.0.0.1", service.pid("port"))
@@ -526,7 +532,7 @@ def room():
 
 heard, said = os.pipe()
 
-def engine_main(control):
+def engine_main(place, control):
     assert room() < 25
     for number in range(30):
         control.send(messages.encode(messages.Spawn(number, "op", number)))
@@ -542,7 +548,7 @@ def engine_main(control):
     say("answered", numbers == list(range(30)))
     return 0
 
-def worker_main(op, index, channel):
+def worker_main(place, op, index, channel):
     os.write(said, b"!")
     return len(channel.recv(1))
 """

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.service.exits import as_shell, told_of
+
+
+@pytest.mark.parametrize(
+    ("status", "number", "words"),
+    [
+        (0, 0, "exit status 0"),
+        (3, 3, "exit status 3"),
+        (-9, 137, "killed by SIGKILL"),
+        (-99, 227, "killed by signal 99"),
+    ],
+)
+def test_an_end_is_told_in_numbers_and_words(status: int, number: int, words: str) -> None:
+    assert as_shell(status) == number
+    assert told_of(status) == words

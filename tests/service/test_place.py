@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.engine.engine import IDS_WRAP
+from penstock.service.place import Place
+
+
+def test_the_only_engine_counts_from_nought_and_has_everything() -> None:
+    place = Place()
+    assert place.is_first
+    assert place.first_id == 0
+    assert [place.card(3, worker) for worker in range(3)] == [0, 1, 2]
+
+
+def test_engines_count_in_steps_from_their_own_index() -> None:
+    assert [Place(index=k, engines=3).first_id for k in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("engines", [1, 3, 1024])
+def test_no_process_gets_an_id_of_another(engines: int) -> None:
+    handed_out = set[int]()
+    for index in range(engines):
+        for generation in (0, 1, 2):
+            first = Place(index=index, engines=engines, generation=generation).first_id
+            ids = {first, first + engines, first + engines * (10**12 - 1)}
+            assert not ids & handed_out
+            assert max(ids) < IDS_WRAP
+            handed_out |= ids
+
+
+def test_after_however_many_processes_an_id_is_one() -> None:
+    for generation in (998, 10**6, 10**9):
+        place = Place(index=1023, engines=1024, generation=generation)
+        assert place.first_id + 1024 * (10**12 - 1) < IDS_WRAP
+        assert place.first_id % 1024 == 1023
+
+
+def test_workers_of_all_engines_take_turns_on_the_cards() -> None:
+    cards = [Place(index=k, engines=2).card(3, worker) for k in range(2) for worker in range(3)]
+    assert cards == [0, 1, 2, 3, 4, 5]
+    assert [Place(index=k, engines=2).card() for k in range(2)] == [0, 1]
