@@ -17,6 +17,9 @@ from penstock.config.schema import OpConfig
 from penstock.errors import ConfigError
 from penstock.runtimes.runtime import ModelOptions
 
+_THREADS = 2
+"""Of a model whose ``thread_num`` is not given; the original's default."""
+
 ExecutorKind = Literal["inline", "thread", "process"]
 
 
@@ -56,6 +59,8 @@ class OpOptions:
         executor: where ``process`` runs.
         isolate_errors: whether a failed batch is bisected.
         retry_on_crash: whether the batch of a worker that died is run again, one by one.
+        cpus: which CPUs its worker processes run on, one set for each, in turn; empty is all.
+        thread_num: CPU threads that one run of its model may use.
         fetch_list: outputs to fetch; None is all.
         model: the op's model; None is no model.
     """
@@ -69,6 +74,8 @@ class OpOptions:
     executor: ExecutorKind = "thread"
     isolate_errors: bool = True
     retry_on_crash: bool = False
+    cpus: tuple[frozenset[int], ...] = ()
+    thread_num: int = _THREADS
     fetch_list: tuple[str, ...] | None = None
     model: ModelOptions | None = None
 
@@ -78,6 +85,7 @@ def resolve_op(
     constructor: OpArguments,
     yaml: OpConfig | None,
     executor: ExecutorKind = "thread",
+    cpus: int = _THREADS,
 ) -> OpOptions:
     """Join what the constructor and the op's entry in YAML say.
 
@@ -86,6 +94,7 @@ def resolve_op(
         constructor: what the author gave.
         yaml: the op's entry of a loaded configuration; None when it has none.
         executor: where ops run whose entry does not say.
+        cpus: how many there are for the op's workers.
 
     Raises:
         ConfigError: the constructor was given something wrong or not yet available.
@@ -99,18 +108,25 @@ def resolve_op(
 
     batch_size = source("batch_size").batch_size
     fetch_list = _fetch_list(code, entry)
+    concurrency = source("concurrency").concurrency
+    place = entry.executor or executor
+    thread_num = entry.local_service_conf.thread_num
+    if thread_num is None:
+        thread_num = _threads(entry, concurrency, cpus) if place == "process" else _THREADS
     return OpOptions(
         name=name,
-        concurrency=source("concurrency").concurrency,
+        concurrency=concurrency,
         timeout=source("timeout").timeout,
         retry=source("retry").retry,
         batch_size=batch_size,
         window=source("auto_batching_timeout").window if batch_size > 1 else None,
-        executor=entry.executor or executor,
+        executor=place,
         isolate_errors=entry.isolate_errors,
         retry_on_crash=entry.retry_on_crash,
+        cpus=entry.cpus,
+        thread_num=thread_num,
         fetch_list=fetch_list,
-        model=_model(entry, fetch_list),
+        model=_model(entry, fetch_list, thread_num),
     )
 
 
@@ -166,14 +182,26 @@ def _fetch_list(code: OpConfig, entry: OpConfig) -> tuple[str, ...] | None:
     return next((each for each in lists if each), None)
 
 
-def _model(entry: OpConfig, fetch_list: tuple[str, ...] | None) -> ModelOptions | None:
+def _threads(entry: OpConfig, workers: int, cpus: int) -> int:
+    """Of one worker process, whose model has threads of its own: all together fit the CPUs."""
+    if sets := entry.cpus:
+        sharing = -(-workers // len(sets))
+        each = min(len(each) for each in sets) // sharing
+    else:
+        each = cpus // workers
+    return max(1, min(_THREADS, each))
+
+
+def _model(
+    entry: OpConfig, fetch_list: tuple[str, ...] | None, thread_num: int
+) -> ModelOptions | None:
     local = entry.local_service_conf
     if local.path is None:
         return None
     return ModelOptions(
         path=local.path,
         fetch_list=fetch_list,
-        thread_num=local.thread_num,
+        thread_num=thread_num,
         device_type=local.device_type,
         devices=local.device_ids,
         mem_optim=local.mem_optim,

@@ -21,6 +21,7 @@ from penstock.config.values import (
     MAX_INT32,
     Cards,
     Count,
+    CpuSets,
     EntryPoint,
     Names,
     OffFloat,
@@ -32,6 +33,7 @@ from penstock.config.values import (
     Text,
     UrlSegment,
     Workers,
+    parse_cpus,
 )
 
 MIB = 1 << 20
@@ -60,8 +62,10 @@ class LocalServiceConfig(Section):
     workdir: str = Field(
         default="", description="Folder of a started model server's files; no effect."
     )
-    thread_num: Count = Field(
-        default=2, description="CPU threads that one run of the model may use."
+    thread_num: Count | None = Field(
+        default=None,
+        description="CPU threads that one run of the model may use. Without the key: 2, but in"
+        " worker processes no more than the CPUs divided among the op's workers, at least 1.",
     )
     device_type: Annotated[int, Field(ge=-1, le=6)] = Field(
         default=-1,
@@ -71,7 +75,8 @@ class LocalServiceConfig(Section):
     devices: Cards = Field(
         default="",
         description='Card ids in quotes, such as "0" or "0,1"; "" is the CPU.'
-        " Workers in threads share one model, on the first of them.",
+        " Workers in threads share one model, on the first of them;"
+        " worker processes take turns, and each sees its own card only.",
     )
     mem_optim: bool = Field(default=True, description="Reuse the memory of intermediate values.")
     ir_optim: bool | None = Field(
@@ -169,6 +174,11 @@ class OpConfig(Section):
         " one, within their deadlines; false gives all of them the error 9000. For ops that may"
         " run twice for one request.",
     )
+    cpu_affinity: CpuSets | None = Field(
+        default=None,
+        description='CPUs that the op\'s worker processes run on, such as "0-1,3". In a list each'
+        " worker has an entry, in turn. Without the key they may use all that the service may.",
+    )
     local_service_conf: LocalServiceConfig = Field(
         default=LocalServiceConfig(), description="The model of this op."
     )
@@ -185,6 +195,12 @@ class OpConfig(Section):
         """Seconds the first sample of a batch waits for company."""
         ms = self.auto_batching_timeout_ms
         return None if ms is None else ms / 1000
+
+    @property
+    def cpus(self) -> tuple[frozenset[int], ...]:
+        """``cpu_affinity``, one set for each worker, in turn; empty without the key."""
+        sets = self.cpu_affinity or ()
+        return tuple(map(parse_cpus, (sets,) if isinstance(sets, str) else sets))
 
     @property
     def forced(self) -> frozenset[str]:

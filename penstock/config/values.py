@@ -15,8 +15,13 @@ MAX_INT32 = (1 << 31) - 1
 MAX_WORKERS = 1024
 """Most workers of one op. Each is a thread or a call under way; the default of ``max_requests``
 lets no more requests in, and a number beyond it is a slip or starves the machine."""
+MAX_CPU = 8191
+"""Highest number of a CPU: Linux can be built for 8192."""
 MAX_SECONDS = 31_536_000.0
 """Upper bound of every time in seconds: a year, a guess that no timer overflows on."""
+
+
+_CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
 
 
 def _port(value: int) -> int:
@@ -43,6 +48,36 @@ def _device_ids(value: str) -> str:
     ):
         raise ValueError('must be card numbers in quotes, such as "0" or "0,1"; "" is no card')
     return value
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """``"0-1,3"`` -> 0, 1 and 3.
+
+    Raises:
+        ValueError: it is anything else.
+    """
+    cpus: set[int] = set()
+    for part in text.split(","):
+        match = _CPUS.fullmatch(part.strip())
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not low <= high <= MAX_CPU:
+            raise ValueError('must be numbers of CPUs and ranges of them, such as "0-1,3"')
+        cpus.update(range(low, high + 1))
+    return frozenset(cpus)
+
+
+def _cpu_set(value: object) -> str:
+    text = str(value) if type(value) is int else value  # YAML reads a single CPU as a number
+    if not isinstance(text, str):
+        raise ValueError('must be text such as "0-1,3", or a list of such texts')
+    parse_cpus(text)
+    return text
+
+
+def _cpu_sets(value: object) -> str | tuple[str, ...]:
+    if isinstance(value, list) and value:
+        return tuple(map(_cpu_set, value))
+    return _cpu_set(value)
 
 
 def _url_segment(value: str) -> str:
@@ -79,6 +114,7 @@ OffCount: TypeAlias = Annotated[
     int | None, Field(ge=0, le=MAX_INT32), AfterValidator(_unless_positive_off)
 ]
 Cards: TypeAlias = Annotated[str, AfterValidator(_device_ids)]
+CpuSets: TypeAlias = Annotated[str | tuple[str, ...], BeforeValidator(_cpu_sets)]
 Precision: TypeAlias = Annotated[Literal["fp32", "fp16", "int8", "bf16"], BeforeValidator(_lower)]
 UrlSegment: TypeAlias = Annotated[str, AfterValidator(_url_segment)]
 EntryPoint: TypeAlias = Annotated[str, AfterValidator(_entry_point)]

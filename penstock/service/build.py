@@ -5,19 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.batching.stack import signature
 from penstock.config.load import Loaded
-from penstock.config.problems import Problem
 from penstock.config.resolve import ExecutorKind, OpArguments, OpOptions, advice, resolve_op
-from penstock.config.schema import OpConfig, ServiceConfig
+from penstock.config.schema import ServiceConfig
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions
 from penstock.engine.stage import Stage
-from penstock.errors import ConfigError, HookError, ModelError, PenstockError, StartupError
+from penstock.errors import ConfigError, HookError, StartupError
 from penstock.executors.coroutine import CoroutineExecutor
 from penstock.executors.executor import Executor
 from penstock.executors.inline import InlineExecutor
@@ -30,12 +28,12 @@ from penstock.ops.hooks import bind, is_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp
 from penstock.request import Feed
-from penstock.runtimes.local_service import LocalPredictor, LocalServiceHandler
+from penstock.runtimes.local_service import LocalPredictor
 from penstock.runtimes.model import Model
-from penstock.runtimes.runtime import ModelOptions, model_problems
+from penstock.service.cpus import available, cpu_problems
 from penstock.service.doubts import doubts
 from penstock.service.graph import Graph, graph_of
-from penstock.service.place import Place
+from penstock.service.models import open_model, problems_of_model
 from penstock.service.readers import outside_reader
 
 _log = logging.getLogger(__name__)
@@ -56,24 +54,17 @@ class Blueprint:
         graph: the checked graph.
         options: each op's options, by the plan's index.
         warnings: what works, but probably not as meant; to be logged once.
-        place: of the engine that this is for.
     """
 
     config: ServiceConfig
     graph: Graph
     options: tuple[OpOptions, ...]
     warnings: tuple[str, ...]
-    place: Place = field(default_factory=Place)
 
     @property
     def has_processes(self) -> bool:
         """Whether some op runs in processes of its own."""
         return any(each.executor == "process" for each in self.options)
-
-    @property
-    def is_supervised(self) -> bool:
-        """Whether some of it runs in other processes than that which starts the service."""
-        return self.has_processes or self.config.build_dag_each_worker
 
     @property
     def is_supervised(self) -> bool:
@@ -97,27 +88,28 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
     dag = config.dag
     graph = graph_of(response_op, attempts=dag.retry, first_arrival=dag.channel_recv_frist_arrive)
     executor: ExecutorKind = "thread" if dag.is_thread_op else "process"
+    cpus = available()
     problems: list[str] = []
     options: list[OpOptions] = []
     for op in graph.ops:
         try:
-            _check_handler(op)
             entry = config.op.get(op.name)
-            resolved = resolve_op(op.name, _arguments(op), entry, executor)
+            resolved = resolve_op(op.name, _arguments(op), entry, executor, len(cpus))
             if is_coroutine(op.process):  # it runs on the loop, whatever is asked for
                 resolved = replace(resolved, executor="thread")
         except ConfigError as error:
             problems.extend(error.problems)
             continue
         options.append(resolved)
+        problems.extend(cpu_problems(resolved, cpus))
         problems.extend(_function_problems(op, resolved))
-        problems.extend(_model_problems(op, resolved, loaded))
+        problems.extend(problems_of_model(op, resolved, loaded))
     if problems:
         raise ConfigError(problems)
     _check_hooks(graph)
     warnings = [
         *loaded.warnings,
-        *advice(config.most_running, options),
+        *advice(config.worker_num, options),
         *doubts(graph, options, config),
     ]
     return Blueprint(config=config, graph=graph, options=tuple(options), warnings=tuple(warnings))
@@ -135,34 +127,6 @@ def _arguments(op: Op) -> OpArguments:
         batch_size=op.batch_size,
         auto_batching_timeout=op.auto_batching_timeout,
     )
-
-
-def _check_handler(op: Op) -> None:
-    handler: Any = op.local_service_handler
-    if handler is not None and not isinstance(handler, LocalServiceHandler):
-        raise ConfigError(
-            [
-                f"constructor of op {op.name}: local_service_handler: must be a "
-                f"LocalServiceHandler, got {type(handler).__name__}"
-            ]
-        )
-
-
-def _model_problems(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
-    """Why the op's model could not be opened, as far as that shows without opening it."""
-    model = _model_of(op, options, loaded.config.op.get(op.name))
-    if model is None:
-        return []
-    if isinstance(model, LocalServiceHandler):
-        where = f"constructor of op {op.name}: local_service_handler"
-        return [f"{where}: {each.key}: {each.text}" for each in model.problems()]
-    if model is not options.model:
-        return [f"constructor of op {op.name}: {each.text}" for each in model_problems(model)]
-    conf = ("op", op.name, "local_service_conf")
-    return [
-        loaded.place(Problem(path=(*conf, each.key), text=each.text))
-        for each in model_problems(model)
-    ]
 
 
 def _check_hooks(graph: Graph) -> None:
@@ -205,8 +169,7 @@ class Works:
         for op, options in zip(graph.ops, blueprint.options, strict=True):
             model = None
             if options.executor != "process":
-                entry = blueprint.config.op.get(op.name)
-                model = _open_model(op, options, entry, blueprint.place.card())
+                model = open_model(op, options, self.blueprint.config.op.get(op.name))
                 _prepare(op, options, model)
             if model is not None:
                 notes.update((f"op {op.name!r}: {note}", None) for note in model.notes)
@@ -238,12 +201,7 @@ class Works:
         engine = Engine(
             blueprint.graph.plan,
             LoopClock(loop),
-            EngineOptions(
-                max_requests=config.max_requests,
-                max_running=config.most_running,
-                first_id=blueprint.place.first_id,
-                id_step=blueprint.place.engines,
-            ),
+            EngineOptions(max_requests=config.max_requests, max_running=config.worker_num),
             hear,
         )
         for index, (op, options, model) in enumerate(
@@ -292,9 +250,7 @@ def bound_op(blueprint: Blueprint, name: str, index: int) -> tuple[BoundOp, tupl
     """
     at = blueprint.graph.plan.names.index(name)
     op, options = blueprint.graph.ops[at], blueprint.options[at]
-    # Worker after worker on the op's cards, one after the other.
-    card = blueprint.place.card(options.concurrency, index)
-    model = _open_model(op, options, blueprint.config.op.get(name), card)
+    model = open_model(op, options, blueprint.config.op.get(name), index, alone=True)
     _prepare(op, options, model)
     op.concurrency_idx = index
     _init(op)
@@ -353,46 +309,3 @@ def _executor(
     if first.hooks.is_async:
         return CoroutineExecutor(workers, loop)
     return ThreadExecutor(workers, loop)
-
-
-def _open_model(op: Op, options: OpOptions, entry: OpConfig | None, card: int) -> Model | None:
-    """The op's model, or None when it has none; ``card`` counts on beyond the op's cards."""
-    model = _model_of(op, options, entry)
-    if model is None:
-        return None
-    try:
-        if isinstance(model, LocalServiceHandler):
-            return _handed_in(model, options, card)
-        return Model.open(_one_card(model, card))
-    except PenstockError as error:
-        raise ModelError(f"op {op.name!r}: {error}") from error
-
-
-def _model_of(
-    op: Op, options: OpOptions, entry: OpConfig | None
-) -> LocalServiceHandler | ModelOptions | None:
-    """Where the op's model comes from: a flag, else its constructor, else YAML."""
-    if entry is None or "local_service_conf.model_config" not in entry.forced:
-        handler: LocalServiceHandler | None = op.local_service_handler
-        if handler is not None:
-            return handler
-        path = getattr(op, "model_path", None)
-        if path is not None:
-            return ModelOptions(path=str(path), fetch_list=options.fetch_list)
-    return options.model
-
-
-def _handed_in(handler: LocalServiceHandler, options: OpOptions, card: int) -> Model:
-    """The handler's model; the op's own ``fetch_list`` comes before the handler's."""
-    handler.prepare_server()
-    handler.start_server()
-    wanted = options.fetch_list
-    if wanted is None or wanted == handler.options.fetch_list:
-        return handler.get_client(card).model
-    return Model.open(_one_card(replace(handler.options, fetch_list=wanted), card))
-
-
-def _one_card(options: ModelOptions, card: int) -> ModelOptions:
-    """An engine's threads share one model, on one of the op's cards; processes take turns."""
-    devices = options.devices
-    return replace(options, devices=devices and (devices[card % len(devices)],))

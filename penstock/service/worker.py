@@ -9,6 +9,7 @@ import traceback
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.worker import SLAB_BYTES
 from penstock.service.build import Blueprint, bound_op
+from penstock.service.cpus import stay_on_cpus
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +22,9 @@ def serve_op(blueprint: Blueprint, op: str, index: int, channel: socket.socket) 
     """
     channel.setblocking(True)
     child = Child(channel, SLAB_BYTES)
+    at = blueprint.graph.plan.names.index(op)
     try:
+        stay_on_cpus(blueprint.options[at], index)
         bound, notes = bound_op(blueprint, op, index)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the service is told
         _log.error("op %s: worker %s cannot start", op, index, exc_info=error)
@@ -31,6 +34,5 @@ def serve_op(blueprint: Blueprint, op: str, index: int, channel: socket.socket) 
         for note in notes:
             _log.warning("op %s: %s", op, note)
     child.ready()
-    at = blueprint.graph.plan.names.index(op)
     child.serve(bound, blueprint.outside_reader(at))
     return 0

@@ -30,6 +30,8 @@ def test_an_op_that_nobody_configured_has_the_defaults_and_no_model() -> None:
         executor="thread",
         isolate_errors=True,
         retry_on_crash=False,
+        cpus=(),
+        thread_num=2,
         fetch_list=None,
         model=None,
     )
@@ -170,6 +172,33 @@ def test_the_model_has_every_key_of_its_section() -> None:
 
 def test_a_section_that_names_only_the_model_has_the_defaults_of_a_model() -> None:
     assert resolve(entry(local_service_conf={"model_config": "m"})).model == ModelOptions(path="m")
+
+
+@pytest.mark.parametrize(
+    ("keys", "cpus", "threads"),
+    [
+        ({"executor": "thread", "concurrency": 8}, 1, 2),
+        ({"executor": "process"}, 1, 1),
+        ({"executor": "process"}, 16, 2),
+        ({"executor": "process", "concurrency": 4}, 4, 1),
+        ({"executor": "process", "concurrency": 4}, 2, 1),
+        ({"executor": "process", "concurrency": 2}, 4, 2),
+        ({"executor": "process", "concurrency": 2, "cpu_affinity": "0-1"}, 16, 1),
+        ({"executor": "process", "concurrency": 2, "cpu_affinity": ["0-1", "2-3"]}, 16, 2),
+        ({"executor": "process", "concurrency": 3, "cpu_affinity": ["0-1", "2-3"]}, 16, 1),
+        ({"executor": "process", "local_service_conf": {"thread_num": 7}}, 1, 7),
+        ({"executor": "thread", "local_service_conf": {"thread_num": 7}}, 1, 7),
+    ],
+)
+def test_threads_of_models_in_worker_processes_fit_the_cpus_unless_they_are_given(
+    keys: dict[str, Any], cpus: int, threads: int
+) -> None:
+    given = {**keys.pop("local_service_conf", {}), "model_config": "m"}
+    options = resolve_op(
+        "uci", OpArguments(), entry(**keys, local_service_conf=given), "thread", cpus
+    )
+    assert options.thread_num == threads
+    assert options.model == ModelOptions(path="m", thread_num=threads)
 
 
 def test_a_batch_of_one_never_waits() -> None:

@@ -102,6 +102,7 @@ OP = [
     ("executor", "inline", "inline", 1, "ray"),
     ("isolate_errors", False, False, "false", NO_RANGE),
     ("retry_on_crash", True, True, 1, NO_RANGE),
+    ("cpu_affinity", [0, "1-2"], ("0", "1-2"), True, "3-1"),
     ("local_service_conf", {}, LocalServiceConfig(), "model", NO_RANGE),
 ]
 LOCAL = [

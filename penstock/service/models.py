@@ -1,0 +1,115 @@
+"""An op's model: where it comes from, what is wrong with it, and how it is opened."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
+
+from penstock.config.load import Loaded
+from penstock.config.problems import Problem
+from penstock.config.resolve import OpOptions
+from penstock.config.schema import OpConfig
+from penstock.errors import ModelError, PenstockError
+from penstock.ops.op import Op
+from penstock.runtimes.local_service import LocalServiceHandler
+from penstock.runtimes.model import Model
+from penstock.runtimes.runtime import ModelOptions, model_problems
+from penstock.service.cards import ONLY, show_only
+
+_Source: TypeAlias = LocalServiceHandler | ModelOptions
+
+_CPU: Final = 0  # as device_type
+
+
+def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
+    """Why the op's model could not be opened, as far as that shows without opening it."""
+    handler: Any = op.local_service_handler
+    if handler is not None and not isinstance(handler, LocalServiceHandler):
+        return [
+            f"constructor of op {op.name}: local_service_handler: must be a "
+            f"LocalServiceHandler, got {type(handler).__name__}"
+        ]
+    model = _source(op, options, loaded.config.op.get(op.name))
+    if model is None:
+        return []
+    if isinstance(model, LocalServiceHandler):
+        where = f"constructor of op {op.name}: local_service_handler"
+        return [f"{where}: {each.key}: {each.text}" for each in model.problems()]
+    if model is not options.model:
+        return [f"constructor of op {op.name}: {each.text}" for each in model_problems(model)]
+    conf = ("op", op.name, "local_service_conf")
+    return [
+        loaded.place(Problem(path=(*conf, each.key), text=each.text))
+        for each in model_problems(model)
+    ]
+
+
+def open_model(
+    op: Op, options: OpOptions, entry: OpConfig | None, turn: int = 0, *, alone: bool = False
+) -> Model | None:
+    """Open the op's model, if it has one.
+
+    Args:
+        op: the op.
+        options: its options.
+        entry: its entry in the configuration.
+        turn: on which of its cards, counted on beyond their number.
+        alone: whether this process is there for this worker only; then it sees that card only,
+            whether the op has a model or opens one itself.
+
+    Raises:
+        ModelError: it cannot be opened.
+    """
+    source = _source(op, options, entry)
+    cards = _cards(source, entry)
+    card = cards[turn % len(cards)] if cards else None
+    if card is not None and alone and show_only(card, os.environ, sys.modules):
+        card = ONLY
+    if source is None:
+        return None
+    try:
+        if isinstance(source, LocalServiceHandler):
+            return _handed_in(source, options, card)
+        return Model.open(_on_card(source, card))
+    except PenstockError as error:
+        raise ModelError(f"op {op.name!r}: {error}") from error
+
+
+def _source(op: Op, options: OpOptions, entry: OpConfig | None) -> _Source | None:
+    """A flag's model, else that of the op's constructor, else that of YAML."""
+    if entry is None or "local_service_conf.model_config" not in entry.forced:
+        handler: LocalServiceHandler | None = op.local_service_handler
+        if handler is not None:
+            return handler
+        path = getattr(op, "model_path", None)
+        if path is not None:
+            return ModelOptions(
+                path=str(path), fetch_list=options.fetch_list, thread_num=options.thread_num
+            )
+    return options.model
+
+
+def _cards(source: _Source | None, entry: OpConfig | None) -> Sequence[str]:
+    if source is None:
+        conf = None if entry is None else entry.local_service_conf
+        return () if conf is None or conf.device_type == _CPU else conf.device_ids
+    options = source.options if isinstance(source, LocalServiceHandler) else source
+    return () if options.device_type == _CPU else options.devices
+
+
+def _handed_in(handler: LocalServiceHandler, options: OpOptions, card: str | None) -> Model:
+    """The handler's model; the op's own ``fetch_list`` comes before the handler's."""
+    handler.prepare_server()
+    handler.start_server()
+    theirs = handler.options
+    wanted = theirs.fetch_list if options.fetch_list is None else options.fetch_list
+    if card is None and wanted == theirs.fetch_list:
+        return handler.get_client().model
+    return Model.open(_on_card(replace(theirs, fetch_list=wanted), card))
+
+
+def _on_card(options: ModelOptions, card: str | None) -> ModelOptions:
+    return replace(options, devices=() if card is None else (card,))

@@ -1,0 +1,123 @@
+"""Where the worker processes of one op run: cards, CPUs, threads, and numbers of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.service.scripts import script, until
+from tests.services.process import running
+
+pytestmark = pytest.mark.real
+
+RUNTIME = """
+import json, os, random, sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+import numpy as np
+import penstock.runtimes.runtime as runtimes
+
+class Session:
+    thread_safe, notes, inputs, outputs = True, (), (), ()
+    def clone(self):
+        return self
+    def run(self, feeds, fetch):
+        return []
+
+class Telling:
+    name = "telling"
+    def can_open(self, path):
+        return path.suffix == ".telling"
+    def problems(self, path, options):
+        return []
+    def open(self, path, options):
+        opened.append([os.environ.get("CUDA_VISIBLE_DEVICES"), options.devices, options.thread_num])
+        return Session()
+
+opened = []
+runtimes.BUILT_IN["telling"] = EntryPoint("telling", "__main__:Telling", "penstock.runtimes")
+Path("model.telling").touch()
+random.seed(1)
+np.random.seed(1)
+"""
+HOOKS = """
+def init_op(self):
+    numbers = [random.random(), float(np.random.random())]
+    told = [self.concurrency_idx, sorted(os.sched_getaffinity(0)), opened, numbers]
+    folder = Path("told") / str(os.getpid())
+    folder.with_suffix(".new").write_text(json.dumps(told))
+    folder.with_suffix(".new").rename(folder)
+
+def preprocess(self, input_dicts, data_id, log_id):
+    import signal
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def told(folder: Path, workers: int) -> list[Any]:
+    found = [json.loads(each.read_text()) for each in (folder / "told").iterdir()]
+    assert len(found) == workers
+    return sorted(found)
+
+
+def service(
+    folder: Path, workers: int, environment: dict[str, str] | None = None, **op: Any
+) -> Any:
+    (folder / "told").mkdir()
+    entry = {"executor": "process", "concurrency": workers, **op}
+    path = script(folder, HOOKS, f'"op": {{"work": {entry!r}}}', before=RUNTIME)
+    return running(path, environment=environment)
+
+
+def model(**conf: Any) -> dict[str, Any]:
+    return {"local_service_conf": {"model_config": "model.telling", **conf}}
+
+
+def test_workers_take_turns_on_the_cards_and_each_sees_its_own_only(tmp_path: Path) -> None:
+    with service(tmp_path, 5, **model(devices="0,1,3")):
+        found = told(tmp_path, 5)
+    assert [each[0] for each in found] == [0, 1, 2, 3, 4]
+    assert [each[2] for each in found] == [
+        [[visible, ["0"], 1]] for visible in ("0", "1", "3", "0", "1")
+    ]
+
+
+def test_cards_are_counted_among_those_that_the_service_was_given(tmp_path: Path) -> None:
+    given = {"CUDA_VISIBLE_DEVICES": "6,7"}
+    with service(tmp_path, 2, given, **model(devices="1,2", thread_num=3)):
+        found = told(tmp_path, 2)
+    assert [each[2] for each in found] == [[["7", ["0"], 3]], [["6,7", ["2"], 3]]]
+
+
+def test_without_cards_nothing_is_hidden(tmp_path: Path) -> None:
+    given = {"CUDA_VISIBLE_DEVICES": "6"}
+    with service(tmp_path, 1, given, **model(devices="0", device_type=0)):
+        assert told(tmp_path, 1)[0][2][0][0] == "6"
+
+
+def test_each_worker_runs_on_the_cpus_that_it_was_given(tmp_path: Path) -> None:
+    usable = sorted(os.sched_getaffinity(0))
+    first, last = usable[0], usable[-1]
+    with service(tmp_path, 3, cpu_affinity=[first, f"{first},{last}"]):
+        found = told(tmp_path, 3)
+    assert [set(each[1]) for each in found] == [{first}, {first, last}, {first}]
+
+
+def test_no_two_workers_draw_the_same_numbers(tmp_path: Path) -> None:
+    with service(tmp_path, 4) as server:
+        found = told(tmp_path, 4)
+        assert all(each[1] == sorted(os.sched_getaffinity(0)) for each in found)
+        for library in (0, 1):
+            assert len({each[3][library] for each in found}) == 4
+        victim = next(int(each.name) for each in (tmp_path / "told").iterdir())
+        os.kill(victim, 9)
+        until(lambda: len(list((tmp_path / "told").glob("*[0-9]"))) == 5, "a new worker")
+        again = told(tmp_path, 5)
+        for library in (0, 1):
+            assert len({each[3][library] for each in again}) == 5
+        assert sorted(each[0] for each in again)[-1] == 3
+        assert server.stop() == 0
