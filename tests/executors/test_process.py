@@ -15,7 +15,7 @@ from penstock.executors.processes.frame import Blob
 from penstock.executors.processes.restarts import MOST_DEATHS
 from penstock.request import Outcome
 from tests.executors.house import Desk, batch_of
-from tests.executors.processes.house import Processes, executor
+from tests.executors.processes.house import Fatal, Processes, executor
 
 pytestmark = pytest.mark.real
 
@@ -264,6 +264,53 @@ async def test_what_cannot_travel_fails_its_own_request_alone(processes: Process
     (result,) = await desk.run(batch_of(5, odd=lambda: None))
     assert isinstance(result[1][0].error, WrongType)
     assert len(processes.pids) == 1
+    assert await desk.executor.close(10.0)
+
+
+async def test_who_dies_of_opening_a_value_dies_of_its_batch_and_not_of_its_company(
+    processes: Processes,
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    work = desk.submit([batch_of(1), batch_of(2, odd=Fatal()), batch_of(3)])
+    first, second = await desk.results(work)
+    assert first[1][0].error is None
+    assert isinstance(second[1][0].error, InferenceFailed)
+    assert [batch.data_ids for batch in work.pending] == [[3]]
+    assert (await one(desk)).error is None
+    assert await desk.executor.close(10.0)
+
+
+async def test_answers_that_are_more_than_a_socket_holds_come_all(processes: Processes) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    results = await desk.run(
+        *(batch_of(n, do="lengthen", text="abc", times=n * 100_000) for n in range(20))
+    )
+    for batch, (outcome,) in results:
+        assert outcome.value == {"text": "abc" * (batch.data_ids[0] * 100_000)}
+    assert len(results) == 20
+    assert len(processes.pids) == 1
+    assert await desk.executor.close(10.0)
+
+
+async def test_what_was_answered_can_be_had_while_the_next_batch_runs(
+    processes: Processes, tmp_path: Path
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    gate, entered = tmp_path / "gate", tmp_path / "entered"
+    waits = batch_of(2, do="wait", gate=str(gate), entered=str(entered))
+    work = desk.submit([batch_of(1), waits])
+    await until(entered.exists)
+    assert work.take_results() == []
+    desk.executor.look(work)
+    ((batch, (outcome,)),) = work.take_results()
+    assert (batch.data_ids, outcome.error) == ([1], None)
+    assert work.current is waits
+    gate.touch()
+    ((batch, _),) = await desk.results(work)
+    assert batch is waits
     assert await desk.executor.close(10.0)
 
 

@@ -1,5 +1,8 @@
 """The worker process: batches come in over its socket, outcomes go out, one after the other.
 
+Outcomes go over a socket of their own, at which the engine does not wait: it reads there when it is
+told so, after the last batch of a frame, and when this process has ended.
+
 Single-threaded and blocking. Before each batch it says on its board which one it begins, then looks
 whether that batch is still wanted; the engine asks in the opposite order. So a batch that the
 engine takes back is either not begun here or, when both were at it in the same moment, skipped by
@@ -33,13 +36,14 @@ from penstock.executors.processes.passing import receive
 from penstock.executors.processes.slab import SlabPool, SlabReader
 from penstock.executors.work import BoundOp, run_safely
 from penstock.ops.failures import cannot_travel
-from penstock.request import Batch, CloseReason, Outcome
+from penstock.request import Batch, CloseReason, Outcome, Sample
 
 _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 64 << 10
 _MOST_DESCRIPTORS: Final = 16
 _MOST_BODY: Final = (1 << 32) - 1
+_ANSWERS: Final = header(Kind.ANSWERS, 0, 0)
 
 
 class _Seen(Batch):
@@ -71,6 +75,7 @@ class Child:
 
     def __init__(self, channel: socket.socket, slab_bytes: int) -> None:
         self._channel = channel
+        self._answers, self._engines_end = socket.socketpair()
         self._frames = FrameReader(_MOST_BODY)
         self._descriptors: deque[int] = deque()
         self._queue: deque[Frame] = deque()
@@ -82,16 +87,20 @@ class Child:
         self._pickle: Callable[[Any], bytes] | None = _pickled
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
+        self._writable = select.poll()
+        self._writable.register(self._answers, select.POLLOUT)
 
     def ready(self) -> None:
         """Say that the model is open and ``init_op`` has run."""
-        socket.send_fds(self._channel, [header(Kind.READY, 0, 0)], [self._board_descriptor])
+        descriptors = [self._board_descriptor, self._engines_end.fileno()]
+        socket.send_fds(self._channel, [header(Kind.READY, 0, 0)], descriptors)
         os.close(self._board_descriptor)
+        self._engines_end.close()
 
     def failed(self, text: str) -> None:
         """Say why not."""
         pieces = encode(text)
-        self._send([header(Kind.FAILED, 0, sum(map(len, pieces))), *pieces])
+        self._channel.sendall(b"".join([header(Kind.FAILED, 0, sum(map(len, pieces))), *pieces]))
 
     def serve(self, op: BoundOp, outside: str | None = None) -> None:
         """Run batches until the engine says stop or has gone.
@@ -108,24 +117,38 @@ class Child:
                 if self._ended and not self._queue:
                     return
                 continue
-            frame = self._queue.popleft()
-            self._board.batch = frame.number
+            self._run_all(op, self._queue.popleft(), outside)
+            self._tell()
+
+    def _run_all(self, op: BoundOp, frame: Frame, outside: str | None) -> None:
+        number = frame.number
+        self._board.batch = number  # whoever dies of reading them dies of the first
+        batches = self._batches_in(frame)
+        while batches:
+            samples = batches.popleft()
+            self._board.batch = number
             self._receive(wait=False)
-            if self._is_skipped(frame.number):
-                self._answer(frame.number, None)
-                continue
-            samples = samples_in(decode(frame.body, fetch=self._in.fetch, open_blob=_open))
-            batch = _Seen(samples, self._board)
-            outcomes = run_safely(op, batch)
-            # Before the next one is begun: its death must not take this answer along.
-            try:
-                self._answer(frame.number, [batch.ran, outcomes_out(outcomes)])
-            except FrameError:
-                good = [
-                    self._that_travels(op.name, each, sample.log_id, outside)
-                    for each, sample in zip(outcomes, samples, strict=True)
-                ]
-                self._answer(frame.number, [batch.ran, outcomes_out(good)])
+            if self._is_skipped(number):
+                self._answer(number, None)
+            else:
+                self._run(op, number, samples_in(samples), outside)
+            number += 1
+
+    def _batches_in(self, frame: Frame) -> deque[Any]:
+        return deque(decode(frame.body, fetch=self._in.fetch, open_blob=_open))
+
+    def _run(self, op: BoundOp, number: int, samples: list[Sample], outside: str | None) -> None:
+        batch = _Seen(samples, self._board)
+        outcomes = run_safely(op, batch)
+        # Before the next one is begun: its death must not take this answer along.
+        try:
+            self._answer(number, outcomes_out(batch.ran, outcomes))
+        except FrameError:
+            good = [
+                self._that_travels(op.name, each, sample.log_id, outside)
+                for each, sample in zip(outcomes, samples, strict=True)
+            ]
+            self._answer(number, outcomes_out(batch.ran, good))
 
     def _is_skipped(self, number: int) -> bool:
         skipped = self._skipped
@@ -140,9 +163,15 @@ class Child:
             self._out.rollback()
             raise
         for slab, descriptor in self._out.commit():
-            socket.send_fds(self._channel, [header(Kind.SLAB, slab, 0)], [descriptor])
-        frames = [header(Kind.FREE, slab << 32 | past, 0) for slab, past in self._in.freed()]
-        self._send([*frames, header(Kind.DONE, number, sum(map(len, pieces))), *pieces])
+            socket.send_fds(self._answers, [header(Kind.SLAB, slab, 0)], [descriptor])
+        self._send([header(Kind.DONE, number, sum(map(len, pieces))), *pieces])
+
+    def _tell(self) -> None:
+        """What has been answered is to be read; and what has been read may be used again."""
+        freed = [header(Kind.FREE, slab << 32 | past, 0) for slab, past in self._in.freed()]
+        if freed:
+            self._send(freed)
+        self._channel.sendall(_ANSWERS)
 
     def _that_travels(self, op: str, outcome: Outcome, log_id: int, outside: str | None) -> Outcome:
         """The outcome, or the error that it cannot leave this process."""
@@ -159,10 +188,15 @@ class Child:
 
     def _send(self, pieces: Sequence[bytes | memoryview]) -> None:
         if sum(map(len, pieces)) <= _AT_ONCE:
-            self._channel.sendall(b"".join(pieces))
-            return
+            pieces = [b"".join(pieces)]
         for piece in pieces:
-            self._channel.sendall(piece)
+            rest = memoryview(piece)
+            while rest:
+                try:
+                    rest = rest[self._answers.send(rest, socket.MSG_DONTWAIT) :]
+                except BlockingIOError:  # nobody reads what was not announced
+                    self._channel.sendall(_ANSWERS)
+                    self._writable.poll()
 
     def _receive(self, *, wait: bool) -> None:
         """Take what the engine has sent; at its end, or ours, ``_ended`` is set."""

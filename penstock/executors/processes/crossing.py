@@ -22,30 +22,44 @@ _TEXT: Final = frozenset((str,))
 
 def samples_out(samples: Sequence[Sample]) -> Plain:
     """What a worker has to know of them."""
-    return [[each.data_id, each.log_id, each.deadline, each.inputs] for each in samples]
+    flat: Plain = []
+    for each in samples:
+        flat += each.data_id, each.log_id, each.deadline, each.inputs
+    return flat
 
 
 def samples_in(value: Any) -> list[Sample]:
     """The worker's samples; the engine is trusted."""
+    each = iter(value)
     return [
-        Sample(data_id, inputs, deadline, log_id) for data_id, log_id, deadline, inputs in value
+        Sample(data_id, inputs, deadline, log_id)
+        for data_id, log_id, deadline, inputs in zip(each, each, each, each, strict=True)
     ]
 
 
-def outcomes_out(outcomes: Sequence[Outcome]) -> Plain:
-    """The worker's answers, in order."""
-    return [_outcome_out(each) for each in outcomes]
+def outcomes_out(ran: float, outcomes: Sequence[Outcome]) -> Plain:
+    """The worker's answers to a batch that took so many seconds, in order."""
+    flat: Plain = [ran]
+    for each in outcomes:
+        error = each.error
+        if error is None:
+            flat += output(each.value or {}), None, each.jump
+        else:
+            flat += None, _error_out(error), _NO_JUMP
+    return flat
 
 
-def outcomes_in(value: Any, count: int) -> list[Outcome]:
-    """As many outcomes as the batch has samples.
+def outcomes_in(value: Any, count: int) -> tuple[float, list[Outcome]]:
+    """How long a batch took, and as many outcomes as it has samples.
 
     Raises:
         FrameError: it is anything else.
     """
-    if type(value) is not list or len(value) != count:
+    if type(value) is not list or len(value) != 1 + 3 * count or type(value[0]) is not float:
         raise FrameError("the worker did not answer each sample once")
-    return [_outcome_in(each) for each in value]
+    each = iter(value)
+    ran = next(each)
+    return ran, [_outcome_in(*parts) for parts in zip(each, each, each, strict=True)]
 
 
 def output(value: Feed) -> Feed:
@@ -62,22 +76,19 @@ def output(value: Feed) -> Feed:
     return {str.__str__(key): each for key, each in value.items()}
 
 
-def _outcome_out(outcome: Outcome) -> Plain:
-    error = outcome.error
-    if error is None:
-        return [output(outcome.value or {}), None, outcome.jump]
+def _error_out(error: RequestError) -> Plain:
     number = error.number if isinstance(error, NumberedError) else 0
     by_client = isinstance(error, DeadlineExceeded) and error.by_client
-    return [None, [_code_of(error), str(error), number, by_client], _NO_JUMP]
+    return [_code_of(error), str(error), number, by_client]
 
 
-def _outcome_in(value: Any) -> Outcome:
-    match value:
-        case [dict() as given, None, bool(jump)]:
-            if not all(type(key) is str for key in given):
-                raise FrameError("the worker gave a dict with a key that is no text")
-            return Outcome(given, None, jump)
-        case [None, [str(code), str(text), int(number), bool(by_client)], False]:
+def _outcome_in(value: Any, error: Any, jump: Any) -> Outcome:
+    if error is None and type(value) is dict and type(jump) is bool:
+        if not _TEXT.issuperset(map(type, value)):
+            raise FrameError("the worker gave a dict with a key that is no text")
+        return Outcome(value, None, jump)
+    match value, error, jump:
+        case None, [str(code), str(text), int(number), bool(by_client)], False:
             return Outcome(None, _error_of(code, text, number, by_client))
     raise FrameError("the worker's answer is none")
 

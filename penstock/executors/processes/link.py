@@ -1,4 +1,9 @@
-"""The engine's end of the socket to one worker process: frames and descriptors, on the loop."""
+"""The engine's end of the sockets to one worker process: frames and descriptors, on the loop.
+
+There are two. Over the one that it was started with go our frames, and back its first word and a
+short frame whenever answers are there to be read. The answers themselves come over another, which
+nobody waits at: so the worker can send each as soon as there is one, and wakes us once for many.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +20,8 @@ from penstock.executors.processes.passing import receive
 _AT_ONCE: Final = 64 << 10  # bytes of one read
 _MOST_DESCRIPTORS: Final = 16
 """Descriptors that wait for their frames, or come with one read."""
+_READS_AT_ONCE: Final = 64
+"""Reads in one turn of the loop: more than a socket holds, unless the worker goes on writing."""
 _MOST_PIECES: Final = 512  # of one write; the system takes 1024
 
 Piece: TypeAlias = bytes | memoryview
@@ -52,7 +59,10 @@ class Link:
         self._reader = FrameReader(most)
         self._hear = hear
         self._ended = ended
+        self._answers: socket.socket | None = None
+        self._answer_reader = FrameReader(most)
         self._open = True
+        self._ending = False
         self._unsent: deque[tuple[list[Piece], list[int]]] = deque()
         loop.add_reader(channel, self._read)
 
@@ -78,6 +88,32 @@ class Link:
             raise FrameError("the worker sent no descriptor where one belongs")
         return self.descriptors.popleft()
 
+    def take_answers(self, descriptor: int) -> None:
+        """The other socket; it is ours now.
+
+        Raises:
+            FrameError: it is no such thing.
+        """
+        try:
+            answers = socket.socket(fileno=descriptor)
+        except OSError as error:
+            os.close(descriptor)
+            raise FrameError("the worker's answers come from no socket") from error
+        if (answers.family, answers.type) != (socket.AF_UNIX, socket.SOCK_STREAM):
+            answers.close()
+            raise FrameError("the worker's answers come from a socket of another kind")
+        self._answers = answers
+
+    def read_answers(self) -> None:
+        """Hear what has come over the other socket, announced or not."""
+        try:
+            more = self._read_answers()
+        except FrameError as error:
+            self._end(error)
+            return
+        if more:
+            self._loop.call_soon(self.read_answers)
+
     def close(self) -> None:
         """Hang up; ``ended`` is not called any more."""
         if not self._open:
@@ -86,6 +122,8 @@ class Link:
         self._loop.remove_reader(self._channel)
         self._loop.remove_writer(self._channel)
         self._channel.close()
+        if self._answers is not None:
+            self._answers.close()
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors.clear()
@@ -101,19 +139,41 @@ class Link:
             return
         except OSError:
             data, descriptors, lost = b"", [], False
-        self.descriptors.extend(descriptors)
         if not data:
+            self.read_answers()
             self._end(None)
             return
         try:
-            if lost or len(self.descriptors) > _MOST_DESCRIPTORS:
-                raise FrameError("the worker sent more descriptors than frames")
-            for frame in self._reader.receive(data):
-                self._hear(frame)
-                if not self._open:
-                    return
+            self._take(self._reader, data, descriptors, lost)
         except FrameError as error:
             self._end(error)
+
+    def _take(self, reader: FrameReader, data: bytes, descriptors: list[int], lost: bool) -> None:
+        self.descriptors.extend(descriptors)
+        if lost or len(self.descriptors) > _MOST_DESCRIPTORS:
+            raise FrameError("the worker sent more descriptors than frames")
+        for frame in reader.receive(data):
+            if self._ending or not self._open:
+                return
+            self._hear(frame)
+
+    def _read_answers(self) -> bool:
+        """Whether there may be more."""
+        for _ in range(_READS_AT_ONCE):
+            answers = self._answers
+            if answers is None or self._ending or not self._open:
+                return False
+            try:
+                # Whether the socket blocks is nothing that the worker may decide: it has it, too.
+                data, descriptors, lost = receive(
+                    answers, _AT_ONCE, _MOST_DESCRIPTORS, socket.MSG_DONTWAIT
+                )
+            except OSError:  # nothing there as yet, or never again
+                return False
+            self._take(self._answer_reader, data, descriptors, lost)
+            if len(data) < _AT_ONCE and not descriptors:
+                return False
+        return True
 
     def _write(self) -> None:
         unsent = self._unsent
@@ -136,6 +196,7 @@ class Link:
         self._loop.remove_writer(self._channel)
 
     def _end(self, error: FrameError | None) -> None:
+        self._ending = True
         self._loop.remove_reader(self._channel)
         self._loop.call_soon(self._tell_end, error)
 

@@ -117,30 +117,43 @@ class Worker:
     def run(self, op: str, number: int, work: Work, finished: Finished) -> int:
         """Send a Work's batches; gives the next free number."""
         self.work = (work, finished)
-        frames: list[bytes | memoryview] = []
-        for batch in list(work.pending):
-            try:
-                body = encode(samples_out(batch.samples), place=self._out.place, pickle=_pickled)
-            except FrameError as error:
-                self._out.rollback()
-                work.pending.remove(batch)
-                refusal = cannot_travel(op, str(error))
-                work.add_result(batch, [Outcome(None, refusal) for _ in batch.samples])
-                continue
-            self.sent.append(_Sent(number, batch))
-            for slab, descriptor in self._out.commit():
-                self._link.send([header(Kind.SLAB, slab, 0)], [descriptor])
-            frames.append(header(Kind.RUN, number, sum(map(len, body))))
-            frames += body
-            number += 1
-        if frames:
-            self._link.send(frames)
-        else:
+        batches = list(work.pending)
+        try:
+            self._send(number, batches)
+        except FrameError:  # there is one that cannot travel, or not in company
+            for batch in batches:
+                try:
+                    self._send(number + len(self.sent), [batch])
+                except FrameError as error:
+                    work.pending.remove(batch)
+                    refusal = cannot_travel(op, str(error))
+                    work.add_result(batch, [Outcome(None, refusal) for _ in batch.samples])
+        number += len(self.sent)
+        if not self.sent:
             self.done(self)
         return number
 
+    def _send(self, number: int, batches: list[Batch]) -> None:
+        value = [samples_out(batch.samples) for batch in batches]
+        try:
+            # Opening a blob runs users' code; if the worker dies of it, of one batch alone.
+            alone = len(batches) == 1
+            body = encode(value, place=self._out.place, pickle=_pickled, blobs=alone)
+            head = header(Kind.RUN, number, sum(map(len, body)))
+        except FrameError:
+            self._out.rollback()
+            raise
+        for slab, descriptor in self._out.commit():
+            self._link.send([header(Kind.SLAB, slab, 0)], [descriptor])
+        self.sent += [_Sent(number + n, batch) for n, batch in enumerate(batches)]
+        self._link.send([head, *body])
+
     def look(self) -> None:
-        """Bring the Work up to date with what the board says."""
+        """Bring the Work up to date with what has been answered, and with what the board says."""
+        self._link.read_answers()
+        self._look_at_board()
+
+    def _look_at_board(self) -> None:
         assert self._board is not None
         at = self._board.batch
         for sent in self.sent:
@@ -159,7 +172,7 @@ class Worker:
             return []
         last = encode(waiting[-1].number)
         self._link.send([header(Kind.SKIP, waiting[0].number, sum(map(len, last))), *last])
-        self.look()  # in this order; see child.py
+        self._look_at_board()  # in this order; see child.py
         taken = [sent for sent in waiting if not sent.begun]
         assert self.work is not None
         for sent in taken:
@@ -190,7 +203,7 @@ class Worker:
     def lost(self) -> Batch | None:
         """The batch that it died of; the others have not begun."""
         if self._board is not None and self.sent:
-            self.look()
+            self._look_at_board()
             if self.sent[0].begun:
                 return self.sent[0].batch
         return None
@@ -207,12 +220,15 @@ class Worker:
         match frame.kind:
             case Kind.DONE:
                 self._answered(frame)
+            case Kind.ANSWERS:
+                self._link.read_answers()
             case Kind.SLAB:
                 self._in.accept(frame.number, self._link.take_descriptor())
             case Kind.FREE:
                 self._out.release(frame.number >> 32, frame.number & 0xFFFFFFFF)
             case Kind.READY if self._board is None:
                 self._board = Board.attach(self._link.take_descriptor())
+                self._link.take_answers(self._link.take_descriptor())
                 self.ready.set_result(None)
             case Kind.FAILED if not self.ready.done():
                 self.ready.set_exception(StartupError(str(decode(frame.body))))
@@ -236,10 +252,11 @@ class Worker:
         elif not sent.wanted:
             raise FrameError("the worker ran what was taken back")
         else:
-            outcomes = _outcomes(value, sent.batch)
+            ran, outcomes = outcomes_in(value, len(sent.batch.samples))
             self.sent.popleft()
             self._begin(sent)
             sent.batch.worker = self.index
+            sent.batch.ran = ran
             sent.batch.started = None
             work.add_result(sent.batch, outcomes)
         if not self.sent:
@@ -248,13 +265,6 @@ class Worker:
     def _hung_up(self, broken: FrameError | None) -> None:
         if not self.ended.done():
             self.ended.set_result(broken)
-
-
-def _outcomes(value: Any, batch: Batch) -> list[Outcome]:
-    if type(value) is not list or len(value) != 2 or type(value[0]) is not float:
-        raise FrameError("the worker's answer is none")
-    batch.ran = value[0]
-    return outcomes_in(value[1], len(batch.samples))
 
 
 def _pickled(value: Any) -> bytes:

@@ -36,6 +36,13 @@ class Odd:
         self.name = name
 
 
+class Fatal:
+    """A value that ends whoever opens it."""
+
+    def __reduce__(self) -> Any:
+        return os._exit, (9,)
+
+
 class Colour(StrEnum):
     """Texts that are more than that."""
 
@@ -72,6 +79,8 @@ class Acting(Op):
             return {"name": feed["odd"].name}
         elif do == "array":
             return {"sum": int(feed["x"].sum()), "x": feed["x"] + 1}
+        elif do == "lengthen":
+            return {"text": feed["text"] * feed["times"]}
         return {**feed, "pid": os.getpid()}
 
 

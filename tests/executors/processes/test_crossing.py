@@ -39,7 +39,7 @@ def test_samples_arrive_as_they_left() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_errors_arrive_as_they_left(error: errors.RequestError) -> None:
-    (arrived,) = outcomes_in(crossed(outcomes_out([Outcome(None, error)])), 1)
+    _, (arrived,) = outcomes_in(crossed(outcomes_out(0.5, [Outcome(None, error)])), 1)
     assert type(arrived.error) is type(error)
     assert str(arrived.error) == str(error)
     for name in ("number", "by_client"):
@@ -50,7 +50,7 @@ def test_an_error_class_of_the_users_arrives_as_the_nearest_of_ours() -> None:
     class Mine(errors.InputMismatch):
         """A subclass that the engine cannot know."""
 
-    (arrived,) = outcomes_in(crossed(outcomes_out([Outcome(None, Mine("odd"))])), 1)
+    _, (arrived,) = outcomes_in(crossed(outcomes_out(0.5, [Outcome(None, Mine("odd"))])), 1)
     assert type(arrived.error) is errors.InputMismatch
 
 
@@ -59,11 +59,13 @@ def test_values_and_jumps_arrive_and_dicts_become_plain() -> None:
         """What some hook may give."""
 
     sent = [Outcome({"x": 1}, None, True), Outcome(Fancy(y=2))]
-    first, second = outcomes_in(crossed(outcomes_out(sent)), 2)
+    ran, (first, second) = outcomes_in(crossed(outcomes_out(0.5, sent)), 2)
+    assert ran == 0.5
     assert (first.value, first.jump) == ({"x": 1}, True)
     assert (second.value, second.jump) == ({"y": 2}, False)
 
 
+RAN = 0.5
 GOOD = [{"x": 1}, None, False]
 
 
@@ -73,17 +75,22 @@ GOOD = [{"x": 1}, None, False]
         None,
         {},
         [],
-        [GOOD, GOOD],
-        [[{"x": 1}, None]],
-        [[{"x": 1}, None, 1]],
-        [[{1: 1}, None, False]],
-        [[[], None, False]],
-        [[None, None, False]],
-        [[None, ["no such code", "text", 0, False], False]],
-        [[None, ["hook_failed", 1, 0, False], False]],
-        [[None, ["hook_failed", "text", "0", False], False]],
-        [[None, ["hook_failed", "text", 0, False], True]],
-        [[{"x": 1}, ["hook_failed", "text", 0, False], False]],
+        GOOD,
+        [RAN],
+        [RAN, *GOOD, *GOOD],
+        [1, *GOOD],
+        [RAN, *GOOD, None],
+        [RAN, GOOD],
+        [RAN, {"x": 1}, None],
+        [RAN, {"x": 1}, None, 1],
+        [RAN, {1: 1}, None, False],
+        [RAN, [], None, False],
+        [RAN, None, None, False],
+        [RAN, None, ["no such code", "text", 0, False], False],
+        [RAN, None, ["hook_failed", 1, 0, False], False],
+        [RAN, None, ["hook_failed", "text", "0", False], False],
+        [RAN, None, ["hook_failed", "text", 0, False], True],
+        [RAN, {"x": 1}, ["hook_failed", "text", 0, False], False],
     ],
     ids=repr,
 )

@@ -66,6 +66,7 @@ def encode(
     *,
     place: Callable[[Array], Ref | None] | None = None,
     pickle: Callable[[Any], bytes] | None = None,
+    blobs: bool = True,
 ) -> list[bytes | memoryview]:
     """Write a value.
 
@@ -76,15 +77,16 @@ def encode(
         pickle: makes bytes of a value of any other type: objects, subclasses of plain types,
             arrays of records or of objects other than plain scalars, dicts with such keys,
             containers that are nested too deeply or contain themselves. They become blobs.
+        blobs: whether there may be any, whoever made them.
 
     Returns:
         Pieces of a body, to be sent one after the other.
 
     Raises:
-        FrameError: there is a value of such a type and no ``pickle``, or that failed, or the value
-            is too large for its length to be written.
+        FrameError: there is a value of such a type and no ``pickle``, or that failed, or there is
+            a blob and may be none, or the value is too large for its length to be written.
     """
-    writer = _Writer(place, pickle)
+    writer = _Writer(place, pickle, blobs=blobs)
     plain = writer.pack(value)
     try:
         return [LENGTH.pack(len(plain)), plain, *writer.parts]
@@ -116,14 +118,17 @@ def _is_plain(items: Iterable[Any], depth: int) -> bool:
 class _Writer:
     """Writes one value; ``parts`` are its large parts."""
 
-    __slots__ = ("_error", "_knots", "_pickle", "_place", "_placed", "parts")
+    __slots__ = ("_blobs", "_error", "_knots", "_pickle", "_place", "_placed", "parts")
 
     def __init__(
         self,
         place: Callable[[Array], Ref | None] | None,
         pickle: Callable[[Any], bytes] | None,
+        *,
+        blobs: bool,
     ) -> None:
         self.parts: list[bytes | memoryview] = []
+        self._blobs = blobs
         self._place = place
         self._pickle = pickle
         self._placed: dict[int, Ref | None] = {}
@@ -240,6 +245,8 @@ class _Writer:
         return self._blob(Blob(data, name))
 
     def _blob(self, blob: Blob) -> Ext:
+        if not self._blobs:
+            raise FrameError(f"a value of type {blob.type_name} cannot travel here")
         name = _octets(blob.type_name)
         head = LENGTH.pack(len(name)) + name
         if len(blob.data) < LARGE:

@@ -40,7 +40,7 @@ class Kind(IntEnum):
     FAILED = 2
     """Worker: it could not start."""
     RUN = 3
-    """Engine: a batch to be run."""
+    """Engine: batches to be run, the first of which has the number."""
     SLAB = 4
     """Either: memory for large arrays; its descriptor comes along."""
     DONE = 5
@@ -51,6 +51,8 @@ class Kind(IntEnum):
     """Either: slabs of the other side that are no longer read."""
     STOP = 8
     """Engine: end when what is at hand is done."""
+    ANSWERS = 9
+    """Worker: outcomes are there to be read, over the socket for them."""
 
 
 class Frame(NamedTuple):

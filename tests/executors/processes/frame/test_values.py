@@ -238,6 +238,12 @@ def test_without_a_way_to_pickle_it_is_refused_by_name(value: Any) -> None:
         encode([value])
 
 
+@pytest.mark.parametrize("value", [Blob(b"", "Thing"), Decimal(1)])
+def test_where_no_blob_may_be_a_value_that_needs_one_is_refused(value: object) -> None:
+    with pytest.raises(FrameError, match=r"(Thing|Decimal) cannot travel here"):
+        encode(["a", value], pickle=pickle.dumps, blobs=False)
+
+
 def test_what_cannot_be_pickled_is_refused_by_name() -> None:
     with pytest.raises(FrameError, match=r"function.*cannot be pickled"):
         encode([lambda: None], pickle=pickle.dumps)
