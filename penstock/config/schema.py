@@ -62,7 +62,7 @@ class LocalServiceConfig(Section):
     workdir: str = Field(
         default="", description="Folder of a started model server's files; no effect."
     )
-    thread_num: Count | None = Field(
+    thread_num: Workers | None = Field(
         default=None,
         description="CPU threads that one run of the model may use. Without the key: 2, but in"
         " worker processes no more than the CPUs divided among the op's workers, at least 1.",

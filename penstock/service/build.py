@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.batching.stack import signature
@@ -34,6 +34,7 @@ from penstock.service.cpus import available, cpu_problems
 from penstock.service.doubts import doubts
 from penstock.service.graph import Graph, graph_of
 from penstock.service.models import open_model, problems_of_model
+from penstock.service.place import Place
 from penstock.service.readers import outside_reader
 
 _log = logging.getLogger(__name__)
@@ -54,12 +55,14 @@ class Blueprint:
         graph: the checked graph.
         options: each op's options, by the plan's index.
         warnings: what works, but probably not as meant; to be logged once.
+        place: of the engine that this is for.
     """
 
     config: ServiceConfig
     graph: Graph
     options: tuple[OpOptions, ...]
     warnings: tuple[str, ...]
+    place: Place = field(default_factory=Place)
 
     @property
     def has_processes(self) -> bool:
@@ -109,7 +112,7 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
     _check_hooks(graph)
     warnings = [
         *loaded.warnings,
-        *advice(config.worker_num, options),
+        *advice(config.most_running, options),
         *doubts(graph, options, config),
     ]
     return Blueprint(config=config, graph=graph, options=tuple(options), warnings=tuple(warnings))
@@ -169,7 +172,8 @@ class Works:
         for op, options in zip(graph.ops, blueprint.options, strict=True):
             model = None
             if options.executor != "process":
-                model = open_model(op, options, self.blueprint.config.op.get(op.name))
+                entry = blueprint.config.op.get(op.name)
+                model = open_model(op, options, entry, blueprint.place.card())
                 _prepare(op, options, model)
             if model is not None:
                 notes.update((f"op {op.name!r}: {note}", None) for note in model.notes)
@@ -201,7 +205,12 @@ class Works:
         engine = Engine(
             blueprint.graph.plan,
             LoopClock(loop),
-            EngineOptions(max_requests=config.max_requests, max_running=config.worker_num),
+            EngineOptions(
+                max_requests=config.max_requests,
+                max_running=config.most_running,
+                first_id=blueprint.place.first_id,
+                id_step=blueprint.place.engines,
+            ),
             hear,
         )
         for index, (op, options, model) in enumerate(
@@ -250,7 +259,9 @@ def bound_op(blueprint: Blueprint, name: str, index: int) -> tuple[BoundOp, tupl
     """
     at = blueprint.graph.plan.names.index(name)
     op, options = blueprint.graph.ops[at], blueprint.options[at]
-    model = open_model(op, options, blueprint.config.op.get(name), index, alone=True)
+    entry = blueprint.config.op.get(name)
+    turn = blueprint.place.card(options.concurrency, index)
+    model = open_model(op, options, entry, turn, alone=True)
     _prepare(op, options, model)
     op.concurrency_idx = index
     _init(op)

@@ -313,8 +313,9 @@ def test_engines_take_turns_on_the_cards_and_so_do_their_worker_processes(
         used.extend(options.devices)
         raise Opened
 
-    monkeypatch.setattr("penstock.service.build.Model.open", opened)
-    monkeypatch.setattr("penstock.service.build.model_problems", lambda options: [])
+    monkeypatch.setattr("penstock.service.models.Model.open", opened)
+    monkeypatch.setattr("penstock.service.models.model_problems", lambda options: [])
+    monkeypatch.setattr("penstock.service.models.show_only", lambda *args: False)
     conf = {"model_config": "m.onnx", "devices": "3,5"}
     entry = {"executor": executor, "concurrency": 2, "local_service_conf": conf}
     blueprint = drawn(Op("work", input_ops=[root()]), {"op": {"work": entry}})
