@@ -22,7 +22,6 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from penstock.engine.suspects import LIFE, Suspects, Verdict, digest_of
-from penstock.errors import KillsWorkers
 from penstock.ops.failures import kills_workers
 from penstock.request import Batch, CloseReason, Outcome, Sample
 
@@ -71,7 +70,7 @@ class Quarantine:
     def __repr__(self) -> str:
         return f"<Quarantine {self._op!r} {len(self._lone)} waiting, {self.suspects}>"
 
-    def meet(self, sample: Sample, rows: int, now: float) -> None:
+    def meet(self, sample: Sample, rows: int, now: float) -> bool:
         """Judge a sample before it is queued; a suspect is marked, so that it will run alone.
 
         Args:
@@ -79,19 +78,19 @@ class Quarantine:
             rows: how many rows fill a batch: who runs alone waits for no company.
             now: monotonic seconds.
 
-        Raises:
-            KillsWorkers: it is a culprit.
+        Returns:
+            whether it is a culprit, which is to be refused.
         """
         if not self.suspects:
-            return
+            return False
         digest = digest_of(sample.inputs)
         verdict = self.suspects.verdict(digest, now)
         if verdict is Verdict.CULPRIT:
             self.refused += 1
-            raise self.refusal()
-        if verdict is Verdict.SUSPECT:
+        elif verdict is Verdict.SUSPECT:
             sample.key = Alone(digest)
             sample.rows = rows
+        return verdict is Verdict.CULPRIT
 
     def screen(self, batch: Batch, now: float) -> tuple[Batch | None, list[Sample]]:
         """Judge the samples of a batch that is about to run, as far as they have not been judged.
@@ -213,10 +212,6 @@ class Quarantine:
             # Where nobody waits any more, the worker may have been ended by us.
             if runs_alone(sample) and not sample.gone and sample.key.digest is not None:
                 self.suspects.clear(sample.key.digest)
-
-    def refusal(self) -> KillsWorkers:
-        """The error of a culprit that is not run."""
-        return kills_workers(self._op)
 
     def _convict(self, sample: Sample, now: float) -> None:
         digest = sample.key.digest

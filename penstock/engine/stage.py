@@ -31,7 +31,7 @@ from penstock.errors import WorkerDied
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.work import WorkOptions
 from penstock.instrument import Instrument
-from penstock.ops.failures import timed_out
+from penstock.ops.failures import kills_workers, timed_out
 from penstock.request import Batch, Feed, Outcome, Sample
 
 _log = logging.getLogger(__name__)
@@ -140,15 +140,15 @@ class Stage:
 
         Raises:
             ServiceBusy: the queue is full.
-            KillsWorkers: workers die of it.
         """
         if self._key_of is not None:
             try:
                 sample.key = self._key_of(sample.inputs)
             except Exception:  # noqa: BLE001 - values of users' types may raise anything
                 sample.key = ("odd", id(sample))  # it runs alone
-        if self.quarantine.wary:
-            self.quarantine.meet(sample, self.batcher.policy.max_rows, now)
+        if self.quarantine.wary and self.quarantine.meet(sample, self.batcher.policy.max_rows, now):
+            self._refuse(sample)
+            return
         self.batcher.offer(sample, now)
         if self._idle and not self._pumping:
             self._pumping = True
@@ -225,10 +225,13 @@ class Stage:
         poll = partial(self.batcher.poll, now, draining=self.draining)
         batches, wait, culprits = self.quarantine.fill(most, now, self._take_again, poll)
         for sample in culprits:
-            # Later, because whoever is answered may cancel what has just been taken.
-            refused = Outcome(None, self.quarantine.refusal())
-            self._clock.soon(partial(self._settle, sample, refused))
+            self._refuse(sample)
         return batches, wait
+
+    def _refuse(self, sample: Sample) -> None:
+        """Answer a culprit unrun, in a turn of its own."""
+        # Whoever is answered may cancel what is just on its way, and knows his own request by then.
+        self._clock.soon(partial(self._settle, sample, Outcome(None, kills_workers(self.name))))
 
     def _take_again(self, now: float) -> Batch | None:
         """A batch that was taken back, without those whom nobody waits for any more."""

@@ -8,7 +8,7 @@ from penstock.errors import InferenceFailed, KillsWorkers, OpTimeout, WorkerDied
 from penstock.executors.work import WorkOptions, broken
 from penstock.ops.failures import kills_workers, worker_died
 from penstock.protocols.status import err_no_of, status_of
-from penstock.request import Outcome
+from penstock.request import Outcome, Request
 from tests.engine.test_engine import House, house
 
 RERUN = WorkOptions(retry_on_crash=True)
@@ -235,3 +235,29 @@ def test_both_errors_are_numbered_as_failures_of_the_op(code: str) -> None:
     assert err_no_of(error) == 9000
     expected = (503, True) if code == "worker_died" else (500, False)
     assert (status_of(error).http, status_of(error).retryable) == expected
+
+
+def test_a_culprit_is_answered_after_it_knows_its_own_request() -> None:
+    h = house()
+    for _ in range(2):
+        h.ask(x="bad")
+        die(h)
+    known: list[int] = []
+    told: list[list[int]] = []
+    request = Request(feed={"x": "bad"}, deadline=h.clock.now() + 9.0)
+    journey = h.engine.submit(request, lambda outcome: told.append(list(known)))
+    known.append(journey.data_id)
+    h.clock.run()
+    assert told == [known]
+
+
+def test_a_culprit_that_leaves_before_it_is_answered_is_not() -> None:
+    h = house()
+    for _ in range(2):
+        h.ask(x="bad")
+        die(h)
+    request = Request(feed={"x": "bad"}, deadline=h.clock.now() + 9.0)
+    told: list[Outcome] = []
+    h.engine.cancel(h.engine.submit(request, told.append))
+    h.clock.run()
+    assert told == []
