@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
 
 from penstock.config.resolve import OpOptions
 from penstock.config.schema import OpConfig, ServiceConfig
@@ -30,10 +31,20 @@ def doubts(graph: Graph, options: Sequence[OpOptions], config: ServiceConfig) ->
         for op in graph.ops
         if len(op.get_input_ops()) > 1 and not overrides(op, "preprocess", Op)
     ]
+    found += _about_strangers(graph, config)
     found += _about_engines(config)
     for op, each in zip(graph.ops, options, strict=True):
         found += _about_its_place(op, each, config.op.get(op.name, OpConfig()))
     return found
+
+
+def _about_strangers(graph: Graph, config: ServiceConfig) -> Iterator[str]:
+    names = [op.name for op in graph.ops]
+    for stranger in config.op:
+        if stranger not in names and stranger not in graph.left_out:
+            near = get_close_matches(stranger, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"the ops are {', '.join(names)}"
+            yield f"op.{stranger} is the entry of no op of the graph, and has no effect; {hint}"
 
 
 def _about_engines(config: ServiceConfig) -> Iterator[str]:

@@ -251,6 +251,11 @@ def test_nobody_wants_more_than_1024_workers_of_one_op() -> None:
         OpConfig.model_validate({"concurrency": 1025})
 
 
+def test_nobody_wants_more_than_1024_threads_of_one_model() -> None:
+    with pytest.raises(ValidationError, match="less than or equal to 1024"):
+        OpConfig.model_validate({"local_service_conf": {"thread_num": 1025}})
+
+
 def test_without_the_key_the_runtime_decides_about_the_optimisation_of_the_graph() -> None:
     assert LocalServiceConfig.model_validate({}).ir_optim is None
     assert LocalServiceConfig.model_validate({"ir_optim": False}).ir_optim is False

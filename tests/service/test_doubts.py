@@ -52,6 +52,16 @@ def test_a_plain_function_around_a_coroutine_is_doubted() -> None:
     assert doubt.startswith("op 'work' is a coroutine inside a plain function, and runs like the")
 
 
+def test_an_entry_of_no_op_is_doubted_and_the_nearest_name_told() -> None:
+    op = Op("score", input_ops=[root()])
+    assert drawn(op, {"op": {"scores": {"timeout": 5}}}).warnings == (
+        "op.scores is the entry of no op of the graph, and has no effect; did you mean score?",
+    )
+    assert drawn(op, {"op": {"other": {"timeout": 5}}}).warnings == (
+        "op.other is the entry of no op of the graph, and has no effect; the ops are score",
+    )
+
+
 def test_one_engine_for_want_of_a_number_is_doubted() -> None:
     op = Op("work", input_ops=[root()])
     assert drawn(op, {"build_dag_each_worker": True}).warnings == (
