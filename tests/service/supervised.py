@@ -1,6 +1,7 @@
 """Scripts with a supervisor, run as processes of their own, which tell the test what they do.
 
-A script defines ``serve(zygote)``, the engine's coroutine, and may define ``worker_main``. All its
+A script defines ``serve(zygote)``, the engine's coroutine, and may define ``worker_main`` and the
+number of ``engines``; ``here`` is an engine's place, and ``orders`` what it is told. All its
 processes write lines to one pipe; its end of file means that none of them is left.
 """
 
@@ -25,6 +26,9 @@ def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
 def engine_main(place, control):
+    global here
+    here = place
+
     async def main():
         loop = asyncio.get_running_loop()
         return await serve(Zygote(control, loop, orders.put_nowait))
@@ -45,6 +49,7 @@ async def for_ever():
 
 listeners = ()
 engines = 1
+of_each = None
 orders = asyncio.Queue()  # of the supervisor, in an engine
 
 def open_ports():
@@ -52,7 +57,8 @@ def open_ports():
 """
 EPILOGUE = """
 with signals_stop_the_start() as signals:
-    status = Supervisor(engine_main, worker_main, [listeners] * engines, open_ports).run(signals)
+    of_each = of_each or [listeners] * engines
+    status = Supervisor(engine_main, worker_main, of_each, open_ports).run(signals)
 say("over", status)
 sys.exit(status)
 """
@@ -97,12 +103,17 @@ class Supervised:
         """The rest of the next line that starts with a word; lines before it are skipped."""
         deadline = time.monotonic() + timeout
         while True:
-            while b"\n" in self._heard:
-                line, _, self._heard = self._heard.partition(b"\n")
-                first, *rest = line.decode().split(" ")
-                if first == word:
-                    return rest
-            assert self._more(deadline), f"no {word!r}: {self.errors.read_text()}"
+            first, *rest = self.next_line(deadline - time.monotonic())
+            if first == word:
+                return rest
+
+    def next_line(self, timeout: float = 20) -> list[str]:
+        """The words of the next line."""
+        deadline = time.monotonic() + timeout
+        while b"\n" not in self._heard:
+            assert self._more(deadline), f"no more lines: {self.errors.read_text()}"
+        line, _, self._heard = self._heard.partition(b"\n")
+        return line.decode().split(" ")
 
     def pid(self, word: str) -> int:
         """The number after a word."""

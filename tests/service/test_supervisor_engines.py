@@ -1,0 +1,373 @@
+"""Several engines of one service, and how one process takes another's place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.service.scripts import until
+from tests.service.supervised import Supervised, gone
+
+OBEDIENT = """
+engines = 3
+
+async def serve(zygote):
+    say("started", here.index, here.generation, os.getpid())
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, zygote.leaving)
+    zygote.ready()
+    while True:
+        order = await orders.get()
+        say(type(order).__name__, here.index, os.getpid())
+        if type(order).__name__ != "Serve":
+            return 0
+"""
+
+
+def run(folder: Path, script: str) -> Supervised:
+    return Supervised(folder, script)
+
+
+def all_serve(service: Supervised, engines: int = 3) -> dict[int, int]:
+    """The engines' processes, once all serve."""
+    heard = [service.hear("Serve") for _ in range(engines)]
+    return {int(index): int(pid) for index, pid in sorted(heard)}
+
+
+# The start
+
+
+def test_the_first_engine_starts_alone_and_the_ports_open_when_all_are_ready(
+    tmp_path: Path,
+) -> None:
+    script = """
+engines = 3
+async def serve(zygote):
+    say("started", here.index, len(os.listdir(folder)))
+    open(os.path.join(folder, str(here.index)), "w").close()
+    zygote.ready()
+    say("then", type(await orders.get()).__name__)
+    return 0
+
+def open_ports():
+    say("open", len(os.listdir(folder)))
+"""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with run(tmp_path, f"folder = {str(marks)!r}\n{script}") as service:
+        assert service.next_line() == ["started", "0", "0"]
+        later = [service.next_line() for _ in range(2)]
+        assert {words[1] for words in later} == {"1", "2"}
+        assert "0" not in {words[2] for words in later}
+        assert service.next_line() == ["open", "3"]
+        assert [service.hear("then") for _ in range(3)] == [["Serve"]] * 3
+
+
+def test_ports_that_cannot_be_opened_end_the_start(tmp_path: Path) -> None:
+    script = """
+engines = 2
+from penstock.errors import StartupError
+def open_ports():
+    raise StartupError("somebody else listens")
+async def serve(zygote):
+    zygote.ready()
+    await for_ever()
+"""
+    with run(tmp_path, script) as service:
+        assert service.status() == 1
+        assert "StartupError: somebody else listens" in service.errors.read_text()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_what_an_engine_says_of_its_failed_start_is_raised_by_the_supervisor(
+    tmp_path: Path, index: int
+) -> None:
+    script = f"""
+engines = 3
+from penstock.executors.processes.zygote import report_failure
+def failing(place, control, plain=engine_main):
+    if place.index == {index}:
+        report_failure(control, "no such model")
+        return 1
+    return plain(place, control)
+engine_main = failing
+
+async def serve(zygote):
+    zygote.ready()
+    await for_ever()
+"""
+    with run(tmp_path, script) as service:
+        assert service.status() == 1
+        errors = service.errors.read_text()
+        assert errors.endswith("StartupError: no such model\n")
+        assert errors.count("no such model") == 1
+
+
+def test_a_stop_in_the_middle_of_the_start_is_a_clean_end(tmp_path: Path) -> None:
+    script = """
+engines = 3
+async def serve(zygote):
+    say("started", here.index)
+    if here.index == 0:
+        zygote.ready()
+        say("told", await orders.get())
+        return 0
+    await for_ever()
+"""
+    with run(tmp_path, script) as service:
+        for _ in range(3):
+            service.hear("started")
+        service.signal(signal.SIGTERM)
+        assert service.hear("told") == ["Stop(hurry=False)"]
+        assert service.status() == 0
+
+
+# Deaths
+
+
+def test_only_the_engine_that_died_is_replaced(tmp_path: Path) -> None:
+    with run(tmp_path, OBEDIENT) as service:
+        engines = all_serve(service)
+        os.kill(engines[1], signal.SIGKILL)
+        index, generation, pid = map(int, service.hear("started"))
+        assert (index, generation) == (1, 1)
+        assert service.hear("Serve") == ["1", str(pid)]
+        service.signal(signal.SIGTERM)
+        stopped = Counter(tuple(service.hear("Stop")) for _ in range(3))
+        assert stopped == {("0", str(engines[0])): 1, ("1", str(pid)): 1, ("2", str(engines[2])): 1}
+        assert service.status() == 0
+
+
+def test_workers_of_the_other_engines_stay(tmp_path: Path) -> None:
+    script = """
+engines = 2
+async def serve(zygote):
+    worker = await zygote.spawn("op", 0)
+    say("pair", here.index, os.getpid(), worker.pid)
+    zygote.ready()
+    await zygote.exited(worker.pid)
+    say("lost", here.index)
+
+def worker_main(place, op, index, channel):
+    return len(channel.recv(1))
+"""
+    with run(tmp_path, script) as service:
+        pairs = {}
+        for _ in range(2):
+            index, *pids = map(int, service.hear("pair"))
+            pairs[index] = pids
+        service.hear("open")
+        others = service.watch(pairs[0][1])
+        own = service.watch(pairs[1][1])
+        os.kill(pairs[1][0], signal.SIGKILL)
+        assert gone(own, 5)
+        assert service.hear("pair")[0] == "1"
+        assert not gone(others, 0)
+
+
+def test_a_worker_is_told_its_engines_place(tmp_path: Path) -> None:
+    script = """
+engines = 2
+async def serve(zygote):
+    worker = await zygote.spawn("op", 5)
+    heard = await asyncio.get_running_loop().sock_recv(worker.socket, 99)
+    say("worker", here.index, heard.decode())
+    zygote.ready()
+    await for_ever()
+
+def worker_main(place, op, index, channel):
+    channel.send(f"{place.index} of {place.engines}: {index}".encode())
+    return len(channel.recv(1))
+"""
+    with run(tmp_path, script) as service:
+        assert service.hear("worker") == ["0", "0", "of", "2:", "5"]
+        assert service.hear("worker") == ["1", "1", "of", "2:", "5"]
+
+
+def test_an_engine_that_is_given_up_leaves_its_part_of_the_port_to_the_others(
+    tmp_path: Path,
+) -> None:
+    script = """
+engines = 2
+from penstock.frontends.listeners import bind_shared
+shared = bind_shared("127.0.0.1", 0, "port", 2)
+one_for_all = socket.create_server(("127.0.0.1", 0))
+of_each = [(each, one_for_all) for each in shared]
+
+def open_ports():
+    for each in shared:
+        each.listen()
+
+def engine_main(place, control, plain=engine_main):
+    if place.generation and place.index:
+        os._exit(3)
+    return plain(place, control)
+
+async def serve(zygote):
+    zygote.ready()
+    await orders.get()
+    say("pid", os.getpid(), shared[here.index].getsockname()[1], one_for_all.getsockname()[1])
+    if here.index:
+        os._exit(3)
+    while True:
+        connection, _ = shared[0].accept()
+        connection.close()
+
+import penstock.service.engine_slot
+class Hasty:
+    deaths = 0
+    def died(self, now, *, had_worked):
+        self.deaths += 1
+        return 0.0 if self.deaths < 3 else None
+penstock.service.engine_slot.Restarts = Hasty
+"""
+    with run(tmp_path, script) as service:
+        ports = [service.hear("pid")[1:] for _ in range(2)]
+        until(lambda: "given up" in service.errors.read_text(), "the last death")
+        port, unshared = map(int, ports[0])
+        for _ in range(20):  # each would wait for ever in the queue of a socket without engine
+            with socket.create_connection(("127.0.0.1", port), 10) as connection:
+                assert connection.recv(1) == b""
+        socket.create_connection(("127.0.0.1", unshared), 10).close()
+        errors = service.errors.read_text()
+        assert errors.count("engine 1 (pid") == 3
+        assert "engine 1 has died too often: given up" in errors
+        assert "engine 0" not in errors
+
+
+def test_a_service_all_of_whose_engines_are_given_up_ends(tmp_path: Path) -> None:
+    script = """
+engines = 2
+async def serve(zygote):
+    zygote.ready()
+    await orders.get()
+    os._exit(3)
+
+import penstock.service.engine_slot
+class Hasty:
+    def died(self, now, *, had_worked):
+        return None
+penstock.service.engine_slot.Restarts = Hasty
+"""
+    with run(tmp_path, script) as service:
+        assert service.status() == 1
+        assert service.errors.read_text().count("given up") == 2
+
+
+def test_killing_engines_leaves_nothing_in_the_supervisor(tmp_path: Path) -> None:
+    script = """
+import penstock.service.engine_slot
+class Hasty:
+    def died(self, now, *, had_worked):
+        return 0.0
+penstock.service.engine_slot.Restarts = Hasty
+"""
+    with run(tmp_path, OBEDIENT + script) as service:
+        engines = all_serve(service)
+
+        def held() -> list[str]:
+            folder = Path(f"/proc/{service.process.pid}/fd")
+            return sorted(os.readlink(each).split(":")[0] for each in folder.iterdir())
+
+        def kill(index: int) -> None:
+            os.kill(engines[index], signal.SIGKILL)
+            again, pid = map(int, service.hear("Serve"))
+            assert again == index
+            engines[index] = pid
+
+        kill(0)
+        before = held()
+        for round in range(20):
+            kill(round % 3)
+        assert held() == before
+
+
+# Replacements
+
+
+def test_a_hangup_replaces_all_one_after_the_other_and_none_leaves_before_its_successor_serves(
+    tmp_path: Path,
+) -> None:
+    with run(tmp_path, OBEDIENT) as service:
+        before = all_serve(service)
+        service.signal(signal.SIGHUP)
+        for index in range(3):
+            assert service.hear("started")[:2] == [str(index), "1"]
+            heard = {tuple(service.next_line()), tuple(service.next_line())}
+            (leaving,) = (words for words in heard if words[0] == "Leave")
+            assert leaving[1:] == (str(index), str(before[index]))
+            assert any(words[:2] == ("Serve", str(index)) for words in heard)
+        service.signal(signal.SIGTERM)
+        for _ in range(3):
+            service.hear("Stop")
+        assert service.status() == 0
+
+
+def test_the_only_engine_is_replaced_by_a_hangup_too(tmp_path: Path) -> None:
+    with run(tmp_path, OBEDIENT + "engines = 1") as service:
+        before = service.watch(all_serve(service, 1)[0])
+        service.signal(signal.SIGHUP)
+        assert service.hear("started")[:2] == ["0", "1"]
+        assert {service.next_line()[0] for _ in range(2)} == {"Serve", "Leave"}
+        assert gone(before, 5)
+
+
+def test_an_engine_that_is_told_to_stop_serves_until_another_does(tmp_path: Path) -> None:
+    with run(tmp_path, OBEDIENT) as service:
+        before = all_serve(service)
+        os.kill(before[2], signal.SIGTERM)
+        assert service.hear("started")[:2] == ["2", "1"]
+        heard = {tuple(service.next_line()), tuple(service.next_line())}
+        assert ("Leave", "2", str(before[2])) in heard
+        assert {words[:2] for words in heard} == {("Leave", "2"), ("Serve", "2")}
+
+
+def test_when_the_new_process_fails_the_old_one_goes_on_and_the_others_are_left_alone(
+    tmp_path: Path,
+) -> None:
+    script = """
+from penstock.executors.processes.zygote import report_failure
+def failing(place, control, plain=engine_main):
+    if place.generation == 1:
+        report_failure(control, "the model is half written")
+        return 1
+    return plain(place, control)
+engine_main = failing
+"""
+    with run(tmp_path, OBEDIENT + script) as service:
+        before = all_serve(service)
+        service.signal(signal.SIGHUP)
+        until(lambda: "half written" in service.errors.read_text(), "the failure")
+        errors = service.errors.read_text()
+        assert "engine 0: its new process" in errors
+        assert "the old one goes on: the model is half written" in errors
+        service.signal(signal.SIGHUP)  # and when that has been mended
+        assert service.hear("started")[:2] == ["0", "2"]
+        assert service.hear("Leave") == ["0", str(before[0])]
+
+
+def test_nohup_and_handlers_of_the_script_keep_their_say(tmp_path: Path) -> None:
+    script = """
+signal.signal(signal.SIGHUP, lambda *_: say("mine"))
+"""
+    with run(tmp_path, OBEDIENT + script) as service:
+        all_serve(service)
+        service.signal(signal.SIGHUP)
+        service.hear("mine")
+        service.signal(signal.SIGTERM)
+        lines = service.rest()
+        assert "started" not in lines
+        assert "Leave" not in lines
+
+
+def test_a_hangup_of_a_child_ends_it(tmp_path: Path) -> None:
+    with run(tmp_path, OBEDIENT) as service:
+        engines = all_serve(service)
+        os.kill(engines[0], signal.SIGHUP)
+        assert service.hear("started")[:2] == ["0", "1"]
+        assert "killed by SIGHUP" in service.errors.read_text()
