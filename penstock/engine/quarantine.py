@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from penstock.engine.suspects import LIFE, Suspects, Verdict, digest_of
+from penstock.errors import InferenceFailed
 from penstock.ops.failures import kills_workers
 from penstock.request import Batch, CloseReason, Outcome, Sample
 
@@ -206,11 +207,13 @@ class Quarantine:
             answers.append(answer)
         return over, answers
 
-    def came_back(self, batch: Batch) -> None:
-        """A batch has run and its worker lives."""
-        for sample in batch.samples:
-            # Where nobody waits any more, the worker may have been ended by us.
-            if runs_alone(sample) and not sample.gone and sample.key.digest is not None:
+    def came_back(self, batch: Batch, outcomes: list[Outcome]) -> None:
+        """A batch is back, and no worker has died of it."""
+        for sample, outcome in zip(batch.samples, outcomes, strict=True):
+            if not runs_alone(sample) or sample.key.digest is None:
+                continue
+            # Who is not waited for may have been ended by us; who failed so has perhaps not run.
+            if not sample.gone and type(outcome.error) is not InferenceFailed:
                 self.suspects.clear(sample.key.digest)
 
     def _convict(self, sample: Sample, now: float) -> None:

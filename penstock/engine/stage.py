@@ -303,7 +303,7 @@ class Stage:
         if type(outcomes[0].error) is WorkerDied:
             samples, answers = self.quarantine.died(batch, outcomes, self._clock.now())
         elif self.quarantine.wary:
-            self.quarantine.came_back(batch)
+            self.quarantine.came_back(batch, outcomes)
         if batch.settled:
             self._tell_late([batch])
             return

@@ -1,8 +1,9 @@
 """Runs the real engine through made-up worlds and checks its promises after every event.
 
 Faults: outcomes that come late, twice, never, out of order, or from work nobody gave out; calls
-over their time-out, given-up calls that come back, workers that die; cancelling, deadlines, drain
-and close at any moment; full queues; replies that raise or call the engine again.
+over their time-out, given-up calls that come back; processes that die at any moment, of a poison or
+of nothing, are replaced later or never, and begin what is taken back in that moment; cancelling,
+deadlines, drain and close at any moment; full queues; replies that raise or call the engine again.
 
 Then faults stop: every open request must end by its deadline plus one tick (and, where no call
 hangs, without waiting for it), and the engine must come to rest with nothing left over. At last
@@ -28,6 +29,7 @@ from penstock.engine.deadlines import TICK
 from penstock.executors.executor import Work
 from penstock.request import Batch, CloseReason, Outcome, Sample
 from penstock.testing.history import Limits, check
+from penstock.testing.promises import Promises
 from penstock.testing.world import NEARLY, World
 
 _STORY = 30
@@ -61,13 +63,16 @@ def simulate(seed: int, events: int = 200) -> int:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The engine logs each reply that raises; here they are made by the thousand."""
-    log = logging.getLogger("penstock.engine.engine")
-    before, log.disabled = log.disabled, True
+    """Each reply that raises is logged, and each culprit; here they are made by the thousand."""
+    logs = [logging.getLogger(f"penstock.engine.{name}") for name in ("engine", "quarantine")]
+    before = [log.disabled for log in logs]
+    for log in logs:
+        log.disabled = True
     try:
         yield
     finally:
-        log.disabled = before
+        for log, was in zip(logs, before, strict=True):
+            log.disabled = was
 
 
 class Simulation:
@@ -76,12 +81,11 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.world = World(seed)
+        self._promises = Promises(self.world)
         self.drains = 0
         self.rests = 0
         self._events = 0
-        self._heard = -1
         self._deck = self._draw_deck()
-        self._occupied = [False] * len(self.world.workers)
         self._lines: deque[tuple[int, int, float, str, object]] = deque(maxlen=_STORY)
 
     def _draw_deck(self) -> list[Callable[[], object]]:
@@ -98,7 +102,7 @@ class Simulation:
             + [world.wait_for_alarm] * 5
             + [world.leave] * world.random.choice((1, 3))
             + [self.stick, self.stick, world.unstick, self.die, self.report_twice] * faults
-            + [self.report_unknown, self.settle_again] * faults
+            + [self.report_unknown, self.settle_again, world.kill] * faults
             + [self.drain] * (end < 0.2)
             + [self.close] * (end < 0.04)
         )
@@ -120,7 +124,7 @@ class Simulation:
         quiet = world.clock.now() > before or world.random.random() < 0.8
         if quiet:
             world.clock.run()
-        self.check(quiet)
+        self._check(quiet)
 
     def _happen(self, event: Callable[[], object]) -> object:
         seen = len(self.world.recorder.events)
@@ -137,26 +141,22 @@ class Simulation:
     def begin(self) -> object:
         """A ``process`` call begins."""
         call = self.world.pick()
-        batch = None if call is None else call.work.current
-        if batch is None or batch.started is not None:
-            return None
-        batch.started = self.world.clock.now()
-        return batch.data_ids
+        return call and call.begin()
 
     def advance(self) -> object:
         """A worker ends one batch and goes on to the next."""
         call = self.world.pick()
-        return call and self.world.advance(call)
+        return call and call.advance()
 
     def end(self) -> object:
         """A worker ends everything it was given."""
         call = self.world.pick()
-        return call and self.world.end(call)
+        return call and call.end()
 
     def die(self) -> object:
         """A worker ends in the middle of a batch."""
         call = self.world.pick()
-        return call and self.world.die(call)
+        return call and call.die()
 
     def stick(self) -> object:
         """A call hangs from now on."""
@@ -164,11 +164,7 @@ class Simulation:
         if call is None:
             return None
         call.stuck = True
-        batch = call.work.current
-        assert batch is not None
-        if batch.started is None:
-            batch.started = self.world.clock.now()
-        return batch.data_ids
+        return call.begin()
 
     def report_twice(self) -> object:
         """A worker reports what it has reported before."""
@@ -221,79 +217,10 @@ class Simulation:
         if self.world.open:
             self.world.problems.append(f"{claim}, and {list(self.world.open)} have no answer")
 
-    # Promises.
-
-    def check(self, quiet: bool) -> None:
-        """Look at everything; ``quiet`` says that all turns and alarms that were due have run."""
-        world = self.world
-        waiting = self._check_queues(quiet)
-        wanted = 0
-        now = world.clock.now()
-        for data_id, client in world.open.items():
-            assert client.journey is not None
-            for sample in client.journey.samples:
-                wanted += sample.waiting
-            if quiet and now > client.deadline + TICK + NEARLY:
-                world.problems.append(f"data id {data_id} has no answer after its deadline")
-        if waiting != wanted:
-            world.problems.append(f"{waiting} samples stand in queues, {wanted} are wanted")
-        heard = len(world.recorder.events)
-        if heard != self._heard:  # counting is dear, and nothing changes in silence
-            self._check_counts(quiet)
-            self._heard = heard if quiet else -1
-        if world.problems:
-            raise Violation("; ".join(world.problems))
-
-    def _check_queues(self, quiet: bool) -> int:
-        """Each queue's own bookkeeping, its bound, and that nobody waits beside an idle worker."""
-        world = self.world
-        waiting = 0
-        for op, stage in enumerate(world.engine.stages):
-            batcher = stage.batcher
-            count = len(batcher)
-            if count or self._occupied[op]:
-                batcher.check_invariants()
-                self._occupied[op] = count > 0
-                waiting += count
-                capacity = batcher.policy.capacity
-                if capacity is not None and count > capacity:
-                    world.problems.append(f"{count} wait at op{op} where {capacity} may")
-                executor = world.workers[op]
-                if quiet and count and executor.running < executor.workers:
-                    self._check_wait(op)
-        return waiting
-
-    def _check_wait(self, op: int) -> None:
-        """A worker is idle: whoever waits must have a window that is still open."""
-        world = self.world
-        stage = world.engine.stages[op]
-        now = world.clock.now()
-        window = stage.batcher.policy.window
-        if window is None or stage.draining or len(stage.batcher) >= stage.batcher.policy.max_rows:
-            world.problems.append(f"{len(stage.batcher)} wait at op{op} beside an idle worker")
-            return
-        for client in world.open.values():
-            assert client.journey is not None
-            for sample in client.journey.samples:
-                if sample.waiting and sample.op == op:
-                    until = sample.arrived + window
-                    if now >= until or sample.deadline <= until:
-                        world.problems.append(f"{sample} still waits though a worker is idle")
-
-    def _check_counts(self, quiet: bool) -> None:
-        world = self.world
-        options = world.engine.options
-        now = world.engine.statistics()
-        inside = len(world.open)
-        if now.admitted - now.replied - now.cancelled != inside or now.refused != world.refused:
-            world.problems.append(f"{inside} requests are open, but the engine counts {now}")
-        if now.inside + now.waiting != inside or inside > options.max_requests:
-            world.problems.append(f"{inside} requests are inside: {options}, {now}")
-        most = options.max_running
-        if most is not None and (
-            now.inside > most or (quiet and now.waiting and now.inside < most)
-        ):
-            world.problems.append(f"{now.inside} requests run where {most} may: {now}")
+    def _check(self, quiet: bool) -> None:
+        self._promises.check(quiet)
+        if self.world.problems:
+            raise Violation("; ".join(self.world.problems))
 
     def come_to_rest(self) -> None:
         """Faults stop. Everybody must be answered in time, and nothing may be left over."""
@@ -302,19 +229,25 @@ class Simulation:
         calm = world.random.random() < 0.5
         if calm:
             self.world.unstick()
+        for each in world.processes:
+            each.fails = 0.0
+        world.clock.run()
         windows = [stage.batcher.policy.window or 0.0 for stage in world.engine.stages]
-        patience = sum(windows) * (1 + len(world.open)) + 2 * TICK
         began = world.clock.now()
+        starts = [max(0.0, each.next_start - began) for each in world.processes]
+        patience = sum(windows) * (1 + len(world.open)) + 2 * TICK + sum(starts)
         self._work_until(lambda: not world.open)
         if calm and world.clock.now() > began + patience:
             took = world.clock.now() - began
             raise Violation(f"no call hangs, yet it took {took:.3f} s to answer everybody")
         self.world.unstick()
-        self._work_until(lambda: not world.calls)
         for _ in range(_MOST_ROUNDS):
-            if self._happen(world.wait_for_alarm) is None:
+            if world.calls:
+                self._happen(self.end)
+            elif self._happen(world.wait_for_alarm) is None:
                 break
-            self.check(True)
+            world.clock.run()
+            self._check(True)
         else:
             raise Violation("alarms ring for ever")
         for stage in world.engine.stages:
@@ -328,7 +261,7 @@ class Simulation:
         world = self.world
         for _ in range(_MOST_ROUNDS):
             world.clock.run()
-            self.check(True)
+            self._check(True)
             if done():
                 return
             if any(not call.stuck for call in world.calls):
@@ -343,7 +276,10 @@ class Simulation:
         stages = world.engine.stages
         limits = Limits(
             workers={s.name: s.executor.workers for s in stages},
-            dispatches={s.name: s.options.retry * world.plan.attempts for s in stages},
+            dispatches={
+                s.name: s.options.retry * world.plan.attempts * (1 + s.options.retry_on_crash)
+                for s in stages
+            },
             grace=TICK + NEARLY,
         )
         found = check(world.history.events, world.recorder.events, limits)

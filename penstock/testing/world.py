@@ -13,13 +13,22 @@ from random import Random
 from penstock.batching.batcher import Batcher, BatchPolicy
 from penstock.engine.engine import Engine, EngineOptions
 from penstock.engine.journey import Journey
-from penstock.errors import DeadlineExceeded, HookFailed, OpTimeout, RequestError
-from penstock.executors.executor import Finished, LocalExecutor, Result, Work
-from penstock.executors.work import WorkOptions, broken
+from penstock.errors import (
+    DeadlineExceeded,
+    HookFailed,
+    KillsWorkers,
+    OpTimeout,
+    RequestError,
+    WorkerDied,
+)
+from penstock.executors.executor import Finished, Result, Work
+from penstock.executors.work import WorkOptions
 from penstock.graph.dag import OpSpec, Plan, compile_graph
 from penstock.request import Batch, Outcome, Request
 from penstock.testing.clock import ManualClock
 from penstock.testing.history import ClientHistory, Recorder
+from penstock.testing.processes import ProcessWorkers
+from penstock.testing.workers import Doer, Workers
 
 NEARLY = 1e-6
 """Seconds; virtual time is a sum of floats."""
@@ -56,69 +65,16 @@ def _draw_jumps(random: Random, inputs: dict[int, list[int]]) -> dict[int, list[
 
 
 class Client:
-    """One request as its caller sees it."""
+    """One request as its caller sees it; two that ask the same have one nonce."""
 
-    __slots__ = ("deadline", "journey", "nonce", "open")
+    __slots__ = ("deadline", "journey", "nonce", "number", "open")
 
-    def __init__(self, nonce: int, deadline: float) -> None:
+    def __init__(self, number: int, nonce: int, deadline: float) -> None:
+        self.number = number
         self.nonce = nonce
         self.deadline = deadline
         self.journey: Journey | None = None
         self.open = True
-
-
-class Call:
-    """One Work at one worker. ``stuck``: it hangs for now."""
-
-    __slots__ = ("finished", "op", "results", "stuck", "work")
-
-    def __init__(self, op: int, work: Work, finished: Finished) -> None:
-        self.op = op
-        self.work = work
-        self.finished = finished
-        self.results: list[Result] = []
-        self.stuck = False
-
-
-class Workers(LocalExecutor):
-    """One op's fake executor: inline, threads (a call ends when it likes), or killed on abandon."""
-
-    def __init__(self, world: World, op: int) -> None:
-        self.kind = world.random.choice(("thread", "thread", "killed", "inline"))
-        self.workers = 1 if self.kind == "inline" else world.random.choice((1, 1, 2, 3))
-        self.takes_several = world.random.random() < 0.8
-        self.seconds = world.random.choice((0.0, 1e-6, 1e-4, 0.01))
-        self.running = 0
-        self._world = world
-        self._op = op
-
-    def __repr__(self) -> str:
-        return f"{self.workers} {self.kind} of {self.seconds} s"
-
-    def submit(self, work: Work, finished: Finished) -> None:
-        """Take a Work; its first batch stands before its ``process`` call."""
-        world = self._world
-        self.running += 1
-        if self.running > self.workers:
-            world.problems.append(f"op{self._op} has {self.workers} workers and got one Work more")
-        for batch in work.pending:
-            world.inspect(self._op, batch)
-        work.begin_next()
-        call = Call(self._op, work, finished)
-        world.calls.append(call)
-        if self.kind == "inline":
-            world.take_turn(call)
-
-    def abandon(self, work: Work) -> None:
-        """The running batch was given up."""
-        world = self._world
-        if self.kind == "killed":
-            (call,) = (call for call in world.calls if call.work is work)
-            world.clock.soon(lambda: world.die(call))
-
-    async def close(self, timeout: float) -> bool:
-        """There is nothing to stop."""
-        return True
 
 
 class World:
@@ -131,16 +87,25 @@ class World:
         self.recorder = Recorder()
         self.history = ClientHistory()
         self.problems: list[str] = []
-        self.calls: list[Call] = []
+        self.calls: list[Doer] = []
         self.reported: list[tuple[Work, Finished, list[Result]]] = []
         self.open: dict[int, Client] = {}
         self.asked = 0
         self.refused = 0
         self.errors = random.choice((0.0, 0.05, 0.3))
         self.mischief = random.choice((0.0, 0.0, 0.1, 0.4))
-        self.workers = [Workers(self, op) for op in range(len(self.plan.names))]
+        self.poison = random.choice((0.0, 0.0, 0.05, 0.3))
+        self.same = random.choice((0.0, 0.3, 0.6)) if self.poison else 0.0
+        self._poisoned: dict[int, set[int]] = {}  # op -> nonces that its processes die of
+        self.workers = [self._draw_workers(op) for op in range(len(self.plan.names))]
+        self.processes = [each for each in self.workers if isinstance(each, ProcessWorkers)]
         self.engine = self._draw_engine()
         self._traces = self._allowed_traces()
+
+    def _draw_workers(self, op: int) -> Workers:
+        kinds = ("thread", "thread", "killed", "inline", "process", "process")
+        kind = self.random.choice(kinds)
+        return ProcessWorkers(self, op) if kind == "process" else Workers(self, op, kind)
 
     def _draw_engine(self) -> Engine:
         random = self.random
@@ -160,6 +125,7 @@ class World:
             work = WorkOptions(
                 timeout=random.choice((None, 0.01, 0.05, 0.2, 1.0)),
                 retry=random.choice((1, 1, 2, 3)),
+                retry_on_crash=self.workers[op].retry_on_crash,
             )
             engine.add_op(name, queue=Batcher(policy), executor=self.workers[op], options=work)
         return engine
@@ -196,39 +162,61 @@ class World:
         """A client sends a request."""
         now = self.clock.now()
         life = self.random.choice((0.02, 0.2, 2.0, 60.0, 60.0)) * (self.random.random() - 0.01)
-        client = Client(self.asked, now + life)
+        client = Client(self.asked, self._draw_nonce(), now + life)
         self.asked += 1
-        self.history.invoke(client.nonce, client.nonce, now, client.deadline)
+        self.history.invoke(client.number, client.nonce, now, client.deadline)
         request = Request(
-            feed={"nonce": client.nonce}, log_id=client.nonce, deadline=client.deadline
+            feed={"nonce": client.nonce}, log_id=client.number, deadline=client.deadline
         )
         try:
             client.journey = self.engine.submit(request, lambda got: self.reply(client, got))
         except RequestError as refusal:
             self.refused += 1
-            self.history.refused(client.nonce, refusal.code, now)
+            self.history.refused(client.number, refusal.code, now)
             return refusal.code
         self.open[client.journey.data_id] = client
         return client.journey.data_id
+
+    def _draw_nonce(self) -> int:
+        """What a client asks for: something new, perhaps poison, or what another has asked for."""
+        random = self.random
+        nonce = self.asked
+        if self.same and nonce and random.random() < self.same:
+            return random.randrange(max(0, nonce - 8), nonce)
+        if self.poison and self.processes and random.random() < self.poison:
+            self._poisoned.setdefault(random.choice(self.processes).op, set()).add(nonce)
+        return nonce
 
     def reply(self, client: Client, outcome: Outcome) -> None:
         """The transport gets an answer, and may do anything then."""
         now = self.clock.now()
         if not client.open or client.journey is None:
-            self.problems.append(f"request {client.nonce} is over, or not yet in: {outcome}")
+            self.problems.append(f"request {client.number} is over, or not yet in: {outcome}")
             return
         client.open = False
         del self.open[client.journey.data_id]
         if outcome.error is None:
-            self.history.ok(client.nonce, (outcome.value or {}).get("nonce"), now)
+            self.history.ok(client.number, (outcome.value or {}).get("nonce"), now)
         else:
-            self.history.failed(client.nonce, outcome.error.code, now)
-            if isinstance(outcome.error, DeadlineExceeded) and now < client.deadline - NEARLY:
-                self.problems.append(f"request {client.nonce} was too late before its deadline")
+            self.history.failed(client.number, outcome.error.code, now)
+            self._judge(client, client.journey.data_id, outcome.error)
         if self.mischief and self.random.random() < self.mischief:
             self.random.choice((self.ask, self.leave, self.leave))()
             if self.random.random() < 0.5:
                 raise ConnectionResetError("the transport broke")
+
+    def _judge(self, client: Client, data_id: int, error: RequestError) -> None:
+        """Whether there is a reason for such an answer."""
+        who = f"request {client.number}"
+        if isinstance(error, DeadlineExceeded) and self.clock.now() < client.deadline - NEARLY:
+            self.problems.append(f"{who} was too late before its deadline")
+        elif isinstance(error, WorkerDied):
+            if not any(each.deaths.lost_request(data_id) for each in self.processes):
+                self.problems.append(f"{who} fails by a death, but no worker has died with it")
+        elif isinstance(error, KillsWorkers) and not any(
+            each.deaths.killer(client.nonce) for each in self.processes
+        ):
+            self.problems.append(f"{who} is refused, but no two workers have died of it")
 
     def leave(self) -> object:
         """A client goes away."""
@@ -238,7 +226,7 @@ class World:
         client = self.open.pop(data_id)
         assert client.journey is not None
         client.open = False
-        self.history.info(client.nonce, "left", self.clock.now())
+        self.history.info(client.number, "left", self.clock.now())
         self.engine.cancel(client.journey)
         return data_id
 
@@ -263,8 +251,8 @@ class World:
             if self.plan.plain and len(sample.inputs) != len(self.plan.inputs[op]):
                 self.problems.append(f"op{op} got {sample} with {list(sample.inputs)} only")
 
-    def pick(self) -> Call | None:
-        """Some call that could go on; None when there is none, or the one picked hangs."""
+    def pick(self) -> Doer | None:
+        """Some worker that could go on; None when there is none, or the one picked hangs."""
         call = self.random.choice(self.calls) if self.calls else None
         return None if call is None or call.stuck else call
 
@@ -273,53 +261,36 @@ class World:
         for call in self.calls:
             call.stuck = False
 
-    def advance(self, call: Call) -> list[int]:
-        """This worker ends one batch, and its Work with the last."""
-        batch = self._run(call)
-        if call.work.begin_next() is None:
-            self._report(call)
-        return batch.data_ids
+    def kill(self) -> object:
+        """Some process is killed from outside, whatever it does."""
+        return self.random.choice(self.processes).kill_any() if self.processes else None
 
-    def take_turn(self, call: Call) -> None:
-        """This worker ends some of what it was given; for the rest its turn was too short."""
-        self._run(call)
-        while self.random.random() < 0.9 and call.work.begin_next() is not None:
-            self._run(call)
-        call.work.current = None
-        self._report(call)
+    def is_poisoned(self, op: int, batch: Batch) -> bool:
+        """Whether the op's processes die of this batch."""
+        nonces = self._poisoned.get(op)
+        return nonces is not None and any(
+            feed["nonce"] in nonces for sample in batch.samples for feed in sample.inputs.values()
+        )
 
-    def _run(self, call: Call) -> Batch:
-        batch = call.work.current
-        assert batch is not None
-        batch.started = None
-        batch.ran = self.workers[call.op].seconds
-        call.results.append((batch, self._outcomes(call.op, batch)))
-        return batch
+    def remember(self, work: Work, finished: Finished, results: list[Result]) -> None:
+        """A Work is reported; it may be reported again."""
+        self.reported.append((work, finished, results))
+        if len(self.reported) > 5:
+            del self.reported[0]
 
-    def end(self, call: Call) -> list[int]:
-        """This worker ends everything it was given."""
-        ids: list[int] = []
-        while call.work.current is not None:
-            ids += self.advance(call)
-        return ids
+    def outcomes(self, op: int, batch: Batch, *, copies: bool = False) -> list[Outcome]:
+        """Made up. The op leaves a trace in its inputs, and may give one of them on as output.
 
-    def die(self, call: Call) -> object:
-        """This worker ends in the middle; what it had not begun has not run."""
-        batch = call.work.current
-        if batch is None or call not in self.calls:
-            return None
-        call.results.append((batch, broken(batch)))
-        call.work.current = None
-        self._report(call)
-        return batch.data_ids
-
-    def _outcomes(self, op: int, batch: Batch) -> list[Outcome]:
-        """Made up. The op leaves a trace in its inputs, and may give one of them on as output."""
+        Args:
+            op: which.
+            batch: what it ran.
+            copies: whether it got copies, as a process does.
+        """
         random = self.random
         jump = bool(self.plan.jump_to[op]) and random.random() < 0.3
         made: list[Outcome] = []
         for sample in batch.samples:
-            feeds = list(sample.inputs.values())
+            feeds = [dict(f) if copies else f for f in sample.inputs.values()]
             for feed in feeds:
                 feed[f"trace{op}"] = True
             if self.errors and random.random() < self.errors:
@@ -330,13 +301,3 @@ class World:
             else:
                 made.append(Outcome({"nonce": feeds[0]["nonce"]}, None, jump))
         return made
-
-    def _report(self, call: Call) -> None:
-        self.workers[call.op].running -= 1
-        self.calls.remove(call)
-        if len(call.results) > 1 and self.random.random() < 0.3:
-            self.random.shuffle(call.results)
-        self.reported.append((call.work, call.finished, call.results))
-        if len(self.reported) > 5:
-            del self.reported[0]
-        call.finished(call.work, call.results)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.engine.quarantine import Quarantine, runs_alone
+from penstock.errors import HookFailed, InferenceFailed
 from penstock.ops.failures import worker_died
 from penstock.request import Batch, CloseReason, Outcome, Sample
 
@@ -60,7 +61,7 @@ def test_a_suspect_that_comes_back_is_cleared() -> None:
     died(quarantine, batch(sample(1), sample(2)))
     again = sample(3, x=1)
     quarantine.meet(again, 1, 2.0)
-    quarantine.came_back(batch(again))
+    quarantine.came_back(batch(again), [Outcome({})])
     assert len(quarantine.suspects) == 1
     later = sample(4, x=1)
     quarantine.meet(later, 1, 3.0)
@@ -73,8 +74,19 @@ def test_nobody_is_cleared_by_a_call_that_nobody_waited_for() -> None:
     again = sample(3, x=1)
     quarantine.meet(again, 1, 2.0)
     again.gone = True
-    quarantine.came_back(batch(again))
+    quarantine.came_back(batch(again), [Outcome({})])
     assert len(quarantine.suspects) == 1
+
+
+def test_nobody_is_cleared_by_an_op_that_has_no_worker() -> None:
+    quarantine = Quarantine("op", rerun=False)
+    died(quarantine, batch(sample(1)))
+    again = sample(3, x=1)
+    quarantine.meet(again, 1, 2.0)
+    quarantine.came_back(batch(again), [Outcome(None, InferenceFailed("no worker"))])
+    assert len(quarantine.suspects) == 1
+    quarantine.came_back(batch(again), [Outcome(None, HookFailed("it raised, so it ran"))])
+    assert len(quarantine.suspects) == 0
 
 
 def test_a_suspect_that_kills_again_is_refused_and_told_once(

@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 
 from penstock.batching.batcher import Batcher, Line
-from penstock.engine import stage as stage_module
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.engine import Engine
+from penstock.engine.quarantine import Quarantine
+from penstock.engine.reminder import Reminder
 from penstock.engine.stage import Stage
+from penstock.engine.suspects import Suspects
 from penstock.errors import ServiceBusy
 from penstock.executors.executor import Work
 from penstock.testing.history import Dispatched, Late, Replied, TurnedAway
+from penstock.testing.processes import Process, ProcessWorkers
 from penstock.testing.simulate import Simulation, Violation, main, simulate
+from penstock.testing.workers import Workers
 from penstock.testing.world import draw_plan
 
 CHUNK = 100
@@ -57,13 +61,36 @@ def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch)
         seen["taken back"] += bool(taken)
         return taken
 
+    hear = Process._hear
+    clear = Suspects.clear
+    bury = ProcessWorkers.bury
+
+    def hearing(self: Process, sent: Any, outcomes: Any) -> None:
+        seen["begun as it was taken back"] += outcomes is None and sent.wanted
+        hear(self, sent, outcomes)
+
+    def clearing(self: Suspects, digest: bytes) -> None:
+        seen["cleared"] += 1
+        clear(self, digest)
+
+    def burying(self: ProcessWorkers, process: Process) -> None:
+        seen["worker ended by us" if process.abandoned else "killed worker"] += 1
+        bury(self, process)
+
     monkeypatch.setattr(Work, "take_back", counting)
+    monkeypatch.setattr(Process, "_hear", hearing)
+    monkeypatch.setattr(Suspects, "clear", clearing)
+    monkeypatch.setattr(ProcessWorkers, "bury", burying)
     for seed in range(150):
         run = Simulation(seed)
         run.run(200)
         seen["drained"] += run.rests
+        for op in run.world.processes:
+            seen["given up"] += op.given_up
+            seen["run again"] += max(op.deaths.runs.values(), default=0) > 1
         for stage in run.world.engine.stages:
             seen["timed out"] += stage.statistics().timeouts
+            seen["refused unseen"] += stage.statistics().refused
         for event in run.world.recorder.events:
             match event:
                 case Dispatched():
@@ -76,10 +103,11 @@ def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch)
                 case Late():
                     seen["late"] += 1
     codes = ["None", "busy", "closed", "deadline", "hook_failed", "inference", "op_timeout"]
-    expected = {f"replied {code}" for code in codes}
+    expected = {f"replied {code}" for code in (*codes, "worker_died", "kills_workers")}
     expected |= {f"refused {code}" for code in ("busy", "closed", "deadline")}
     expected |= {"drained", "timed out", "another attempt", "batch of several", "late"}
-    expected |= {"taken back"}
+    expected |= {"taken back", "begun as it was taken back", "given up", "worker ended by us"}
+    expected |= {"killed worker", "refused unseen", "cleared", "run again"}
     assert {name for name, count in seen.items() if count} == expected
 
 
@@ -155,7 +183,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @bug("the end of a window is forgotten", "beside an idle worker|still waits")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(stage_module.Reminder, "at", lambda self, when: None)
+    patch.setattr(Reminder, "at", lambda self, when: None)
 
 
 @bug("a time-out frees the slot of a call that still runs", "one Work more|a slot is lost")
@@ -169,7 +197,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stage, "_give_up", give_up)
 
 
-@bug("what was taken back is lost", "no call hangs, yet|stand in queues|no answer")
+@bug("what was taken back is lost", "no call hangs, yet|stand in queues|no answer|ran . Works")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Work.take_back
 
@@ -185,7 +213,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_set_alarm", lambda self: None)
 
 
-@bug("deadlines are watched too lazily", "no answer after its deadline")
+@bug("deadlines are watched too lazily", "no answer after its deadline|past its deadline")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Deadlines.next_due
 
@@ -279,6 +307,112 @@ def _(patch: pytest.MonkeyPatch) -> None:
         self._journeys |= kept
 
     patch.setattr(Engine, "close", close)
+
+
+@bug("a worker that dies takes along what it had not begun", "no worker has died with it")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def lost(self: Process) -> Any:
+        self.look()
+        for sent in self._sent:
+            if not sent.begun and sent.wanted:
+                sent.work.pending.remove(sent.batch)
+                return sent.work, sent.batch
+        return None
+
+    patch.setattr(Process, "lost", lost)
+
+
+@bug("what is on the board is taken back", "runs .* 2 times")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Process, "look", lambda self: None)
+
+
+@bug("what a dying worker had not begun is lost", "no call hangs, yet|is lost|no answer")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def report(self: ProcessWorkers, work: Work, *told: Any) -> None:
+        work.pending.clear()
+        Workers.report(self, work, *told)
+
+    patch.setattr(ProcessWorkers, "report", report, raising=False)
+
+
+@bug("suspects are not judged as they arrive", "a suspect|two workers have died")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Quarantine, "meet", lambda self, sample, rows, now: False)
+
+
+@bug("a suspect has company in its Work", "suspect over with others")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def fill(self: Quarantine, most: int, now: float, again: Any, poll: Any) -> Any:
+        batches: list[Any] = []
+        culprits: list[Any] = []
+        while len(batches) < most:
+            polled = again(now) or self._take_in_turn(now, poll)
+            if polled is None or isinstance(polled, float):
+                return batches, polled, culprits
+            batch, found = self.screen(polled, now)
+            culprits += found
+            batches += [batch] if batch else []
+        return batches, None, culprits
+
+    patch.setattr(Quarantine, "fill", fill)
+
+
+@bug("who waits while a worker dies is not judged", "a suspect|two workers have died")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Quarantine, "screen", lambda self, batch, now: (batch, []))
+
+
+@bug("culprits are forgotten", "of which two workers have died")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Suspects, "convict", lambda self, digest, now: None)
+
+
+@bug("a death in company is a proof", "no two workers have died of it")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Suspects, "accuse", Suspects.convict)
+
+
+@bug("a batch that died is run again though nobody asked for that", "runs .* 2 times")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Quarantine.__init__
+    patch.setattr(Quarantine, "__init__", lambda self, op, *, rerun: real(self, op, rerun=True))
+
+
+@bug("who dies again is run again", "runs .* 3 times|two workers have died")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Quarantine.died
+
+    def died(self: Quarantine, batch: Any, outcomes: Any, now: float) -> Any:
+        for sample in batch.samples:
+            sample.key = None
+        return real(self, batch, outcomes, now)
+
+    patch.setattr(Quarantine, "died", died)
+
+
+@bug("those that run alone wait beside an idle worker", "beside an idle worker")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Quarantine, "_take_in_turn", lambda self, now, poll: poll())
+
+
+@bug("who has gone is run again", "nobody waits for|too late")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def take(self: Quarantine, now: float) -> Any:
+        return self._lone.popleft() if self._lone else None
+
+    patch.setattr(Quarantine, "take", take)
+
+
+@bug("a worker's death frees no slot", "a slot is lost|no call hangs, yet|never end|for ever")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = ProcessWorkers.bury
+
+    def bury(self: ProcessWorkers, process: Process) -> None:
+        process.works.clear()
+        real(self, process)
+
+    patch.setattr(ProcessWorkers, "bury", bury)
 
 
 @pytest.mark.parametrize("name", BUGS)
