@@ -52,6 +52,7 @@ class OpOptions:
         name: the op's name.
         concurrency: workers.
         timeout: seconds one ``process`` call may take; None is no limit.
+        kill_late: whether a call beyond that is ended with its worker process.
         retry: attempts of ``process`` in all, 1 or more.
         batch_size: most samples of a batch, 1 or more.
         window: seconds the first sample waits for company; None is not at all, and always so when
@@ -68,6 +69,7 @@ class OpOptions:
     name: str
     concurrency: int = 1
     timeout: float | None = None
+    kill_late: bool = False
     retry: int = 1
     batch_size: int = 1
     window: float | None = None
@@ -117,6 +119,7 @@ def resolve_op(
         name=name,
         concurrency=concurrency,
         timeout=source("timeout").timeout,
+        kill_late=entry.on_timeout == "kill",
         retry=source("retry").retry,
         batch_size=batch_size,
         window=source("auto_batching_timeout").window if batch_size > 1 else None,

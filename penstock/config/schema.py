@@ -126,6 +126,12 @@ class OpConfig(Section):
         alias="timeout",
         description="Milliseconds one call of `process` may take; 0 or less is no limit.",
     )
+    on_timeout: Literal["abandon", "kill"] = Field(
+        default="abandon",
+        description="What becomes of a call beyond `timeout`, whose callers are answered at once:"
+        " it is left to return (`abandon`), or its worker is ended and replaced (`kill`), which"
+        " only ops in processes can do.",
+    )
     retry: Count = Field(
         default=1, description="Attempts of `process` in all; repeated after a timeout."
     )
@@ -285,6 +291,11 @@ class ServiceConfig(Section):
         default=None,
         description="Most open connections."
         " Without it: 1024 or the descriptor limit less 128, whichever is less.",
+    )
+    hang_limit: Pause = Field(
+        default=60.0,
+        description="Seconds that a call in a process of its own may go on after nobody waits for"
+        " it any more; then its worker hangs, and is ended and replaced. 0 lets it go on for ever.",
     )
     strict_status: bool = Field(
         default=False,

@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.batching.batcher import Batcher, Line
-from penstock.batching.dispatch import HAND_OVER_BUDGET, HandOver
+from penstock.batching.dispatch import HandOver
 from penstock.engine.clock import Clock
+from penstock.engine.patience import ONE_PATIENCE, PATIENCE, in_vain, patience
 from penstock.engine.quarantine import Quarantine
 from penstock.engine.reminder import Reminder
 from penstock.errors import WorkerDied
@@ -40,10 +41,6 @@ _log = logging.getLogger(__name__)
 _TURN = 0.001
 """Seconds that a stage hands over, or settles, in one turn of the loop; an inline op works in that
 time."""
-
-_PATIENCE = 4 * HAND_OVER_BUDGET
-"""Seconds after which a hand-over of several batches was predicted wrongly."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStatistics:
@@ -239,7 +236,7 @@ class Stage:
             # Here a worker is idle: it takes what waits behind a slow batch of its neighbours'.
             self._overdue = False
             for work, since in self._out.items():
-                if work.pending and now >= since + _PATIENCE:
+                if work.pending and now >= since + patience(work):
                     self._take_back(work)
         while self._again:
             batch = self._again.popleft()
@@ -258,9 +255,9 @@ class Stage:
         self._out[work] = now
         self.executor.submit(work, self._finished)
         if work in self._out:
-            if len(batches) > 1:
-                self._looking.at(now + _PATIENCE)
-            elif self.options.timeout is not None:
+            if len(batches) > 1 or work.pending:
+                self._looking.at(now + patience(work))
+            if len(batches) == 1 and self.options.timeout is not None:
                 self._looking.at(now + self.options.timeout)
 
     def _finished(self, work: Work, results: list[Result]) -> None:
@@ -352,10 +349,13 @@ class Stage:
         """
         self.executor.look(work)
         if work.crowded:
-            if now >= since + _PATIENCE:
+            if now >= since + PATIENCE:
                 self._overdue = True
                 self._take_in(work.take_results())
-            self._looking.at(now + max(_PATIENCE, now - since))
+            self._looking.at(now + max(PATIENCE, now - since))
+        elif work.pending:
+            self._overdue = self._overdue or now >= since + ONE_PATIENCE
+            self._looking.at(now + ONE_PATIENCE)
         timeout = self.options.timeout
         if timeout is None:
             return
@@ -377,10 +377,12 @@ class Stage:
     def _end_vain_calls(self) -> None:
         self._ending = False
         for work in list(self._out):
+            if any(in_vain(each) for each in list(work.pending)):
+                self._take_back(work)  # whoever of them is still waited for is handed over again
             batch = work.current
             if batch is None or batch.settled or work.pending:
                 continue
-            if all(sample.gone for sample in batch.samples):
+            if in_vain(batch):
                 self.executor.abandon(work)
 
     def _give_up(self, batch: Batch) -> None:

@@ -17,7 +17,9 @@ from typing import Protocol
 from penstock.errors import InferenceFailed, StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.control import Exited
+from penstock.executors.processes.patrol import Patrol
 from penstock.executors.processes.restarts import Restarts
+from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.worker import Spawned, Worker
 from penstock.executors.work import broken
 from penstock.ops.failures import worker_died
@@ -44,8 +46,7 @@ class ProcessExecutor:
         count: workers.
         spawner: starts them.
         loop: the engine's.
-        kill_late: whether a call that was given up is ended with its worker, rather than left to
-            return.
+        supervision: how they are looked after.
         only_plain: whether somebody reads its outputs who is no worker process.
     """
 
@@ -58,14 +59,14 @@ class ProcessExecutor:
         spawner: Spawner,
         loop: asyncio.AbstractEventLoop,
         *,
-        kill_late: bool = False,
+        supervision: Supervision | None = None,
         only_plain: bool = False,
     ) -> None:
         self.workers = count
         self._name = name
         self._spawner = spawner
         self._loop = loop
-        self._kill_late = kill_late
+        self._supervision = supervision or Supervision()
         self._only_plain = only_plain
         self._number = 1
         self._idle: deque[Worker] = deque()
@@ -76,6 +77,7 @@ class ProcessExecutor:
         self._given_up = False
         self._closing = False
         self._keepers: list[asyncio.Task[None]] = []
+        self._patrol = Patrol(name, self._busy.values, loop)
 
     def __repr__(self) -> str:
         return f"<ProcessExecutor {self._name!r} {len(self._alive)} of {self.workers}>"
@@ -121,16 +123,29 @@ class ProcessExecutor:
         return work.take_back() if worker is None else worker.take_back()
 
     def abandon(self, work: Work) -> None:
-        """A call that was given up is left to return, or ended with its worker."""
-        worker = self._busy.get(work)
-        if worker is not None and self._kill_late:
-            _log.warning("op %s: worker %s is ended: time-out", self._name, worker.index)
-            worker.abandoned = True
+        """A call beyond its time-out is left to return, or ended with its worker.
+
+        One that merely nobody waits for is left: callers who come and go must not cost workers.
+        """
+        worker, batch = self._busy.get(work), work.current
+        if worker is None or batch is None or not batch.settled or worker.condemned:
+            return
+        if self._supervision.kill_late:
+            _log.warning(
+                "op %s: worker %s (pid %s) is ended: its call is beyond the time-out, with"
+                " data_ids=%s",
+                self._name,
+                worker.index,
+                worker.pid,
+                batch.data_ids,
+            )
+            worker.sent_away = True
             worker.kill()
 
     async def close(self, timeout: float) -> bool:
         """Let the workers end after what they run, and end those that do not."""
         self._closing = True
+        self._patrol.end()
         workers = list(self._alive)
         for worker in workers:
             worker.ask_to_stop()
@@ -156,7 +171,14 @@ class ProcessExecutor:
     async def _start(self, index: int) -> Worker:
         spawned = await self._spawner.spawn(self._name, index)
         exit = self._loop.create_task(self._spawner.exited(spawned.pid))
-        worker = Worker(index, spawned, exit, self._loop, only_plain=self._only_plain)
+        worker = Worker(
+            index,
+            spawned,
+            exit,
+            self._loop,
+            only_plain=self._only_plain,
+            supervision=self._supervision,
+        )
         worker.done = self._done
         try:
             await asyncio.wait((worker.ready, worker.ended), return_when=asyncio.FIRST_COMPLETED)
@@ -188,14 +210,15 @@ class ProcessExecutor:
             end = await worker.exit
             if self._closing:
                 return
-            _log.error(
-                "op %s: worker %s (pid %s) died: %s%s",
-                self._name,
-                worker.index,
-                worker.pid,
-                how_it_ended(end.status),
-                f", with data_ids={lost.data_ids}" if lost is not None else "",
-            )
+            if not worker.sent_away:
+                _log.error(
+                    "op %s: worker %s (pid %s) died: %s%s",
+                    self._name,
+                    worker.index,
+                    worker.pid,
+                    how_it_ended(end.status),
+                    f", with data_ids={lost.data_ids}" if lost is not None else "",
+                )
             following = await self._replace(worker)
             if following is None:
                 return
@@ -204,8 +227,11 @@ class ProcessExecutor:
     async def _replace(self, worker: Worker) -> Worker | None:
         """A new worker in the place of one that died; None when there will be none."""
         had_worked = worker.has_worked
+        sent_away = worker.sent_away
         while not self._closing:
-            wait = self._restarts.died(self._loop.time(), had_worked=had_worked)
+            wait: float | None = 0.0
+            if not sent_away:
+                wait = self._restarts.died(self._loop.time(), had_worked=had_worked)
             if wait is None or self._given_up:
                 self._give_up()
                 return None
@@ -214,7 +240,7 @@ class ProcessExecutor:
                 return await self._start(worker.index)
             except StartupError as error:
                 _log.error("op %s: worker %s: %s", self._name, worker.index, error)
-                had_worked = False
+                had_worked = sent_away = False
         return None
 
     def _take_up(self, worker: Worker) -> None:
@@ -227,6 +253,7 @@ class ProcessExecutor:
     def _hand(self, worker: Worker, work: Work, finished: Finished) -> None:
         self._busy[work] = worker
         self._number = worker.run(self._name, self._number, work, finished)
+        self._patrol.begin()
 
     def _done(self, worker: Worker) -> None:
         """It has answered everything of its Work."""
@@ -259,7 +286,7 @@ class ProcessExecutor:
 
     def _fate(self, worker: Worker, lost: Batch) -> list[Outcome]:
         """What is answered for the batch that a worker ended with."""
-        if worker.abandoned or self._closing:  # it did not die of the batch: we ended it
+        if worker.sent_away or self._closing:  # it did not die of the batch: we ended it
             return broken(lost)
         lost.started = None
         error = worker_died(self._name, worker.index)

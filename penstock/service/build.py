@@ -36,6 +36,7 @@ from penstock.service.graph import Graph, graph_of
 from penstock.service.models import open_model, problems_of_model
 from penstock.service.place import Place
 from penstock.service.readers import outside_reader
+from penstock.service.supervision import only_for_processes, supervision_of
 
 _log = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
         options.append(resolved)
         problems.extend(cpu_problems(resolved, cpus))
         problems.extend(_function_problems(op, resolved))
+        problems.extend(loaded.place(each) for each in only_for_processes(resolved))
         problems.extend(problems_of_model(op, resolved, loaded))
     if problems:
         raise ConfigError(problems)
@@ -248,6 +250,7 @@ class Works:
             spawner,
             loop,
             only_plain=self.blueprint.outside_reader(index) is not None,
+            supervision=supervision_of(options, self.blueprint.config),
         )
 
 

@@ -24,6 +24,7 @@ def test_an_op_that_nobody_configured_has_the_defaults_and_no_model() -> None:
         name="uci",
         concurrency=1,
         timeout=None,
+        kill_late=False,
         retry=1,
         batch_size=1,
         window=None,
@@ -208,9 +209,12 @@ def test_a_batch_of_one_never_waits() -> None:
 
 
 def test_where_and_how_an_op_fails_come_from_yaml() -> None:
-    options = resolve(entry(executor="inline", isolate_errors=False, retry_on_crash=True))
+    options = resolve(
+        entry(executor="inline", isolate_errors=False, retry_on_crash=True, on_timeout="kill")
+    )
     assert (options.executor, options.isolate_errors) == ("inline", False)
     assert options.retry_on_crash
+    assert options.kill_late
 
 
 def test_everything_wrong_in_a_constructor_is_listed_at_once() -> None:

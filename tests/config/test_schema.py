@@ -38,6 +38,7 @@ SERVICE = [
     ("max_requests", 10, 10, 10.0, 0),
     ("max_calls", 10, 10, "10", 0),
     ("max_connections", 10, 10, [], -1),
+    ("hang_limit", 0, 0.0, "60s", -1),
     ("strict_status", True, True, "yes", NO_RANGE),
     ("drain_delay", 0, 0.0, None.__class__, -0.1),
     ("drain_timeout", 1, 1.0, "1", float("nan")),
@@ -90,6 +91,7 @@ TRACER = [("interval_s", -1, None, 1.5, 1 << 31)]
 OP = [
     ("concurrency", 6, 6, "6", 0),
     ("timeout", 3000, 3000, 0.5, HUGE),
+    ("on_timeout", "kill", "kill", True, "stop"),
     ("retry", 3, 3, True, 0),
     ("batch_size", 8, 8, 8.0, -1),
     ("auto_batching_timeout", 0.5, 0.5, "2000", 1e10),

@@ -124,15 +124,19 @@ class House:
     def __init__(
         self,
         kind: str,
-        op: Op,
+        op: Op | None,
         *,
         workers: int = 1,
         options: WorkOptions | None = None,
         policy: BatchPolicy | None = None,
         max_requests: int = 100_000,
+        executor: Executor | None = None,
     ) -> None:
         self.options = options or WorkOptions()
-        self.executor = executor_of(kind, op, workers, self.options)
+        if executor is None:
+            assert op is not None
+            executor = executor_of(kind, op, workers, self.options)
+        self.executor = executor
         self.recorder = Bell()
         self.history = ClientHistory()
         self.engine = Engine(

@@ -1,8 +1,10 @@
 """Worker processes: their answers, their deaths, and what is left of them. All are real."""
 
 import asyncio
+import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.errors import HookFailed, InferenceFailed, StartupError, WorkerDied, WrongType
+from penstock.errors import (
+    DeadlineExceeded,
+    HookFailed,
+    InferenceFailed,
+    OpTimeout,
+    StartupError,
+    WorkerDied,
+    WrongType,
+)
+from penstock.executors.processes import watch
 from penstock.executors.processes.frame import Blob
 from penstock.executors.processes.restarts import MOST_DEATHS
-from penstock.request import Outcome
-from tests.executors.house import Desk, batch_of
+from penstock.executors.processes.supervision import Supervision
+from penstock.executors.work import WorkOptions
+from penstock.request import Outcome, Request
+from tests.executors.house import Desk, House, batch_of
 from tests.executors.processes.house import Fatal, Processes, executor
 
 pytestmark = pytest.mark.real
@@ -178,22 +191,112 @@ async def test_batches_behind_one_that_hangs_can_be_taken_back_and_do_not_run(
     assert await desk.executor.close(10.0)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["in vain", "late"])
 @pytest.mark.parametrize("kill_late", [False, True])
-async def test_a_call_that_was_given_up_may_be_ended(
-    processes: Processes, tmp_path: Path, kill_late: bool
+async def test_only_a_call_beyond_its_time_out_may_be_ended(
+    processes: Processes, tmp_path: Path, kill_late: bool, late: bool
 ) -> None:
-    desk = Desk(executor(processes, kill_late=kill_late))
+    desk = Desk(executor(processes, supervision=Supervision(kill_late=kill_late)))
     await desk.executor.start()
     gate, entered = tmp_path / "gate", tmp_path / "entered"
-    work = desk.submit([batch_of(1, do="wait", gate=str(gate), entered=str(entered))])
+    batch = batch_of(1, do="wait", gate=str(gate), entered=str(entered))
+    work = desk.submit([batch])
     await until(entered.exists)
+    desk.executor.look(work)
+    batch.settled = late
     desk.executor.abandon(work)
-    if not kill_late:
+    if not (kill_late and late):
         gate.touch()
     ((_, (outcome,)),) = await desk.results(work)
     # Nobody shall be suspected of what we did ourselves.
-    assert type(outcome.error) is (InferenceFailed if kill_late else type(None))
+    assert type(outcome.error) is (InferenceFailed if kill_late and late else type(None))
     assert await desk.executor.close(10.0)
+
+
+async def test_workers_ended_for_their_late_calls_are_no_early_deaths(
+    processes: Processes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    supervised = executor(processes, supervision=Supervision(kill_late=True))
+    house = House("process", None, options=WorkOptions(timeout=0.05), executor=supervised)
+    await house.executor.start()
+    gate = tmp_path / "gate"
+    for n in range(MOST_DEATHS + 1):
+        await until(lambda: house.executor.alive)
+        outcome = await house.ask(do="wait", gate=str(gate), entered=str(tmp_path / str(n)))
+        assert isinstance(outcome.error, OpTimeout)
+        await house.at_rest()
+    assert (await house.ask()).error is None
+    assert house.verdict() == []
+    lines = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert len(lines) == MOST_DEATHS + 1
+    assert all("beyond the time-out, with data_ids=" in line for line in lines)
+    await house.close()
+
+
+async def test_a_stopped_workers_batch_goes_to_another_and_it_is_ended_and_replaced(
+    processes: Processes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "BEGIN_LIMIT", 2.0)
+    house = House("process", None, executor=executor(processes, workers=2))
+    await house.executor.start()
+    os.kill(processes.pids[0], signal.SIGSTOP)
+    began = time.monotonic()
+    outcomes = await asyncio.gather(house.ask(), house.ask(), house.ask())
+    assert all(each.error is None for each in outcomes)
+    assert time.monotonic() - began < 2.0  # before the one that is stopped counts as hanging
+    await until(lambda: len(processes.pids) == 3)
+    await house.at_rest()
+    assert any("hangs and is ended" in each.getMessage() for each in caplog.records)
+    assert not Path(f"/proc/{processes.pids[0]}").exists()
+    assert house.verdict() == []
+    await house.close()
+
+
+async def test_a_call_is_ended_when_it_goes_on_after_everybody_has_left_and_not_before(
+    processes: Processes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    supervised = executor(processes, supervision=Supervision(hang_limit=0.5))
+    house = House("process", None, executor=supervised)
+    await house.executor.start()
+    feed = {"do": "wait", "gate": str(tmp_path / "gate"), "entered": str(tmp_path / "entered")}
+    began = time.monotonic()
+    outcome = await house.ask(1.5, **feed)
+    assert isinstance(outcome.error, DeadlineExceeded)
+    assert len(processes.pids) == 1
+    await until(lambda: len(processes.pids) == 2)
+    assert time.monotonic() - began >= 2.0
+    assert (await house.ask()).error is None
+    reports = [each.getMessage() for each in caplog.records]
+    assert any("nobody has waited for these 0.5 s" in each for each in reports)
+    assert any("died: SIGABRT" in each for each in reports)
+    await house.close()
+
+
+async def test_what_nobody_waits_for_any_more_is_not_begun_and_the_others_run(
+    processes: Processes, tmp_path: Path
+) -> None:
+    house = House("process", None, executor=executor(processes))
+    await house.executor.start()
+    for _ in range(20):
+        await house.ask()  # so short that several batches go out together
+    gate, first, second = (tmp_path / name for name in ("gate", "first", "second"))
+    feed = {"do": "wait", "gate": str(gate), "entered": str(first)}
+    staying = asyncio.create_task(house.ask(**feed))
+    await asyncio.sleep(0)
+    leaving = house.engine.submit(
+        Request(feed={**feed, "entered": str(second)}, deadline=time.monotonic() + 30.0),
+        lambda outcome: None,
+    )
+    others = [asyncio.create_task(house.ask()) for _ in range(3)]
+    await until(first.exists)
+    house.engine.cancel(leaving)
+    await asyncio.sleep(0)  # the stage looks once for all who leave in a turn
+    gate.touch()
+    assert (await staying).error is None
+    assert [(await each).error for each in others] == [None] * 3
+    assert not second.exists()
+    assert house.verdict() == []
+    await house.close()
 
 
 @pytest.mark.parametrize(

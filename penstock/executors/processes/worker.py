@@ -30,6 +30,8 @@ from penstock.executors.processes.frame import (
 )
 from penstock.executors.processes.link import Link
 from penstock.executors.processes.slab import SlabPool, SlabReader
+from penstock.executors.processes.supervision import Supervision
+from penstock.executors.processes.watch import Doing, Watch
 from penstock.ops.failures import cannot_travel
 from penstock.request import Batch, Outcome
 
@@ -38,6 +40,9 @@ SLAB_BYTES: Final = 512 << 20
 fit goes through the socket."""
 
 _MOST_FRAME: Final = 1 << 30
+
+_LAST_WORDS: Final = 1.0
+"""Seconds that a worker which hangs is given to write down where."""
 
 
 class Spawned(Protocol):
@@ -77,6 +82,7 @@ class Worker:
         exit: see below.
         loop: the engine's.
         only_plain: whether its outputs may hold nothing that only workers open.
+        supervision: how it is looked after.
 
     Attributes:
         ready: done when it has said that it can work; fails with what it said otherwise.
@@ -85,7 +91,9 @@ class Worker:
         work: what it runs now.
         sent: the batches of that, until each is answered.
         has_worked: it has begun a batch, and perhaps died of it.
-        abandoned: we end it, because of what it runs.
+        watch: whether it hangs.
+        condemned: we are ending it.
+        sent_away: we are ending it though it did nothing wrong: that is no death.
     """
 
     def __init__(
@@ -96,6 +104,7 @@ class Worker:
         loop: asyncio.AbstractEventLoop,
         *,
         only_plain: bool = False,
+        supervision: Supervision | None = None,
     ) -> None:
         self.index = index
         self.pid = spawned.pid
@@ -105,10 +114,14 @@ class Worker:
         self.work: tuple[Work, Finished] | None = None
         self.sent: deque[_Sent] = deque()
         self.has_worked = False
-        self.abandoned = False
+        self.watch = Watch((supervision or Supervision()).hang_limit)
+        self.condemned = False
+        self.sent_away = False
         self.done: Callable[[Worker], None] = _nobody
         self._open_blob = _refuse if only_plain else None
+        self._loop = loop
         self._pidfd = spawned.pidfd
+        self._last_words: asyncio.TimerHandle | None = None
         self._board: Board | None = None
         self._out = SlabPool(SLAB_BYTES)
         self._in = SlabReader(SLAB_BYTES)
@@ -184,15 +197,30 @@ class Worker:
         """It ends after what it runs."""
         self._link.send([header(Kind.STOP, 0, 0)])
 
+    def doing(self) -> Doing | None:
+        """What it has at hand; None when it is idle."""
+        if not self.sent or self._board is None:
+            return None
+        sent = self.sent[0]
+        wanted = sent.wanted and not all(sample.gone for sample in sent.batch.samples)
+        return Doing(sent.number, self._board.batch >= sent.number, wanted)
+
     def kill(self) -> None:
         """End it now."""
-        try:
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+        self.condemned = True
+        self._signal(signal.SIGKILL)
+
+    def abort(self) -> None:
+        """End it, but let it write down where it is: that needs no help of its interpreter."""
+        self.condemned = True
+        self._signal(signal.SIGABRT)
+        self._signal(signal.SIGCONT)  # it may be stopped; it does not run on, as SIGABRT came first
+        self._last_words = self._loop.call_later(_LAST_WORDS, self.kill)
 
     def close(self) -> None:
         """Give back what belongs to it; it has ended."""
+        if self._last_words is not None:
+            self._last_words.cancel()
         self._link.close()
         self._out.close()
         self._in.close()
@@ -207,6 +235,12 @@ class Worker:
             if self.sent[0].begun:
                 return self.sent[0].batch
         return None
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            signal.pidfd_send_signal(self._pidfd, number)
+        except ProcessLookupError:
+            return
 
     def _begin(self, sent: _Sent) -> None:
         if not sent.begun:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import faulthandler
 import os
 import signal
 import socket
@@ -131,6 +132,7 @@ def executor(processes: Processes, op: str = "acting", workers: int = 1, **more:
 
 
 def main(op: str, index: int, descriptor: int) -> None:
+    faulthandler.enable()
     gone = Path(os.environ.get("PROCESSES_GONE", os.devnull))
     with socket.socket(fileno=descriptor) as channel:
         if op == "early" or (op == "once" and gone.exists()):

@@ -1,0 +1,72 @@
+"""Whether a worker hangs. Pure: it is told what the worker does and how much time has passed.
+
+A call that somebody waits for may take as long as it likes. Two things are a hang: a batch that an
+idle worker does not begin, and one that goes on long after the last who waited for it has left.
+
+Time is told in steps, none longer than the usual one: an engine that was stopped together with its
+workers, or got no processor for a while, does not take its own absence for their hanging.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+BEGIN_LIMIT: Final = 5.0
+"""Seconds within which a worker begins a batch that it could run; a guess far above the
+milliseconds that it takes on a machine that is under load."""
+
+
+class Doing(NamedTuple):
+    """What a worker has at hand.
+
+    Attributes:
+        number: of the batch.
+        begun: whether it runs.
+        wanted: whether somebody still waits for it.
+    """
+
+    number: int
+    begun: bool
+    wanted: bool
+
+
+class Watch:
+    """One worker's.
+
+    Args:
+        hang_limit: seconds that a batch may go on after nobody waits for it; None for ever.
+    """
+
+    __slots__ = ("_hang_limit", "_in_vain", "_number", "_unbegun")
+
+    def __init__(self, hang_limit: float | None) -> None:
+        self._hang_limit = hang_limit
+        self._number = 0
+        self._unbegun = 0.0
+        self._in_vain = 0.0
+
+    def look(self, doing: Doing | None, passed: float) -> str | None:
+        """What the worker does wrong, in words; None when that is nothing.
+
+        Args:
+            doing: None when it is idle.
+            passed: seconds since the last look.
+        """
+        number = 0 if doing is None else doing.number
+        if number != self._number:
+            self._number = number
+            self._unbegun = self._in_vain = 0.0
+        elif doing is None:
+            return None
+        elif not doing.begun:
+            self._unbegun += passed
+            if self._unbegun >= BEGIN_LIMIT:
+                return f"was idle, and has not begun a batch within {BEGIN_LIMIT:g} s"
+        elif doing.wanted:
+            self._in_vain = 0.0
+        else:
+            self._in_vain += passed
+            limit = self._hang_limit
+            if limit is not None and self._in_vain >= limit:
+                return f"runs a call that nobody has waited for these {limit:g} s"
+        return None

@@ -1,0 +1,27 @@
+"""What the configuration says about looking after worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.config.problems import Problem
+from penstock.config.resolve import OpOptions
+from penstock.config.schema import ServiceConfig
+from penstock.executors.processes.supervision import Supervision
+
+
+def supervision_of(options: OpOptions, config: ServiceConfig) -> Supervision:
+    """How the workers of one op are to be looked after."""
+    return Supervision(kill_late=options.kill_late, hang_limit=config.hang_limit or None)
+
+
+def only_for_processes(options: OpOptions) -> Iterator[Problem]:
+    """What is asked of an op that has no processes: nobody can end its calls from outside."""
+    if options.executor == "process":
+        return
+    if options.kill_late:
+        text = (
+            "kill is for ops that run in processes, and this one does not:"
+            " its calls cannot be ended; write abandon, or executor: process"
+        )
+        yield Problem(path=("op", options.name, "on_timeout"), text=text)

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.executors.processes.watch import BEGIN_LIMIT, Doing, Watch
+
+STEP = 0.25
+
+
+def looks(watch: Watch, doing: Doing | None, seconds: float, step: float = STEP) -> str | None:
+    """What the first look that finds something says, of looks over so many seconds."""
+    found = (watch.look(doing, step) for _ in range(round(seconds / step)))
+    return next((fault for fault in found if fault), None)
+
+
+@pytest.mark.parametrize(
+    ("doing", "limit"),
+    [(Doing(1, False, True), BEGIN_LIMIT), (Doing(1, False, False), BEGIN_LIMIT),
+     (Doing(1, True, False), 60.0)],
+    ids=["not begun", "not begun and not wanted", "goes on in vain"],
+)  # fmt: skip
+def test_a_hang_is_noticed_soon_after_its_limit_and_not_before(doing: Doing, limit: float) -> None:
+    watch = Watch(60.0)
+    assert looks(watch, doing, limit - STEP) is None
+    fault = looks(watch, doing, 2.0)
+    assert fault is not None
+    assert f"{limit:g} s" in fault
+
+
+def test_a_call_that_somebody_waits_for_may_take_as_long_as_it_likes() -> None:
+    watch = Watch(1.0)
+    assert looks(watch, Doing(1, True, True), 3600.0) is None
+    assert looks(watch, Doing(1, True, False), 0.75) is None
+    assert looks(watch, Doing(1, True, False), 1.0) is not None
+
+
+def test_without_a_limit_a_call_in_vain_goes_on() -> None:
+    assert looks(Watch(None), Doing(1, True, False), 3600.0) is None
+
+
+def test_every_batch_has_a_time_of_its_own() -> None:
+    watch = Watch(1.0)
+    for number in range(1, 100):
+        assert looks(watch, Doing(number, False, True), BEGIN_LIMIT - STEP) is None
+        assert looks(watch, Doing(number, True, False), 0.75) is None
+
+
+def test_an_idle_worker_does_not_hang() -> None:
+    watch = Watch(1.0)
+    assert looks(watch, None, 3600.0) is None
+    assert looks(watch, Doing(1, False, True), 1.0) is None
+    assert looks(watch, None, 60.0) is None

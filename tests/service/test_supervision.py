@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock import Op
+from penstock.errors import ConfigError
+from penstock.service.supervision import supervision_of
+from tests.service.inside import drawn, root
+
+
+class Coroutine(Op):
+    async def process(self, feed_batch: Any, typical_logid: Any) -> Any:
+        return feed_batch[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "executor"), [(Op, "thread"), (Op, "inline"), (Coroutine, "process")]
+)
+def test_only_calls_in_processes_can_be_ended(kind: type[Op], executor: str) -> None:
+    yaml = {"executor": executor, "on_timeout": "kill"}
+    with pytest.raises(ConfigError, match=r"op.work.on_timeout: kill is for ops that run in proc"):
+        drawn(kind("work", input_ops=[root()]), {"op": {"work": yaml}})
+
+
+def test_what_is_configured_is_what_workers_are_looked_after_by() -> None:
+    yaml = {"executor": "process", "on_timeout": "kill"}
+    for hang_limit, seconds in ((0, None), (7, 7.0)):
+        config = {"op": {"work": yaml}, "hang_limit": hang_limit}
+        blueprint = drawn(Op("work", input_ops=[root()]), config)
+        supervision = supervision_of(blueprint.options[0], blueprint.config)
+        assert supervision.kill_late
+        assert supervision.hang_limit == seconds
