@@ -1,7 +1,8 @@
 """The worker process: batches come in over its socket, outcomes go out, one after the other.
 
-Outcomes go over a socket of their own, at which the engine does not wait: it reads there when it is
-told so, after the last batch of a frame, and when this process has ended.
+The outcomes of a frame's last batch wake the engine. The others go over a socket of their own, at
+which it does not wait: it reads there when it is told so, before it hears of the last, and when
+this process has ended.
 
 Single-threaded and blocking. Before each batch it says on its board which one it begins, then looks
 whether that batch is still wanted; the engine asks in the opposite order. So a batch that the
@@ -42,6 +43,7 @@ _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 64 << 10
 _MOST_DESCRIPTORS: Final = 16
+_DO_NOT_WAIT: Final = int(socket.MSG_DONTWAIT)
 _MOST_BODY: Final = (1 << 32) - 1
 _ANSWERS: Final = header(Kind.ANSWERS, 0, 0)
 
@@ -84,6 +86,8 @@ class Child:
         self._out = SlabPool(slab_bytes)
         self._in = SlabReader(slab_bytes)
         self._ended = False
+        self._last = True  # whether it is the last batch of its frame that runs
+        self._untold = False  # whether there are answers that were not announced
         self._pickle: Callable[[Any], bytes] | None = _pickled
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
@@ -118,7 +122,6 @@ class Child:
                     return
                 continue
             self._run_all(op, self._queue.popleft(), outside)
-            self._tell()
 
     def _run_all(self, op: BoundOp, frame: Frame, outside: str | None) -> None:
         number = frame.number
@@ -128,6 +131,7 @@ class Child:
             samples = batches.popleft()
             self._board.batch = number
             self._receive(wait=False)
+            self._last = not batches
             if self._is_skipped(number):
                 self._answer(number, None)
             else:
@@ -164,14 +168,20 @@ class Child:
             raise
         for slab, descriptor in self._out.commit():
             socket.send_fds(self._answers, [header(Kind.SLAB, slab, 0)], [descriptor])
-        self._send([header(Kind.DONE, number, sum(map(len, pieces))), *pieces])
-
-    def _tell(self) -> None:
-        """What has been answered is to be read; and what has been read may be used again."""
+            self._untold = True
         freed = [header(Kind.FREE, slab << 32 | past, 0) for slab, past in self._in.freed()]
-        if freed:
-            self._send(freed)
-        self._channel.sendall(_ANSWERS)
+        frames = [*freed, header(Kind.DONE, number, sum(map(len, pieces))), *pieces]
+        if not self._last:
+            self._send_untold(frames)
+            return
+        # What announces the others may as well say this itself.
+        if self._untold:
+            frames.insert(0, _ANSWERS)
+            self._untold = False
+        if sum(map(len, frames)) <= _AT_ONCE:
+            frames = [b"".join(frames)]
+        for piece in frames:
+            self._channel.sendall(piece)
 
     def _that_travels(self, op: str, outcome: Outcome, log_id: int, outside: str | None) -> Outcome:
         """The outcome, or the error that it cannot leave this process."""
@@ -186,14 +196,15 @@ class Child:
                 return Outcome(None, cannot_travel(op, text))
         return outcome
 
-    def _send(self, pieces: Sequence[bytes | memoryview]) -> None:
+    def _send_untold(self, pieces: Sequence[bytes | memoryview]) -> None:
+        self._untold = True
         if sum(map(len, pieces)) <= _AT_ONCE:
             pieces = [b"".join(pieces)]
         for piece in pieces:
             rest = memoryview(piece)
             while rest:
                 try:
-                    rest = rest[self._answers.send(rest, socket.MSG_DONTWAIT) :]
+                    rest = rest[self._answers.send(rest, _DO_NOT_WAIT) :]
                 except BlockingIOError:  # nobody reads what was not announced
                     self._channel.sendall(_ANSWERS)
                     self._writable.poll()

@@ -1,8 +1,8 @@
 """The engine's end of the sockets to one worker process: frames and descriptors, on the loop.
 
-There are two. Over the one that it was started with go our frames, and back its first word and a
-short frame whenever answers are there to be read. The answers themselves come over another, which
-nobody waits at: so the worker can send each as soon as there is one, and wakes us once for many.
+There are two. Over the one that it was started with go our frames, and back its first word, the
+last answer to each of our frames, and word of the others. These come over another, at which nobody
+waits: so the worker can send each answer as soon as there is one, and wakes us once for many.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _MOST_DESCRIPTORS: Final = 16
 """Descriptors that wait for their frames, or come with one read."""
 _READS_AT_ONCE: Final = 64
 """Reads in one turn of the loop: more than a socket holds, unless the worker goes on writing."""
+_DO_NOT_WAIT: Final = int(socket.MSG_DONTWAIT)
 _MOST_PIECES: Final = 512  # of one write; the system takes 1024
 
 Piece: TypeAlias = bytes | memoryview
@@ -74,6 +75,15 @@ class Link:
         """
         if not self._open:
             return
+        if not descriptors and not self._unsent and len(pieces) <= _MOST_PIECES:
+            try:
+                sent = self._channel.sendmsg(pieces)
+            except OSError:  # maybe it cannot take more; if it is anything else that comes again
+                sent = 0
+            if sent == sum(map(len, pieces)):
+                return
+            pieces = list(pieces)
+            _drop(pieces, sent)
         self._unsent.append((list(pieces), [os.dup(each) for each in descriptors]))
         if len(self._unsent) == 1:
             self._write()
@@ -166,7 +176,7 @@ class Link:
             try:
                 # Whether the socket blocks is nothing that the worker may decide: it has it, too.
                 data, descriptors, lost = receive(
-                    answers, _AT_ONCE, _MOST_DESCRIPTORS, socket.MSG_DONTWAIT
+                    answers, _AT_ONCE, _MOST_DESCRIPTORS, _DO_NOT_WAIT
                 )
             except OSError:  # nothing there as yet, or never again
                 return False

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import array
 import socket
+from typing import Final
+
+# As plain numbers: what the flags of an enumeration do costs more than the system's part of it.
+_CLOSED_ON_EXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
+_LOST: Final = int(socket.MSG_CTRUNC)
+_EACH: Final = array.array("i").itemsize
 
 
 def receive(
@@ -24,11 +30,13 @@ def receive(
     Raises:
         OSError: as ``recv``.
     """
-    each = array.array("i")
     data, ancillary, told, _ = channel.recvmsg(
-        size, socket.CMSG_SPACE(most * each.itemsize), flags | socket.MSG_CMSG_CLOEXEC
+        size, socket.CMSG_SPACE(most * _EACH), flags | _CLOSED_ON_EXEC
     )
+    if not ancillary:
+        return data, [], bool(told & _LOST)
+    each = array.array("i")
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            each.frombytes(content[: len(content) // each.itemsize * each.itemsize])
-    return data, list(each), bool(told & socket.MSG_CTRUNC)
+            each.frombytes(content[: len(content) // _EACH * _EACH])
+    return data, list(each), bool(told & _LOST)
