@@ -75,15 +75,16 @@ class Clients:
         return connection
 
     async def ask(self, *, limit: float | None = None, **pairs: str) -> Answer:
-        """One request; its number is the nonce ``n`` and the log id. Never raises for its fate.
+        """One request; its number is the log id and the nonce ``n``. Never raises for its fate.
 
         Args:
             limit: seconds the caller gives it, sent along.
-            **pairs: more names and texts.
+            **pairs: more names and texts; ``n`` for another nonce than the number.
         """
         number = next(self._numbers)
         now = time.monotonic()
-        self.history.invoke(number, str(number), now, None if limit is None else now + limit)
+        nonce = pairs.get("n", str(number))
+        self.history.invoke(number, nonce, now, None if limit is None else now + limit)
         try:
             async with asyncio.timeout(PATIENCE):
                 connection = self._free.pop() if self._free else await self.connect()

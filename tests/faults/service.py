@@ -2,7 +2,7 @@
 
 Environment: ``FAULTS_CONFIG`` is the configuration as JSON, ``FAULTS_GRAPH`` the graph's name,
 ``FAULTS_CALLS`` a file that gets a line at the begin and at the end of every ``process`` call,
-``FAULTS_HISTORY`` a file that gets what the engine told its instruments, at the end.
+``FAULTS_HISTORY`` a file that gets what the engine told its instruments, when it is closed.
 
 A held call waits on the named pipe ``FAULTS_PIPE``: opening that for writing succeeds at the moment
 the op reads it, and closing it lets every call go on that waits there.
@@ -10,9 +10,13 @@ the op reads it, and closing it lets every call go on that waits there.
 
 import json
 import os
+import signal
 import time
 
+import numpy as np
+
 from penstock import Op, WebService
+from penstock.engine.engine import Engine
 from penstock.service import build
 from penstock.testing.history import Recorder
 
@@ -63,7 +67,29 @@ class Obedient(Op):
         raise ValueError("planted " + "x" * int(much))
 
 
+class Poisonable(Obedient):
+    """Runs batches; a row with poison in it ends the process in the middle."""
+
+    def preprocess(self, input_dicts, data_id, log_id):
+        (feed,) = input_dicts.values()
+        return {"row": np.array([[int(feed["n"]), feed.get("do_work") == "segfault"]])}
+
+    def process(self, feed_batch, typical_logid):
+        rows = feed_batch[0]["row"]
+        for nonce, _ in rows:
+            self.note("begin", nonce)
+        if rows[:, 1].any():
+            os.kill(os.getpid(), signal.SIGSEGV)
+        for nonce, _ in rows:
+            self.note("end", nonce)
+        return {"row": rows}
+
+    def postprocess(self, input_data, fetch_data, data_id, log_id):
+        return {"n": str(fetch_data["row"][0, 0])}
+
+
 GRAPHS = {
+    "poison": lambda read: Poisonable(name="work", input_ops=[read]),
     "one": lambda read: Obedient(name="work", input_ops=[read]),
     "branches": lambda read: Obedient(
         name="join",
@@ -88,6 +114,19 @@ def recorded(recorder):
         return engine(self, loop, recorder, **more)
 
     build.Works.engine = with_recorder
+    close = Engine.close
+
+    def and_written_down(self):
+        close(self)
+        write(recorder)
+
+    # The engine may be a process of its own, which ends without coming back here.
+    Engine.close = and_written_down
+
+
+def write(recorder):
+    with open(os.environ["FAULTS_HISTORY"], "w") as file:
+        json.dump([[type(event).__name__, *event] for event in recorder.events], file)
 
 
 if __name__ == "__main__":
@@ -98,5 +137,5 @@ if __name__ == "__main__":
     try:
         service.run_service()
     finally:
-        with open(os.environ["FAULTS_HISTORY"], "w") as file:
-            json.dump([[type(event).__name__, *event] for event in recorder.events], file)
+        if recorder.events:  # of an engine in this process; some more came after its end
+            write(recorder)

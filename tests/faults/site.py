@@ -142,7 +142,7 @@ async def site(
     (folder / "calls").touch()
     ops = ops or {}
     whole = {"http_port": 0, "rpc_port": 0, "op": ops, **config}
-    names = {"one": ("work",), "branches": ("slow", "fast", "join")}[graph]
+    names = {"one": ("work",), "poison": ("work",), "branches": ("slow", "fast", "join")}[graph]
     workers = {name: ops.get(name, {}).get("concurrency", 1) for name in names}
     variables = {
         "FAULTS_CONFIG": json.dumps(whole),
