@@ -20,7 +20,6 @@ import os
 import select
 import signal
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -45,6 +44,7 @@ from penstock.service.engine_slot import EngineSlot
 from penstock.service.exits import as_shell, told_of
 from penstock.service.forking import Child, fork
 from penstock.service.interpreter import spared_pages
+from penstock.service.native_threads import tell_native_threads
 from penstock.service.place import Place
 from penstock.service.signals import StopSignals, hang_up_as_before, hangups_tell, waits_are_woken
 
@@ -123,7 +123,7 @@ class Supervisor:
                 stack.enter_context(waits_are_woken(self._waker))
                 stack.enter_context(hangups_tell(self._hang_up))
                 stack.callback(self._end_children)
-                _log_native_threads()
+                tell_native_threads()
                 self._start(self._slots[0])
                 while self._status is None:
                     self._step()
@@ -379,13 +379,3 @@ class Supervisor:
             else:
                 _log.error("%s (pid %d) does not end though it was killed", child.name, child.pid)
                 child.close()
-
-
-def _log_native_threads() -> None:
-    """Such pools are started by libraries on import, and have handlers of their own for forks."""
-    try:
-        native = len(os.listdir("/proc/self/task")) - threading.active_count()
-    except OSError:
-        return
-    if native > 0:
-        _log.info("%d threads of native libraries run in the supervisor", native)

@@ -1,0 +1,111 @@
+"""Which native libraries have threads in this process.
+
+A fork leaves them behind. OpenBLAS, ONNX Runtime and OpenCV bear that: they start new ones in the
+child, when they need them. GNU's OpenMP does not: once it has threads, whoever uses it in a child
+waits for threads that are not there. So those have to be told by name, before it happens.
+
+The kernel says where the stack of a waiting thread is, and what is mapped where; the first library
+among the return addresses on that stack is whose thread it is. A guess, and good enough to name it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from struct import iter_unpack
+from typing import Final, NamedTuple
+
+_log = logging.getLogger(__name__)
+
+UNKNOWN: Final = "a library that cannot be told"
+
+_PROCESS: Final = Path("/proc/self")
+_STACK: Final = 4096  # bytes; those seen had their library within the first few hundred
+_NOBODYS: Final = re.compile(r"(ld-linux|libc|libm|libpthread|libstdc\+\+|libgcc_s|libpython)\b.*")
+_LOST_BY_FORKS: Final = re.compile(r"libgomp\b.*")
+
+
+class Mapping(NamedTuple):
+    """Memory that holds a library's code."""
+
+    start: int
+    end: int
+    path: str
+
+
+def tell_native_threads() -> None:
+    """Log them, with a warning about those whose library a child cannot use."""
+    try:
+        found = native_threads()
+    except OSError:
+        return
+    if found:
+        names = ", ".join(f"{name} ({count})" for name, count in found.items())
+        _log.info("threads of native libraries in the supervisor: %s", names)
+    if lost := lost_by_forks(found):
+        _log.warning(
+            "%s has threads already, and worker processes will not have them: an op that uses it"
+            " there may wait for them for ever; use it in init_op and later, not while the script"
+            " runs, or run such ops in threads",
+            ", ".join(lost),
+        )
+
+
+def native_threads() -> Counter[str]:
+    """Threads that Python did not start, by the library's folder and file.
+
+    Raises:
+        OSError: this system does not tell.
+    """
+    ours = {each.native_id for each in threading.enumerate()}
+    code = mappings((_PROCESS / "maps").read_text())
+    found: Counter[str] = Counter()
+    with (_PROCESS / "mem").open("rb", buffering=0) as memory:
+        for task in (_PROCESS / "task").iterdir():
+            if int(task.name) in ours:
+                continue
+            try:
+                state = (task / "syscall").read_text().split()
+                memory.seek(int(state[-2], 16))  # where its stack is, unless it runs
+                stack = memory.read(_STACK)
+            except (OSError, ValueError, IndexError):
+                found[UNKNOWN] += 1
+            else:
+                found[library_on(stack, code) or UNKNOWN] += 1
+    return found
+
+
+def lost_by_forks(found: Counter[str]) -> Counter[str]:
+    """Those of them whose library cannot be used any more in a child."""
+    return Counter(
+        {name: count for name, count in found.items() if _LOST_BY_FORKS.match(Path(name).name)}
+    )
+
+
+def mappings(text: str) -> list[Mapping]:
+    """The code of libraries in ``/proc/self/maps``, by address."""
+    found = []
+    for line in text.splitlines():
+        addresses, rights, _, _, _, *path = line.split(maxsplit=5)
+        if "x" in rights and path and path[0].startswith("/"):
+            start, end = (int(each, 16) for each in addresses.split("-"))
+            found.append(Mapping(start, end, path[0]))
+    return sorted(found)
+
+
+def library_on(stack: bytes, code: Sequence[Mapping]) -> str | None:
+    """The first library on a stack that is not everybody's: its folder and file."""
+    starts = [each.start for each in code]
+    for (word,) in iter_unpack("=Q", stack[: len(stack) // 8 * 8]):
+        at = bisect_right(starts, word) - 1
+        if at < 0 or word >= code[at].end:
+            continue
+        path = Path(code[at].path)
+        if not _NOBODYS.match(path.name) and not path.name.startswith("python"):
+            return f"{path.parent.name}/{path.name}"
+    return None
