@@ -1,0 +1,147 @@
+"""Requests at a fixed rate from several kinds of clients, written down for a judge."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import grpc
+import httpx
+
+from penstock.client import AsyncPipelineClient
+from penstock.protocols.pb import Request, Response
+from penstock.testing.history import ClientHistory, check
+from tests.service.scripts import NAME
+from tests.services.process import ServiceProcess
+
+INFERENCE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+PATIENCE = 30.0
+
+Ask = Callable[[str], Awaitable[dict[str, str]]]
+"""Sends a nonce, gives the answer's pairs; raises when there is none."""
+
+
+class Refused(Exception):
+    """An answer that is an error."""
+
+
+class Load:
+    """What the clients saw.
+
+    Attributes:
+        engines: how many answers each process gave.
+        broken: how calls failed that got no answer, by client.
+        asked: requests sent.
+    """
+
+    def __init__(self) -> None:
+        self.history = ClientHistory()
+        self.engines: Counter[str] = Counter()
+        self.ids: list[int] = []
+        self.broken: list[str] = []
+        self.asked = 0
+        self._numbers = itertools.count(1)
+
+    async def one(self, kind: str, ask: Ask) -> None:
+        """One request."""
+        number = next(self._numbers)
+        nonce = str(number)
+        self.asked += 1
+        self.history.invoke(number, nonce, time.monotonic())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer = await ask(nonce)
+        except Refused as error:
+            self.history.failed(number, str(error), time.monotonic())
+            self.broken.append(f"{kind}: {error}")
+        except Exception as error:
+            self.history.info(number, repr(error), time.monotonic())
+            self.broken.append(f"{kind}: {error!r}")
+        else:
+            self.history.ok(number, answer["n"], time.monotonic())
+            self.engines[answer["pid"]] += 1
+            self.ids.append(int(answer["id"]))
+
+    def verdict(self) -> list[str]:
+        """What is wrong with the answers that came."""
+        found = check(self.history.events)
+        if len(set(self.ids)) != len(self.ids):
+            found.append("a data id was given twice")
+        return found
+
+    async def offer(self, kinds: dict[str, Ask], rate: float, enough: asyncio.Event) -> None:
+        """Send ``rate`` requests a second over each kind, whatever becomes of them, until told."""
+        loop = asyncio.get_running_loop()
+        calls: set[asyncio.Task[None]] = set()
+        due = loop.time()
+        while not enough.is_set():
+            for kind, ask in kinds.items():
+                call = asyncio.create_task(self.one(kind, ask))
+                calls.add(call)
+                call.add_done_callback(calls.discard)
+            due += 1 / rate
+            try:
+                async with asyncio.timeout_at(due):
+                    await enough.wait()
+            except TimeoutError:
+                continue
+        if calls:
+            await asyncio.wait(calls)
+
+
+def body(nonce: str) -> dict[str, list[str]]:
+    """As JSON."""
+    return {"key": ["n"], "value": [nonce]}
+
+
+@asynccontextmanager
+async def clients(server: ServiceProcess) -> AsyncIterator[dict[str, Ask]]:
+    """Our client, grpcio, HTTP on connections that are kept, and on a new one each time."""
+    url = f"{server.http_url}/{NAME}/prediction"
+    async with AsyncExitStack() as stack:
+        kept = await stack.enter_async_context(httpx.AsyncClient(timeout=PATIENCE, trust_env=False))
+        ours = await stack.enter_async_context(AsyncPipelineClient())
+        await ours.connect([server.rpc_endpoint])
+        options = [("grpc.enable_http_proxy", 0)]
+        channel = await stack.enter_async_context(
+            grpc.aio.insecure_channel(server.rpc_endpoint, options=options)
+        )
+        call = channel.unary_unary(
+            INFERENCE,
+            request_serializer=Request.SerializeToString,
+            response_deserializer=Response.FromString,
+        )
+
+        async def over_kept(nonce: str) -> dict[str, str]:
+            return pairs_of_json(await kept.post(url, json=body(nonce)))
+
+        async def over_new(nonce: str) -> dict[str, str]:
+            async with httpx.AsyncClient(timeout=PATIENCE, trust_env=False) as client:
+                return pairs_of_json(await client.post(url, json=body(nonce)))
+
+        async def over_ours(nonce: str) -> dict[str, str]:
+            return pairs_of(await ours.predict({"n": nonce}))
+
+        async def over_grpcio(nonce: str) -> dict[str, str]:
+            return pairs_of(await call(Request(key=["n"], value=[nonce]), timeout=PATIENCE))
+
+        yield {"kept": over_kept, "new": over_new, "ours": over_ours, "grpcio": over_grpcio}
+
+
+def pairs_of_json(answer: httpx.Response) -> dict[str, str]:
+    """The pairs of a good answer."""
+    reply = answer.json()
+    if answer.status_code != 200 or reply["err_no"]:
+        raise Refused(f"{answer.status_code} {answer.text[:200]}")
+    return dict(zip(reply["key"], reply["value"], strict=True))
+
+
+def pairs_of(reply: Response) -> dict[str, str]:
+    """The same over gRPC."""
+    if reply.err_no:
+        raise Refused(f"{reply.err_no} {reply.err_msg}")
+    return dict(zip(reply.key, reply.value, strict=True))

@@ -1,0 +1,345 @@
+"""Whole services with several engines on the same ports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.service.engine_load import Load, clients
+from tests.service.scripts import NAME, PENSTOCK, PYTHON, Later, post, script, until
+from tests.service.supervised import gone
+from tests.services.process import ServiceProcess, running
+
+pytestmark = pytest.mark.real
+
+HOOKS = """
+def preprocess(self, input_dicts, data_id, log_id):
+    (feed,) = input_dicts.values()
+    return {**feed, "id": str(data_id)}, False, None, ""
+
+def process(self, feed_batch, typical_logid):
+    import os, pathlib
+    (feed,) = feed_batch
+    if feed.get("do") == "wait":
+        pathlib.Path(feed["began"]).write_text(str(os.getpid()))
+        while not pathlib.Path(feed["gate"]).exists():
+            time.sleep(0.005)
+    return {"n": feed["n"], "id": feed["id"], "pid": str(os.getpid())}
+"""
+ENGINES = '"build_dag_each_worker": True, "worker_num": '
+TWO = f'{ENGINES} 2, "op": {{"work": {{"concurrency": 2}}}}'
+
+
+def service(folder: Path, config: str = TWO, hooks: str = HOOKS, before: str = "") -> Path:
+    return script(folder, hooks, config, before)
+
+
+def ask(server: ServiceProcess, n: int = 1, **pairs: str) -> dict[str, str]:
+    reply = post(server, NAME, 30.0, n=str(n), **pairs).json
+    assert reply["err_no"] == 0, reply
+    return dict(zip(reply["key"], reply["value"], strict=True))
+
+
+def engines_of(server: ServiceProcess) -> list[psutil.Process]:
+    """Sorted by age."""
+    return sorted(
+        psutil.Process(server.pid).children(), key=lambda each: (each.create_time(), each.pid)
+    )
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def test_all_engines_answer_and_no_data_id_comes_twice(tmp_path: Path) -> None:
+    with running(service(tmp_path, f"{ENGINES} 3")) as server:
+        pids = {str(each.pid) for each in engines_of(server)}
+        assert len(pids) == 3
+        answers: list[dict[str, str]] = []
+
+        def all_have_answered() -> bool:
+            answers.append(ask(server))
+            return len({each["pid"] for each in answers}) == 3
+
+        until(all_have_answered, "an answer of each")
+        assert {each["pid"] for each in answers} == pids
+        ids = [int(each["id"]) for each in answers]
+        assert len(set(ids)) == len(ids)
+        by_engine = {each["pid"]: int(each["id"]) % 3 for each in answers}
+        assert sorted(by_engine.values()) == [0, 1, 2]
+        assert server.log().count("penstock serves") == 1
+        assert "3 engines" in server.log()
+        assert server.stop() == 0
+        assert not server.leftovers(0)
+        assert "after the service" in server.log()
+
+
+def test_ops_in_processes_have_workers_in_each_engine(tmp_path: Path) -> None:
+    config = f'{ENGINES} 2, "dag": {{"is_thread_op": False}}'
+    with running(service(tmp_path, config)) as server:
+        assert len(server.descendants()) == 4
+        ask(server)
+        assert server.stop() == 0
+        assert not server.leftovers(1)
+
+
+@pytest.mark.parametrize("command", [PYTHON, PENSTOCK], ids=["python", "penstock run"])
+def test_why_an_engine_cannot_start_is_told_once_and_last(
+    tmp_path: Path, command: Sequence[str]
+) -> None:
+    path = service(tmp_path, hooks='def init_op(self): raise OSError("the disk is gone")')
+    told = {}
+    for mode, environment in (
+        ("engines", {}),
+        ("one", {"PENSTOCK_BUILD_DAG_EACH_WORKER": "false"}),
+    ):
+        with running(path, command=command, ready=False, environment=environment) as server:
+            status = server.wait_exit()
+            lines = server.log().splitlines()
+            told[mode] = (status, lines[-1])
+            assert sum("init_op failed" in line for line in lines) == 1, server.log()
+            assert "penstock serves" not in server.log()
+            assert not server.leftovers(0)
+    assert told["engines"] == told["one"]
+    assert told["engines"][0] == 1
+    assert "init_op failed: OSError('the disk is gone')" in told["engines"][1]
+
+
+def test_a_port_in_use_is_not_shared_with_a_stranger(tmp_path: Path) -> None:
+    with running(service(tmp_path)) as server:
+        taken = {"PENSTOCK_RPC_PORT": str(server.rpc_port)}
+        with running(service(tmp_path), environment=taken, ready=False) as other:
+            assert other.wait_exit() == 1
+            assert f"rpc_port {server.rpc_port} on 127.0.0.1 cannot be bound" in other.log()
+        ask(server)
+
+
+def test_all_engines_accept_on_the_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "unix"
+    with running(service(tmp_path, f'{TWO}, "door": {{"unix_socket": "{path}"}}')) as server:
+
+        def alive() -> bool:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(10)
+                client.connect(str(path))
+                client.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                return client.recv(4096).startswith(b"HTTP/1.1 200")
+
+        assert alive()
+        for engine in engines_of(server):
+            engine.kill()
+            assert alive()
+        assert server.stop() == 0
+        assert not path.exists()
+
+
+# Ends
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_lets_every_engine_finish_what_it_admitted(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with running(service(tmp_path)) as server:
+        gate = tmp_path / "gate"
+
+        def held(n: int) -> Later:
+            began = str(tmp_path / f"began{n}")
+            return Later(lambda: ask(server, n, do="wait", gate=str(gate), began=began))
+
+        def begun() -> set[str]:
+            return {each.name.removeprefix("began") for each in tmp_path.glob("began*")}
+
+        calls = [held(n) for n in range(6)]
+        until(lambda: len(begun()) >= 2, "two calls have begun")
+        server.send_signal(number)
+        until(lambda: server.log().count("shutting down") == 2, "the stop")
+        gate.touch()
+        answered = set()
+        for call in calls:
+            try:
+                answered.add(call.result()["n"])
+            except (AssertionError, OSError):  # it was not admitted any more
+                continue
+        assert begun() <= answered
+        assert server.wait_exit() == 0
+        assert is_free(server.http_port)
+        assert is_free(server.rpc_port)
+
+
+def test_a_second_signal_hurries_all_engines(tmp_path: Path) -> None:
+    with running(service(tmp_path)) as server:
+        never, began = str(tmp_path / "never"), tmp_path / "began"
+
+        def held() -> int:
+            reply = post(server, NAME, 30.0, n="1", do="wait", gate=never, began=str(began)).json
+            return int(reply["err_no"])
+
+        call = Later(held)
+        until(began.exists, "the call has begun")
+        server.send_signal(signal.SIGTERM)
+        until(lambda: server.log().count("shutting down") == 2, "the stop")
+        server.send_signal(signal.SIGTERM)
+        assert call.result() == 3001
+        assert server.wait_exit() == 0
+
+
+def test_when_the_supervisor_is_killed_all_are_gone_within_a_second_and_the_ports_free(
+    tmp_path: Path,
+) -> None:
+    config = f'{ENGINES} 2, "dag": {{"is_thread_op": False}}'
+    with running(service(tmp_path, config)) as server:
+        family = server.descendants()
+        assert len(family) == 4
+        watched = [os.pidfd_open(each.pid) for each in family]
+        os.kill(server.pid, signal.SIGKILL)
+        end = time.monotonic() + 1.0
+        assert all(gone(each, max(0.0, end - time.monotonic())) for each in watched)
+        for each in watched:
+            os.close(each)
+        assert is_free(server.http_port)
+        assert is_free(server.rpc_port)
+
+
+@pytest.mark.parametrize("engines_begun", [1, 2, 3])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_while_engines_start_is_a_clean_end(
+    tmp_path: Path, engines_begun: int, number: signal.Signals
+) -> None:
+    """The last of so many engines hangs in its ``init_op``."""
+    hooks = f"""
+def init_op(self):
+    import os
+    begun = len([each for each in os.listdir(".") if each.startswith("begun")]) + 1
+    open("begun" + str(os.getpid()), "w").close()
+    if begun >= {engines_begun}:
+        time.sleep(60)
+"""
+    with running(service(tmp_path, f"{ENGINES} 3", hooks), ready=False) as server:
+        wanted = 1 if engines_begun == 1 else 3
+        until(lambda: len(list(tmp_path.glob("begun*"))) == wanted, "the start")
+        server.send_signal(number)
+        assert server.wait_exit() == 0
+        assert server.log().count("stopped before the start was over") == 1
+        assert "penstock serves" not in server.log()
+        assert not server.leftovers(0)
+
+
+# Replacements
+
+
+def test_an_engine_that_is_told_to_stop_ends_well_and_is_replaced_without_a_loss(
+    tmp_path: Path,
+) -> None:
+    with running(service(tmp_path)) as server:
+        gate, began = tmp_path / "gate", tmp_path / "began"
+        held = Later(lambda: ask(server, do="wait", gate=str(gate), began=str(began)))
+        until(lambda: began.exists() and began.read_text(), "the call has begun")
+        old = int(began.read_text())
+        before = {each.pid for each in engines_of(server)}
+        os.kill(old, signal.SIGTERM)
+        until(lambda: "another process accepts from now on" in server.log(), "its successor")
+        pids = {each.pid for each in engines_of(server)}
+        assert len(pids - before) == 1
+        assert old in pids
+        assert {int(ask(server)["pid"]) for _ in range(12)} <= pids - {old}
+        gate.touch()
+        assert int(held.result()["pid"]) == old
+        until(lambda: f"(pid {old}) has left: exit status 0" in server.log(), "its end")
+        assert server.stop() == 0
+
+
+def test_a_rolling_restart_opens_models_anew(tmp_path: Path) -> None:
+    hooks = """
+def init_op(self):
+    self.text = open("model.txt").read()
+def process(self, feed_batch, typical_logid):
+    return {"n": self.text, "id": "0", "pid": "0"}
+"""
+    model = tmp_path / "model.txt"
+    model.write_text("first")
+    with running(service(tmp_path, TWO, hooks)) as server:
+        assert ask(server)["n"] == "first"
+        model.write_text("second")
+        server.send_signal(signal.SIGHUP)
+        until(lambda: server.log().count("has left: exit status 0") == 2, "two replacements")
+        assert {ask(server)["n"] for _ in range(8)} == {"second"}
+        model.unlink()
+        server.send_signal(signal.SIGHUP)
+        until(lambda: "the old one goes on" in server.log(), "a failure")
+        assert {ask(server)["n"] for _ in range(8)} == {"second"}
+        assert server.log().count("penstock serves") == 1
+
+
+@pytest.mark.parametrize(
+    "config",
+    [TWO, f'{ENGINES} 2, "dag": {{"is_thread_op": False}}', '"dag": {"is_thread_op": False}'],
+    ids=["threads", "processes", "one engine"],
+)
+async def test_a_rolling_restart_under_load_costs_nobody_anything(
+    tmp_path: Path, config: str
+) -> None:
+    with running(service(tmp_path, config)) as server:
+        load, enough = Load(), asyncio.Event()
+        async with clients(server) as kinds:
+            offering = asyncio.create_task(load.offer(kinds, 25.0, enough))
+            await when(lambda: load.asked > 40)
+            for round in (1, 2):
+                await asyncio.to_thread(server.send_signal, signal.SIGHUP)
+                await have_left(server, round * (2 if "worker_num" in config else 1))
+            await more_requests(load)
+            enough.set()
+            await offering
+        assert load.broken == []
+        assert load.verdict() == []
+        assert await asyncio.to_thread(server.stop) == 0
+
+
+async def test_an_engine_killed_under_load_hurts_nobody_but_its_own_connections(
+    tmp_path: Path,
+) -> None:
+    kills = 4
+    with running(service(tmp_path)) as server:
+        load, enough = Load(), asyncio.Event()
+        async with clients(server) as kinds:
+            offering = asyncio.create_task(load.offer(kinds, 25.0, enough))
+            for _ in range(kills):
+                await more_requests(load)
+                os.kill(engines_of(server)[0].pid, signal.SIGKILL)  # the oldest
+            await more_requests(load)
+            enough.set()
+            await offering
+        assert load.verdict() == []
+        assert len(load.engines) == 2 + kills
+        # What a process had accepted at its death: at this rate, the calls of some milliseconds.
+        assert len(load.broken) <= 8 * kills, load.broken
+        assert not any("reset" in each for each in load.broken if each.startswith("grpcio"))
+        assert server.log().count("killed by SIGKILL") == kills
+        assert await asyncio.to_thread(server.stop) == 0
+
+
+async def when(true: Callable[[], object]) -> None:
+    await asyncio.to_thread(until, true, "what is waited for", 60)
+
+
+async def have_left(server: ServiceProcess, count: int) -> None:
+    await when(lambda: server.log().count("has left: exit status 0") == count)
+
+
+async def more_requests(load: Load) -> None:
+    already = load.asked
+    await when(lambda: load.asked > already + 60)
