@@ -169,6 +169,17 @@ class OpConfig(Section):
         description="Where the op runs: on the event loop (for very short work), in threads, or in"
         " processes. Without the key `dag.is_thread_op` decides; coroutines run on the loop.",
     )
+    memory_limit_mib: Count | None = Field(
+        default=None,
+        description="MiB of resident memory, for ops in processes: a worker that has more after a"
+        " batch is replaced, one after the other; one that has half as much again is ended at once,"
+        " with its batch. What workers share with the service counts as well.",
+    )
+    max_batches: Count | None = Field(
+        default=None,
+        description="Batches after which a worker process is replaced, one after the other; an op"
+        " with one worker waits for the new one.",
+    )
     isolate_errors: bool = Field(
         default=True,
         description="When `process` fails for a batch, run its halves again until only the"

@@ -18,6 +18,7 @@ from penstock.errors import InferenceFailed, StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.control import Exited
 from penstock.executors.processes.patrol import Patrol
+from penstock.executors.processes.recycling import why_replaced
 from penstock.executors.processes.restarts import Restarts
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.worker import Spawned, Worker
@@ -73,6 +74,7 @@ class ProcessExecutor:
         self._busy: dict[Work, Worker] = {}
         self._waiting: deque[tuple[Work, Finished]] = deque()  # for a worker to be there again
         self._alive: set[Worker] = set()
+        self._leaving: Worker | None = None  # asked to, and not gone yet
         self._restarts = Restarts()
         self._given_up = False
         self._closing = False
@@ -262,14 +264,34 @@ class ProcessExecutor:
         worker.work = None
         del self._busy[work]
         work.current = None
-        self._take_up(worker)
+        if not (self._supervision.recycles and self._lets_go(worker)):
+            self._take_up(worker)
         finished(work, work.take_results())
+
+    def _lets_go(self, worker: Worker) -> bool:
+        """Whether the worker, which is idle now, leaves to be replaced.
+
+        One at a time, so that the others go on working meanwhile, however like they are.
+        """
+        if self._leaving is not None or len(self._alive) < self.workers or self._closing:
+            return False
+        why = why_replaced(self._supervision, worker.batches, worker.resident())
+        if why is None:
+            return False
+        _log.info(
+            "op %s: worker %s (pid %s) is replaced: %s", self._name, worker.index, worker.pid, why
+        )
+        self._leaving = worker
+        worker.leave()
+        return True
 
     def _bury(self, worker: Worker) -> Batch | None:
         """It is no more: answer for what it ran, give the rest back. Gives the batch it had."""
         if worker not in self._alive:
             return None
         self._alive.discard(worker)
+        if worker is self._leaving:
+            self._leaving = None
         if worker in self._idle:
             self._idle.remove(worker)
         lost = worker.lost()

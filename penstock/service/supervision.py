@@ -12,11 +12,16 @@ from penstock.executors.processes.supervision import Supervision
 
 def supervision_of(options: OpOptions, config: ServiceConfig) -> Supervision:
     """How the workers of one op are to be looked after."""
-    return Supervision(kill_late=options.kill_late, hang_limit=config.hang_limit or None)
+    return Supervision(
+        kill_late=options.kill_late,
+        hang_limit=config.hang_limit or None,
+        memory_limit=options.memory_limit,
+        max_batches=options.max_batches,
+    )
 
 
 def only_for_processes(options: OpOptions) -> Iterator[Problem]:
-    """What is asked of an op that has no processes: nobody can end its calls from outside."""
+    """What is asked of an op without processes: nobody can end its calls or replace its workers."""
     if options.executor == "process":
         return
     if options.kill_late:
@@ -25,3 +30,10 @@ def only_for_processes(options: OpOptions) -> Iterator[Problem]:
             " its calls cannot be ended; write abandon, or executor: process"
         )
         yield Problem(path=("op", options.name, "on_timeout"), text=text)
+    text = "is for ops that run in processes, and this one does not: leave it out"
+    for key, value in (
+        ("memory_limit_mib", options.memory_limit),
+        ("max_batches", options.max_batches),
+    ):
+        if value is not None:
+            yield Problem(path=("op", options.name, key), text=text)

@@ -102,6 +102,8 @@ OP = [
     ("use_encryption_model", False, False, 0, NO_RANGE),
     ("encryption_key", "./key", "./key", 1, ""),
     ("executor", "inline", "inline", 1, "ray"),
+    ("memory_limit_mib", 500, 500, "500MiB", 0),
+    ("max_batches", 1000, 1000, 1.5, 0),
     ("isolate_errors", False, False, "false", NO_RANGE),
     ("retry_on_crash", True, True, 1, NO_RANGE),
     ("cpu_affinity", [0, "1-2"], ("0", "1-2"), True, "3-1"),

@@ -299,6 +299,43 @@ async def test_what_nobody_waits_for_any_more_is_not_begun_and_the_others_run(
     await house.close()
 
 
+async def test_workers_are_replaced_after_their_batches_one_by_one_and_nobody_notices(
+    processes: Processes,
+) -> None:
+    supervision = Supervision(max_batches=5)
+    house = House("process", None, executor=executor(processes, workers=2, supervision=supervision))
+    await house.executor.start()
+    alive = set()
+    while len(processes.pids) < 2 + MOST_DEATHS + 1:
+        outcomes = await asyncio.gather(*(house.ask() for _ in range(4)))
+        assert all(each.error is None for each in outcomes)
+        alive.add(len(house.executor._alive))
+    assert alive <= {1, 2}
+    assert house.verdict() == []
+    await house.close()
+
+
+async def test_a_worker_that_has_grown_is_replaced_and_one_that_grows_on_is_ended(
+    processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
+    supervision = Supervision(memory_limit=300 << 20)
+    house = House("process", None, executor=executor(processes, supervision=supervision))
+    await house.executor.start()
+    first = (await house.ask()).value
+    grown = await house.ask(do="grow", mib=320)
+    assert grown.error is None
+    second = (await house.ask()).value
+    assert first is not None
+    assert second is not None
+    assert second["pid"] != first["pid"]
+    assert not any(each.levelno >= logging.ERROR for each in caplog.records)
+    assert type((await house.ask(do="balloon")).error) is WorkerDied
+    assert (await house.ask()).error is None
+    assert any("far over its 300" in each.getMessage() for each in caplog.records)
+    assert house.verdict() == []
+    await house.close()
+
+
 @pytest.mark.parametrize(
     ("op", "text"), [("failing", "the model is not there"), ("early", "exit status 3")]
 )

@@ -1,4 +1,4 @@
-"""Looks at the busy workers of one op, a few times a second, and ends those that hang."""
+"""Looks at the busy workers of one op, a few times a second, and ends those that hang or grow."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from penstock.executors.processes.recycling import why_ended
 from penstock.executors.processes.worker import Worker
 
 LOOK: Final = 0.25
@@ -57,6 +58,17 @@ class Patrol:
             self._timer = self._loop.call_later(LOOK, self._look)
 
     def _judge(self, worker: Worker, passed: float) -> None:
+        too_large = why_ended(worker.supervision, worker.resident())
+        if too_large is not None:
+            _log.error(
+                "op %s: worker %s (pid %s) is ended: %s",
+                self._op,
+                worker.index,
+                worker.pid,
+                too_large,
+            )
+            worker.kill()
+            return
         fault = worker.watch.look(worker.doing(), passed)
         if fault is not None:
             _log.error(

@@ -13,7 +13,16 @@ class Supervision:
         kill_late: whether a call beyond its time-out is ended with its worker, rather than left to
             return.
         hang_limit: seconds that a call may go on after nobody waits for it; None for ever.
+        memory_limit: bytes of memory beyond which a worker is replaced; None is no limit.
+        max_batches: batches after which it is replaced; None is never.
     """
 
     kill_late: bool = False
     hang_limit: float | None = 60.0
+    memory_limit: int | None = None
+    max_batches: int | None = None
+
+    @property
+    def recycles(self) -> bool:
+        """Whether workers are replaced though they work."""
+        return self.memory_limit is not None or self.max_batches is not None

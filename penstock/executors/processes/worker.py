@@ -29,6 +29,7 @@ from penstock.executors.processes.frame import (
     header,
 )
 from penstock.executors.processes.link import Link
+from penstock.executors.processes.memory import Memory
 from penstock.executors.processes.slab import SlabPool, SlabReader
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.watch import Doing, Watch
@@ -43,6 +44,9 @@ _MOST_FRAME: Final = 1 << 30
 
 _LAST_WORDS: Final = 1.0
 """Seconds that a worker which hangs is given to write down where."""
+
+_FAREWELL: Final = 5.0
+"""Seconds within which an idle worker ends when it is asked to; its last log lines take one."""
 
 
 class Spawned(Protocol):
@@ -91,6 +95,8 @@ class Worker:
         work: what it runs now.
         sent: the batches of that, until each is answered.
         has_worked: it has begun a batch, and perhaps died of it.
+        batches: how many it has finished.
+        supervision: how it is looked after.
         watch: whether it hangs.
         condemned: we are ending it.
         sent_away: we are ending it though it did nothing wrong: that is no death.
@@ -114,7 +120,10 @@ class Worker:
         self.work: tuple[Work, Finished] | None = None
         self.sent: deque[_Sent] = deque()
         self.has_worked = False
-        self.watch = Watch((supervision or Supervision()).hang_limit)
+        self.batches = 0
+        self.supervision = supervision = supervision or Supervision()
+        self.watch = Watch(supervision.hang_limit)
+        self._memory = None if supervision.memory_limit is None else Memory(spawned.pid)
         self.condemned = False
         self.sent_away = False
         self.done: Callable[[Worker], None] = _nobody
@@ -199,11 +208,23 @@ class Worker:
 
     def doing(self) -> Doing | None:
         """What it has at hand; None when it is idle."""
+        if self.sent and self._board is not None:
+            self.look()
         if not self.sent or self._board is None:
             return None
         sent = self.sent[0]
         wanted = sent.wanted and not all(sample.gone for sample in sent.batch.samples)
         return Doing(sent.number, self._board.batch >= sent.number, wanted)
+
+    def resident(self) -> int | None:
+        """Bytes of memory that it has; None when they have no limit."""
+        return None if self._memory is None else self._memory.resident()
+
+    def leave(self) -> None:
+        """It ends as it is idle now, to make room for another; that is no death."""
+        self.condemned = self.sent_away = True
+        self.ask_to_stop()
+        self._last_words = self._loop.call_later(_FAREWELL, self.kill)
 
     def kill(self) -> None:
         """End it now."""
@@ -225,6 +246,8 @@ class Worker:
         self._out.close()
         self._in.close()
         os.close(self._pidfd)
+        if self._memory is not None:
+            self._memory.close()
         if self._board is not None:
             self._board.close()
 
@@ -292,6 +315,7 @@ class Worker:
             sent.batch.worker = self.index
             sent.batch.ran = ran
             sent.batch.started = None
+            self.batches += 1
             work.add_result(sent.batch, outcomes)
         if not self.sent:
             self.done(self)

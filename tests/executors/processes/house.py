@@ -28,6 +28,7 @@ from penstock.ops.op import Op
 
 ROOT = Path(__file__).parents[3]
 SLABS = 64 << 20
+KEPT: list[bytes] = []
 
 
 class Odd:
@@ -68,6 +69,12 @@ class Acting(Op):
             Path(feed["entered"]).touch()
             while not Path(feed["gate"]).exists():
                 time.sleep(0.005)  # another process cannot tell us
+        elif do == "grow":
+            KEPT.append(b"x" * (feed["mib"] << 20))
+        elif do == "balloon":
+            while True:
+                KEPT.append(b"x" * (10 << 20))
+                time.sleep(0.01)
         elif do == "odd":
             return {"odd": Odd("mine")}
         elif do == "unpicklable":
