@@ -19,6 +19,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any, Final
 
 from penstock.executors.processes.board import Board
@@ -35,6 +36,7 @@ from penstock.executors.processes.frame import (
 )
 from penstock.executors.processes.passing import receive
 from penstock.executors.processes.slab import SlabPool, SlabReader
+from penstock.executors.processes.upkeep import FREED_AFTER, TRIM_EVERY, frees
 from penstock.executors.work import BoundOp, run_safely
 from penstock.ops.failures import cannot_travel
 from penstock.request import Batch, CloseReason, Outcome, Sample
@@ -85,6 +87,7 @@ class Child:
         self._board, self._board_descriptor = Board.create()
         self._out = SlabPool(slab_bytes)
         self._in = SlabReader(slab_bytes)
+        self._trim_at = monotonic() + TRIM_EVERY
         self._ended = False
         self._last = True  # whether it is the last batch of its frame that runs
         self._untold = False  # whether there are answers that were not announced
@@ -117,6 +120,7 @@ class Child:
         self._pickle = _pickled if outside is None else None
         while True:
             if not self._queue:
+                self._give_back()
                 self._receive(wait=True)
                 if self._ended and not self._queue:
                     return
@@ -169,8 +173,7 @@ class Child:
         for slab, descriptor in self._out.commit():
             socket.send_fds(self._answers, [header(Kind.SLAB, slab, 0)], [descriptor])
             self._untold = True
-        freed = [header(Kind.FREE, slab << 32 | past, 0) for slab, past in self._in.freed()]
-        frames = [*freed, header(Kind.DONE, number, sum(map(len, pieces))), *pieces]
+        frames = [*frees(self._in), header(Kind.DONE, number, sum(map(len, pieces))), *pieces]
         if not self._last:
             self._send_untold(frames)
             return
@@ -208,6 +211,26 @@ class Child:
                 except BlockingIOError:  # nobody reads what was not announced
                     self._channel.sendall(_ANSWERS)
                     self._writable.poll()
+
+    def _give_back(self) -> None:
+        """Until the engine says something: what is not read, or not used, any more goes back."""
+        if monotonic() >= self._trim_at:
+            self._trim()
+        while not self._ended:
+            if self._in.has_freed:
+                if self._poll.poll(FREED_AFTER * 1000):
+                    return
+                self._channel.sendall(b"".join(frees(self._in)))
+            elif self._out.size:
+                if self._poll.poll(max(0.0, self._trim_at - monotonic()) * 1000):
+                    return
+                self._trim()
+            else:
+                return
+
+    def _trim(self) -> None:
+        self._out.trim()
+        self._trim_at = monotonic() + TRIM_EVERY
 
     def _receive(self, *, wait: bool) -> None:
         """Take what the engine has sent; at its end, or ours, ``_ended`` is set."""

@@ -38,6 +38,7 @@ MOST_SLABS: Final = 64
 
 _ALIGNMENT: Final = 64  # a line of cache, and more than any instruction on vectors asks for
 _MOST_IDLE: Final = 8  # a guess: two batches each way and some to spare
+_IDLE_SHARE: Final = 2  # of the limit, the most that stays idle
 _GENERATION: Final = Struct("<I")
 _LAST_GENERATION: Final = 2**32 - 1
 _GIVEN_UP: Final = 0
@@ -122,6 +123,11 @@ class SlabPool:
             f"<SlabPool {self._size >> 20} MiB, {len(self._idle)} idle,"
             f" {len(self._filling)} filling, {len(self._out)} out>"
         )
+
+    @property
+    def size(self) -> int:
+        """Bytes of all slabs, idle ones included."""
+        return self._size
 
     def place(self, array: NDArray[Any]) -> Ref | None:
         """Copy an array, of any layout, so that it stands in C order; it is not kept.
@@ -224,7 +230,7 @@ class SlabPool:
         return slab
 
     def _made(self, size: int) -> _Slab | None:
-        idle = sum(slab.size for slab in self._idle.values())
+        idle = self._idle_bytes()
         busy = len(self._filling) + len(self._out)
         if self._size - idle + size > self._limit or busy >= MOST_SLABS:
             return None
@@ -242,8 +248,12 @@ class SlabPool:
         self._idle[slab.number] = slab
         if slab.generation == _LAST_GENERATION:
             self._drop(slab)
-        elif len(self._idle) > _MOST_IDLE:
+            return
+        while len(self._idle) > _MOST_IDLE or self._idle_bytes() > self._limit // _IDLE_SHARE:
             self._drop(next(iter(self._idle.values())))
+
+    def _idle_bytes(self) -> int:
+        return sum([slab.size for slab in self._idle.values()])
 
     def _drop(self, slab: _Slab) -> None:
         del self._idle[slab.number]
@@ -359,6 +369,11 @@ class SlabReader:
         while self._freed:
             found.append(self._freed.popleft())
         return found
+
+    @property
+    def has_freed(self) -> bool:
+        """Whether ``freed`` has something."""
+        return bool(self._freed)
 
     def close(self) -> None:
         """Forget all slabs. Views that are alive keep what they read; nothing is freed any more."""

@@ -32,6 +32,7 @@ from penstock.executors.processes.link import Link
 from penstock.executors.processes.memory import Memory
 from penstock.executors.processes.slab import SlabPool, SlabReader
 from penstock.executors.processes.supervision import Supervision
+from penstock.executors.processes.upkeep import Upkeep
 from penstock.executors.processes.watch import Doing, Watch
 from penstock.ops.failures import cannot_travel
 from penstock.request import Batch, Outcome
@@ -132,9 +133,10 @@ class Worker:
         self._pidfd = spawned.pidfd
         self._last_words: asyncio.TimerHandle | None = None
         self._board: Board | None = None
-        self._out = SlabPool(SLAB_BYTES)
-        self._in = SlabReader(SLAB_BYTES)
         self._link = Link(spawned.socket, loop, _MOST_FRAME, self._hear, self._hung_up)
+        self._upkeep = Upkeep(loop, SLAB_BYTES, self._link.send)
+        self._out = self._upkeep.pool
+        self._in = self._upkeep.reader
 
     def run(self, op: str, number: int, work: Work, finished: Finished) -> int:
         """Send a Work's batches; gives the next free number."""
@@ -168,7 +170,8 @@ class Worker:
         for slab, descriptor in self._out.commit():
             self._link.send([header(Kind.SLAB, slab, 0)], [descriptor])
         self.sent += [_Sent(number + n, batch) for n, batch in enumerate(batches)]
-        self._link.send([head, *body])
+        self._upkeep.committed()
+        self._link.send([*self._upkeep.frees(), head, *body])
 
     def look(self) -> None:
         """Bring the Work up to date with what has been answered, and with what the board says."""
@@ -243,8 +246,7 @@ class Worker:
         if self._last_words is not None:
             self._last_words.cancel()
         self._link.close()
-        self._out.close()
-        self._in.close()
+        self._upkeep.close()
         os.close(self._pidfd)
         if self._memory is not None:
             self._memory.close()
@@ -291,8 +293,6 @@ class Worker:
                 self.ready.set_exception(StartupError(str(decode(frame.body))))
             case _:
                 raise FrameError(f"a worker does not say {frame.kind.name} here")
-        for slab, generation in self._in.freed():
-            self._link.send([header(Kind.FREE, slab << 32 | generation, 0)])
 
     def _answered(self, frame: Frame) -> None:
         if not self.sent or self.sent[0].number != frame.number or self.work is None:

@@ -241,6 +241,16 @@ def test_only_a_few_slabs_stay_idle(ends: Ends) -> None:
     assert len(ends.reader._slabs) <= 20
 
 
+def test_no_more_than_half_of_the_limit_stays_idle(ends: Ends) -> None:
+    views = [ends.send(large(number, 10 * MIB)) for number in range(4)]
+    assert ends.pool.size == 64 * MIB
+    views.clear()
+    assert ends.reader.has_freed
+    ends.give_back()
+    assert not ends.reader.has_freed
+    assert ends.pool.size == 32 * MIB
+
+
 def test_the_number_of_slabs_is_bounded(ends: Ends) -> None:
     ends.reader._limit = ends.pool._limit = 2 * MOST_SLABS * MIB
     views = [ends.send(large(number)) for number in range(MOST_SLABS + 3)]
