@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
 from penstock.engine.budget import ByteBudget
 from penstock.errors import StartupError
 from penstock.frontends.door import Door, DoorLimits
-from penstock.frontends.listeners import bind, port_of
+from penstock.frontends.listeners import bind, bind_shared, port_of
 from tests.frontends.door.applications import Parrot
 
 HOST = "127.0.0.1"
@@ -55,3 +56,40 @@ def test_a_port_that_is_not_shared_is_taken_once() -> None:
         for shared in (False, True):
             with pytest.raises(StartupError, match=f"port {port} on"):
                 bind(HOST, port, "port", shared=shared)
+
+
+def test_sockets_of_one_port_are_refused_where_somebody_listens_who_would_share_it() -> None:
+    with bind(HOST, 0, "port", shared=True) as stranger:
+        stranger.listen()
+        with pytest.raises(StartupError, match="cannot be bound"):
+            bind_shared(HOST, port_of(stranger), "port", 2)
+
+
+def test_each_of_the_sockets_of_one_port_gets_connections() -> None:
+    listeners = bind_shared(HOST, 0, "port", 3)
+    try:
+        (port,) = {port_of(each) for each in listeners}
+        for each in listeners:
+            each.listen()
+            each.settimeout(0)
+        clients = [socket.create_connection((HOST, port), 10) for _ in range(CLIENTS)]
+        for each in clients:
+            each.close()
+        for each in listeners:
+            each.accept()[0].close()
+    finally:
+        for each in listeners:
+            each.close()
+
+
+def test_one_socket_alone_shares_with_nobody() -> None:
+    (only,) = bind_shared(HOST, 0, "port", 1)
+    with only:
+        assert not only.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
+
+
+def test_a_system_without_shared_ports_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "SO_REUSEPORT")
+    with pytest.raises(StartupError, match="rpc_port: this system cannot share a port"):
+        bind_shared(HOST, 0, "rpc_port", 2)
+    bind_shared(HOST, 0, "rpc_port", 1)[0].close()

@@ -6,7 +6,12 @@ import threading
 
 import pytest
 
-from penstock.service.signals import Stopped, signals_stop_the_start
+from penstock.service.signals import (
+    Stopped,
+    hang_up_as_before,
+    hangups_tell,
+    signals_stop_the_start,
+)
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 
@@ -84,3 +89,24 @@ def test_handlers_of_the_program_s_own_come_back_after_a_service_too() -> None:
 def test_what_runs_keeps_its_own_exceptions() -> None:
     with pytest.raises(ZeroDivisionError), signals_stop_the_start():
         _ = 1 / 0
+
+
+def test_a_hangup_tells_until_the_end_and_not_a_child() -> None:
+    told: list[None] = []
+    with hangups_tell(lambda: told.append(None)):
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert told == [None]
+        hang_up_as_before()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+
+
+def test_who_has_decided_about_hangups_is_not_overruled() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with hangups_tell(lambda: pytest.fail("told")):
+            os.kill(os.getpid(), signal.SIGHUP)
+            hang_up_as_before()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)

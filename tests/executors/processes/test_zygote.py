@@ -16,15 +16,21 @@ from penstock.errors import StartupError
 from penstock.executors.processes.control import (
     MOST_BYTES,
     Exited,
+    Failed,
     Forked,
+    Leave,
+    Leaving,
     Message,
+    Order,
     Ready,
     Refused,
+    Serve,
     Spawn,
+    Stop,
     decode,
     encode,
 )
-from penstock.executors.processes.zygote import Spawned, Zygote
+from penstock.executors.processes.zygote import Spawned, Zygote, report_failure
 
 
 class Supervisor:
@@ -187,6 +193,25 @@ async def _readable(end: socket.socket) -> None:
     loop.add_reader(end, readable.set)
     await asyncio.wait_for(readable.wait(), 10)
     loop.remove_reader(end)
+
+
+async def test_orders_are_passed_on(line: tuple[socket.socket, Supervisor]) -> None:
+    heard: asyncio.Queue[Order] = asyncio.Queue()
+    zygote = Zygote(line[0], asyncio.get_running_loop(), heard.put_nowait)
+    orders: list[Order] = [Serve(), Stop(False), Leave()]
+    for order in orders:
+        line[1].say(order)
+    assert [await asyncio.wait_for(heard.get(), 10) for _ in orders] == orders
+    zygote.leaving()
+    assert await line[1].hear() == Leaving()
+    zygote.close()
+
+
+def test_why_an_engine_cannot_start_is_told(line: tuple[socket.socket, Supervisor]) -> None:
+    assert report_failure(line[0], "no such model")
+    assert decode(line[1].line.recv(MOST_BYTES)) == Failed("no such model")
+    line[1].line.close()
+    assert not report_failure(line[0], "no such model")
 
 
 async def test_readiness_is_told(zygote: Zygote, supervisor: Supervisor) -> None:

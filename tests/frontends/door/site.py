@@ -62,6 +62,7 @@ class Site:
         else:
             listener = bind("127.0.0.1", 0, "http_port")
             self.port = port_of(listener)
+        self.listening = [listener]
         await self.door.listen(listener, self._tls)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:

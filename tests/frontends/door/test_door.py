@@ -18,6 +18,7 @@ from tests.frontends.door.site import PATIENCE, QUICK, Site
 from tests.frontends.door.test_http1_session import check_refusal, chunks, head_of, request
 from tests.hostile.raw import Connection, connected
 from tests.peers.programs import program
+from tests.service.scripts import Later, until
 
 Opened = Callable[..., Site]
 
@@ -390,3 +391,75 @@ def test_the_application_knows_when_too_many_requests_are_open(opened: Opened) -
         site.call(site.parrot.let_go)
         assert client.wait(held).body == b"held"
         site.until(lambda seen: seen.calls == 0)
+
+
+def test_a_door_that_hands_over_serves_its_connections_and_accepts_no_other(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as busy, connected(site.port) as idle, joined(site.port) as streams:
+        busy.send(request("/hold"))
+        idle.send(request("/echo"))
+        idle.reply()
+        streams.ask("/echo")
+        site.until(lambda seen: seen.open == 3 and len(site.parrot.holding) == 1)
+        handing = Later(lambda: site.run(site.door.hand_over(PATIENCE)))
+        streams.until(lambda: bool(streams.goaways))
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE)
+        idle.send(request("/echo", b"late"))
+        late = idle.reply()
+        assert late.body == b"late"
+        assert ("connection", "close") in late.headers
+        assert idle.is_closed()
+        streams.wait_closed()
+        streams.socket.close()
+        site.call(site.parrot.let_go)
+        assert busy.reply().body == b"held"
+        assert busy.is_closed()
+        idle.socket.close()
+        busy.socket.close()
+        assert handing.result() is True
+
+
+def test_handing_over_has_an_end(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as busy:
+        busy.send(request("/hold"))
+        site.until(lambda seen: len(site.parrot.holding) == 1)
+        assert site.run(site.door.hand_over(0.01)) is False
+        site.call(site.parrot.let_go)
+        assert busy.reply().body == b"held"
+
+
+def test_a_socket_that_is_handed_over_stays_with_who_else_has_it(opened: Opened) -> None:
+    site = opened()
+    heirs = [each.dup() for each in site.listening]
+    assert site.run(site.door.hand_over(PATIENCE)) is True
+    with socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) as link:
+        accepted, _ = heirs[0].accept()
+        with accepted:
+            accepted.sendall(b"!")
+            assert link.recv(1) == b"!"
+    heirs[0].close()
+
+
+def test_handshakes_under_way_are_not_broken_off_by_handing_over(
+    opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
+) -> None:
+    site = opened(site={"tls": server_tls})
+    context = ssl.create_default_context(cafile=str(certificate[0]))
+    plain = socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE)
+    site.until(lambda seen: seen.open == 1)
+    handing = Later(lambda: site.run(site.door.hand_over(PATIENCE)))
+    until(lambda: not can_connect(site.port), "it accepts no more")
+    with context.wrap_socket(plain, server_hostname="localhost") as link:
+        link.sendall(request("/echo", b"one"))
+        assert link.recv(1000).endswith(b"\r\n\r\none")
+    assert handing.result() is True
+
+
+def can_connect(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
+    except ConnectionRefusedError:
+        return False
+    return True
