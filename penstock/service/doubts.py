@@ -67,6 +67,11 @@ def _about_its_place(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[st
                 f"its executor {entry.executor!r} has no effect"
             )
         return
+    if options.cpus and options.executor != "process":
+        yield (
+            f"op {op.name!r} runs in this process and not in its own: "
+            f"its cpu_affinity has no effect"
+        )
     if options.executor == "inline" and options.concurrency > 1:
         yield (
             f"op {op.name!r} runs inline, where there is one worker: "

@@ -205,6 +205,9 @@ def _reseed() -> None:
     if numpy_random is not None:
         kind = type(numpy_random.get_bit_generator())
         numpy_random.set_bit_generator(kind())
+    torch = sys.modules.get("torch")
+    if torch is not None:  # the CPU's generator: those of cards are made after the fork
+        torch.default_generator.seed()
 
 
 def _flush() -> None:

@@ -65,15 +65,14 @@ def open_model(
     """
     source = _source(op, options, entry)
     cards = _cards(source, entry)
-    card = cards[turn % len(cards)] if cards else None
-    if card is not None and alone and show_only(card, os.environ, sys.modules):
-        card = ONLY
+    if alone and cards and show_only(cards[turn % len(cards)], os.environ, sys.modules):
+        cards = (ONLY,)
     if source is None:
         return None
     try:
         if isinstance(source, LocalServiceHandler):
-            return _handed_in(source, options, card)
-        return Model.open(_on_card(source, card))
+            return _handed_in(source, options, cards, turn)
+        return Model.open(_on_card(source, cards, turn))
     except PenstockError as error:
         raise ModelError(f"op {op.name!r}: {error}") from error
 
@@ -100,16 +99,18 @@ def _cards(source: _Source | None, entry: OpConfig | None) -> Sequence[str]:
     return () if options.device_type == _CPU else options.devices
 
 
-def _handed_in(handler: LocalServiceHandler, options: OpOptions, card: str | None) -> Model:
+def _handed_in(
+    handler: LocalServiceHandler, options: OpOptions, cards: Sequence[str], turn: int
+) -> Model:
     """The handler's model; the op's own ``fetch_list`` comes before the handler's."""
     handler.prepare_server()
     handler.start_server()
     theirs = handler.options
     wanted = theirs.fetch_list if options.fetch_list is None else options.fetch_list
-    if card is None and wanted == theirs.fetch_list:
-        return handler.get_client().model
-    return Model.open(_on_card(replace(theirs, fetch_list=wanted), card))
+    if wanted == theirs.fetch_list and tuple(cards) == theirs.devices:
+        return handler.get_client(turn).model  # its predictors elsewhere share it
+    return Model.open(_on_card(replace(theirs, fetch_list=wanted), cards, turn))
 
 
-def _on_card(options: ModelOptions, card: str | None) -> ModelOptions:
-    return replace(options, devices=() if card is None else (card,))
+def _on_card(options: ModelOptions, cards: Sequence[str], turn: int) -> ModelOptions:
+    return replace(options, devices=(cards[turn % len(cards)],) if cards else ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import pytest
@@ -80,3 +81,12 @@ def test_a_share_of_the_bytes_that_no_large_request_fits_is_doubted() -> None:
         "max_inflight_bytes, 200, divided among 3 engines, is less than max_message_bytes, 100: "
         "the largest requests will always be refused",
     )
+
+
+@pytest.mark.parametrize(("executor", "doubted"), [("thread", True), ("process", False)])
+def test_cpus_of_an_op_without_processes_of_its_own_are_doubted(
+    executor: str, doubted: bool
+) -> None:
+    entry = {"executor": executor, "cpu_affinity": min(os.sched_getaffinity(0))}
+    warnings = drawn(Op("work", input_ops=[root()]), {"op": {"work": entry}}).warnings
+    assert any("cpu_affinity has no effect" in each for each in warnings) == doubted
