@@ -21,7 +21,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from penstock.engine.suspects import LIFE, Suspects, Verdict, digest_of
+from penstock.engine.digest import digest_of
+from penstock.engine.suspects import LIFE, Suspects, Verdict
 from penstock.errors import InferenceFailed
 from penstock.ops.failures import kills_workers
 from penstock.request import Batch, CloseReason, Outcome, Sample
@@ -84,8 +85,7 @@ class Quarantine:
         """
         if not self.suspects:
             return False
-        digest = digest_of(sample.inputs)
-        verdict = self.suspects.verdict(digest, now)
+        digest, verdict = self.suspects.find(sample.inputs, now)
         if verdict is Verdict.CULPRIT:
             self.refused += 1
         elif verdict is Verdict.SUSPECT:
@@ -108,8 +108,11 @@ class Quarantine:
         left: list[Sample] = []
         culprits: list[Sample] = []
         for sample in batch.samples:
-            digest = sample.key.digest if runs_alone(sample) else digest_of(sample.inputs)
-            verdict = self.suspects.verdict(digest, now)
+            if runs_alone(sample):
+                digest = sample.key.digest
+                verdict = self.suspects.verdict(digest, now)
+            else:
+                digest, verdict = self.suspects.find(sample.inputs, now)
             if verdict is Verdict.CULPRIT:
                 culprits.append(sample)
             elif verdict is Verdict.SUSPECT and len(batch.samples) > 1:

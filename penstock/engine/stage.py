@@ -42,6 +42,7 @@ _TURN = 0.001
 """Seconds that a stage hands over, or settles, in one turn of the loop; an inline op works in that
 time."""
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStatistics:
     """A snapshot for tests, logs and status pages.

@@ -195,7 +195,7 @@ def test_who_arrived_after_the_last_death_is_not_looked_at_again(
     def looked(inputs: object) -> None:
         raise AssertionError("looked at")
 
-    monkeypatch.setattr("penstock.engine.quarantine.digest_of", looked)
+    monkeypatch.setattr("penstock.engine.suspects.outline_of", looked)
     late = batch(sample(2, arrived=1.5))
     assert quarantine.screen(late, 2.0) == (late, [])
 
