@@ -217,10 +217,10 @@ class Child:
         if monotonic() >= self._trim_at:
             self._trim()
         while not self._ended:
-            if self._in.has_freed:
-                if self._poll.poll(FREED_AFTER * 1000):
-                    return
-                self._channel.sendall(b"".join(frees(self._in)))
+            freed = frees(self._in)
+            if freed:
+                self._poll.poll(FREED_AFTER * 1000)
+                self._channel.sendall(b"".join(freed))
             elif self._out.size:
                 if self._poll.poll(max(0.0, self._trim_at - monotonic()) * 1000):
                     return

@@ -24,6 +24,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from struct import Struct
 from typing import Any, Final
 
@@ -216,7 +217,9 @@ class SlabPool:
         # As much as the frame before had, or twice what there is: few slabs for a frame.
         wish = max(nbytes, self._last_frame - self._placed, self._placed) + _ALIGNMENT
         need = nbytes + _ALIGNMENT
-        fitting = sorted((slab for slab in self._idle.values() if slab.size >= need), key=_by_size)
+        fitting = sorted(
+            (slab for slab in self._idle.values() if slab.size >= need), key=attrgetter("size")
+        )
         if fitting:
             ample = (slab for slab in fitting if slab.size >= wish)
             slab = self._idle.pop(next(ample, fitting[-1]).number)
@@ -230,9 +233,8 @@ class SlabPool:
         return slab
 
     def _made(self, size: int) -> _Slab | None:
-        idle = self._idle_bytes()
         busy = len(self._filling) + len(self._out)
-        if self._size - idle + size > self._limit or busy >= MOST_SLABS:
+        if self._size - self._idle_bytes() + size > self._limit or busy >= MOST_SLABS:
             return None
         while self._size + size > self._limit or busy + len(self._idle) >= MOST_SLABS:
             self._drop(next(iter(self._idle.values())))
@@ -261,10 +263,6 @@ class SlabPool:
         if slab.descriptor is not None:
             os.close(slab.descriptor)
         slab.give_up()
-
-
-def _by_size(slab: _Slab) -> int:
-    return slab.size
 
 
 class _Mapped:
@@ -300,7 +298,7 @@ class SlabReader:
     keeps its slabs for good.
 
     Args:
-        limit_bytes: the most that all slabs together may have; the sender's limit.
+        limit_bytes: the sender's limit.
         on_freed: called when ``freed`` has something new, in whichever thread that happened, which
             may be at any line of it: it may ring a bell, and little else.
 
@@ -365,15 +363,7 @@ class SlabReader:
 
     def freed(self) -> list[tuple[int, int]]:
         """Slab and generation of what can be given back since the last call."""
-        found = []
-        while self._freed:
-            found.append(self._freed.popleft())
-        return found
-
-    @property
-    def has_freed(self) -> bool:
-        """Whether ``freed`` has something."""
-        return bool(self._freed)
+        return [self._freed.popleft() for _ in range(len(self._freed))]
 
     def close(self) -> None:
         """Forget all slabs. Views that are alive keep what they read; nothing is freed any more."""

@@ -30,7 +30,6 @@ from penstock.executors.processes.frame import (
 )
 from penstock.executors.processes.link import Link
 from penstock.executors.processes.memory import Memory
-from penstock.executors.processes.slab import SlabPool, SlabReader
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.upkeep import Upkeep
 from penstock.executors.processes.watch import Doing, Watch
