@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
 import signal
@@ -29,6 +30,12 @@ _log = logging.getLogger(__name__)
 class EngineProcess:
     """An engine that lives, and the line to it.
 
+    Args:
+        place: which of the service's engines it is.
+        child: the process.
+        control: our end of the line.
+        patience: seconds that it may take to end, once it is told to.
+
     Attributes:
         place: which of the service's engines it is.
         child: the process.
@@ -36,15 +43,20 @@ class EngineProcess:
         failure: why it cannot start, if it has said so.
         is_ready: it has said that it could serve.
         is_leaving: it was told to leave its place to another.
+        kill_at: when it should have ended; None when it need not end, or has been killed.
     """
 
-    def __init__(self, place: Place, child: Child, control: socket.socket) -> None:
+    def __init__(
+        self, place: Place, child: Child, control: socket.socket, patience: float = math.inf
+    ) -> None:
         self.place = place
         self.child = child
         self.control = control
         self.failure: str | None = None
         self.is_ready = False
         self.is_leaving = False
+        self.kill_at: float | None = None
+        self._patience = patience
         self._serves_since: float | None = None
         self._talks = True
         # Bounded by the workers that live: while something waits, no further wish is heard.
@@ -74,16 +86,27 @@ class EngineProcess:
     def leave(self) -> None:
         """Have it finish what it has and end, since another engine accepts in its place."""
         self.is_leaving = True
+        self._expect_the_end()
         self.say(Leave())
         if not self._talks:
             self.child.signal(signal.SIGTERM)
 
     def stop(self, *, hurry: bool) -> None:
         """Have it end with the service."""
+        self._expect_the_end()
         if self.is_ready:
             self.say(Stop(hurry))
         if not self.is_ready or not self._talks:  # nobody hears at that end
             self.child.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """It has not ended in time."""
+        self.kill_at = None
+        self.child.kill()
+
+    def _expect_the_end(self) -> None:
+        if self.kill_at is None:
+            self.kill_at = time.monotonic() + self._patience
 
     def messages(self) -> Iterator[Message]:
         """What it has said, as long as it takes the answers.

@@ -56,6 +56,9 @@ _LAST_WORDS = 1.0
 _WORKERS_GRACE = 5.0
 _IDLE_GRACE = 0.2
 
+_KILL_GRACE = 5.0
+"""Seconds beyond its time after which an engine is killed that does not end; a guess."""
+
 _LOOK = 0.05
 """Seconds between looks for calls that have returned: executors do not tell."""
 
@@ -114,6 +117,7 @@ def _supervise(
     signals: StopSignals,
 ) -> None:
     """This process forks the engines, and the workers that they ask for."""
+    config = blueprint.config
 
     def engine(place: Place, control: socket.socket) -> int:
         own = replace(blueprint, place=place)
@@ -134,11 +138,12 @@ def _supervise(
             return serve_op(replace(blueprint, place=place), op, index, channel)
 
     def open_ports() -> None:
-        listen_on_all(blueprint.config, engines)
+        listen_on_all(config, engines)
         _announce(name, blueprint, engines[0])
 
     sockets = [tuple(own.values()) for own in engines]
-    status = Supervisor(engine, worker, sockets, open_ports).run(signals)
+    patience = config.drain_delay + max(config.drain_timeout, _LAST_WORDS) + _KILL_GRACE
+    status = Supervisor(engine, worker, sockets, open_ports, patience).run(signals)
     if status:
         raise StartupError("the service could not go on; what stands above says why")
 

@@ -16,6 +16,7 @@ other: a new one serves before the old one is told to leave.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
 import signal
@@ -54,6 +55,7 @@ EngineMain: TypeAlias = Callable[[Place, socket.socket], int]
 WorkerMain: TypeAlias = Callable[[Place, str, int, socket.socket], int]
 
 _GIVEN_UP: Final = 1
+_LONGEST_WAIT: Final = 3600.0  # the system does not count far
 _LAST_WAIT: Final = 5.0  # for killed children; a guess at what a driver needs to let go of one
 
 
@@ -70,6 +72,7 @@ class Supervisor:
             the supervisor when it is told to stop; until then, connections wait for the next
             process of that engine.
         open_ports: called once, when all engines are ready: makes the listeners listen.
+        patience: seconds that an engine may take to end; it is killed then.
 
     Threads: the main thread only, and there may be no other.
     """
@@ -80,6 +83,7 @@ class Supervisor:
         worker_main: WorkerMain,
         listeners: Sequence[Sequence[socket.socket]] = ((),),
         open_ports: Callable[[], None] = lambda: None,
+        patience: float = math.inf,
     ) -> None:
         self._engine_main = engine_main
         self._worker_main = worker_main
@@ -88,6 +92,7 @@ class Supervisor:
             for index, own in enumerate(listeners)
         ]
         self._open_ports = open_ports
+        self._patience = patience
         self._is_open = False
         self._told = 0
         self._forwarded = 0
@@ -160,20 +165,26 @@ class Supervisor:
         for worker, engine in self._workers.values():
             poll.register(worker.pidfd, select.POLLIN)
             waiting[worker.pidfd] = partial(self._worker_died, worker, engine)
-        for fd, _ in poll.poll(self._patience()):
+        for fd, _ in poll.poll(self._time_left()):
             waiting[fd]()
         self._forward_signals()
+        for engine in self._processes():
+            if engine.kill_at is not None and time.monotonic() >= engine.kill_at:
+                _log.error("%s does not end, and is killed", engine.child)
+                engine.kill()
         for slot in self._slots:
             if slot.start_at is not None and time.monotonic() >= slot.start_at:
                 self._restart(slot)
         self._roll_on()
 
-    def _patience(self) -> float | None:
-        """In milliseconds."""
-        planned = [slot.start_at for slot in self._slots if slot.start_at is not None]
-        if not planned:
+    def _time_left(self) -> float | None:
+        """Milliseconds until something has to be done."""
+        times = [slot.start_at for slot in self._slots]
+        times += [engine.kill_at for engine in self._processes()]
+        first = min((each for each in times if each is not None), default=math.inf)
+        if first == math.inf:
             return None
-        return max(0.0, min(planned) - time.monotonic()) * 1000 + 1
+        return min(max(0.0, first - time.monotonic()), _LONGEST_WAIT) * 1000 + 1
 
     def _forward_signals(self) -> None:
         while self._forwarded < self._told:
@@ -205,7 +216,7 @@ class Supervisor:
             except BaseException:
                 ours.close()
                 raise
-        slot.processes.append(EngineProcess(place, child, ours))
+        slot.processes.append(EngineProcess(place, child, ours, self._patience))
 
     def _restart(self, slot: EngineSlot) -> None:
         slot.start_at = None

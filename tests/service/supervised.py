@@ -50,6 +50,7 @@ async def for_ever():
 listeners = ()
 engines = 1
 of_each = None
+patience = float("inf")
 orders = asyncio.Queue()  # of the supervisor, in an engine
 
 def open_ports():
@@ -58,7 +59,7 @@ def open_ports():
 EPILOGUE = """
 with signals_stop_the_start() as signals:
     of_each = of_each or [listeners] * engines
-    status = Supervisor(engine_main, worker_main, of_each, open_ports).run(signals)
+    status = Supervisor(engine_main, worker_main, of_each, open_ports, patience).run(signals)
 say("over", status)
 sys.exit(status)
 """

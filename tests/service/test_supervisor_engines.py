@@ -371,3 +371,26 @@ def test_a_hangup_of_a_child_ends_it(tmp_path: Path) -> None:
         os.kill(engines[0], signal.SIGHUP)
         assert service.hear("started")[:2] == ["0", "1"]
         assert "killed by SIGHUP" in service.errors.read_text()
+
+
+@pytest.mark.parametrize("end", ["a stop", "a replacement"])
+def test_a_process_that_does_not_end_in_time_is_killed(tmp_path: Path, end: str) -> None:
+    script = """
+engines = 1
+patience = 0.2
+async def serve(zygote):
+    zygote.ready()
+    while True:
+        say(type(await orders.get()).__name__, os.getpid())
+"""
+    with run(tmp_path, script) as service:
+        deaf = service.watch(service.pid("Serve"))
+        if end == "a stop":
+            service.signal(signal.SIGTERM)
+            service.hear("Stop")
+            assert service.status() == 128 + signal.SIGKILL
+        else:
+            service.signal(signal.SIGHUP)
+            assert gone(deaf, 10)
+            service.pid("Serve")
+        assert "does not end, and is killed" in service.errors.read_text()
