@@ -4,11 +4,13 @@ import pytest
 
 from penstock.batching.batcher import BatchPolicy
 from penstock.engine.engine import EngineOptions
+from penstock.engine.quarantine import Quarantine
 from penstock.errors import InferenceFailed, KillsWorkers, OpTimeout, WorkerDied
+from penstock.executors.executor import Work
 from penstock.executors.work import WorkOptions, broken
 from penstock.ops.failures import kills_workers, worker_died
 from penstock.protocols.status import err_no_of, status_of
-from penstock.request import Outcome, Request
+from penstock.request import Batch, Outcome, Request
 from tests.engine.test_engine import House, house
 
 RERUN = WorkOptions(retry_on_crash=True)
@@ -261,3 +263,35 @@ def test_a_culprit_that_leaves_before_it_is_answered_is_not() -> None:
     h.engine.cancel(h.engine.submit(request, told.append))
     h.clock.run()
     assert told == []
+
+
+def test_before_the_first_death_no_input_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def looked(*_: object) -> None:
+        raise AssertionError("looked at")
+
+    for name in ("meet", "screen", "died", "came_back", "fill"):
+        monkeypatch.setattr(Quarantine, name, looked)
+    h = house(policy=FOUR)
+    for _ in range(3):
+        together(h, "a", "b")
+        finish(h)
+    assert set(codes(h).values()) == {None}
+
+
+def test_a_worker_that_goes_on_as_its_call_is_given_up_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    h = house(work=WorkOptions(timeout=1.0))
+    slow = h.ask(x="a")
+    (batch,) = h.workers["op"].batches()
+    batch.started = h.clock.now()
+    other = Batch(batch.samples, batch.reason, batch.closed)
+
+    def goes_on(work: Work) -> list[Batch]:
+        work.current = other  # which is seen only as the rest is taken back
+        return []
+
+    monkeypatch.setattr(h.workers["op"], "take_back", goes_on)
+    h.clock.advance(1.1)
+    assert codes(h) == {slow.data_id: "op_timeout"}
+    assert h.workers["op"].abandoned == []

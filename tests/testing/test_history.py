@@ -27,6 +27,7 @@ from penstock.testing.history import (
     Replied,
     Returned,
     ServerEvent,
+    TakenBack,
     TurnedAway,
     check,
 )
@@ -323,3 +324,21 @@ def test_a_request_costs_less_than_a_kilobyte() -> None:
         tracemalloc.stop()
     assert len(history[0]) == 2000
     assert size < 1000 * 1000
+
+
+def test_a_batch_that_was_taken_back_is_no_attempt_even_when_its_members_part() -> None:
+    limits = Limits(dispatches={"op": 1})
+    apart = [
+        Admitted(1, 0, 0.0),
+        Admitted(2, 0, 0.0),
+        Dispatched("op", 0, (1, 2), 1, FOREVER, 0.1),
+        TakenBack("op", 0, 0.2),
+        Dispatched("op", 1, (1,), 1, FOREVER, 0.3),
+        Returned("op", 1, 0, 0.4),
+        Dispatched("op", 2, (2,), 1, FOREVER, 0.4),
+        Returned("op", 2, 0, 0.5),
+        Replied(1, None, 0.5),
+        Replied(2, None, 0.5),
+    ]
+    assert check([], apart, limits) == []
+    assert check([], without(apart, TakenBack("op", 0, 0.2)), limits)
