@@ -308,6 +308,11 @@ class ServiceConfig(Section):
         description="Seconds that a call in a process of its own may go on after nobody waits for"
         " it any more; then its worker hangs, and is ended and replaced. 0 lets it go on for ever.",
     )
+    crash_dir: Text | None = Field(
+        default=None,
+        description="Folder for a report of each worker process that dies, readable for the"
+        " service's own user alone; at most 100 of them. Without it the log has the gist.",
+    )
     strict_status: bool = Field(
         default=False,
         description="On the Paddle routes, answer a busy service with HTTP 429 and gRPC"

@@ -12,13 +12,17 @@ import logging
 import os
 import signal
 from collections import deque
-from typing import Protocol
+from dataclasses import replace
+from typing import Final, Protocol
 
 from penstock.errors import InferenceFailed, StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.control import Exited
+from penstock.executors.processes.crashes import Crashes
 from penstock.executors.processes.patrol import Patrol
 from penstock.executors.processes.recycling import why_replaced
+from penstock.executors.processes.relay import Relay
+from penstock.executors.processes.report import BYTES, LINES, Report, printable
 from penstock.executors.processes.restarts import Restarts
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.worker import Spawned, Worker
@@ -27,6 +31,9 @@ from penstock.ops.failures import worker_died
 from penstock.request import Batch, Outcome
 
 _log = logging.getLogger(__name__)
+
+_LAST_LINES: Final = 1.0
+"""Seconds that what workers wrote last is given at the end."""
 
 
 class Spawner(Protocol):
@@ -79,6 +86,9 @@ class ProcessExecutor:
         self._given_up = False
         self._closing = False
         self._keepers: list[asyncio.Task[None]] = []
+        self._relay = Relay()
+        folder = self._supervision.crash_dir
+        self._crashes = None if folder is None else Crashes(folder)
         self._patrol = Patrol(name, self._busy.values, loop)
 
     def __repr__(self) -> str:
@@ -168,6 +178,10 @@ class ProcessExecutor:
         await asyncio.gather(*self._keepers, return_exceptions=True)
         for worker in workers:
             self._bury(worker)
+            worker.stderr.close()
+        await asyncio.to_thread(self._relay.flush, _LAST_LINES)
+        if self._crashes is not None:
+            await asyncio.to_thread(self._crashes.wait, _LAST_LINES)
         return not left
 
     async def _start(self, index: int) -> Worker:
@@ -180,21 +194,25 @@ class ProcessExecutor:
             self._loop,
             only_plain=self._only_plain,
             supervision=self._supervision,
+            relay=self._relay,
         )
         worker.done = self._done
         try:
             await asyncio.wait((worker.ready, worker.ended), return_when=asyncio.FIRST_COMPLETED)
             if not worker.ready.done():
                 end = await worker.exit
+                worker.stderr.close()
+                wrote = "; it wrote last: ".join(["", *worker.stderr.last(1, BYTES)])
                 raise StartupError(
                     f"op {self._name!r}: worker {index} ended before it was ready"
-                    f" ({how_it_ended(end.status)})"
+                    f" ({how_it_ended(end.status)}){printable(wrote)}"
                 )
             worker.ready.result()
         except BaseException:
             worker.kill()
             worker.close()
             await worker.exit
+            worker.stderr.close()
             raise
         self._alive.add(worker)
         self._take_up(worker)
@@ -212,19 +230,29 @@ class ProcessExecutor:
             end = await worker.exit
             if self._closing:
                 return
+            worker.stderr.close()
             if not worker.sent_away:
-                _log.error(
-                    "op %s: worker %s (pid %s) died: %s%s",
-                    self._name,
-                    worker.index,
-                    worker.pid,
-                    how_it_ended(end.status),
-                    f", with data_ids={lost.data_ids}" if lost is not None else "",
-                )
+                self._report(worker, end, lost)
             following = await self._replace(worker)
             if following is None:
                 return
             worker = following
+
+    def _report(self, worker: Worker, end: Exited, lost: Batch | None) -> None:
+        """Tell of a death: in the log the last lines, in a file all that is known."""
+        report = Report(
+            op=self._name,
+            worker=worker.index,
+            pid=worker.pid,
+            how=how_it_ended(end.status),
+            data_ids=[] if lost is None else lost.data_ids,
+            batches=worker.batches,
+            peak=end.peak,
+            wrote=worker.stderr.last(LINES, BYTES),
+        )
+        _log.error("%s", report.line())
+        if self._crashes is not None:
+            self._crashes.save(replace(report, wrote=worker.stderr.kept()))
 
     async def _replace(self, worker: Worker) -> Worker | None:
         """A new worker in the place of one that died; None when there will be none."""

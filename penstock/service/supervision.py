@@ -17,6 +17,7 @@ def supervision_of(options: OpOptions, config: ServiceConfig) -> Supervision:
         hang_limit=config.hang_limit or None,
         memory_limit=options.memory_limit,
         max_batches=options.max_batches,
+        crash_dir=config.crash_dir,
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
+import resource
 import socket
 import traceback
 
@@ -22,6 +24,8 @@ def serve_op(blueprint: Blueprint, op: str, index: int, channel: socket.socket) 
     """
     channel.setblocking(True)
     child = Child(channel, SLAB_BYTES)
+    child.take_stderr()
+    _leave_a_stack_and_no_core()
     at = blueprint.graph.plan.names.index(op)
     try:
         stay_on_cpus(blueprint.options[at], index)
@@ -36,3 +40,11 @@ def serve_op(blueprint: Blueprint, op: str, index: int, channel: socket.socket) 
     child.ready()
     child.serve(bound, blueprint.outside_reader(at))
     return 0
+
+
+def _leave_a_stack_and_no_core() -> None:
+    """When a signal ends this process, its report has the Python stack; a core has users' data."""
+    faulthandler.enable(2)
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    # One byte is too little for a file, and the only limit that programs which take cores obey.
+    resource.setrlimit(resource.RLIMIT_CORE, (1 if most else 0, most))

@@ -39,6 +39,7 @@ SERVICE = [
     ("max_calls", 10, 10, "10", 0),
     ("max_connections", 10, 10, [], -1),
     ("hang_limit", 0, 0.0, "60s", -1),
+    ("crash_dir", "crashes", "crashes", 1, ""),
     ("strict_status", True, True, "yes", NO_RANGE),
     ("drain_delay", 0, 0.0, None.__class__, -0.1),
     ("drain_timeout", 1, 1.0, "1", float("nan")),

@@ -126,6 +126,8 @@ async def test_a_worker_that_dies_costs_its_batch_alone(
     assert len(reports) == 1
     told = {"kill": "SIGKILL", "exit": "exit status 7", "segfault": "SIGSEGV"}[do]
     assert told in reports[0]
+    assert "MiB of memory" in reports[0]
+    assert ("Fatal Python error: Segmentation fault" in reports[0]) is (do == "segfault")
     assert "data_ids=[2]" in reports[0]
     assert await desk.executor.close(10.0)
 
@@ -297,6 +299,34 @@ async def test_what_nobody_waits_for_any_more_is_not_begun_and_the_others_run(
     assert not second.exists()
     assert house.verdict() == []
     await house.close()
+
+
+async def test_a_death_is_reported_with_what_the_worker_wrote_last_and_in_a_file(
+    processes: Processes,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "crashes"
+    desk = Desk(executor(processes, supervision=Supervision(crash_dir=str(folder))))
+    await desk.executor.start()
+    text = "".join(f"line {n}\n" for n in range(100)) + "no \x1b[31m end"
+    ((_, (outcome,)),) = await desk.run(batch_of(7, do="write", text=text, secret="feed"))
+    assert isinstance(outcome.error, InferenceFailed)
+    assert (await one(desk)).error is None
+    assert await desk.executor.close(10.0)
+    (report,) = [each.getMessage() for each in caplog.records if "died" in each.getMessage()]
+    assert "exit status 7, with data_ids=[7]" in report
+    assert "line 81 | " in report
+    assert report.endswith("line 99 | no \\x1b[31m end")
+    assert "line 80 |" not in report
+    (file,) = folder.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    whole = file.read_text()
+    assert "  line 0\n" in whole
+    assert "ended: exit status 7" in whole
+    assert "feed" not in whole
+    assert capfd.readouterr().err == text + "\n"
 
 
 async def test_workers_are_replaced_after_their_batches_one_by_one_and_nobody_notices(

@@ -45,6 +45,7 @@ _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 64 << 10
 _MOST_DESCRIPTORS: Final = 16
+_STDERR: Final = 2
 _DO_NOT_WAIT: Final = int(socket.MSG_DONTWAIT)
 _MOST_BODY: Final = (1 << 32) - 1
 _ANSWERS: Final = header(Kind.ANSWERS, 0, 0)
@@ -89,6 +90,7 @@ class Child:
         self._in = SlabReader(slab_bytes)
         self._trim_at = monotonic() + TRIM_EVERY
         self._ended = False
+        self._heard = False  # by the engine, what goes to standard error
         self._last = True  # whether it is the last batch of its frame that runs
         self._untold = False  # whether there are answers that were not announced
         self._pickle: Callable[[Any], bytes] | None = _pickled
@@ -96,6 +98,11 @@ class Child:
         self._poll.register(channel, select.POLLIN)
         self._writable = select.poll()
         self._writable.register(self._answers, select.POLLOUT)
+
+    def take_stderr(self) -> None:
+        """Write to the engine from now on what goes to standard error: the first thing to do."""
+        while not self._heard and not self._ended:
+            self._receive(wait=True)
 
     def ready(self) -> None:
         """Say that the model is open and ``init_op`` has run."""
@@ -260,6 +267,11 @@ class Child:
                 self._skipped.append((frame.number, last))
             case Kind.STOP:
                 self._ended = True
+            case Kind.STDERR:
+                descriptor = self._descriptors.popleft()
+                os.dup2(descriptor, _STDERR)
+                os.close(descriptor)
+                self._heard = True
 
 
 def _open(blob: Blob) -> Any:

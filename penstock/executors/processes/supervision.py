@@ -15,12 +15,14 @@ class Supervision:
         hang_limit: seconds that a call may go on after nobody waits for it; None for ever.
         memory_limit: bytes of memory beyond which a worker is replaced; None is no limit.
         max_batches: batches after which it is replaced; None is never.
+        crash_dir: folder for reports of workers that died; None is none.
     """
 
     kill_late: bool = False
     hang_limit: float | None = 60.0
     memory_limit: int | None = None
     max_batches: int | None = None
+    crash_dir: str | None = None
 
     @property
     def recycles(self) -> bool:

@@ -37,13 +37,12 @@ class Watch:
         hang_limit: seconds that a batch may go on after nobody waits for it; None for ever.
     """
 
-    __slots__ = ("_hang_limit", "_in_vain", "_number", "_unbegun")
+    __slots__ = ("_doing", "_for", "_hang_limit")
 
     def __init__(self, hang_limit: float | None) -> None:
         self._hang_limit = hang_limit
-        self._number = 0
-        self._unbegun = 0.0
-        self._in_vain = 0.0
+        self._doing: Doing | None = None
+        self._for = 0.0
 
     def look(self, doing: Doing | None, passed: float) -> str | None:
         """What the worker does wrong, in words; None when that is nothing.
@@ -52,21 +51,17 @@ class Watch:
             doing: None when it is idle.
             passed: seconds since the last look.
         """
-        number = 0 if doing is None else doing.number
-        if number != self._number:
-            self._number = number
-            self._unbegun = self._in_vain = 0.0
-        elif doing is None:
+        if doing != self._doing:
+            self._doing = doing
+            self._for = 0.0
             return None
-        elif not doing.begun:
-            self._unbegun += passed
-            if self._unbegun >= BEGIN_LIMIT:
+        self._for += passed
+        limit = self._hang_limit
+        if doing is None:
+            return None
+        if not doing.begun:
+            if self._for >= BEGIN_LIMIT:
                 return f"was idle, and has not begun a batch within {BEGIN_LIMIT:g} s"
-        elif doing.wanted:
-            self._in_vain = 0.0
-        else:
-            self._in_vain += passed
-            limit = self._hang_limit
-            if limit is not None and self._in_vain >= limit:
-                return f"runs a call that nobody has waited for these {limit:g} s"
+        elif not doing.wanted and limit is not None and self._for >= limit:
+            return f"runs a call that nobody has waited for these {limit:g} s"
         return None

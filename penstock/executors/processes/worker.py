@@ -30,6 +30,8 @@ from penstock.executors.processes.frame import (
 )
 from penstock.executors.processes.link import Link
 from penstock.executors.processes.memory import Memory
+from penstock.executors.processes.relay import Relay
+from penstock.executors.processes.stderr import Stderr
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.upkeep import Upkeep
 from penstock.executors.processes.watch import Doing, Watch
@@ -86,6 +88,7 @@ class Worker:
         exit: see below.
         loop: the engine's.
         only_plain: whether its outputs may hold nothing that only workers open.
+        relay: gets what it writes to standard error.
         supervision: how it is looked after.
 
     Attributes:
@@ -97,6 +100,7 @@ class Worker:
         has_worked: it has begun a batch, and perhaps died of it.
         batches: how many it has finished.
         supervision: how it is looked after.
+        stderr: what it writes there; to be closed when it has ended.
         watch: whether it hangs.
         condemned: we are ending it.
         sent_away: we are ending it though it did nothing wrong: that is no death.
@@ -111,6 +115,7 @@ class Worker:
         *,
         only_plain: bool = False,
         supervision: Supervision | None = None,
+        relay: Relay | None = None,
     ) -> None:
         self.index = index
         self.pid = spawned.pid
@@ -133,6 +138,9 @@ class Worker:
         self._last_words: asyncio.TimerHandle | None = None
         self._board: Board | None = None
         self._link = Link(spawned.socket, loop, _MOST_FRAME, self._hear, self._hung_up)
+        self.stderr = Stderr(loop, relay or Relay())
+        self._link.send([header(Kind.STDERR, 0, 0)], [self.stderr.writer])
+        self.stderr.sent()
         self._upkeep = Upkeep(loop, SLAB_BYTES, self._link.send)
         self._out = self._upkeep.pool
         self._in = self._upkeep.reader
@@ -215,8 +223,10 @@ class Worker:
         if not self.sent or self._board is None:
             return None
         sent = self.sent[0]
+        if self._board.batch < sent.number:
+            return Doing(sent.number, begun=False, wanted=True)
         wanted = sent.wanted and not all(sample.gone for sample in sent.batch.samples)
-        return Doing(sent.number, self._board.batch >= sent.number, wanted)
+        return Doing(sent.number, begun=True, wanted=wanted)
 
     def resident(self) -> int | None:
         """Bytes of memory that it has; None when they have no limit."""

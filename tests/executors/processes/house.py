@@ -69,6 +69,9 @@ class Acting(Op):
             Path(feed["entered"]).touch()
             while not Path(feed["gate"]).exists():
                 time.sleep(0.005)  # another process cannot tell us
+        elif do == "write":
+            os.write(2, feed["text"].encode())
+            os._exit(7)
         elif do == "grow":
             KEPT.append(b"x" * (feed["mib"] << 20))
         elif do == "balloon":
@@ -154,6 +157,7 @@ def main(op: str, index: int, descriptor: int) -> None:
             hang_up(channel)
             return
         child = Child(channel, SLABS)
+        child.take_stderr()
         if op == "failing":
             child.failed("the model is not there")
             return
@@ -164,7 +168,9 @@ def main(op: str, index: int, descriptor: int) -> None:
 
 def hang_up(channel: socket.socket) -> None:
     """Ready, and then nothing more; but the process goes on."""
-    Child(channel, SLABS).ready()
+    child = Child(channel, SLABS)
+    child.take_stderr()
+    child.ready()
     channel.recv(1 << 16)
     channel.shutdown(socket.SHUT_RDWR)
     signal.pause()
@@ -172,7 +178,9 @@ def hang_up(channel: socket.socket) -> None:
 
 def garbage(channel: socket.socket) -> None:
     """Ready, and then anything but a frame."""
-    Child(channel, SLABS).ready()
+    child = Child(channel, SLABS)
+    child.take_stderr()
+    child.ready()
     channel.recv(1 << 16)
     channel.sendall(b"GET / HTTP/1.1\r\n\r\n")
     signal.pause()

@@ -21,8 +21,8 @@ def looks(watch: Watch, doing: Doing | None, seconds: float, step: float = STEP)
 )  # fmt: skip
 def test_a_hang_is_noticed_soon_after_its_limit_and_not_before(doing: Doing, limit: float) -> None:
     watch = Watch(60.0)
-    assert looks(watch, doing, limit - STEP) is None
-    fault = looks(watch, doing, 2.0)
+    assert looks(watch, doing, limit) is None
+    fault = looks(watch, doing, 1.0)
     assert fault is not None
     assert f"{limit:g} s" in fault
 
@@ -31,7 +31,7 @@ def test_a_call_that_somebody_waits_for_may_take_as_long_as_it_likes() -> None:
     watch = Watch(1.0)
     assert looks(watch, Doing(1, True, True), 3600.0) is None
     assert looks(watch, Doing(1, True, False), 0.75) is None
-    assert looks(watch, Doing(1, True, False), 1.0) is not None
+    assert looks(watch, Doing(1, True, False), 1.25) is not None
 
 
 def test_without_a_limit_a_call_in_vain_goes_on() -> None:

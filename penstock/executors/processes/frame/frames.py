@@ -53,6 +53,8 @@ class Kind(IntEnum):
     """Engine: end when what is at hand is done."""
     ANSWERS = 9
     """Worker: outcomes are there to be read, over the socket for them."""
+    STDERR = 10
+    """Engine, first of all: what is to be standard error; its descriptor comes along."""
 
 
 class Frame(NamedTuple):
