@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.errors import InferenceFailed
-from penstock.executors.executor import Finished, Result, Work
+from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.restarts import Restarts
 from penstock.executors.work import broken
 from penstock.ops.failures import worker_died
@@ -91,6 +91,11 @@ class ProcessWorkers(Workers):
         process.die()
         return repr(process)
 
+    def unstick(self) -> None:
+        """Processes that hang go on, idle ones too."""
+        for process in self._alive:
+            process.stuck = False
+
     def done(self, process: Process, work: Work, finished: Finished) -> None:
         """A process has answered all of a Work."""
         del self._at[work]
@@ -104,17 +109,14 @@ class ProcessWorkers(Workers):
         self._alive.remove(process)
         lost = process.lost()
         works, process.works = process.works, {}
-        reports: list[tuple[Work, Finished, list[Result]]] = []
-        for work, finished in works.items():
+        for work in works:
             del self._at[work]
             work.current = None
+        for work, finished in works.items():
             if lost is not None and lost[0] is work:
-                batch = lost[1]
-                work.add_result(batch, self._fate(process, batch))
-            reports.append((work, finished, work.take_results()))
+                work.add_result(lost[1], self._fate(process, lost[1]))
+            self.report(work, finished, work.take_results())
         self._restart(had_worked=process.has_worked)
-        for work, finished, results in reports:
-            self.report(work, finished, results)
 
     def _fate(self, process: Process, batch: Batch) -> list[Outcome]:
         if process.abandoned:

@@ -257,9 +257,11 @@ class World:
         return None if call is None or call.stuck else call
 
     def unstick(self) -> None:
-        """Calls that hang go on."""
+        """Whoever hangs goes on."""
         for call in self.calls:
             call.stuck = False
+        for each in self.processes:
+            each.unstick()
 
     def kill(self) -> object:
         """Some process is killed from outside, whatever it does."""

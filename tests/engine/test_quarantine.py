@@ -219,3 +219,24 @@ def test_a_work_holds_one_suspect_or_several_others_and_the_suspect_is_next() ->
     assert fill() == [6, 2, 3]
     assert fill() == [4]
     assert fill() == [5]
+
+
+def test_a_suspect_that_finds_the_work_taken_is_the_next_before_all_others() -> None:
+    quarantine = Quarantine("op", rerun=True)
+    died(quarantine, batch(sample(1), sample(2)))
+    again = [batch(sample(3)), quarantine.take(2.0), None]
+    batches, _, _ = quarantine.fill(8, 2.0, lambda now: again.pop(0), lambda: None)
+    assert [each.data_ids for each in batches] == [[3]]
+    assert taken(quarantine) == [[1], [2]]
+
+
+def test_a_suspect_fills_a_batch_only_in_the_queue() -> None:
+    quarantine = Quarantine("op", rerun=False)
+    died(quarantine, batch(sample(1)))
+    again = sample(2, x=1, arrived=5.0)
+    quarantine.meet(again, 16, 5.0)
+    queued = Batch([again], CloseReason.FULL, 5.0, rows=again.rows)
+    assert queued.rows == 16
+    left, _ = quarantine.screen(queued, 6.0)
+    assert left is queued
+    assert left.rows == 1
