@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from penstock.errors import (
 from penstock.executors.processes import watch
 from penstock.executors.processes.frame import Blob
 from penstock.executors.processes.restarts import MOST_DEATHS
+from penstock.executors.processes.slab import SlabPool
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.work import WorkOptions
 from penstock.request import Outcome, Request
@@ -91,6 +93,35 @@ async def test_arrays_arrive_whole_in_both_directions(processes: Processes, size
         assert value is not None
         assert value["sum"] == int(x.sum())
         assert np.array_equal(value["x"], x + 1)
+    assert await desk.executor.close(10.0)
+
+
+async def test_an_array_from_one_process_to_another_is_copied_twice(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    size = 5 << 20
+    made = (await one(desk, do="array", x=np.arange(size // 8))).value
+    assert made is not None
+    assert not made["x"].flags.owndata  # it is read where the worker has put it: the first copy
+    placed = []
+    place = SlabPool.place
+
+    def noted(pool: SlabPool, array: Any) -> Any:
+        placed.append(array.nbytes)
+        return place(pool, array)
+
+    monkeypatch.setattr(SlabPool, "place", noted)
+    tracemalloc.start()
+    try:
+        work = desk.submit([batch_of(2, do="sum", x=made["x"])])
+        assert tracemalloc.get_traced_memory()[1] < size / 5
+    finally:
+        tracemalloc.stop()
+    assert placed == [size]  # the second, which the other worker reads in its place
+    ((_, (outcome,)),) = await desk.results(work)
+    assert outcome.value == {"sum": int(made["x"].sum()), "owned": False}
     assert await desk.executor.close(10.0)
 
 

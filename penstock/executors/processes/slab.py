@@ -217,9 +217,9 @@ class SlabPool:
         # As much as the frame before had, or twice what there is: few slabs for a frame.
         wish = max(nbytes, self._last_frame - self._placed, self._placed) + _ALIGNMENT
         need = nbytes + _ALIGNMENT
-        fitting = sorted(
-            (slab for slab in self._idle.values() if slab.size >= need), key=attrgetter("size")
-        )
+        # Of those of a size the one that was used last: it may be in the processor's cache yet.
+        fitting = [slab for slab in reversed(self._idle.values()) if slab.size >= need]
+        fitting.sort(key=attrgetter("size"))
         if fitting:
             ample = (slab for slab in fitting if slab.size >= wish)
             slab = self._idle.pop(next(ample, fitting[-1]).number)

@@ -90,6 +90,8 @@ class Acting(Op):
             return {"name": feed["odd"].name}
         elif do == "array":
             return {"sum": int(feed["x"].sum()), "x": feed["x"] + 1}
+        elif do == "sum":
+            return {"sum": int(feed["x"].sum()), "owned": feed["x"].flags.owndata}
         elif do == "lengthen":
             return {"text": feed["text"] * feed["times"]}
         return {**feed, "pid": os.getpid()}

@@ -249,6 +249,16 @@ def test_no_more_than_half_of_the_limit_stays_idle(ends: Ends) -> None:
     assert ends.pool.size == 32 * MIB
 
 
+def test_the_slab_that_was_used_last_is_used_next(ends: Ends) -> None:
+    views = [ends.send(large(number)) for number in range(3)]
+    while views:
+        views.pop(0)
+        ends.give_back()
+    for _ in range(3):
+        ends.send(large())
+        assert ends.give_back()[0][0] == 2
+
+
 def test_the_number_of_slabs_is_bounded(ends: Ends) -> None:
     ends.reader._limit = ends.pool._limit = 2 * MOST_SLABS * MIB
     views = [ends.send(large(number)) for number in range(MOST_SLABS + 3)]
