@@ -87,7 +87,7 @@ class Scenario:
 def _penstock(server: str, models: tuple[str, ...] = ()) -> dict[str, Contender]:
     return {
         name: Contender(name=name, server=server, options=("--executor", name), models=models)
-        for name in ("thread", "inline")
+        for name in ("thread", "inline", "process")
     }
 
 
@@ -205,7 +205,10 @@ def _http_echo() -> Scenario:
         ours=tuple(_penstock("penstock_echo").values()),
         loads=tuple(Load(protocol="http", connections=n) for n in (1, 8, 32, 128)),
         programs=True,
-        targets={("thread", "32 conn"): Target(throughput=1.3)},
+        targets={
+            ("thread", "32 conn"): Target(throughput=1.3),
+            ("process", "32 conn"): Target(throughput=1.0),
+        },
     )
 
 
@@ -225,6 +228,7 @@ def _grpc_echo() -> Scenario:
         targets={
             ("thread", "1x1 calls"): Target(p50=0.5),
             ("thread", "8x4 calls"): Target(throughput=10.0),
+            ("process", "8x4 calls"): Target(throughput=7.0),
         },
     )
 
@@ -267,6 +271,57 @@ def _door_grpc() -> Scenario:
 
 def _door_http() -> Scenario:
     return _door(Load(protocol="http", connections=32), _echo_json, "HTTP")
+
+
+def _latency() -> Scenario:
+    return Scenario(
+        name="latency",
+        title="echo over HTTP, one at a time, against the door alone: how much later is the p50?",
+        path="/echo/prediction",
+        body=_echo_json,
+        right=lambda answer, models: answer == _echo_json() or _echo_json_right(answer, models),
+        floor=Contender(name="door", server="door_echo"),
+        ours=tuple(_penstock("penstock_echo").values()),
+        loads=(Load(protocol="http", connections=1),),
+        programs=True,
+    )
+
+
+def _arrays() -> Scenario:
+    def contender(ops: int) -> Contender:
+        options = ("--executor", "process", "--ops", str(ops), "--every-core")
+        return Contender(name=f"{ops} process ops", server="penstock_arrays", options=options)
+
+    return Scenario(
+        name="arrays",
+        title="5 MiB handed on between ops in processes, one at a time: how much later is the p50?",
+        path="/echo/prediction",
+        body=_echo_json,
+        right=lambda answer, _models: orjson.loads(answer)["value"] == [str(LARGE_BYTES)],
+        floor=contender(1),
+        ours=(contender(2), contender(3)),
+        loads=(Load(protocol="http", connections=1),),
+        programs=True,
+    )
+
+
+def _compute() -> Scenario:
+    def contender(executor: str, workers: int) -> Contender:
+        options = ("--executor", executor, "--concurrency", str(workers), "--every-core")
+        return Contender(name=f"{executor} x{workers}", server="penstock_compute", options=options)
+
+    return Scenario(
+        name="compute",
+        title="some milliseconds of pure Python over HTTP, every core, against one worker process",
+        path="/echo/prediction",
+        body=_echo_json,
+        right=lambda answer, _models: b'"sum"' in answer,
+        floor=contender("process", 1),
+        ours=(contender("process", 2), contender("thread", 2)),
+        loads=(Load(protocol="http", connections=4),),
+        programs=True,
+        targets={("process x2", "4 conn"): Target(throughput=1.8)},
+    )
 
 
 def _client_calls() -> Scenario:
@@ -342,4 +397,4 @@ def all_scenarios() -> list[Scenario]:
     """Every scenario, cheap ones first."""
     echoes = [_http_echo(), _grpc_echo(), _grpc_large(), _door_grpc(), _door_http()]
     models = [_regression(), _ensemble(), _resnet50(1), _resnet50(8)]
-    return [*echoes, _client_calls(), *models]
+    return [*echoes, _latency(), _arrays(), _compute(), _client_calls(), *models]

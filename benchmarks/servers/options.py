@@ -17,14 +17,18 @@ class ServerOptions:
     grpc_port: int
     executor: str
     batch_size: int
+    concurrency: int
+    ops: int
     models: list[Path]
 
     def config(self, ops: dict[str, dict[str, Any]]) -> dict[str, Any]:
         """Penstock's configuration: these options, defaults for the rest.
 
-        ``ops`` gives each op's own entry, to which the executor and the batch size are added.
+        ``ops`` gives each op's own entry, to which what all have in common is added.
         """
-        common = {"executor": self.executor, "batch_size": self.batch_size}
+        common: dict[str, Any] = {"executor": self.executor, "batch_size": self.batch_size}
+        if self.concurrency != 1:
+            common["concurrency"] = self.concurrency
         return {
             "http_port": self.http_port,
             "rpc_port": self.grpc_port,
@@ -45,13 +49,19 @@ def server_options() -> ServerOptions:
     parser.add_argument("--grpc-port", type=int, required=True)
     parser.add_argument("--executor", choices=["thread", "inline", "process"], default="thread")
     parser.add_argument("--batch-size", type=int, default=1)
+    parser.add_argument("--concurrency", type=int, default=1)
+    parser.add_argument("--ops", type=int, default=1, help="ops in a row, where that can be chosen")
+    parser.add_argument("--every-core", action="store_true", help="not only the one")
     parser.add_argument("--model", type=Path, action="append", default=[], help="model folder")
     arguments = parser.parse_args()
-    os.sched_setaffinity(0, {arguments.core})
+    if not arguments.every_core:
+        os.sched_setaffinity(0, {arguments.core})
     return ServerOptions(
         http_port=arguments.http_port,
         grpc_port=arguments.grpc_port,
         executor=arguments.executor,
         batch_size=arguments.batch_size,
+        concurrency=arguments.concurrency,
+        ops=arguments.ops,
         models=arguments.model,
     )

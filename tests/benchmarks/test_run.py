@@ -123,10 +123,13 @@ def test_the_promises_are_these() -> None:
     }
     assert promised == {
         ("http-echo", "thread"): ">= 1.3",
+        ("http-echo", "process"): ">= 1",
         ("grpc-echo", "thread"): ">= 10",
+        ("grpc-echo", "process"): ">= 7",
         ("grpc-large", "thread"): ">= 1",
         ("door-grpc", "door"): ">= 0.8",
         ("door-http", "door"): ">= 0.8",
+        ("compute", "process x2"): ">= 1.8",
         ("client-calls", "futures"): ">= 3",
         ("client-calls", "asyncio"): ">= 3",
         ("resnet50-b1", "thread"): ">= 0.97",

@@ -1,0 +1,43 @@
+"""Penstock with ops in a row that hand 5 MiB on, from the first, which has them, to the last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from benchmarks.servers.options import server_options
+from penstock import Op, WebService
+
+LARGE_BYTES = 5 << 20
+ARRAY = np.zeros(LARGE_BYTES // 4, np.float32)
+
+
+class PassOp(Op):
+    """Gives an array on; the first has one, the last one tells its size."""
+
+    is_first = is_last = False
+
+    def process(self, feed_batch: list[dict[str, Any]], typical_logid: int = 0) -> dict[str, Any]:
+        array = ARRAY if self.is_first else feed_batch[0]["array"]
+        return {"bytes": str(array.nbytes)} if self.is_last else {"array": array}
+
+
+class ArrayService(WebService):
+    """request -> pass -> pass -> ... -> response."""
+
+    def get_pipeline_response(self, read_op: Op) -> Op:
+        last = read_op
+        for number in range(options.ops):
+            last = op = PassOp(name=f"pass{number}", input_ops=[last])
+            op.is_first = number == 0
+            op.is_last = number == options.ops - 1
+        return last
+
+
+if __name__ == "__main__":
+    options = server_options()
+    service = ArrayService(name="echo")
+    entries: dict[str, dict[str, Any]] = {f"pass{number}": {} for number in range(options.ops)}
+    service.prepare_pipeline_config(yml_dict=options.config(entries))
+    service.run_service()
