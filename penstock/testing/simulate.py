@@ -9,7 +9,7 @@ Then faults stop: every open request must end by its deadline plus one tick (and
 hangs, without waiting for it), and the engine must come to rest with nothing left over. At last
 the history of both sides is judged by ``penstock.testing.history``.
 
-    python -m penstock.testing.simulate --seeds 10000 --events 200
+    python -m penstock.testing.simulate --seeds 10000 --events 200 --jobs 2
 
 A failure tells its seed and the last events; ``--seed`` tells the same story again.
 """
@@ -21,9 +21,11 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import pairwise
+from multiprocessing import Pool
 
 from penstock.engine.deadlines import TICK
 from penstock.executors.executor import Work
@@ -307,22 +309,38 @@ class Simulation:
         return "\n".join(lines)
 
 
+def _run(seed: int, events: int) -> int | str:
+    """How many requests were asked, or the story of the failure."""
+    try:
+        return simulate(seed, events)
+    except Violation as violation:
+        return str(violation)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; 0 when every world kept its promises."""
     parser = argparse.ArgumentParser(prog="python -m penstock.testing.simulate")
     parser.add_argument("--seeds", type=int, default=1, help="how many worlds")
     parser.add_argument("--events", type=int, default=200, help="events before faults stop")
     parser.add_argument("--seed", type=int, default=0, help="the first one's seed")
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes share the work")
     asked = parser.parse_args(arguments)
     began = time.monotonic()
     failed: list[int] = []
     requests = 0
-    for seed in range(asked.seed, asked.seed + asked.seeds):
-        try:
-            requests += simulate(seed, asked.events)
-        except Violation as violation:
-            failed.append(seed)
-            sys.stderr.write(f"{violation}\n\n")
+    run = partial(_run, events=asked.events)
+    seeds = range(asked.seed, asked.seed + asked.seeds)
+    with ExitStack() as stack:
+        if asked.jobs == 1:
+            results: Iterable[int | str] = map(run, seeds)
+        else:
+            results = stack.enter_context(Pool(asked.jobs)).imap(run, seeds, chunksize=50)
+        for seed, result in zip(seeds, results, strict=True):
+            if isinstance(result, str):
+                failed.append(seed)
+                sys.stderr.write(f"{result}\n\n")
+            else:
+                requests += result
     took = time.monotonic() - began
     verdict = f"FAILED: seeds {failed[:20]}" if failed else "all promises kept"
     sys.stdout.write(

@@ -439,6 +439,14 @@ def test_the_command_runs_the_seeds_it_is_told(capsys: pytest.CaptureFixture[str
     assert told.err == ""
 
 
+def test_processes_that_share_the_seeds_tell_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for jobs in ("1", "2"):
+        assert main(["--seeds", "6", "--events", "20", "--jobs", jobs]) == 0
+        told.append(capsys.readouterr().out.split(",")[1])  # how many requests there were
+    assert told[0] == told[1]
+
+
 def test_the_command_tells_the_seed_and_the_story_of_a_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
