@@ -1,0 +1,17 @@
+"""A worker is killed every two seconds while 64 callers ask."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.storm import RECOVERY, storm
+
+pytestmark = pytest.mark.faults
+
+
+async def test_each_kill_costs_a_batch_at_most_and_is_forgotten_after_a_second(
+    tmp_path: Path,
+) -> None:
+    damage = await storm(tmp_path, seconds=7.5, batch_size=4)
+    assert len(damage.kills) == 3
+    assert max(damage.recoveries()) <= RECOVERY
