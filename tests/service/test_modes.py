@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from penstock import PipelineClient
-from tests.service.scripts import fetch, post, script
+from tests.service.scripts import fetch, post, script, until
 from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real
@@ -362,4 +362,5 @@ def test_elsewhere_it_is_an_error_that_names_op_key_and_type(
             f"[{maker}] failed to predict. its output 'thing': a value of type __main__.Thing"
             f" cannot travel to {reader}: only ops that run in processes could open it"
         )
+        until(lambda: "__main__.Thing cannot travel" in server.log(), "a line of the worker")
         assert server.log().count("__main__.Thing cannot travel") == 1
