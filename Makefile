@@ -33,7 +33,7 @@ test: $(READY) ## pure and engine tests (about two minutes)
 test-real: $(READY) ## real services as processes, real models, real clients (two to three minutes)
 	$(BIN)/python -m pytest $(PAIRS) -m "real or peers" --ignore tests/examples
 
-test-faults: $(READY) ## break things on purpose, with real processes (a minute and a half)
+test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)
 	$(BIN)/python -m pytest -m faults
 
 check: $(READY) ## format, lint, types, floors, spelling, documents (about a minute)

@@ -24,6 +24,7 @@ from penstock.executors.processes.recycling import why_replaced
 from penstock.executors.processes.relay import Relay
 from penstock.executors.processes.report import BYTES, LINES, Report, printable
 from penstock.executors.processes.restarts import Restarts
+from penstock.executors.processes.stderr import Stderr
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.worker import Spawned, Worker
 from penstock.executors.work import broken
@@ -34,6 +35,10 @@ _log = logging.getLogger(__name__)
 
 _LAST_LINES: Final = 1.0
 """Seconds that what workers wrote last is given at the end."""
+
+
+class _NoRoomError(StartupError):
+    """A process could not even be started, which is not its own fault."""
 
 
 class Spawner(Protocol):
@@ -185,17 +190,7 @@ class ProcessExecutor:
         return not left
 
     async def _start(self, index: int) -> Worker:
-        spawned = await self._spawner.spawn(self._name, index)
-        exit = self._loop.create_task(self._spawner.exited(spawned.pid))
-        worker = Worker(
-            index,
-            spawned,
-            exit,
-            self._loop,
-            only_plain=self._only_plain,
-            supervision=self._supervision,
-            relay=self._relay,
-        )
+        worker = await self._spawn(index)
         worker.done = self._done
         try:
             await asyncio.wait((worker.ready, worker.ended), return_when=asyncio.FIRST_COMPLETED)
@@ -217,6 +212,28 @@ class ProcessExecutor:
         self._alive.add(worker)
         self._take_up(worker)
         return worker
+
+    async def _spawn(self, index: int) -> Worker:
+        try:
+            stderr = Stderr(self._loop, self._relay)
+        except OSError as error:
+            raise _NoRoomError(str(error)) from error
+        try:
+            spawned = await self._spawner.spawn(self._name, index)
+        except BaseException as error:
+            stderr.close()
+            if isinstance(error, StartupError):
+                raise _NoRoomError(str(error)) from error
+            raise
+        return Worker(
+            index,
+            spawned,
+            self._loop.create_task(self._spawner.exited(spawned.pid)),
+            self._loop,
+            stderr,
+            only_plain=self._only_plain,
+            supervision=self._supervision,
+        )
 
     async def _keep(self, worker: Worker) -> None:
         """Wait for a worker's end and replace it, for as long as the service runs."""
@@ -256,21 +273,29 @@ class ProcessExecutor:
 
     async def _replace(self, worker: Worker) -> Worker | None:
         """A new worker in the place of one that died; None when there will be none."""
-        had_worked = worker.has_worked
-        sent_away = worker.sent_away
+        died = self._restarts.died
+        wait: float | None = 0.0
+        if not worker.sent_away:
+            wait = died(self._loop.time(), had_worked=worker.has_worked)
         while not self._closing:
-            wait: float | None = 0.0
-            if not sent_away:
-                wait = self._restarts.died(self._loop.time(), had_worked=had_worked)
             if wait is None or self._given_up:
                 self._give_up()
                 return None
             await asyncio.sleep(wait)
             try:
                 return await self._start(worker.index)
+            except _NoRoomError as error:
+                wait = self._restarts.refused()
+                _log.error(
+                    "op %s: worker %s cannot be started, and is tried again in %g s: %s",
+                    self._name,
+                    worker.index,
+                    wait,
+                    error,
+                )
             except StartupError as error:
                 _log.error("op %s: worker %s: %s", self._name, worker.index, error)
-                had_worked = sent_away = False
+                wait = died(self._loop.time(), had_worked=False)
         return None
 
     def _take_up(self, worker: Worker) -> None:
@@ -346,7 +371,7 @@ class ProcessExecutor:
         if not self._given_up:
             self._given_up = True
             _log.error(
-                "op %s: its workers die before they have finished anything; it is given up, and"
+                "op %s: its workers die as they are started; it is given up, and without a worker"
                 " its requests fail until the service is started again",
                 self._name,
             )

@@ -8,9 +8,13 @@ A held call waits on the named pipe ``FAULTS_PIPE``: opening that for writing su
 the op reads it, and closing it lets every call go on that waits there.
 """
 
+import ctypes
+import importlib
 import json
 import os
+import re
 import signal
+import stat
 import time
 
 import numpy as np
@@ -23,6 +27,13 @@ from penstock.testing.history import Recorder
 
 class Obedient(Op):
     def init_op(self):
+        fault = os.environ.get("FAULTS_INIT")
+        if fault == "raise":
+            raise OSError("the disk is gone")
+        if fault == "import":
+            importlib.import_module("no_such_module")
+        if fault == "exit":
+            os._exit(7)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self.calls = os.open(os.environ["FAULTS_CALLS"], flags)
 
@@ -31,7 +42,15 @@ class Obedient(Op):
         os.write(self.calls, f"{what} {self.name} {nonce} {time.monotonic()}\n".encode())
 
     def preprocess(self, input_dicts, data_id, log_id):
-        return {name: text for feed in input_dicts.values() for name, text in feed.items()}
+        whole = {name: text for feed in input_dicts.values() for name, text in feed.items()}
+        if "exit_before" in whole:
+            os._exit(7)
+        return whole
+
+    def postprocess(self, input_dicts, fetch_data, data_id, log_id):
+        if "exit_after" in fetch_data:
+            os._exit(7)
+        return fetch_data, None, ""
 
     def process(self, feed_batch, typical_logid):
         feed = dict(feed_batch[0])
@@ -62,6 +81,39 @@ class Obedient(Op):
 
     def do_measure(self, feed, much):
         feed["length"] = str(len(feed.pop("load")))
+
+    def do_kill(self, feed, much):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def do_stop(self, feed, much):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def do_exit(self, feed, much):
+        os._exit(7)
+
+    def do_segfault(self, feed, much):
+        ctypes.string_at(0)
+
+    def do_spin(self, feed, much):
+        while True:
+            pass
+
+    def do_native(self, feed, much):
+        re.match(r"(a*)*b", "a" * 40)  # holds the interpreter's lock, practically for ever
+
+    def do_balloon(self, feed, much):
+        kept = []
+        while True:
+            kept.append(b"x" * (4 << 20))
+            time.sleep(0.01)
+
+    def do_garbage(self, feed, much):
+        for name in os.listdir("/proc/self/fd"):
+            if os.path.exists(f"/proc/self/fd/{name}") and stat.S_ISSOCK(
+                os.stat(int(name)).st_mode
+            ):
+                os.write(int(name), b"GET / HTTP/1.1\r\n\r\n")
+        time.sleep(60)
 
     def do_raise(self, feed, much):
         raise ValueError("planted " + "x" * int(much))

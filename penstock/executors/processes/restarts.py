@@ -47,6 +47,15 @@ class Restarts:
         self._wait = min(_LONGEST, wait * 2 or _FIRST)
         return wait
 
+    def refused(self) -> float:
+        """Seconds until the next attempt after one for which there was no room on the machine.
+
+        That says nothing about the worker, so it never gives the op up.
+        """
+        wait = self._wait or _FIRST
+        self._wait = min(_LONGEST, wait * 2)
+        return wait
+
     def after_death(self, now: float) -> float | None:
         """The same for what has no batches."""
         return self.died(now, had_worked=False)

@@ -30,7 +30,6 @@ from penstock.executors.processes.frame import (
 )
 from penstock.executors.processes.link import Link
 from penstock.executors.processes.memory import Memory
-from penstock.executors.processes.relay import Relay
 from penstock.executors.processes.stderr import Stderr
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.upkeep import Upkeep
@@ -87,8 +86,8 @@ class Worker:
         spawned: the process.
         exit: see below.
         loop: the engine's.
+        stderr: gets what it writes there; to be closed when it has ended.
         only_plain: whether its outputs may hold nothing that only workers open.
-        relay: gets what it writes to standard error.
         supervision: how it is looked after.
 
     Attributes:
@@ -100,7 +99,6 @@ class Worker:
         has_worked: it has begun a batch, and perhaps died of it.
         batches: how many it has finished.
         supervision: how it is looked after.
-        stderr: what it writes there; to be closed when it has ended.
         watch: whether it hangs.
         condemned: we are ending it.
         sent_away: we are ending it though it did nothing wrong: that is no death.
@@ -112,10 +110,10 @@ class Worker:
         spawned: Spawned,
         exit: asyncio.Task[Exited],
         loop: asyncio.AbstractEventLoop,
+        stderr: Stderr,
         *,
         only_plain: bool = False,
         supervision: Supervision | None = None,
-        relay: Relay | None = None,
     ) -> None:
         self.index = index
         self.pid = spawned.pid
@@ -138,9 +136,9 @@ class Worker:
         self._last_words: asyncio.TimerHandle | None = None
         self._board: Board | None = None
         self._link = Link(spawned.socket, loop, _MOST_FRAME, self._hear, self._hung_up)
-        self.stderr = Stderr(loop, relay or Relay())
-        self._link.send([header(Kind.STDERR, 0, 0)], [self.stderr.writer])
-        self.stderr.sent()
+        self.stderr = stderr
+        self._link.send([header(Kind.STDERR, 0, 0)], [stderr.writer])
+        stderr.sent()
         self._upkeep = Upkeep(loop, SLAB_BYTES, self._link.send)
         self._out = self._upkeep.pool
         self._in = self._upkeep.reader

@@ -146,7 +146,7 @@ class Zygote:
 
     def _hear(self) -> None:
         try:
-            data, fds, _ = receive(self._control, MOST_BYTES, _MOST_FDS)
+            data, fds, lost = receive(self._control, MOST_BYTES, _MOST_FDS)
         except BlockingIOError:
             return
         except OSError as error:
@@ -156,7 +156,12 @@ class Zygote:
             self._lose("the supervisor is gone")
             return
         try:
-            self._heard(decode(data), fds)
+            message = decode(data)
+            if lost and isinstance(message, Forked):
+                # The worker ends when it finds that nobody holds the other end.
+                _close(fds)
+                message, fds = Refused(message.number, "the engine has no descriptor left"), []
+            self._heard(message, fds)
         except ControlError as error:
             _close(fds)
             self._lose(f"the supervisor is not understood: {error}")

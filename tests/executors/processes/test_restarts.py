@@ -26,3 +26,12 @@ def test_work_in_between_wipes_the_slate() -> None:
         restarts.died(float(n), had_worked=False)
     assert restarts.died(3.0, had_worked=True) == 0.0
     assert [restarts.died(4.0 + n, had_worked=False) for n in range(3)] == [0.0, 0.1, 0.2]
+
+
+def test_a_machine_without_room_never_gives_an_op_up_and_is_asked_less_and_less_often() -> None:
+    restarts = Restarts()
+    waits = [restarts.refused() for _ in range(20)]
+    assert waits[0] > 0.0
+    assert waits == sorted(waits)
+    assert waits[-1] == 30.0
+    assert restarts.died(0.0, had_worked=False) is not None
