@@ -1,11 +1,11 @@
 """What an engine and its supervisor say to each other: one message a packet, in JSON.
 
-The engine says ``Spawn`` for each worker that it wants, and then ``Ready`` or ``Failed``. It accepts
-connections from ``Serve`` on, until it hears ``Leave`` or ``Stop``; who was told by somebody else
-to stop says ``Leaving`` and serves on until then. The supervisor answers each ``Spawn`` with
-``Forked`` or ``Refused`` of the same number, and says ``Exited`` when a worker has ended. With
-``Forked`` come two descriptors: the engine's end of the worker's socket pair, and a pidfd of the
-worker. The socket keeps the bounds of packets (SOCK_SEQPACKET).
+The engine says ``Spawn`` for each worker that it wants, and then ``Ready`` or ``Failed``. It
+accepts connections from ``Serve`` on, until it hears ``Leave`` or ``Stop``; who was told by
+somebody else to stop says ``Leaving`` and serves on until then. The supervisor answers each
+``Spawn`` with ``Forked`` or ``Refused`` of the same number, and says ``Exited`` when a worker has
+ended. With ``Forked`` come two descriptors: the engine's end of the worker's socket pair, and a
+pidfd of the worker. The socket keeps the bounds of packets (SOCK_SEQPACKET).
 """
 
 from __future__ import annotations
