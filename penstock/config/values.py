@@ -13,8 +13,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 MAX_INT32 = (1 << 31) - 1
 """Upper bound of counts and milliseconds: what the original's 32-bit fields could hold."""
 MAX_WORKERS = 1024
-"""Most workers of one op, and most threads of one run of a model. Each is a thread or a call under way; the default of ``max_requests``
-lets no more requests in, and a number beyond it is a slip or starves the machine."""
+"""Most workers of one op, and most threads of one run of a model. Each is a thread or a call under
+way; the default of ``max_requests`` lets no more requests in, and a number beyond it is a slip or
+starves the machine."""
 MAX_CPU = 8191
 """Highest number of a CPU: Linux can be built for 8192."""
 MAX_SECONDS = 31_536_000.0
