@@ -197,8 +197,9 @@ def test_a_signal_stops_the_engine_and_the_next_one_hurries_it(
 
 def test_a_signal_to_all_processes_leaves_the_workers_to_the_engine(tmp_path: Path) -> None:
     with run(tmp_path, SIGNALLED) as service:
-        worker = service.pid("worker")
-        assert service.hear("told") == ["Serve()"]
+        lines = {word: rest for word, *rest in (service.next_line() for _ in range(3))}
+        assert lines.keys() == {"worker", "open", "told"}
+        worker = int(lines["worker"][0])
         for number in (signal.SIGTERM, signal.SIGINT):
             os.kill(worker, number)
             service.signal(number)
