@@ -276,7 +276,9 @@ class ProcessExecutor:
         died = self._restarts.died
         wait: float | None = 0.0
         if not worker.sent_away:
-            wait = died(self._loop.time(), had_worked=worker.has_worked)
+            self._restarts.works |= any(each.batches for each in self._alive)
+            now, worked = self._loop.time(), worker.batches > 0
+            wait = died(now, had_worked=worked, had_begun=worker.has_begun)
         while not self._closing:
             if wait is None or self._given_up:
                 self._give_up()

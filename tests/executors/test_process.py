@@ -419,6 +419,7 @@ async def test_an_op_whose_workers_die_as_they_start_is_given_up_and_answers_at_
     monkeypatch.setenv("PROCESSES_GONE", str(tmp_path / "gone"))
     desk = Desk(executor(processes, "once"))
     await desk.executor.start()
+    assert (await one(desk)).error is None
     assert isinstance((await one(desk, do="kill")).error, WorkerDied)
     await until(lambda: any("given up" in each.getMessage() for each in caplog.records))
     assert not desk.executor.alive
@@ -430,8 +431,33 @@ async def test_an_op_whose_workers_die_as_they_start_is_given_up_and_answers_at_
 async def test_batches_that_kill_fresh_workers_do_not_give_the_op_up(processes: Processes) -> None:
     desk = Desk(executor(processes))
     await desk.executor.start()
+    assert (await one(desk)).error is None
     for _ in range(MOST_DEATHS + 1):
         await until(lambda: desk.executor.alive)
+        assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+    assert (await one(desk)).error is None
+    assert await desk.executor.close(10.0)
+
+
+async def test_an_op_that_has_never_done_anything_but_die_is_given_up(
+    processes: Processes,
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    for _ in range(MOST_DEATHS):
+        await until(lambda: desk.executor.alive)
+        assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+    refused = (await one(desk)).error
+    assert type(refused) is InferenceFailed
+    assert "has no worker" in str(refused)
+    assert await desk.executor.close(10.0)
+
+
+async def test_another_worker_that_has_worked_speaks_for_the_op(processes: Processes) -> None:
+    desk = Desk(executor(processes, workers=2))
+    await desk.executor.start()
+    assert (await one(desk)).error is None
+    for _ in range(MOST_DEATHS + 1):
         assert isinstance((await one(desk, do="kill")).error, WorkerDied)
     assert (await one(desk)).error is None
     assert await desk.executor.close(10.0)

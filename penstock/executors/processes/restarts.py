@@ -1,9 +1,10 @@
 """When a worker that died is started again. Pure: it knows only the times that it is told.
 
-A worker that was given work is replaced at once, however often it dies: what it died of is a batch,
-which is another's concern, and no more of them die than there are batches to die of. One that dies
-before it has begun any counts: the next start waits longer each time, and too many in a row of a
-minute mean that it will never work. Source: Erlang/OTP's restart intensity.
+A worker that has finished a batch is replaced at once, however often it dies. So is one that died
+of its first, where the op is known to work: what it died of is that batch, which is another's
+concern, and no more of them die than there are batches to die of. Any other death counts: the next
+start waits longer each time, and too many in a row of a minute mean that the op will never work.
+Source: Erlang/OTP's restart intensity.
 """
 
 from __future__ import annotations
@@ -18,22 +19,29 @@ _LONGEST: Final = 30.0
 
 
 class Restarts:
-    """The history of one op's workers."""
+    """The history of one op's workers.
 
-    __slots__ = ("_early", "_wait")
+    Attributes:
+        works: whether some worker is known to have finished a batch.
+    """
+
+    __slots__ = ("_early", "_wait", "works")
 
     def __init__(self) -> None:
+        self.works = False
         self._early: deque[float] = deque()
         self._wait = 0.0
 
-    def died(self, now: float, *, had_worked: bool) -> float | None:
+    def died(self, now: float, *, had_worked: bool, had_begun: bool = False) -> float | None:
         """Seconds until the next start; None to give the op up.
 
         Args:
             now: monotonic seconds.
-            had_worked: whether it had begun a batch since it was started.
+            had_worked: whether it had finished a batch since it was started.
+            had_begun: whether it had begun one.
         """
-        if had_worked:
+        self.works |= had_worked
+        if had_worked or (had_begun and self.works):
             self._early.clear()
             self._wait = 0.0
             return 0.0

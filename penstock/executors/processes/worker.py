@@ -96,7 +96,7 @@ class Worker:
         ended: done when it has hung up or was cut off, with the rule that it broke, if any.
         work: what it runs now.
         sent: the batches of that, until each is answered.
-        has_worked: it has begun a batch, and perhaps died of it.
+        has_begun: it has begun a batch, and perhaps died of it.
         batches: how many it has finished.
         supervision: how it is looked after.
         watch: whether it hangs.
@@ -122,7 +122,7 @@ class Worker:
         self.ended: asyncio.Future[FrameError | None] = loop.create_future()
         self.work: tuple[Work, Finished] | None = None
         self.sent: deque[_Sent] = deque()
-        self.has_worked = False
+        self.has_begun = False
         self.batches = 0
         self.supervision = supervision = supervision or Supervision()
         self.watch = Watch(supervision.hang_limit)
@@ -277,7 +277,7 @@ class Worker:
     def _begin(self, sent: _Sent) -> None:
         if not sent.begun:
             sent.begun = True
-            self.has_worked = True
+            self.has_begun = True
             assert self.work is not None
             begun = self.work[0].begin_next()
             assert begun is sent.batch

@@ -35,3 +35,17 @@ def test_a_machine_without_room_never_gives_an_op_up_and_is_asked_less_and_less_
     assert waits == sorted(waits)
     assert waits[-1] == 30.0
     assert restarts.died(0.0, had_worked=False) is not None
+
+
+def test_a_first_batch_that_kills_is_no_reason_to_give_up_an_op_that_works() -> None:
+    restarts = Restarts()
+    restarts.died(0.0, had_worked=True, had_begun=True)
+    assert [restarts.died(1.0 + n, had_worked=False, had_begun=True) for n in range(50)] == [
+        0.0
+    ] * 50
+
+
+def test_an_op_that_dies_of_every_batch_it_was_ever_given_is_given_up() -> None:
+    restarts = Restarts()
+    waits = [restarts.died(float(n), had_worked=False, had_begun=True) for n in range(MOST_DEATHS)]
+    assert waits == [0.0, 0.1, 0.2, 0.4, None]
