@@ -250,6 +250,7 @@ class ProcessExecutor:
             worker.stderr.close()
             if not worker.sent_away:
                 self._report(worker, end, lost)
+            del lost  # or its arrays would be kept for as long as the next one lives
             following = await self._replace(worker)
             if following is None:
                 return

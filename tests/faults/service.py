@@ -6,6 +6,10 @@ Environment: ``FAULTS_CONFIG`` is the configuration as JSON, ``FAULTS_GRAPH`` th
 
 A held call waits on the named pipe ``FAULTS_PIPE``: opening that for writing succeeds at the moment
 the op reads it, and closing it lets every call go on that waits there.
+
+An op that is started finds its obstacle at ``FAULTS_CALLS`` and its own name: a named pipe, at
+which it waits in the same way, or a file, whose text it fails with. ``FAULTS_SLAB_BYTES``, if it is
+there, replaces the limit of what goes to and from a process through shared memory.
 """
 
 import ctypes
@@ -16,9 +20,12 @@ import re
 import signal
 import stat
 import time
+from pathlib import Path
 
 import numpy as np
 
+import penstock.executors.processes.worker
+import penstock.service.worker
 from penstock import Op, WebService
 from penstock.engine.engine import Engine
 from penstock.service import build
@@ -34,8 +41,15 @@ class Obedient(Op):
             importlib.import_module("no_such_module")
         if fault == "exit":
             os._exit(7)
+        self.overcome(Path(f"{os.environ['FAULTS_CALLS']}.{self.name}"))
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self.calls = os.open(os.environ["FAULTS_CALLS"], flags)
+
+    def overcome(self, obstacle):
+        if obstacle.is_file():
+            raise OSError(obstacle.read_text())
+        if obstacle.exists():
+            obstacle.read_bytes()
 
     def note(self, what, nonce):
         # One write for each line, so that lines of several threads do not mix.
@@ -50,6 +64,8 @@ class Obedient(Op):
     def postprocess(self, input_dicts, fetch_data, data_id, log_id):
         if "exit_after" in fetch_data:
             os._exit(7)
+        if fetch_data.get("end") == self.name:
+            return fetch_data, 17, "the journey ends here"
         return fetch_data, None, ""
 
     def process(self, feed_batch, typical_logid):
@@ -81,6 +97,15 @@ class Obedient(Op):
 
     def do_measure(self, feed, much):
         feed["length"] = str(len(feed.pop("load")))
+
+    def do_make(self, feed, much):
+        feed["load"] = np.arange(int(much) << 17)  # of eight octets each
+
+    def do_add(self, feed, much):
+        feed["sum"] = str(feed.pop("load").sum())
+
+    def do_write(self, feed, much):
+        os.write(2, (b"x" * 99 + b"\n") * (int(much) // 100))
 
     def do_kill(self, feed, much):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -143,6 +168,9 @@ class Poisonable(Obedient):
 GRAPHS = {
     "poison": lambda read: Poisonable(name="work", input_ops=[read]),
     "one": lambda read: Obedient(name="work", input_ops=[read]),
+    "chain": lambda read: Obedient(
+        name="second", input_ops=[Obedient(name="first", input_ops=[read])]
+    ),
     "branches": lambda read: Obedient(
         name="join",
         input_ops=[
@@ -156,6 +184,14 @@ GRAPHS = {
 class Faults(WebService):
     def get_pipeline_response(self, read_op):
         return GRAPHS[os.environ["FAULTS_GRAPH"]](read_op)
+
+
+def limited():
+    """Let the limits be what the environment says."""
+    slab = os.environ.get("FAULTS_SLAB_BYTES")
+    if slab is not None:
+        penstock.executors.processes.worker.SLAB_BYTES = int(slab)
+        penstock.service.worker.SLAB_BYTES = int(slab)
 
 
 def recorded(recorder):
@@ -184,6 +220,7 @@ def write(recorder):
 if __name__ == "__main__":
     recorder = Recorder()
     recorded(recorder)
+    limited()
     service = Faults(name="faults")
     service.prepare_pipeline_config(yml_dict=json.loads(os.environ["FAULTS_CONFIG"]))
     try:

@@ -19,6 +19,13 @@ from tests.faults.load import Clients
 from tests.services.process import ServiceProcess, running
 
 SCRIPT = Path(__file__).parent / "service.py"
+GRAPHS = {
+    "one": ("work",),
+    "poison": ("work",),
+    "chain": ("first", "second"),
+    "branches": ("slow", "fast", "join"),
+}
+"""The script's graphs, and their ops."""
 
 
 class Call(NamedTuple):
@@ -41,6 +48,10 @@ class Site:
         self._calls = folder / "calls"
         self._history = folder / "history.json"
 
+    def obstacle(self, op: str) -> Path:
+        """What stands in the way of this op's next workers, if there is something at this path."""
+        return self._calls.with_name(f"calls.{op}")
+
     def calls(self, what: str = "begin", op: str | None = None) -> list[Call]:
         """The calls so far, in the order in which they were noted."""
         fields = [line.split() for line in self._calls.read_text().splitlines()]
@@ -61,21 +72,23 @@ class Site:
     async def held(self, calls: int = 1) -> AsyncIterator[None]:
         """Waits until so many held calls run; they go on when the block is left."""
         pipes: list[int] = []
-        await until(lambda: self._open(pipes))
+        await until(lambda: reached(self.pipe, pipes))
         try:
             await until(lambda: len(self.calls("begin")) - len(self.calls("end")) >= calls)
             yield
         finally:
             os.close(pipes[0])
 
-    def _open(self, pipes: list[int]) -> bool:
-        """Open the pipe, if a call waits at its other end; to be kept, or the call goes on."""
+    @asynccontextmanager
+    async def start_held(self, op: str) -> AsyncIterator[None]:
+        """The op's next worker waits in its start until the block is left; to be caused before."""
+        pipes: list[int] = []
+        await until(lambda: reached(self.obstacle(op), pipes))
+        self.obstacle(op).unlink()
         try:
-            pipes.append(os.open(self.pipe, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError as error:
-            if error.errno != errno.ENXIO:
-                raise
-        return bool(pipes)
+            yield
+        finally:
+            os.close(pipes[0])
 
     def resources(self) -> dict[str, int]:
         """Threads and open descriptors."""
@@ -111,6 +124,16 @@ class Site:
         return history.check(self.clients.history.events, self.events(), limits)
 
 
+def reached(pipe: Path, pipes: list[int]) -> bool:
+    """Open the pipe, if somebody waits at its other end; to be kept, or he goes on."""
+    try:
+        pipes.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+    return bool(pipes)
+
+
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     """Return when something has become true of the other process, which cannot tell us itself."""
     async with asyncio.timeout(seconds):
@@ -142,7 +165,7 @@ async def site(
     (folder / "calls").touch()
     ops = ops or {}
     whole = {"http_port": 0, "rpc_port": 0, "op": ops, **config}
-    names = {"one": ("work",), "poison": ("work",), "branches": ("slow", "fast", "join")}[graph]
+    names = GRAPHS[graph]
     workers = {name: ops.get(name, {}).get("concurrency", 1) for name in names}
     variables = {
         "FAULTS_CONFIG": json.dumps(whole),

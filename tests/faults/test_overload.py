@@ -72,10 +72,11 @@ async def complaints(clients: Clients) -> list[str]:
     return [text for text, wrong in checks.items() if wrong]
 
 
+@pytest.mark.parametrize("executor", ["thread", "process"])
 async def test_at_five_times_the_capacity_as_much_is_served_as_at_its_peak(
-    tmp_path: Path,
+    tmp_path: Path, executor: str
 ) -> None:
-    ops = {"work": {"concurrency": WORKERS}}
+    ops = {"work": {"concurrency": WORKERS, "executor": executor}}
     limits = {"max_requests": 4 * WORKERS, "deadline": DEADLINE}
     async with site(tmp_path, ops=ops, **limits) as at, Noise() as noise:
         await keep_busy(at.clients, 0.5)  # warm

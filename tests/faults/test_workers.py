@@ -6,6 +6,7 @@ import asyncio
 import os
 import resource
 import signal
+from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -37,19 +38,23 @@ async def supervised(folder: Path, op: dict[str, Any] | None = None, **config: A
         await until(at.server.is_ready, 30.0)
         assert (await at.clients.ask()).good
         await until(lambda: nothing_more(held(at), before), 30.0)
-        family = at.server.descendants()
+        whole_family = at.server.descendants()
         assert at.server.stop() == 0
-        assert not any(each.is_running() for each in family)
+        assert not any(each.is_running() for each in whole_family)
         assert history.check(at.clients.history.events) == []
 
 
 def engine(at: Site) -> psutil.Process:
-    (found,) = psutil.Process(at.server.pid).children()[:1]
-    return found
+    return family(at)[0]
 
 
 def workers(at: Site) -> list[psutil.Process]:
-    return psutil.Process(at.server.pid).children()[1:]
+    return family(at)[1:]
+
+
+def family(at: Site) -> list[psutil.Process]:
+    """By age: the engine is there before any worker, though its number may be higher."""
+    return sorted(psutil.Process(at.server.pid).children(), key=psutil.Process.create_time)
 
 
 def held(at: Site) -> dict[str, int]:
@@ -87,6 +92,42 @@ async def test_each_way_of_dying_costs_one_request_and_leaves_nothing(tmp_path: 
             assert all(each.good for each in others), pairs
         await until(lambda: at.server.log().count(" died: ") == len(DEATHS))
         assert "Segmentation fault" in at.server.log()
+
+
+async def test_a_hundred_deaths_leave_no_descriptor_memory_thread_or_zombie(
+    tmp_path: Path,
+) -> None:
+    deaths = 100
+    async with site(tmp_path, graph="chain", dag={"is_thread_op": False}) as at:
+        # Large arrays on the way to those who die, so that shared memory dies with them.
+        kill = {"do_first": "make:1", "do_second": "kill"}
+        assert (await at.clients.ask(do_first="make:1", do_second="add")).good
+        assert (await at.clients.ask(**kill)).err_no == LOST
+        assert (await at.clients.ask(do_first="make:1", do_second="add")).good
+        staying = at.server.pid, engine(at).pid
+        before = [belongings(pid) for pid in staying]
+        seen = set()
+        for _ in range(deaths):
+            assert (await at.clients.ask(**kill)).err_no == LOST
+            assert (await at.clients.ask(do_first="make:1", do_second="add")).good
+            seen |= {each.pid for each in workers(at)}
+        assert len(seen) > deaths
+        await until(lambda: [belongings(pid) for pid in staying] == before)
+        assert at.server.stop() == 0
+        assert at.verdict(failures=deaths + 1) == []
+
+
+def belongings(pid: int) -> dict[str, int]:
+    """Descriptors by kind, threads, mappings of shared memory, living and dead children."""
+    process, found = Path(f"/proc/{pid}"), Counter[str]()
+    for each in os.listdir(process / "fd"):
+        target = os.readlink(process / "fd" / each)
+        found[target.partition(":")[0] if not target.startswith("/") else target] += 1
+    found["threads"] = len(os.listdir(process / "task"))
+    found["slabs"] = (process / "maps").read_text().count("memfd:")
+    for child in psutil.Process(pid).children():
+        found[child.status() if child.status() == psutil.STATUS_ZOMBIE else "children"] += 1
+    return dict(found)
 
 
 async def test_a_worker_that_hangs_is_ended_while_its_caller_has_long_been_answered(

@@ -250,6 +250,7 @@ class Worker:
 
     def close(self) -> None:
         """Give back what belongs to it; it has ended."""
+        self.sent.clear()  # shared memory is not to wait for the collector, which finds us late
         if self._last_words is not None:
             self._last_words.cancel()
         self._link.close()

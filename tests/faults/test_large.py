@@ -1,0 +1,59 @@
+"""More than shared memory is allowed for: it takes the slower way, and arrives whole."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.faults.load import Answer
+from tests.faults.site import Site, site
+from tests.faults.test_memory import MIB, memory
+
+pytestmark = pytest.mark.faults
+
+SLAB = 8 * MIB
+PROCESSES: dict[str, Any] = {"graph": "chain", "dag": {"is_thread_op": False}}
+SMALL = {"FAULTS_SLAB_BYTES": str(SLAB)}
+
+
+async def carried(at: Site, mebibytes: int) -> Answer:
+    """An array goes from the first op to the second, which adds its numbers."""
+    return await at.clients.ask(do_first=f"make:{mebibytes}", do_second="add")
+
+
+def whole(answer: Answer, mebibytes: int) -> bool:
+    count = mebibytes * MIB // 8
+    return answer.good and int(answer.value["sum"]) == count * (count - 1) // 2
+
+
+async def test_arrays_larger_than_the_shared_memory_arrive_whole_among_others(
+    tmp_path: Path,
+) -> None:
+    async with site(tmp_path, environment=SMALL, **PROCESSES) as at:
+        sizes = [1, 3, 7, 8, 9, 20] * 4
+        answers = await asyncio.gather(*(carried(at, size) for size in sizes))
+        assert all(whole(*each) for each in zip(answers, sizes, strict=True))
+        assert at.server.stop() == 0
+        assert at.verdict() == []
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "environment"), [(300, {}), (100, SMALL)], ids=["shared memory", "socket"]
+)
+async def test_a_large_output_costs_the_engine_one_copy_of_it(
+    tmp_path: Path, mebibytes: int, environment: dict[str, str]
+) -> None:
+    async with site(tmp_path, environment=environment, **PROCESSES) as at:
+        assert whole(await carried(at, 1), 1)
+        engine = psutil.Process(at.server.pid).children()[0].pid
+        base = memory(engine, "VmRSS")
+        Path(f"/proc/{engine}/clear_refs").write_text("5")  # forget the peak
+        assert whole(await carried(at, mebibytes), mebibytes)
+        grown = memory(engine, "VmHWM") - base
+        assert grown < (2 * mebibytes + 32) * MIB, f"{grown // MIB} MiB"
+        assert at.server.stop() == 0
+        assert at.verdict() == []
