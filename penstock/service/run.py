@@ -231,7 +231,7 @@ class _Service:
         told.cancel()
         if not starts.done():
             starts.cancel()
-            await asyncio.wait((starts,))
+            await asyncio.gather(starts, return_exceptions=True)
             return False
         await starts
         return True

@@ -7,6 +7,7 @@ import logging
 import resource
 import socket
 import traceback
+from contextlib import suppress
 
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.worker import SLAB_BYTES
@@ -37,8 +38,9 @@ def serve_op(blueprint: Blueprint, op: str, index: int, channel: socket.socket) 
     if index == 0:
         for note in notes:
             _log.warning("op %s: %s", op, note)
-    child.ready()
-    child.serve(bound, blueprint.outside_reader(at))
+    with suppress(ConnectionError):  # the engine has gone: nobody is left who could be told
+        child.ready()
+        child.serve(bound, blueprint.outside_reader(at))
     return 0
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import signal
 import threading
+import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.service.scripts import post, script, until
+from tests.service.supervised import gone
+from tests.service.test_run_engines import is_free
 from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real
@@ -141,3 +147,127 @@ def test_workers_killed_under_load_cost_one_request_each_at_most(tmp_path: Path)
         assert set(numbers) <= {0, 9000}
         assert sum(numbers.values()) == asked
         assert numbers[9000] <= kills
+
+
+# Signals
+
+
+GIVEN = """
+import os, signal
+def give(place):
+    os.write(1, b"at " + place.encode() + b"\\n")
+    os.kill(os.getpid(), signal.NUMBER)
+"""
+FORKING = """
+forks = 0
+def count():
+    global forks
+    forks += 1
+    if forks == PLACE:
+        give("the fork")
+os.register_at_fork(before=count)
+"""
+LISTENING = """
+import penstock.service.run
+def listen_on_all(*args, listen=penstock.service.run.listen_on_all):
+    before = "PLACE" == "before"
+    if before:
+        give("the ports")
+    listen(*args)
+    if not before:
+        give("the ports")
+penstock.service.run.listen_on_all = listen_on_all
+"""
+PLACES = {
+    "before the engine": FORKING.replace("PLACE", "1"),
+    "before the first worker": FORKING.replace("PLACE", "2"),
+    "between two workers": FORKING.replace("PLACE", "3"),
+    "before the ports open": LISTENING.replace("PLACE", "before"),
+    "as the ports are open": LISTENING.replace("PLACE", "behind"),
+}
+NUMBERS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+
+
+@NUMBERS
+@pytest.mark.parametrize("place", PLACES)
+def test_a_stop_at_any_place_of_the_start_is_a_clean_end(
+    tmp_path: Path, place: str, number: signal.Signals
+) -> None:
+    """The process sends it to itself there, so that no test has to hit a moment."""
+    before = (GIVEN + PLACES[place]).replace("NUMBER", number.name)
+    with running(script(tmp_path, ACTING, TWO, before), ready=False) as server:
+        assert server.wait_exit() == 0
+        assert "\nat the " in "\n" + server.log()
+        assert "Traceback" not in server.log()
+        assert not server.leftovers(0)
+        assert is_free(server.http_port)
+        assert is_free(server.rpc_port)
+
+
+@NUMBERS
+def test_a_stop_while_workers_load_is_a_clean_end(tmp_path: Path, number: signal.Signals) -> None:
+    hooks = """
+def init_op(self):
+    import os
+    open("begun" + str(os.getpid()), "w").close()
+    time.sleep(60)
+"""
+    with running(service(tmp_path, hooks), ready=False) as server:
+        until(lambda: len(list(tmp_path.glob("begun*"))) == 2, "both workers load")
+        family = descendants(server)
+        server.send_signal(number)
+        assert server.wait_exit() == 0
+        assert "stopped before the start was over" in server.log()
+        assert "penstock serves" not in server.log()
+        assert not any(each.is_running() for each in family)
+        assert is_free(server.http_port)
+        assert is_free(server.rpc_port)
+
+
+@contextmanager
+def load(server: ServiceProcess, callers: int = 8) -> Iterator[list[int]]:
+    """Callers without a pause until they are not answered any more; gives what they got."""
+    numbers: list[int] = []
+
+    def ask() -> None:
+        while True:
+            try:
+                numbers.append(answer(server, a=str(len(numbers)))[0])
+            except (OSError, http.client.HTTPException, KeyError):  # refused, cut off, or 503
+                return
+
+    threads = [threading.Thread(target=ask) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    try:
+        until(lambda: len(numbers) > 5 * callers, "load")
+        yield numbers
+    finally:
+        server.close()
+        for thread in threads:
+            thread.join(60.0)
+
+
+@NUMBERS
+def test_a_stop_under_load_is_a_clean_end(tmp_path: Path, number: signal.Signals) -> None:
+    with running(service(tmp_path)) as server, load(server) as numbers:
+        family = descendants(server)
+        server.send_signal(number)
+        assert server.wait_exit() == 0
+        assert set(numbers) == {0}
+        assert not any(each.is_running() for each in family)
+        assert is_free(server.http_port)
+        assert is_free(server.rpc_port)
+
+
+def test_a_supervisor_killed_under_load_leaves_nobody_after_a_second(tmp_path: Path) -> None:
+    with running(service(tmp_path)) as server, load(server):
+        watched = [os.pidfd_open(each.pid) for each in descendants(server)]
+        assert len(watched) == 3
+        os.kill(server.pid, signal.SIGKILL)
+        end = time.monotonic() + 1.0
+        assert all(gone(each, max(0.0, end - time.monotonic())) for each in watched)
+        for each in watched:
+            os.close(each)
+        assert is_free(server.http_port)
+        assert is_free(server.rpc_port)
