@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import re
+import tempfile
 import threading
-import time
 from typing import Final
 
 from penstock.executors.processes.report import Report
@@ -43,15 +43,14 @@ class Crashes:
 
     def _save(self, report: Report) -> None:
         op = re.sub(r"[^\w.-]", "_", report.op)[:64]
-        name = time.strftime(f"%Y%m%dT%H%M%SZ-{op}-{report.worker}-{report.pid}.txt", time.gmtime())
+        name = f"{op}-{report.worker}-{report.pid}-"
         try:
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             if len(os.listdir(self._folder)) >= MOST_FILES:
                 _log.warning("crash_dir: %s has %d files: no more", self._folder, MOST_FILES)
                 return
-            path = os.path.join(self._folder, name)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+            descriptor, _ = tempfile.mkstemp(".txt", name, self._folder)  # 0600, and new
+            with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(report.text())
         except OSError as error:
             _log.warning("crash_dir: a report cannot be written: %s", error)
