@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 
 from penstock import Op, WebService
 
-CONFIG = {"http_port": 0, "rpc_port": 0, "op": {"wait": {"concurrency": 16, "timeout": 2000}}}
+EXECUTOR = os.environ["CLOCK_EXECUTOR"]
+OPTIONS = {"executor": EXECUTOR, "concurrency": 16, "timeout": 2000}
+CONFIG = {"http_port": 0, "rpc_port": 0, "op": {"wait": OPTIONS}}
 
 
 class Wait(Op):

@@ -81,8 +81,10 @@ class Clocked:
 Ask = Callable[[int, float, float | None], int]
 
 
-@pytest.fixture(scope="module")
-def clocked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clocked]:
+@pytest.fixture(scope="module", params=["thread", "process"])
+def clocked(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Clocked]:
     # The one for programs with threads.
     libraries = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
     if not libraries:
@@ -94,6 +96,7 @@ def clocked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clocked]:
         "FAKETIME_TIMESTAMP_FILE": str(file),
         "FAKETIME_NO_CACHE": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "CLOCK_EXECUTOR": request.param,
     }
     with running(SCRIPT, environment=environment) as server:
         yield Clocked(server, file)
