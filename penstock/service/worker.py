@@ -10,7 +10,7 @@ import traceback
 from contextlib import suppress
 
 from penstock.executors.processes.child import Child
-from penstock.executors.processes.worker import SLAB_BYTES
+from penstock.executors.processes.worker import ANSWER_BYTES, SLAB_BYTES
 from penstock.service.build import Blueprint, bound_op
 from penstock.service.cpus import stay_on_cpus
 
@@ -24,7 +24,7 @@ def serve_op(blueprint: Blueprint, op: str, index: int, channel: socket.socket) 
         The process's exit status.
     """
     channel.setblocking(True)
-    child = Child(channel, SLAB_BYTES)
+    child = Child(channel, SLAB_BYTES, ANSWER_BYTES)
     child.take_stderr()
     _leave_a_stack_and_no_core()
     at = blueprint.graph.plan.names.index(op)

@@ -8,8 +8,9 @@ A held call waits on the named pipe ``FAULTS_PIPE``: opening that for writing su
 the op reads it, and closing it lets every call go on that waits there.
 
 An op that is started finds its obstacle at ``FAULTS_CALLS`` and its own name: a named pipe, at
-which it waits in the same way, or a file, whose text it fails with. ``FAULTS_SLAB_BYTES``, if it is
-there, replaces the limit of what goes to and from a process through shared memory.
+which it waits in the same way, or a file, whose text it fails with. ``FAULTS_SLAB_BYTES`` and
+``FAULTS_ANSWER_BYTES``, if they are there, replace the limits of what goes to and from a process
+through shared memory, and from there through the socket.
 """
 
 import ctypes
@@ -100,6 +101,13 @@ class Obedient(Op):
 
     def do_make(self, feed, much):
         feed["load"] = np.arange(int(much) << 17)  # of eight octets each
+
+    def do_make_many(self, feed, much):
+        feed |= {f"load_{n}": np.arange(1 << 20) for n in range(int(much))}
+
+    def do_count(self, feed, much):
+        loads = [name for name in feed if name.startswith("load_")]
+        feed["count"] = str(sum(len(feed.pop(name)) for name in loads))
 
     def do_add(self, feed, much):
         feed["sum"] = str(feed.pop("load").sum())
@@ -192,6 +200,10 @@ def limited():
     if slab is not None:
         penstock.executors.processes.worker.SLAB_BYTES = int(slab)
         penstock.service.worker.SLAB_BYTES = int(slab)
+    answer = os.environ.get("FAULTS_ANSWER_BYTES")
+    if answer is not None:
+        penstock.executors.processes.worker.ANSWER_BYTES = int(answer)
+        penstock.service.worker.ANSWER_BYTES = int(answer)
 
 
 def recorded(recorder):

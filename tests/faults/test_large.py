@@ -15,6 +15,7 @@ from tests.faults.test_memory import MIB, memory
 
 pytestmark = pytest.mark.faults
 
+WRONG_TYPE = 7000
 SLAB = 8 * MIB
 PROCESSES: dict[str, Any] = {"graph": "chain", "dag": {"is_thread_op": False}}
 SMALL = {"FAULTS_SLAB_BYTES": str(SLAB)}
@@ -57,3 +58,25 @@ async def test_a_large_output_costs_the_engine_one_copy_of_it(
         assert grown < (2 * mebibytes + 32) * MIB, f"{grown // MIB} MiB"
         assert at.server.stop() == 0
         assert at.verdict() == []
+
+
+async def test_an_output_that_the_engine_does_not_take_costs_its_request_and_no_worker(
+    tmp_path: Path,
+) -> None:
+    limits = {**SMALL, "FAULTS_ANSWER_BYTES": str(32 * MIB)}
+    async with site(tmp_path, environment=limits, **PROCESSES) as at:
+        workers = at.server.descendants()
+        assert whole(await carried(at, 24), 24)
+        for do in ("make:40", "make_many:8"):  # too large by itself, and only together
+            answers = await asyncio.gather(
+                at.clients.ask(do_first=do, do_second="add"),
+                *(carried(at, 1) for _ in range(5)),
+            )
+            assert answers[0].err_no == WRONG_TYPE
+            assert "are more than the 33554432 allowed" in answers[0].text
+            assert all(whole(answer, 1) for answer in answers[1:])
+        several = await at.clients.ask(do_first="make_many:3", do_second="count")
+        assert several.value["count"] == str(3 << 20)
+        assert at.server.descendants() == workers
+        assert at.server.stop() == 0
+        assert at.verdict(failures=2) == []

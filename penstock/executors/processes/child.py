@@ -76,10 +76,14 @@ class Child:
     Args:
         channel: the socket, blocking.
         slab_bytes: most bytes of the slabs for its answers; the same for what it is sent.
+        answer_bytes: most bytes of an answer beside them.
     """
 
-    def __init__(self, channel: socket.socket, slab_bytes: int) -> None:
+    def __init__(
+        self, channel: socket.socket, slab_bytes: int, answer_bytes: int = _MOST_BODY
+    ) -> None:
         self._channel = channel
+        self._answer_bytes = answer_bytes
         self._answers, self._engines_end = socket.socketpair()
         self._frames = FrameReader(_MOST_BODY)
         self._descriptors: deque[int] = deque()
@@ -163,7 +167,11 @@ class Child:
                 self._that_travels(op.name, each, sample.log_id, outside)
                 for each, sample in zip(outcomes, samples, strict=True)
             ]
-            self._answer(number, outcomes_out(batch.ran, good))
+            try:
+                self._answer(number, outcomes_out(batch.ran, good))
+            except FrameError as error:  # each could go, and all together are too large
+                refusal = Outcome(None, cannot_travel(op.name, f"its outputs: {error}"))
+                self._answer(number, outcomes_out(batch.ran, [refusal] * len(samples)))
 
     def _is_skipped(self, number: int) -> bool:
         skipped = self._skipped
@@ -174,13 +182,14 @@ class Child:
     def _answer(self, number: int, value: Any) -> None:
         try:
             pieces = encode(value, place=self._out.place, pickle=self._pickle)
+            length = self._allowed(pieces)
         except FrameError:
             self._out.rollback()
             raise
         for slab, descriptor in self._out.commit():
             socket.send_fds(self._answers, [header(Kind.SLAB, slab, 0)], [descriptor])
             self._untold = True
-        frames = [*frees(self._in), header(Kind.DONE, number, sum(map(len, pieces))), *pieces]
+        frames = [*frees(self._in), header(Kind.DONE, number, length), *pieces]
         if not self._last:
             self._send_untold(frames)
             return
@@ -193,11 +202,18 @@ class Child:
         for piece in frames:
             self._channel.sendall(piece)
 
+    def _allowed(self, pieces: Sequence[bytes | memoryview]) -> int:
+        """How long they are, if that is no more than the engine takes."""
+        length = sum(map(len, pieces))
+        if length > self._answer_bytes:
+            raise FrameError(f"{length} bytes are more than the {self._answer_bytes} allowed")
+        return length
+
     def _that_travels(self, op: str, outcome: Outcome, log_id: int, outside: str | None) -> Outcome:
         """The outcome, or the error that it cannot leave this process."""
         for key, value in (outcome.value or {}).items():
             try:
-                encode(output({key: value}), pickle=self._pickle)
+                self._allowed(encode(output({key: value}), pickle=self._pickle))
             except FrameError as error:
                 text = f"its output {key!r}: {error}"
                 if outside is not None:

@@ -41,7 +41,8 @@ SLAB_BYTES: Final = 512 << 20
 """Most bytes of large arrays on the way to one worker, and as many on the way back; what does not
 fit goes through the socket."""
 
-_MOST_FRAME: Final = 1 << 30
+ANSWER_BYTES: Final = 1 << 30
+"""Most bytes of one answer that goes through the socket."""
 
 _LAST_WORDS: Final = 1.0
 """Seconds that a worker which hangs is given to write down where."""
@@ -135,7 +136,7 @@ class Worker:
         self._pidfd = spawned.pidfd
         self._last_words: asyncio.TimerHandle | None = None
         self._board: Board | None = None
-        self._link = Link(spawned.socket, loop, _MOST_FRAME, self._hear, self._hung_up)
+        self._link = Link(spawned.socket, loop, ANSWER_BYTES, self._hear, self._hung_up)
         self.stderr = stderr
         self._link.send([header(Kind.STDERR, 0, 0)], [stderr.writer])
         stderr.sent()
