@@ -34,7 +34,7 @@ test-real: $(READY) ## real services as processes, real models, real clients (tw
 	$(BIN)/python -m pytest $(PAIRS) -m "real or peers" --ignore tests/examples
 
 test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)
-	$(BIN)/python -m pytest -m faults
+	$(BIN)/python -m pytest -m faults tests/faults tests/attacks
 
 check: $(READY) ## format, lint, types, floors, spelling, documents (about a minute)
 	$(BIN)/ruff format --check .
