@@ -127,9 +127,19 @@ class EngineProcess:
             yield decode(data)
 
     def say(self, message: Message, *fds: int) -> None:
-        """Send it, now or when there is room. The descriptors stay the caller's."""
+        """Send it, now or when there is room. The descriptors stay the caller's.
+
+        Raises:
+            OSError: no descriptor is left for what may have to wait.
+        """
         if self._talks:
-            self._waiting.append((encode(message), [os.dup(fd) for fd in fds]))
+            duplicates: list[int] = []
+            try:
+                duplicates.extend(os.dup(fd) for fd in fds)
+            except OSError:
+                _close_all(duplicates)
+                raise
+            self._waiting.append((encode(message), duplicates))
             self.send_waiting()
 
     def send_waiting(self) -> None:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -72,6 +74,21 @@ class Child:
         """Close what the supervisor holds of it; its siblings do so too after their fork."""
         os.close(self.pidfd)
         self._lifeline.close()
+
+
+def end_all(children: Sequence[Child], patience: float) -> None:
+    """Kill them and reap them; those that have not ended after so many seconds are named."""
+    for child in children:
+        child.kill()
+    deadline = time.monotonic() + patience
+    for child in children:
+        poll = select.poll()
+        poll.register(child.pidfd, select.POLLIN)
+        if poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            child.reap()
+        else:
+            _log.error("%s (pid %d) does not end though it was killed", child.name, child.pid)
+            child.close()
 
 
 def refuse_threads() -> None:

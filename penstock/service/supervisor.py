@@ -43,7 +43,7 @@ from penstock.executors.processes.control import (
 from penstock.service.engine_process import EngineProcess
 from penstock.service.engine_slot import EngineSlot
 from penstock.service.exits import as_shell, told_of
-from penstock.service.forking import Child, fork
+from penstock.service.forking import Child, end_all, fork
 from penstock.service.interpreter import spared_pages
 from penstock.service.native_threads import tell_native_threads
 from penstock.service.place import Place
@@ -129,7 +129,9 @@ class Supervisor:
                 stack.enter_context(hangups_tell(self._hang_up))
                 stack.callback(self._end_children)
                 tell_native_threads()
-                self._start(self._slots[0])
+                self._forward_signals()  # those from before one could wake a wait
+                if self._status is None:
+                    self._start_first(self._slots[0])
                 while self._status is None:
                     self._step()
         finally:
@@ -218,6 +220,12 @@ class Supervisor:
                 raise
         slot.processes.append(EngineProcess(place, child, ours, self._patience))
 
+    def _start_first(self, slot: EngineSlot) -> None:
+        try:
+            self._start(slot)
+        except OSError as error:
+            raise StartupError(f"{slot.name} cannot be started: {error}") from error
+
     def _restart(self, slot: EngineSlot) -> None:
         slot.start_at = None
         try:
@@ -296,7 +304,7 @@ class Supervisor:
                 each.serve()
         elif slot is self._slots[0]:
             for other in self._slots[1:]:
-                self._start(other)
+                self._start_first(other)
 
     def _engine_died(self, slot: EngineSlot, engine: EngineProcess) -> None:
         with suppress(ControlError):
@@ -344,22 +352,21 @@ class Supervisor:
         engine.say(Exited(worker.pid, status, worker.peak))
 
     def _spawn(self, engine: EngineProcess, wanted: Spawn) -> None:
-        ours, theirs = socket.socketpair()
         listeners = [each for every in self._slots for each in every.listeners]
-        with ours, theirs:
-            main = partial(self._worker_main, engine.place, wanted.op, wanted.index, theirs)
-            leave = partial(self._leave, ours, *listeners)
-            try:
+        try:
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                main = partial(self._worker_main, engine.place, wanted.op, wanted.index, theirs)
+                leave = partial(self._leave, ours, *listeners)
                 child = fork(f"{wanted.op}|{wanted.index}", main, leave, stoppable=False)
-            except (OSError, StartupError) as error:
-                engine.say(Refused(wanted.number, str(error)))
-                return
-            self._workers[child.pid] = child, engine
-            try:
-                engine.say(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
-            except OSError as error:  # no descriptor is left for one that has to wait
-                child.kill()
-                engine.say(Refused(wanted.number, str(error)))
+                self._workers[child.pid] = child, engine
+                try:
+                    engine.say(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
+                except OSError:  # no descriptor is left for one that has to wait
+                    child.kill()
+                    raise
+        except (OSError, StartupError) as error:
+            engine.say(Refused(wanted.number, str(error)))
 
     def _leave(self, *others: socket.socket) -> None:
         """A child's step: close what is the supervisor's and the siblings'."""
@@ -379,14 +386,4 @@ class Supervisor:
             engine.close()
         left = [worker for worker, _ in self._workers.values()]
         left += [engine.child for engine in engines]
-        for child in left:
-            child.kill()
-        deadline = time.monotonic() + _LAST_WAIT
-        for child in left:
-            poll = select.poll()
-            poll.register(child.pidfd, select.POLLIN)
-            if poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                child.reap()
-            else:
-                _log.error("%s (pid %d) does not end though it was killed", child.name, child.pid)
-                child.close()
+        end_all(left, _LAST_WAIT)

@@ -231,6 +231,21 @@ def engine_main(place, control):
         assert service.status() == 0
 
 
+def test_a_stop_before_anything_can_be_waited_for_starts_no_engine(tmp_path: Path) -> None:
+    script = """
+import gc
+gc.freeze = lambda: os.kill(os.getpid(), signal.SIGTERM)
+
+def engine_main(place, control):
+    say("engine")
+    while True:
+        signal.pause()
+"""
+    with run(tmp_path, script) as service:
+        assert service.rest() == "over 0\n"
+        assert service.status() == 0
+
+
 def test_a_stop_while_no_engine_runs_ends_the_service(tmp_path: Path) -> None:
     script = """
 async def serve(zygote):
@@ -506,6 +521,38 @@ async def serve(zygote):
         assert kind == "StartupError"
         assert "Too many open files" in " ".join(reason)
         assert service.status() == 0
+
+
+FEW_PAIRS = """
+import errno
+supervisor, pairs = os.getpid(), 0
+def pair(*kind, make=socket.socketpair):
+    global pairs
+    if os.getpid() == supervisor:
+        pairs += 1
+        if pairs == {nth}:
+            raise OSError(errno.ENFILE, "the table is full")
+    return make(*kind)
+socket.socketpair = pair
+"""
+
+
+def test_a_spawn_without_room_for_its_socket_is_refused_and_the_next_one_is_not(
+    tmp_path: Path,
+) -> None:
+    script = """
+async def serve(zygote):
+    try:
+        await zygote.spawn("op", 0)
+    except Exception as error:
+        say("refused", type(error).__name__, error)
+    let_go(await zygote.spawn("op", 0))
+    os._exit(7)
+"""
+    with run(tmp_path, FEW_PAIRS.format(nth=3) + script) as service:
+        refused = "StartupError [Errno 23] the table is full"
+        assert " ".join(service.hear("refused")) == refused
+        assert service.status() == 7
 
 
 def test_answers_that_the_engine_does_not_read_yet_wait_for_it(tmp_path: Path) -> None:

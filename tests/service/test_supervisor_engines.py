@@ -12,6 +12,7 @@ import pytest
 
 from tests.service.scripts import until
 from tests.service.supervised import Supervised, gone
+from tests.service.test_supervisor import FEW_PAIRS
 
 OBEDIENT = """
 engines = 3
@@ -106,6 +107,22 @@ async def serve(zygote):
         errors = service.errors.read_text()
         assert errors.endswith("StartupError: no such model\n")
         assert errors.count("no such model") == 1
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_engine_that_there_is_no_room_for_ends_the_start_in_words(
+    tmp_path: Path, index: int
+) -> None:
+    script = """
+engines = 3
+async def serve(zygote):
+    zygote.ready()
+    await for_ever()
+"""
+    with run(tmp_path, FEW_PAIRS.format(nth=index + 2) + script) as service:
+        assert service.status() == 1
+        wanted = f"StartupError: engine {index} cannot be started: [Errno 23] the table is full\n"
+        assert service.errors.read_text().endswith(wanted)
 
 
 def test_a_stop_in_the_middle_of_the_start_is_a_clean_end(tmp_path: Path) -> None:
