@@ -224,6 +224,20 @@ async def test_batches_behind_one_that_hangs_can_be_taken_back_and_do_not_run(
     assert await desk.executor.close(10.0)
 
 
+async def test_what_is_still_on_its_way_to_a_worker_is_not_taken_back_and_runs_once(
+    processes: Processes,
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    for n in range(10):
+        work = desk.submit([batch_of(n, text="a" * 4_000_000)])
+        assert desk.executor.take_back(work) == []
+        ((batch, (outcome,)),) = await desk.results(work)
+        assert (batch.data_ids, outcome.error) == ([n], None)
+    assert len(processes.pids) == 1
+    assert await desk.executor.close(10.0)
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["in vain", "late"])
 @pytest.mark.parametrize("kill_late", [False, True])
 async def test_only_a_call_beyond_its_time_out_may_be_ended(

@@ -88,6 +88,19 @@ class Link:
         if len(self._unsent) == 1:
             self._write()
 
+    def send_at_once(self, piece: bytes) -> bool:
+        """Write a short frame where the worker sees it from now on; whether that was possible.
+
+        It is not while something else waits to be written: that must be read first.
+        """
+        if not self._open or self._unsent:
+            return False
+        try:
+            # So little comes in whole or not at all: a Unix socket cuts no piece of a page.
+            return self._channel.send(piece) == len(piece)
+        except OSError:
+            return False
+
     def take_descriptor(self) -> int:
         """The next descriptor; it is the caller's now.
 

@@ -197,12 +197,18 @@ class Worker:
                 current.started = self._board.started if running else None
 
     def take_back(self) -> list[Batch]:
-        """What it has not begun, and now will not begin."""
+        """What it has not begun, and now will not begin.
+
+        Nothing while something waits to be written to it: it could begin what it has just read
+        before it hears that this is not wanted any more.
+        """
         waiting = [sent for sent in self.sent if not sent.begun and sent.wanted]
         if not waiting:
             return []
         last = encode(waiting[-1].number)
-        self._link.send([header(Kind.SKIP, waiting[0].number, sum(map(len, last))), *last])
+        head = header(Kind.SKIP, waiting[0].number, sum(map(len, last)))
+        if not self._link.send_at_once(b"".join([head, *last])):
+            return []
         self._look_at_board()  # in this order; see child.py
         taken = [sent for sent in waiting if not sent.begun]
         assert self.work is not None

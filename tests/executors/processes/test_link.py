@@ -149,3 +149,22 @@ async def test_descriptors_that_nobody_took_are_closed_with_the_link(line: Line)
     assert len(os.listdir("/proc/self/fd")) == before + 1
     line.link.close()
     assert len(os.listdir("/proc/self/fd")) == before - 2  # both sockets, too
+
+
+async def test_what_is_sent_at_once_is_there_at_once_or_never(line: Line) -> None:
+    assert line.link.send_at_once(b"first")
+    assert line.channel.recv(1 << 16) == b"first"
+    line.link.send([bytes(4 << 20)])
+    assert not line.link.send_at_once(b"second")
+    line.link.close()
+    assert not line.link.send_at_once(b"third")
+    left = b"".join(iter(lambda: line.channel.recv(1 << 16), b""))
+    assert b"second" not in left
+
+
+async def test_a_full_socket_takes_no_part_of_what_is_sent_at_once(line: Line) -> None:
+    while line.link.send_at_once(b"abcdefgh" * 5):
+        pass
+    line.link.close()
+    left = b"".join(iter(lambda: line.channel.recv(1 << 16), b""))
+    assert len(left) % 40 == 0
