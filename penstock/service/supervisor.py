@@ -323,9 +323,8 @@ class Supervisor:
         elif not self._is_open:
             if engine.failure is not None:
                 raise StartupError(engine.failure)
-            self._status = as_shell(status)
-            if status:
-                _log.error("%s ended before it was ready: %s", slot.name, told_of(status))
+            _log.error("%s ended before it was ready: %s", slot.name, told_of(status))
+            self._status = as_shell(status) or _GIVEN_UP  # nobody has asked it to
         else:
             self._mourn(slot, engine, status)
 

@@ -16,7 +16,11 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+DONE = 7
+"""Status of an engine that has done what its test wanted: with 0, unasked, it would have failed."""
+
 PROLOGUE = """
+done = 7
 import asyncio, os, signal, socket, subprocess, sys, uvloop
 from penstock.executors.processes.zygote import Zygote
 from penstock.service.signals import signals_stop_the_start

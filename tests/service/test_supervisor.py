@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.supervised import Supervised, gone
+from tests.service.supervised import DONE, Supervised, gone
 
 ONE_WORKER = """
 async def serve(zygote):
@@ -37,6 +37,16 @@ def test_the_engines_exit_status_is_the_services(tmp_path: Path) -> None:
 def test_an_engine_that_is_killed_before_it_was_ready_decides_the_status(tmp_path: Path) -> None:
     with run(tmp_path, "async def serve(zygote): os.kill(os.getpid(), 9)") as service:
         assert service.status() == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize("end", ["return 0", "sys.exit()", "os._exit(0)"])
+def test_an_engine_that_leaves_before_it_was_ready_has_failed_even_with_a_status_of_0(
+    tmp_path: Path, end: str
+) -> None:
+    with run(tmp_path, f"async def serve(zygote): {end}") as service:
+        assert service.status() == 1
+        told = "the engine ended before it was ready: exit status 0"
+        assert told in service.errors.read_text()
 
 
 def test_an_engine_that_raises_before_it_was_ready_ends_the_service(tmp_path: Path) -> None:
@@ -103,7 +113,7 @@ def test_workers_that_are_left_end_with_the_engine(tmp_path: Path) -> None:
 async def serve(zygote):
     worker = await zygote.spawn("op", 0)
     await asyncio.get_running_loop().sock_recv(worker.socket, 1)
-    return 0
+    return done
 
 def worker_main(place, op, index, channel):
     say("worker", os.getpid())
@@ -113,7 +123,7 @@ def worker_main(place, op, index, channel):
 """
     with run(tmp_path, script) as service:
         worker = service.watch(service.pid("worker"))
-        assert service.hear("over") == ["0"]
+        assert service.hear("over") == [str(DONE)]
         assert gone(worker, 0)
 
 
@@ -308,14 +318,14 @@ async def serve(zygote):
     worker = await zygote.spawn("op", 0)
     say("status", (await zygote.exited(worker.pid)).status)
     let_go(worker)
-    return 0
+    return done
 
 def worker_main(place, op, index, channel):
     {end}
 """
     with run(tmp_path, script) as service:
         assert service.pid("status") == status
-        assert service.status() == 0
+        assert service.status() == DONE
         assert ("bad day" in service.errors.read_text()) == ("bad day" in end)
 
 
@@ -326,7 +336,7 @@ async def serve(zygote):
         worker = await zygote.spawn("döp", index)
         say("heard", (await asyncio.get_running_loop().sock_recv(worker.socket, 99)).decode())
         let_go(worker)
-    return 0
+    return done
 
 def worker_main(place, op, index, channel):
     channel.send(f"{op} {index} {os.getppid()}".encode())
@@ -336,7 +346,7 @@ def worker_main(place, op, index, channel):
         pid = str(service.process.pid)
         assert service.hear("heard") == ["döp", "0", pid]
         assert service.hear("heard") == ["döp", "1", pid]
-        assert service.status() == 0
+        assert service.status() == DONE
 
 
 def test_spawning_and_killing_a_hundred_workers_leaves_nothing(tmp_path: Path) -> None:
@@ -367,11 +377,11 @@ async def serve(zygote):
     assert (held(supervisor), len(held(os.getpid()))) == before, (before, held(supervisor))
     assert [each.pid for each in psutil.Process(supervisor).children()] == [os.getpid()]
     say(repr(zygote))
-    return 0
+    return done
 """
     with run(tmp_path, script) as service:
         assert "workers=0" in service.hear("<Zygote", timeout=50)
-        assert service.status() == 0
+        assert service.status() == DONE
 
 
 def test_siblings_hold_nothing_of_each_other(tmp_path: Path) -> None:
@@ -386,7 +396,7 @@ async def serve(zygote):
     let_go(second)
     say("status", (await zygote.exited(second.pid)).status)  # nor the engine's
     let_go(first), let_go(third)
-    return 0
+    return done
 
 def opened():
     return len(os.listdir("/proc/self/fd"))
@@ -402,7 +412,7 @@ before = opened()
             assert service.hear("more") == ["2"]  # its socket and its lifeline
         assert service.hear("end") == ["b''"]
         assert service.pid("status") == 17 << 8
-        assert service.status() == 0
+        assert service.status() == DONE
 
 
 def test_an_engine_holds_nothing_of_the_supervisors(tmp_path: Path) -> None:
@@ -412,13 +422,13 @@ def opened():
 
 def engine_main(place, control):
     say("more", opened() - before)
-    return 0
+    return done
 
 before = opened()
 """
     with run(tmp_path, script) as service:
         assert service.hear("more") == ["2"]  # its line and its lifeline
-        assert service.status() == 0
+        assert service.status() == DONE
 
 
 def test_the_listeners_are_the_engines_alone(tmp_path: Path) -> None:
@@ -435,7 +445,7 @@ async def serve(zygote):
     heard = await asyncio.get_running_loop().sock_recv(worker.socket, 99)
     say("listening", listening() == [port], heard.decode())
     let_go(worker)
-    return 0
+    return done
 
 def worker_main(place, op, index, channel):
     channel.send(str(listening()).encode())
@@ -514,13 +524,13 @@ async def serve(zygote):
         await zygote.exited(each.pid)
     for each in [*workers[5:], await zygote.spawn("op", 0)]:
         let_go(each)
-    return 0
+    return done
 """
     with run(tmp_path, script) as service:
         kind, *reason = service.hear("refused")
         assert kind == "StartupError"
         assert "Too many open files" in " ".join(reason)
-        assert service.status() == 0
+        assert service.status() == DONE
 
 
 FEW_PAIRS = """
@@ -547,12 +557,12 @@ async def serve(zygote):
     except Exception as error:
         say("refused", type(error).__name__, error)
     let_go(await zygote.spawn("op", 0))
-    os._exit(7)
+    return done
 """
     with run(tmp_path, FEW_PAIRS.format(nth=3) + script) as service:
         refused = "StartupError [Errno 23] the table is full"
         assert " ".join(service.hear("refused")) == refused
-        assert service.status() == 7
+        assert service.status() == DONE
 
 
 def test_answers_that_the_engine_does_not_read_yet_wait_for_it(tmp_path: Path) -> None:
@@ -594,7 +604,7 @@ def engine_main(place, control):
     for end in ends:
         os.close(end)
     say("answered", numbers == list(range(30)))
-    return 0
+    return done
 
 def worker_main(place, op, index, channel):
     os.write(said, b"!")
@@ -602,4 +612,4 @@ def worker_main(place, op, index, channel):
 """
     with run(tmp_path, script) as service:
         assert service.hear("answered") == ["True"]
-        assert service.status() == 0
+        assert service.status() == DONE
