@@ -10,6 +10,7 @@ It is told the time, and never runs or answers anything itself.
 Guarantees:
     - until the first death nothing is looked at; afterwards each sample is looked at once on its
       arrival, and once more only if somebody became a suspect while it waited;
+    - no more is looked at in one turn than takes a millisecond, and one batch;
     - a sample is run at most twice, and the second time alone;
     - who is gone or too late is not run again.
 """
@@ -19,7 +20,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.engine.digest import digest_of
 from penstock.engine.suspects import LIFE, Suspects, Verdict
@@ -31,6 +32,10 @@ _log = logging.getLogger(__name__)
 
 Polled: TypeAlias = Batch | float | None
 """What ``Batcher.poll`` answers."""
+
+
+_TURN: Final = 0.001
+"""Seconds that the screening of one turn of the loop may take, like its handing over."""
 
 
 class Alone:
@@ -139,7 +144,7 @@ class Quarantine:
     def fill(
         self,
         most: int,
-        now: float,
+        clock: Callable[[], float],
         again: Callable[[float], Batch | None],
         poll: Callable[[], Polled],
     ) -> tuple[list[Batch], float | None, list[Sample]]:
@@ -147,7 +152,7 @@ class Quarantine:
 
         Args:
             most: how many.
-            now: monotonic seconds.
+            clock: tells monotonic seconds; to look at inputs may take a while.
             again: gives what was taken back from another worker.
             poll: gives what has been queued.
 
@@ -156,11 +161,15 @@ class Quarantine:
         """
         batches: list[Batch] = []
         refused: list[Sample] = []
+        now = began = clock()
         while len(batches) < most:
+            if now - began > _TURN:
+                return batches, None if batches else now, refused
             polled = again(now) or self._take_in_turn(now, poll)
             if not isinstance(polled, Batch):
                 return batches, polled, refused
             batch, culprits = self.screen(polled, now)
+            now = clock()
             refused += culprits
             if batch is None:
                 continue

@@ -221,7 +221,9 @@ class Stage:
     def _take_warily(self, most: int, now: float) -> tuple[list[Batch], float | None]:
         """The same where workers have died: a suspect has its Work for itself."""
         poll = partial(self.batcher.poll, now, draining=self.draining)
-        batches, wait, culprits = self.quarantine.fill(most, now, self._take_again, poll)
+        batches, wait, culprits = self.quarantine.fill(
+            most, self._clock.now, self._take_again, poll
+        )
         for sample in culprits:
             self._refuse(sample)
         return batches, wait

@@ -2,10 +2,14 @@
 
 import logging
 import math
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
+import numpy as np
 import pytest
 
+from penstock.engine.digest import digest_of
 from penstock.engine.quarantine import Quarantine, runs_alone
 from penstock.errors import HookFailed, InferenceFailed
 from penstock.ops.failures import worker_died
@@ -209,7 +213,7 @@ def test_a_work_holds_one_suspect_or_several_others_and_the_suspect_is_next() ->
     def fill() -> list[int]:
         batches, wait, culprits = quarantine.fill(
             8,
-            2.0,
+            lambda: 2.0,
             lambda now: again.pop(0) if again else None,
             lambda: queue.pop(0) if queue else 7.5,
         )
@@ -225,7 +229,7 @@ def test_a_suspect_that_finds_the_work_taken_is_the_next_before_all_others() -> 
     quarantine = Quarantine("op", rerun=True)
     died(quarantine, batch(sample(1), sample(2)))
     again = [batch(sample(3)), quarantine.take(2.0), None]
-    batches, _, _ = quarantine.fill(8, 2.0, lambda now: again.pop(0), lambda: None)
+    batches, _, _ = quarantine.fill(8, lambda: 2.0, lambda now: again.pop(0), lambda: None)
     assert [each.data_ids for each in batches] == [[3]]
     assert taken(quarantine) == [[1], [2]]
 
@@ -240,3 +244,43 @@ def test_a_suspect_fills_a_batch_only_in_the_queue() -> None:
     left, _ = quarantine.screen(queued, 6.0)
     assert left is queued
     assert left.rows == 1
+
+
+def slowly(step: float) -> Callable[[], float]:
+    """A clock in whose seconds to look at a batch takes that long."""
+    return count(2.0, step).__next__
+
+
+def test_many_culprits_are_met_in_several_turns() -> None:
+    quarantine = Quarantine("op", rerun=False)
+    quarantine.suspects.convict(died_of("bad"), 1.0)
+    queue = [batch(sample(n, x="bad")) for n in range(5)]
+    batches, wait, refused = quarantine.fill(
+        8, slowly(0.0006), lambda now: None, lambda: queue.pop(0)
+    )
+    assert (batches, wait, len(refused), len(queue)) == ([], pytest.approx(2.0012), 2, 3)
+
+
+def test_what_was_found_in_a_turn_is_run_before_more_is_looked_at() -> None:
+    quarantine = Quarantine("op", rerun=False)
+    quarantine.suspects.convict(died_of("bad"), 1.0)
+    queue = [batch(sample(n)) for n in range(5)]
+    batches, wait, refused = quarantine.fill(
+        8, slowly(0.0006), lambda now: None, lambda: queue.pop(0)
+    )
+    assert ([each.data_ids for each in batches], wait, refused) == ([[0], [1]], None, [])
+
+
+def died_of(x: Any) -> bytes:
+    digest = digest_of(sample(0, x=x).inputs)
+    assert digest is not None
+    return digest
+
+
+def test_who_has_no_digest_is_answered_like_the_others() -> None:
+    quarantine = Quarantine("op", rerun=False)
+    odd = np.zeros(1, [(f"field{n}", "i4") for n in range(300)])
+    lost = batch(sample(1), sample(2, x=odd), sample(3, x=10**5000))
+    assert set(died(quarantine, lost).values()) == {"worker_died"}
+    assert len(quarantine.suspects) == 2
+    assert not quarantine.meet(sample(4, x=odd), 16, 2.0)

@@ -343,7 +343,8 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @bug("a suspect has company in its Work", "suspect over with others")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def fill(self: Quarantine, most: int, now: float, again: Any, poll: Any) -> Any:
+    def fill(self: Quarantine, most: int, clock: Any, again: Any, poll: Any) -> Any:
+        now = clock()
         batches: list[Any] = []
         culprits: list[Any] = []
         while len(batches) < most:
