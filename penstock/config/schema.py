@@ -301,7 +301,8 @@ class ServiceConfig(Section):
     max_connections: Count | None = Field(
         default=None,
         description="Most open connections."
-        " Without it: 1024 or the descriptor limit less 128, whichever is less.",
+        " Without it: 1024, or the descriptor limit less 128 and 22 for each worker process,"
+        " whichever is less.",
     )
     hang_limit: Pause = Field(
         default=60.0,

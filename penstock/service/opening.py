@@ -12,6 +12,7 @@ from penstock.config.schema import ServiceConfig
 from penstock.engine.budget import ByteBudget, default_budget
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
+from penstock.executors.process import ProcessExecutor
 from penstock.frontends.door import Door
 from penstock.frontends.door_limits import DoorLimits
 from penstock.frontends.frontend import Frontend
@@ -30,6 +31,10 @@ from penstock.protocols.pb import pipeline_service_pb2
 _MOST_CONNECTIONS = 1024
 _RESERVE = 128
 _FEWEST = 16
+
+# What an engine holds of a worker process: its two sockets, what it is signalled by, its standard
+# error, its board and its memory's size; and slabs each way, as many as may lie idle.
+_EACH_WORKER = 6 + 2 * 8
 
 # So many requests may be open for each that may be admitted. Beyond the first the answer is busy,
 # which old clients understand; beyond this it is a failed call, which they do not.
@@ -62,14 +67,16 @@ def open_door(
     methods = {path: method for service in services for path, method in service.methods().items()}
     grpc = GrpcService(methods, max_message_bytes=config.max_message_bytes)
     budget = ByteBudget(max(1, (config.max_inflight_bytes or default_budget()) // config.engines))
-    return Door(Frontend(grpc, routes), limits_of(config), budget), grpc
+    executors = [stage.executor for stage in engine.stages]
+    processes = sum(each.workers for each in executors if isinstance(each, ProcessExecutor))
+    return Door(Frontend(grpc, routes), limits_of(config, processes), budget), grpc
 
 
-def limits_of(config: ServiceConfig) -> DoorLimits:
-    """What the configuration lets the door bear."""
+def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:
+    """What the configuration lets the door bear, of an engine with so many worker processes."""
     door = config.door
     return DoorLimits(
-        max_connections=max_connections(config.max_connections),
+        max_connections=max_connections(config.max_connections, processes),
         max_calls=config.max_calls or _CALLS_A_REQUEST * config.max_requests,
         header_timeout=config.header_timeout,
         body_timeout=config.body_timeout,
@@ -120,8 +127,9 @@ def tls_of(config: ServiceConfig) -> ssl.SSLContext | None:
     return context
 
 
-def max_connections(configured: int | None) -> int:
+def max_connections(configured: int | None, processes: int = 0) -> int:
     """The connection limit: below the descriptor limit, less a reserve for everything else."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = max(_FEWEST, soft - min(_RESERVE, soft // 4))
+    reserve = min(_RESERVE, soft // 4) + min(_EACH_WORKER * processes, soft // 4)
+    most = max(_FEWEST, soft - reserve)
     return min(configured or _MOST_CONNECTIONS, most)
