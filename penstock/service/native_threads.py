@@ -63,7 +63,8 @@ def native_threads() -> Counter[str]:
         OSError: this system does not tell.
     """
     ours = {each.native_id for each in threading.enumerate()}
-    code = mappings((_PROCESS / "maps").read_text())
+    maps = (_PROCESS / "maps").read_bytes()  # paths are no text
+    code = mappings(maps.decode("utf-8", "backslashreplace"))
     found: Counter[str] = Counter()
     with (_PROCESS / "mem").open("rb", buffering=0) as memory:
         for task in (_PROCESS / "task").iterdir():
@@ -90,7 +91,7 @@ def lost_by_forks(found: Counter[str]) -> Counter[str]:
 def mappings(text: str) -> list[Mapping]:
     """The code of libraries in ``/proc/self/maps``, by address."""
     found = []
-    for line in text.splitlines():
+    for line in filter(None, text.split("\n")):  # a path may hold what else ends lines
         addresses, rights, _, _, _, *path = line.split(maxsplit=5)
         if "x" in rights and path and path[0].startswith("/"):
             start, end = (int(each, 16) for each in addresses.split("-"))
