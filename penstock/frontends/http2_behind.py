@@ -22,8 +22,8 @@ SLICE: Final = 32
 """Events after which we look at the time, and at what the peer is up to."""
 
 _TURN: Final = 0.002
-"""Seconds that one read may take; then others have their turn. A client with a hundred calls at once
-needs about so long, and each part of a read costs a write of its own."""
+"""Seconds that one read may take; then others have their turn. A client with a hundred calls at
+once needs about so long, and each part of a read costs a write of its own."""
 
 _MANY: Final = 128
 """Events from which on they are looked through for data in tiny pieces."""
