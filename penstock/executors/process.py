@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 from collections import deque
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.errors import InferenceFailed, StartupError
 from penstock.executors.executor import Finished, Work
@@ -22,11 +20,11 @@ from penstock.executors.processes.crashes import Crashes
 from penstock.executors.processes.patrol import Patrol
 from penstock.executors.processes.recycling import why_replaced
 from penstock.executors.processes.relay import Relay
-from penstock.executors.processes.report import BYTES, LINES, Report, printable
+from penstock.executors.processes.report import BYTES, LINES, Report
 from penstock.executors.processes.restarts import Restarts
-from penstock.executors.processes.stderr import Stderr
+from penstock.executors.processes.starting import NoRoomError, Spawner, Starter, how_it_ended
 from penstock.executors.processes.supervision import Supervision
-from penstock.executors.processes.worker import Spawned, Worker
+from penstock.executors.processes.worker import Worker
 from penstock.executors.work import broken
 from penstock.ops.failures import worker_died
 from penstock.request import Batch, Outcome
@@ -35,20 +33,6 @@ _log = logging.getLogger(__name__)
 
 _LAST_LINES: Final = 1.0
 """Seconds that what workers wrote last is given at the end."""
-
-
-class _NoRoomError(StartupError):
-    """A process could not even be started, which is not its own fault."""
-
-
-class Spawner(Protocol):
-    """Starts worker processes."""
-
-    async def spawn(self, op: str, index: int) -> Spawned:
-        """Start one; its model is not open yet."""
-
-    async def exited(self, pid: int) -> Exited:
-        """How it has ended, when it has; asked once for each."""
 
 
 class ProcessExecutor:
@@ -77,10 +61,12 @@ class ProcessExecutor:
     ) -> None:
         self.workers = count
         self._name = name
-        self._spawner = spawner
         self._loop = loop
         self._supervision = supervision or Supervision()
-        self._only_plain = only_plain
+        self._relay = Relay()
+        self._starter = Starter(
+            name, spawner, loop, self._relay, self._supervision, only_plain=only_plain
+        )
         self._number = 1
         self._idle: deque[Worker] = deque()
         self._busy: dict[Work, Worker] = {}
@@ -91,7 +77,6 @@ class ProcessExecutor:
         self._given_up = False
         self._closing = False
         self._keepers: list[asyncio.Task[None]] = []
-        self._relay = Relay()
         folder = self._supervision.crash_dir
         self._crashes = None if folder is None else Crashes(folder)
         self._patrol = Patrol(name, self._busy.values, loop)
@@ -190,71 +175,39 @@ class ProcessExecutor:
         return not left
 
     async def _start(self, index: int) -> Worker:
-        worker = await self._spawn(index)
+        worker = await self._starter.start(index)
         worker.done = self._done
-        try:
-            await asyncio.wait((worker.ready, worker.ended), return_when=asyncio.FIRST_COMPLETED)
-            if not worker.ready.done():
-                end = await worker.exit
-                worker.stderr.close()
-                wrote = "; it wrote last: ".join(["", *worker.stderr.last(1, BYTES)])
-                raise StartupError(
-                    f"op {self._name!r}: worker {index} ended before it was ready"
-                    f" ({how_it_ended(end.status)}){printable(wrote)}"
-                )
-            worker.ready.result()
-        except BaseException:
-            worker.kill()
-            worker.close()
-            await worker.exit
-            worker.stderr.close()
-            raise
         self._alive.add(worker)
         self._take_up(worker)
         return worker
 
-    async def _spawn(self, index: int) -> Worker:
-        try:
-            stderr = Stderr(self._loop, self._relay)
-        except OSError as error:
-            raise _NoRoomError(str(error)) from error
-        try:
-            spawned = await self._spawner.spawn(self._name, index)
-        except BaseException as error:
-            stderr.close()
-            if isinstance(error, StartupError):
-                raise _NoRoomError(str(error)) from error
-            raise
-        return Worker(
-            index,
-            spawned,
-            self._loop.create_task(self._spawner.exited(spawned.pid)),
-            self._loop,
-            stderr,
-            only_plain=self._only_plain,
-            supervision=self._supervision,
-        )
-
     async def _keep(self, worker: Worker) -> None:
         """Wait for a worker's end and replace it, for as long as the service runs."""
-        while True:
-            broken = await worker.ended
-            if broken is not None:
-                _log.error("op %s: worker %s is ended: %s", self._name, worker.index, broken)
-            if not self._closing:
-                worker.kill()  # it may have hung up and live on
-            lost = self._bury(worker)
-            end = await worker.exit
-            if self._closing:
-                return
-            worker.stderr.close()
-            if not worker.sent_away:
-                self._report(worker, end, lost)
-            del lost  # or its arrays would be kept for as long as the next one lives
-            following = await self._replace(worker)
-            if following is None:
-                return
+        following: Worker | None = worker
+        while following is not None:
             worker = following
+            try:
+                await self._see_off(worker)
+            except Exception:  # noqa: BLE001 - a mistake of ours must not leave its place empty
+                _log.exception("op %s: a worker's end failed; please report this", self._name)
+                worker.kill()
+                worker.stderr.close()
+            following = None if self._closing else await self._replace(worker)
+
+    async def _see_off(self, worker: Worker) -> None:
+        """Wait for a worker's end, give back what it had, and tell of it."""
+        broken = await worker.ended
+        if broken is not None:
+            _log.error("op %s: worker %s is ended: %s", self._name, worker.index, broken)
+        if not self._closing:
+            worker.kill()  # it may have hung up and live on
+        lost = self._bury(worker)
+        end = await worker.exit
+        if self._closing:
+            return
+        worker.stderr.close()
+        if not worker.sent_away:
+            self._report(worker, end, lost)
 
     def _report(self, worker: Worker, end: Exited, lost: Batch | None) -> None:
         """Tell of a death: in the log the last lines, in a file all that is known."""
@@ -287,7 +240,7 @@ class ProcessExecutor:
             await asyncio.sleep(wait)
             try:
                 return await self._start(worker.index)
-            except _NoRoomError as error:
+            except NoRoomError as error:
                 wait = self._restarts.refused()
                 _log.error(
                     "op %s: worker %s cannot be started, and is tried again in %g s: %s",
@@ -299,6 +252,15 @@ class ProcessExecutor:
             except StartupError as error:
                 _log.error("op %s: worker %s: %s", self._name, worker.index, error)
                 wait = died(self._loop.time(), had_worked=False)
+            except Exception:  # noqa: BLE001 - see above
+                wait = self._restarts.refused()
+                _log.exception(
+                    "op %s: worker %s cannot be started, and is tried again in %g s; please report"
+                    " this",
+                    self._name,
+                    worker.index,
+                    wait,
+                )
         return None
 
     def _take_up(self, worker: Worker) -> None:
@@ -352,6 +314,7 @@ class ProcessExecutor:
             self._idle.remove(worker)
         lost = worker.lost()
         taken, worker.work = worker.work, None
+        worker.close()
         if taken is not None:
             work, finished = taken
             del self._busy[work]
@@ -359,7 +322,6 @@ class ProcessExecutor:
             if lost is not None:
                 work.add_result(lost, self._fate(worker, lost))
             finished(work, work.take_results())
-        worker.close()
         return lost
 
     def _fate(self, worker: Worker, lost: Batch) -> list[Outcome]:
@@ -386,14 +348,3 @@ class ProcessExecutor:
         while (batch := work.begin_next()) is not None:
             work.add_result(batch, [Outcome(None, error) for _ in batch.samples])
         finished(work, work.take_results())
-
-
-def how_it_ended(status: int) -> str:
-    """A status of ``os.waitpid`` in words."""
-    code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return f"exit status {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

@@ -19,7 +19,8 @@ from penstock.errors import ConfigError, HookError, StartupError
 from penstock.executors.coroutine import CoroutineExecutor
 from penstock.executors.executor import Executor
 from penstock.executors.inline import InlineExecutor
-from penstock.executors.process import ProcessExecutor, Spawner
+from penstock.executors.process import ProcessExecutor
+from penstock.executors.processes.starting import Spawner
 from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.instrument import Instrument

@@ -1,9 +1,12 @@
 """Worker processes: their answers, their deaths, and what is left of them. All are real."""
 
 import asyncio
+import errno
 import logging
 import os
+import resource
 import signal
+import threading
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -22,7 +25,9 @@ from penstock.errors import (
     WorkerDied,
     WrongType,
 )
+from penstock.executors.executor import Result, Work
 from penstock.executors.processes import watch
+from penstock.executors.processes.control import Exited
 from penstock.executors.processes.frame import Blob
 from penstock.executors.processes.restarts import MOST_DEATHS
 from penstock.executors.processes.slab import SlabPool
@@ -229,12 +234,139 @@ async def test_what_is_still_on_its_way_to_a_worker_is_not_taken_back_and_runs_o
 ) -> None:
     desk = Desk(executor(processes))
     await desk.executor.start()
-    for n in range(10):
-        work = desk.submit([batch_of(n, text="a" * 4_000_000)])
-        assert desk.executor.take_back(work) == []
-        ((batch, (outcome,)),) = await desk.results(work)
-        assert (batch.data_ids, outcome.error) == ([n], None)
+    (pid,) = processes.pids
+    os.kill(pid, signal.SIGSTOP)  # so that it reads nothing yet
+    await until(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "T")
+    work = desk.submit([batch_of(1, text="a" * 1_000_000)])
+    taken = len(desk.executor.take_back(work))
+    os.kill(pid, signal.SIGCONT)
+    assert taken == 0
+    ((batch, (outcome,)),) = await desk.results(work)
+    assert batch.data_ids == [1]
+    assert outcome.error is None
     assert len(processes.pids) == 1
+    assert await desk.executor.close(10.0)
+
+
+def no_descriptor(descriptor: int) -> int:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+async def test_a_worker_is_replaced_though_descriptors_were_lacking_for_a_while(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    assert (await one(desk)).error is None
+    before = len(os.listdir("/proc/self/fd"))
+    with monkeypatch.context() as lacking:
+        lacking.setattr(os, "dup", no_descriptor)
+        os.kill(processes.pids[0], signal.SIGKILL)
+        await until(lambda: "tried again" in caplog.text)
+    assert (await one(desk)).error is None
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert "report this" not in caplog.text
+    assert await desk.executor.close(10.0)
+
+
+async def test_an_array_that_cannot_be_sent_for_lack_of_descriptors_goes_to_the_next_worker(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    with monkeypatch.context() as lacking:
+        lacking.setattr(os, "dup", no_descriptor)
+        work = desk.submit([batch_of(1, do="sum", x=np.zeros(1 << 20, "u1"))])
+    assert await desk.results(work) == []
+    ((_, (outcome,)),) = await desk.run(*work.take_back())
+    assert outcome.error is None
+    assert " died" not in caplog.text
+    assert await desk.executor.close(10.0)
+
+
+async def test_an_answer_that_cannot_be_read_for_lack_of_descriptors_accuses_nobody(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    work = desk.submit([batch_of(1, do="lengthen", text=np.arange(20_000.0), times=2)])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        ((_, (outcome,)),) = await desk.results(work)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert type(outcome.error) is InferenceFailed
+    assert (await one(desk)).error is None
+    assert " died" not in caplog.text
+    assert await desk.executor.close(10.0)
+
+
+async def test_a_worker_is_replaced_though_no_thread_is_left_for_its_report(
+    processes: Processes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    desk = Desk(executor(processes, supervision=Supervision(crash_dir=str(tmp_path))))
+    await desk.executor.start()
+    assert (await one(desk)).error is None
+    with monkeypatch.context() as lacking:
+        lacking.setattr(threading.Thread, "start", no_thread)
+        os.kill(processes.pids[0], signal.SIGKILL)
+        await until(lambda: len(processes.pids) == 2)
+    assert (await one(desk)).error is None
+    assert "a report was left out: no thread" in caplog.text
+    assert "report this" not in caplog.text
+    assert await desk.executor.close(10.0)
+
+
+def no_thread(thread: threading.Thread) -> None:
+    raise RuntimeError("no thread")
+
+
+class Late(Processes):
+    """Tells of an end when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may = asyncio.Event()
+
+    async def exited(self, pid: int) -> Exited:
+        end = await super().exited(pid)
+        await self.may.wait()
+        return end
+
+
+async def test_closing_waits_for_word_of_an_end_that_comes_late() -> None:
+    processes = Late()
+    desk = Desk(executor(processes))
+    try:
+        await desk.executor.start()
+        closing = asyncio.create_task(desk.executor.close(0.2))
+        await until(lambda: not desk.executor.alive)
+        assert (await asyncio.wait([closing], timeout=0.4))[1]  # it has run out of patience
+        processes.may.set()
+        assert await closing is False
+    finally:
+        processes.end()
+
+
+async def test_whatever_fails_at_a_workers_end_it_is_replaced(
+    processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    before = len(os.listdir("/proc/self/fd"))
+
+    def fail(work: Work, results: list[Result]) -> None:
+        raise ValueError("as told")
+
+    desk.executor.submit(Work([batch_of(1, do="kill")]), fail)
+    await until(lambda: len(processes.pids) == 2)
+    assert (await one(desk)).error is None
+    assert "ValueError: as told" in caplog.text
+    assert len(os.listdir("/proc/self/fd")) == before
     assert await desk.executor.close(10.0)
 
 

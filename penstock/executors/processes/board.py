@@ -13,6 +13,7 @@ import os
 from typing import Final
 
 from penstock.executors.processes.frame import FrameError
+from penstock.executors.processes.passing import unusable
 
 _SIZE: Final = mmap.PAGESIZE
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -51,7 +52,7 @@ class Board:
                 raise FrameError("the worker's board is not one page")
             return cls(mmap.mmap(descriptor, _SIZE, prot=mmap.PROT_READ))
         except OSError as error:
-            raise FrameError(f"the worker's board cannot be mapped: {error}") from error
+            raise unusable("the worker's board cannot be mapped", error) from error
         finally:
             os.close(descriptor)
 

@@ -33,8 +33,13 @@ class Crashes:
         if self._thread is not None and self._thread.is_alive():
             _log.warning("crash_dir: a report was left out: one before it is still being written")
             return
-        self._thread = threading.Thread(target=self._save, args=(report,), daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._save, args=(report,), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            _log.warning("crash_dir: a report was left out: %s", error)
+            return
+        self._thread = thread
 
     def wait(self, timeout: float) -> None:
         """Give the last one the time to be written."""

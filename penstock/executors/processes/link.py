@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from penstock.executors.processes.frame import Frame, FrameError, FrameReader
-from penstock.executors.processes.passing import receive
+from penstock.executors.processes.passing import duplicates, receive
 
 _AT_ONCE: Final = 64 << 10  # bytes of one read
 _MOST_DESCRIPTORS: Final = 16
@@ -71,9 +71,9 @@ class Link:
         """Write a frame's pieces, now or as soon as the worker reads.
 
         The pieces must not change until they are written. ``descriptors`` are duplicated at once,
-        so that their owner may close them.
+        so that their owner may close them; where that is impossible the link ends.
         """
-        if not self._open:
+        if not self._open or self._ending:
             return
         if not descriptors and not self._unsent and len(pieces) <= _MOST_PIECES:
             try:
@@ -84,7 +84,11 @@ class Link:
                 return
             pieces = list(pieces)
             _drop(pieces, sent)
-        self._unsent.append((list(pieces), [os.dup(each) for each in descriptors]))
+        try:
+            self._unsent.append((list(pieces), duplicates(descriptors)))
+        except FrameError as error:
+            self._end(error)
+            return
         if len(self._unsent) == 1:
             self._write()
 
@@ -93,7 +97,7 @@ class Link:
 
         It is not while something else waits to be written: that must be read first.
         """
-        if not self._open or self._unsent:
+        if not self._open or self._ending or self._unsent:
             return False
         try:
             # So little comes in whole or not at all: a Unix socket cuts no piece of a page.
@@ -150,8 +154,8 @@ class Link:
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors.clear()
-        for _, duplicates in self._unsent:
-            for descriptor in duplicates:
+        for _, unsent in self._unsent:
+            for descriptor in unsent:
                 os.close(descriptor)
         self._unsent.clear()
 
@@ -162,6 +166,9 @@ class Link:
             return
         except OSError:
             data, descriptors, lost = b"", [], False
+        except FrameError as error:
+            self._end(error)
+            return
         if not data:
             self.read_answers()
             self._end(None)

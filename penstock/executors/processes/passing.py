@@ -3,13 +3,48 @@
 from __future__ import annotations
 
 import array
+import errno
+import os
 import socket
+from collections.abc import Sequence
 from typing import Final
+
+from penstock.executors.processes.frame import FrameError
 
 # As plain numbers: what the flags of an enumeration do costs more than the system's part of it.
 _CLOSED_ON_EXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
 _LOST: Final = int(socket.MSG_CTRUNC)
 _EACH: Final = array.array("i").itemsize
+
+_LACKING: Final = (errno.EMFILE, errno.ENFILE)
+
+
+class NoDescriptorError(FrameError):
+    """None is left in this process, which is not the fault of who is at the other end."""
+
+
+def unusable(text: str, error: OSError | ValueError) -> FrameError:
+    """Why a descriptor that came, or is to be sent, is of no use."""
+    lacking = isinstance(error, OSError) and error.errno in _LACKING
+    kind = NoDescriptorError if lacking else FrameError
+    return kind(f"{text}: {error}")
+
+
+def duplicates(descriptors: Sequence[int]) -> list[int]:
+    """As many new ones; they are the caller's.
+
+    Raises:
+        NoDescriptorError: so many are not left.
+    """
+    made: list[int] = []
+    try:
+        for each in descriptors:
+            made.append(os.dup(each))
+    except OSError as error:
+        for each in made:
+            os.close(each)
+        raise NoDescriptorError(f"a descriptor cannot be sent: {error}") from error
+    return made
 
 
 def receive(
@@ -28,15 +63,21 @@ def receive(
         The bytes, the descriptors, and whether some descriptors were lost because there were more.
 
     Raises:
+        NoDescriptorError: some were lost because this process may have no more.
         OSError: as ``recv``.
     """
     data, ancillary, told, _ = channel.recvmsg(
         size, socket.CMSG_SPACE(most * _EACH), flags | _CLOSED_ON_EXEC
     )
-    if not ancillary:
-        return data, [], bool(told & _LOST)
+    if not ancillary and not told & _LOST:
+        return data, [], False
     each = array.array("i")
     for level, kind, content in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             each.frombytes(content[: len(content) // _EACH * _EACH])
-    return data, list(each), bool(told & _LOST)
+    lost = bool(told & _LOST)
+    if lost and len(each) < most:
+        for descriptor in each:
+            os.close(descriptor)
+        raise NoDescriptorError("a descriptor that came cannot be taken: there are too many")
+    return data, list(each), lost

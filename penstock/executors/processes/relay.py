@@ -42,8 +42,12 @@ class Relay:
             self._changed.notify_all()
             if self._thread is None:
                 # A daemon, because a reader who never comes must not keep the process from ending.
-                self._thread = threading.Thread(target=self._write, name="relay", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._write, name="relay", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no thread is to be had: the next line asks again
+                    return
+                self._thread = thread
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything is written; whether it was, in time."""

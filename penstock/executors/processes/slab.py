@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.executors.processes.frame import FrameError, Ref
+from penstock.executors.processes.passing import unusable
 
 SMALLEST_BYTES: Final = 1 << 20
 MOST_SLABS: Final = 64
@@ -330,7 +331,7 @@ class SlabReader:
             size = self._checked_size(descriptor)
             memory = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         except (OSError, ValueError) as error:  # no file in memory, or one that cannot be mapped
-            raise FrameError(f"slab {slab} cannot be mapped: {error}") from error
+            raise unusable(f"slab {slab} cannot be mapped", error) from error
         finally:
             os.close(descriptor)
         self._slabs[slab] = _Mapped(memory, size)

@@ -30,6 +30,7 @@ from penstock.executors.processes.frame import (
 )
 from penstock.executors.processes.link import Link
 from penstock.executors.processes.memory import Memory
+from penstock.executors.processes.passing import NoDescriptorError
 from penstock.executors.processes.stderr import Stderr
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.upkeep import Upkeep
@@ -263,6 +264,7 @@ class Worker:
         self._link.close()
         self._upkeep.close()
         os.close(self._pidfd)
+        self._pidfd = -1
         if self._memory is not None:
             self._memory.close()
         if self._board is not None:
@@ -277,6 +279,8 @@ class Worker:
         return None
 
     def _signal(self, number: signal.Signals) -> None:
+        if self._pidfd < 0:  # closed, but how it has ended may not have been told yet
+            return
         try:
             signal.pidfd_send_signal(self._pidfd, number)
         except ProcessLookupError:
@@ -336,6 +340,7 @@ class Worker:
             self.done(self)
 
     def _hung_up(self, broken: FrameError | None) -> None:
+        self.sent_away |= isinstance(broken, NoDescriptorError)
         if not self.ended.done():
             self.ended.set_result(broken)
 

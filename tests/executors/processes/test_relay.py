@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import os
+import threading
+
+import pytest
 
 from penstock.executors.processes import relay
 from penstock.executors.processes.relay import Relay
@@ -44,6 +47,22 @@ def test_what_nobody_reads_is_dropped_and_counted_and_told_when_somebody_does() 
     assert seen.count(piece) + dropped == pieces
     assert dropped > pieces // 2
     assert seen.endswith(b"after\n")
+
+
+def test_lines_wait_while_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("no thread")
+
+    reader, writer = os.pipe()
+    out = Relay(writer)
+    with monkeypatch.context() as lacking:
+        lacking.setattr(threading.Thread, "start", no_thread)
+        out.pass_on(b"one\n")
+    out.pass_on(b"two\n")
+    assert out.flush(10.0)
+    os.close(writer)
+    with open(reader, "rb") as lines:
+        assert lines.read() == b"one\ntwo\n"
 
 
 def test_a_full_disk_stops_nobody() -> None:

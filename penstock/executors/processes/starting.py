@@ -1,0 +1,126 @@
+"""Starts one op's worker processes: from the wish for one to the one that can work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Protocol
+
+from penstock.errors import StartupError
+from penstock.executors.processes.control import Exited
+from penstock.executors.processes.passing import NoDescriptorError
+from penstock.executors.processes.relay import Relay
+from penstock.executors.processes.report import BYTES, printable
+from penstock.executors.processes.stderr import Stderr
+from penstock.executors.processes.supervision import Supervision
+from penstock.executors.processes.worker import Spawned, Worker
+
+
+class NoRoomError(StartupError):
+    """A process could not even be started, which is not its own fault."""
+
+
+class Spawner(Protocol):
+    """Starts worker processes."""
+
+    async def spawn(self, op: str, index: int) -> Spawned:
+        """Start one; its model is not open yet."""
+
+    async def exited(self, pid: int) -> Exited:
+        """How it has ended, when it has; asked once for each."""
+
+
+class Starter:
+    """See the module.
+
+    Args:
+        op: the op's name.
+        spawner: starts the processes.
+        loop: the engine's.
+        relay: gets what they write to standard error.
+        supervision: how they are looked after.
+        only_plain: whether somebody reads their outputs who is no worker process.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        spawner: Spawner,
+        loop: asyncio.AbstractEventLoop,
+        relay: Relay,
+        supervision: Supervision,
+        *,
+        only_plain: bool,
+    ) -> None:
+        self._op = op
+        self._spawner = spawner
+        self._loop = loop
+        self._relay = relay
+        self._supervision = supervision
+        self._only_plain = only_plain
+
+    async def start(self, index: int) -> Worker:
+        """One that can work.
+
+        Raises:
+            NoRoomError: there is no room for a process.
+            StartupError: it cannot work, with what it said; it has ended.
+        """
+        worker = await self._spawn(index)
+        try:
+            await asyncio.wait((worker.ready, worker.ended), return_when=asyncio.FIRST_COMPLETED)
+            broken = worker.ended.result() if worker.ended.done() else None
+            if isinstance(broken, NoDescriptorError):
+                raise NoRoomError(str(broken))
+            if not worker.ready.done():
+                if broken is not None:
+                    worker.kill()
+                end = await worker.exit
+                worker.stderr.close()
+                wrote = "; it wrote last: ".join(["", *worker.stderr.last(1, BYTES)])
+                raise StartupError(
+                    f"op {self._op!r}: worker {index} ended before it was ready"
+                    f" ({how_it_ended(end.status)}){printable(wrote)}"
+                )
+            worker.ready.result()
+        except BaseException:
+            worker.kill()
+            worker.close()
+            await worker.exit
+            worker.stderr.close()
+            raise
+        return worker
+
+    async def _spawn(self, index: int) -> Worker:
+        try:
+            stderr = Stderr(self._loop, self._relay)
+        except OSError as error:
+            raise NoRoomError(str(error)) from error
+        try:
+            spawned = await self._spawner.spawn(self._op, index)
+        except BaseException as error:
+            stderr.close()
+            if isinstance(error, StartupError):
+                raise NoRoomError(str(error)) from error
+            raise
+        return Worker(
+            index,
+            spawned,
+            self._loop.create_task(self._spawner.exited(spawned.pid)),
+            self._loop,
+            stderr,
+            only_plain=self._only_plain,
+            supervision=self._supervision,
+        )
+
+
+def how_it_ended(status: int) -> str:
+    """A status of ``os.waitpid`` in words."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
