@@ -10,7 +10,7 @@ It is told the time, and never runs or answers anything itself.
 Guarantees:
     - until the first death nothing is looked at; afterwards each sample is looked at once on its
       arrival, and once more only if somebody became a suspect while it waited;
-    - no more is looked at in one turn than takes a millisecond, and one batch;
+    - no more is looked at in one turn than takes a millisecond, and one batch, or one who died;
     - a sample is run at most twice, and the second time alone;
     - who is gone or too late is not run again.
 """
@@ -26,7 +26,7 @@ from penstock.engine.digest import digest_of
 from penstock.engine.suspects import LIFE, Suspects, Verdict
 from penstock.errors import InferenceFailed
 from penstock.ops.failures import kills_workers
-from penstock.request import Batch, CloseReason, Outcome, Sample
+from penstock.request import Batch, CloseReason, Feed, Outcome, Sample
 
 _log = logging.getLogger(__name__)
 
@@ -39,12 +39,18 @@ _TURN: Final = 0.001
 
 
 class Alone:
-    """The key of a sample that shares its batch with nobody: no two of them are equal."""
+    """The key of a sample that shares its batch with nobody: no two of them are equal.
 
-    __slots__ = ("digest",)
+    Args:
+        digest: of its inputs, if they have one.
+        unread: its inputs, where the digest is not known yet.
+    """
 
-    def __init__(self, digest: bytes | None) -> None:
+    __slots__ = ("digest", "unread")
+
+    def __init__(self, digest: bytes | None, unread: dict[str, Feed] | None = None) -> None:
         self.digest = digest
+        self.unread = unread
 
 
 class Quarantine:
@@ -69,6 +75,7 @@ class Quarantine:
         self._op = op
         self._rerun = rerun
         self._lone: deque[Batch] = deque()
+        self._unread: deque[Alone] = deque()  # of those who were in a batch that died
         self._lone_last = False
 
     def __len__(self) -> int:
@@ -114,6 +121,7 @@ class Quarantine:
         culprits: list[Sample] = []
         for sample in batch.samples:
             if runs_alone(sample):
+                self._read(sample.key, now)
                 digest = sample.key.digest
                 verdict = self.suspects.verdict(digest, now)
             else:
@@ -121,7 +129,7 @@ class Quarantine:
             if verdict is Verdict.CULPRIT:
                 culprits.append(sample)
             elif verdict is Verdict.SUSPECT and len(batch.samples) > 1:
-                self._lone.append(_alone(sample, digest, now))
+                self._lone.append(_alone(sample, Alone(digest), now))
             else:
                 if verdict is Verdict.SUSPECT:
                     sample.key = Alone(digest)
@@ -194,7 +202,7 @@ class Quarantine:
     def died(
         self, batch: Batch, outcomes: list[Outcome], now: float
     ) -> tuple[list[Sample], list[Outcome]]:
-        """A worker died while it ran this batch.
+        """A worker died while it ran this batch; ``read`` is to be called next.
 
         Returns:
             the samples that are to be answered, and how; the others will be run again.
@@ -208,27 +216,54 @@ class Quarantine:
                 self._convict(sample, now)
                 answer = Outcome(None, kills_workers(self._op))
             else:
-                digest = digest_of(sample.inputs)
-                if digest is not None:
-                    self.suspects.accuse(digest, now)
+                accused = Alone(None, sample.inputs)
+                self._unread.append(accused)
                 if self._rerun and not sample.gone and not batch.settled:
-                    self._lone.append(_alone(sample, digest, now))
+                    self._lone.append(_alone(sample, accused, now))
                     continue
                 answer = outcome
             over.append(sample)
             answers.append(answer)
         return over, answers
 
-    def came_back(self, batch: Batch, outcomes: list[Outcome]) -> None:
+    def read(self, clock: Callable[[], float]) -> bool:
+        """Look at the inputs of those who were in a batch that died: they are suspects.
+
+        Who is taken from the queue before his like has been read runs as if he were unknown.
+
+        Args:
+            clock: tells monotonic seconds.
+
+        Returns:
+            whether there are more of them, for a turn of their own.
+        """
+        now = began = clock()
+        while self._unread and now - began <= _TURN:
+            self._read(self._unread.popleft(), now)
+            now = clock()
+        return bool(self._unread)
+
+    def _read(self, accused: Alone, now: float) -> None:
+        inputs, accused.unread = accused.unread, None
+        if inputs is not None:
+            accused.digest = digest_of(inputs)
+            if accused.digest is not None:
+                self.suspects.accuse(accused.digest, now)
+
+    def came_back(self, batch: Batch, outcomes: list[Outcome], now: float) -> None:
         """A batch is back, and no worker has died of it."""
         for sample, outcome in zip(batch.samples, outcomes, strict=True):
-            if not runs_alone(sample) or sample.key.digest is None:
+            if not runs_alone(sample):
+                continue
+            self._read(sample.key, now)
+            if sample.key.digest is None:
                 continue
             # Who is not waited for may have been ended by us; who failed so has perhaps not run.
             if not sample.gone and type(outcome.error) is not InferenceFailed:
                 self.suspects.clear(sample.key.digest)
 
     def _convict(self, sample: Sample, now: float) -> None:
+        self._read(sample.key, now)
         digest = sample.key.digest
         remembered = digest is not None
         if self.suspects.verdict(digest, now) is Verdict.CULPRIT:
@@ -251,7 +286,7 @@ def runs_alone(sample: Sample) -> bool:
     return type(sample.key) is Alone
 
 
-def _alone(sample: Sample, digest: bytes | None, now: float) -> Batch:
-    sample.key = Alone(digest)
+def _alone(sample: Sample, key: Alone, now: float) -> Batch:
+    sample.key = key
     sample.rows = 1
     return Batch([sample], CloseReason.ALONE, now)

@@ -37,10 +37,8 @@ from penstock.request import Batch, Feed, Outcome, Sample
 
 _log = logging.getLogger(__name__)
 
-
 _TURN = 0.001
-"""Seconds that a stage hands over, or settles, in one turn of the loop; an inline op works in that
-time."""
+"""Seconds that a stage hands over, inline ops included, or settles, in one turn of the loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,10 +219,8 @@ class Stage:
     def _take_warily(self, most: int, now: float) -> tuple[list[Batch], float | None]:
         """The same where workers have died: a suspect has its Work for itself."""
         poll = partial(self.batcher.poll, now, draining=self.draining)
-        batches, wait, culprits = self.quarantine.fill(
-            most, self._clock.now, self._take_again, poll
-        )
-        for sample in culprits:
+        batches, wait, refused = self.quarantine.fill(most, self._clock.now, self._take_again, poll)
+        for sample in refused:
             self._refuse(sample)
         return batches, wait
 
@@ -302,8 +298,9 @@ class Stage:
         assert len(samples) == len(outcomes)
         if type(outcomes[0].error) is WorkerDied:
             samples, answers = self.quarantine.died(batch, outcomes, self._clock.now())
+            self._read_suspects()
         elif self.quarantine.wary:
-            self.quarantine.came_back(batch, outcomes)
+            self.quarantine.came_back(batch, outcomes, self._clock.now())
         if batch.settled:
             self._tell_late([batch])
             return
@@ -321,6 +318,10 @@ class Stage:
         if self.hear is not None:
             failed = sum(outcome.error is not None for outcome in outcomes)
             self.hear.returned(self.name, batch, failed, self._clock.now())
+
+    def _read_suspects(self) -> None:
+        if self.quarantine.read(self._clock.now):
+            self._clock.soon(self._read_suspects)
 
     def _take_back(self, work: Work) -> None:
         """What has not begun there will be handed over again."""

@@ -30,6 +30,7 @@ def died(quarantine: Quarantine, lost: Batch, now: float = 1.0) -> dict[int, str
     """Who is answered, and with which error."""
     outcomes = [Outcome(None, worker_died("op", 0)) for _ in lost.samples]
     over, answers = quarantine.died(lost, outcomes, now)
+    assert not quarantine.read(lambda: now)
     errors = [answer.error.code for answer in answers if answer.error is not None]
     return dict(zip([each.data_id for each in over], errors, strict=True))
 
@@ -65,7 +66,7 @@ def test_a_suspect_that_comes_back_is_cleared() -> None:
     died(quarantine, batch(sample(1), sample(2)))
     again = sample(3, x=1)
     quarantine.meet(again, 1, 2.0)
-    quarantine.came_back(batch(again), [Outcome({})])
+    quarantine.came_back(batch(again), [Outcome({})], 2.5)
     assert len(quarantine.suspects) == 1
     later = sample(4, x=1)
     quarantine.meet(later, 1, 3.0)
@@ -78,7 +79,7 @@ def test_nobody_is_cleared_by_a_call_that_nobody_waited_for() -> None:
     again = sample(3, x=1)
     quarantine.meet(again, 1, 2.0)
     again.gone = True
-    quarantine.came_back(batch(again), [Outcome({})])
+    quarantine.came_back(batch(again), [Outcome({})], 2.5)
     assert len(quarantine.suspects) == 1
 
 
@@ -87,9 +88,9 @@ def test_nobody_is_cleared_by_an_op_that_has_no_worker() -> None:
     died(quarantine, batch(sample(1)))
     again = sample(3, x=1)
     quarantine.meet(again, 1, 2.0)
-    quarantine.came_back(batch(again), [Outcome(None, InferenceFailed("no worker"))])
+    quarantine.came_back(batch(again), [Outcome(None, InferenceFailed("no worker"))], 2.5)
     assert len(quarantine.suspects) == 1
-    quarantine.came_back(batch(again), [Outcome(None, HookFailed("it raised, so it ran"))])
+    quarantine.came_back(batch(again), [Outcome(None, HookFailed("it raised, so it ran"))], 2.5)
     assert len(quarantine.suspects) == 0
 
 
@@ -284,3 +285,43 @@ def test_who_has_no_digest_is_answered_like_the_others() -> None:
     assert set(died(quarantine, lost).values()) == {"worker_died"}
     assert len(quarantine.suspects) == 2
     assert not quarantine.meet(sample(4, x=odd), 16, 2.0)
+
+
+def dead(quarantine: Quarantine, *samples: Sample) -> Batch:
+    """A batch that has died, of which nobody has been read."""
+    lost = batch(*samples)
+    quarantine.died(lost, [Outcome(None, worker_died("op", 0)) for _ in samples], 1.0)
+    return lost
+
+
+def test_a_batch_that_died_is_read_in_several_turns() -> None:
+    quarantine = Quarantine("op", rerun=False)
+    dead(quarantine, *map(sample, range(5)))
+    clock = slowly(0.0006)
+    remembered = []
+    while quarantine.read(clock):
+        remembered.append(len(quarantine.suspects))
+    assert remembered == [2, 4]
+    assert len(quarantine.suspects) == 5
+    assert not quarantine.read(clock)
+
+
+def test_who_is_back_before_it_was_read_is_cleared() -> None:
+    quarantine = Quarantine("op", rerun=True)
+    dead(quarantine, sample(1), sample(2))
+    lone = quarantine.take(1.0)
+    assert lone is not None
+    quarantine.came_back(lone, [Outcome({})], 2.0)
+    assert not quarantine.read(lambda: 3.0)
+    assert len(quarantine.suspects) == 1
+
+
+def test_who_kills_again_before_it_was_read_is_a_culprit() -> None:
+    quarantine = Quarantine("op", rerun=True)
+    dead(quarantine, sample(1), sample(2))
+    lone = quarantine.take(1.0)
+    assert lone is not None
+    dead(quarantine, *lone.samples)
+    assert not quarantine.read(lambda: 3.0)
+    assert quarantine.meet(sample(3, x=1), 16, 4.0)
+    assert not quarantine.meet(sample(4, x=2), 16, 4.0)

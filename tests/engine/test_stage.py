@@ -295,3 +295,14 @@ def test_a_worker_that_goes_on_as_its_call_is_given_up_is_left_alone(
     h.clock.advance(1.1)
     assert codes(h) == {slow.data_id: "op_timeout"}
     assert h.workers["op"].abandoned == []
+
+
+def test_those_of_a_large_batch_that_died_are_read_in_several_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    more = iter([True, True, False])
+    monkeypatch.setattr(Quarantine, "read", lambda self, clock: next(more))
+    h = house(policy=FOUR)
+    together(h, "a", "b")
+    die(h)
+    assert list(more) == []
