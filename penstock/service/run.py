@@ -22,8 +22,6 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import uvloop
-
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
 from penstock.executors.processes.control import Leave, Order, Serve, Stop
@@ -39,6 +37,7 @@ from penstock.service.build import Blueprint, Works
 from penstock.service.daemons import DaemonPool
 from penstock.service.interpreter import share_the_lock, spare_the_collector
 from penstock.service.listening import Listeners, addresses, bind_all, listen_on_all
+from penstock.service.loop import run_on_a_loop
 from penstock.service.opening import open_door, tls_of
 from penstock.service.place import Place
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
@@ -105,8 +104,7 @@ def _serve(
     if blueprint.place.is_first:
         for note in works.notes:
             _log.warning("%s", note)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_Service(name, works, listeners, tls, control).run(signals))
+    run_on_a_loop(_Service(name, works, listeners, tls, control).run(signals))
 
 
 def _supervise(

@@ -18,13 +18,13 @@ NUMBERS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 # Places that a process passes on its way from the drain to its end. At each of them it sends the
 # second signal to itself, so that no test has to hit a moment.
 LOOP_CLOSED = """
-import asyncio, signal
-close = asyncio.Runner.close
-def close_and_send(self):
-    close(self)
+import signal
+import penstock.service.run
+def run_and_send(main, run=penstock.service.run.run_on_a_loop):
+    run(main)
     print("sending", flush=True)
     signal.raise_signal(signal.NUMBER)
-asyncio.Runner.close = close_and_send
+penstock.service.run.run_on_a_loop = run_and_send
 """
 AT_EXIT = """
 import atexit, signal

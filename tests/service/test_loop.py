@@ -1,0 +1,80 @@
+"""The loop of a service, and what is left on it at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+import pytest
+
+from penstock.service.loop import run_on_a_loop
+
+
+def test_tasks_that_are_left_are_cancelled_and_may_clear_up(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    seen: list[str] = []
+
+    async def left() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            seen.append("cleared up")
+
+    async def main() -> None:
+        task = asyncio.create_task(left())
+        await asyncio.sleep(0)
+        seen.append(task.get_coro().__name__)
+
+    run_on_a_loop(main())
+    assert seen == ["left", "cleared up"]
+    assert not caplog.records
+
+
+def test_a_task_that_goes_on_is_left_behind_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    async def deaf(free: asyncio.Event) -> None:
+        while not free.is_set():
+            try:
+                await free.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def main() -> None:
+        tasks.append(asyncio.create_task(deaf(asyncio.Event()), name="op work"))
+        await asyncio.sleep(0)
+
+    tasks: list[asyncio.Task[None]] = []
+    began = time.monotonic()
+    run_on_a_loop(main())
+    assert 0.9 < time.monotonic() - began < 10
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "left behind: op work" in record.getMessage()
+    assert not tasks[0].done()
+    tasks[0].get_coro().close()
+
+
+def test_what_the_service_raises_is_raised_and_a_service_cut_short_ends_by_itself() -> None:
+    seen: list[str] = []
+
+    async def failing() -> None:
+        raise OSError("no port")
+
+    def leave() -> None:
+        raise SystemExit(3)
+
+    async def cut_short() -> None:
+        asyncio.get_running_loop().call_soon(leave)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(1.2)  # more than what is left on the loop is given
+            seen.append("ended")
+
+    with pytest.raises(OSError, match="no port"):
+        run_on_a_loop(failing())
+    with pytest.raises(SystemExit):
+        run_on_a_loop(cut_short())
+    assert seen == ["ended"]
