@@ -24,9 +24,9 @@ def test_tasks_that_are_left_are_cancelled_and_may_clear_up(
             seen.append("cleared up")
 
     async def main() -> None:
-        task = asyncio.create_task(left())
+        task = asyncio.create_task(left(), name="left")
         await asyncio.sleep(0)
-        seen.append(task.get_coro().__name__)
+        seen.append(task.get_name())
 
     run_on_a_loop(main())
     assert seen == ["left", "cleared up"]
@@ -42,9 +42,10 @@ def test_a_task_that_goes_on_is_left_behind_and_named(caplog: pytest.LogCaptureF
                 continue
 
     async def main() -> None:
-        tasks.append(asyncio.create_task(deaf(asyncio.Event()), name="op work"))
+        tasks.append(asyncio.create_task(going_on, name="op work"))
         await asyncio.sleep(0)
 
+    going_on = deaf(asyncio.Event())
     tasks: list[asyncio.Task[None]] = []
     began = time.monotonic()
     run_on_a_loop(main())
@@ -53,7 +54,7 @@ def test_a_task_that_goes_on_is_left_behind_and_named(caplog: pytest.LogCaptureF
     assert record.levelno == logging.ERROR
     assert "left behind: op work" in record.getMessage()
     assert not tasks[0].done()
-    tasks[0].get_coro().close()
+    going_on.close()
 
 
 def test_what_the_service_raises_is_raised_and_a_service_cut_short_ends_by_itself() -> None:
