@@ -67,7 +67,6 @@ class ProcessExecutor:
         self._starter = Starter(
             name, spawner, loop, self._relay, self._supervision, only_plain=only_plain
         )
-        self._number = 1
         self._idle: deque[Worker] = deque()
         self._busy: dict[Work, Worker] = {}
         self._waiting: deque[tuple[Work, Finished]] = deque()  # for a worker to be there again
@@ -166,7 +165,11 @@ class ProcessExecutor:
         for task in self._keepers:
             task.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
-        for worker in workers:
+        late = [each for each in self._alive if each not in workers]  # were just being started
+        for worker in late:
+            worker.kill()
+            await worker.exit
+        for worker in workers + late:
             self._bury(worker)
             worker.stderr.close()
         await asyncio.to_thread(self._relay.flush, _LAST_LINES)
@@ -196,12 +199,16 @@ class ProcessExecutor:
 
     async def _see_off(self, worker: Worker) -> None:
         """Wait for a worker's end, give back what it had, and tell of it."""
-        broken = await worker.ended
-        if broken is not None:
-            _log.error("op %s: worker %s is ended: %s", self._name, worker.index, broken)
+        # What it has started may hold its socket open beyond its end.
+        await asyncio.wait((worker.ended, worker.exit), return_when=asyncio.FIRST_COMPLETED)
+        if worker.exit.done():
+            worker.hear_out()
+        fault = worker.ended.result() if worker.ended.done() else None
+        if fault is not None:
+            _log.error("op %s: worker %s is ended: %s", self._name, worker.index, fault)
         if not self._closing:
             worker.kill()  # it may have hung up and live on
-        lost = self._bury(worker)
+        lost = next(iter(self._bury(worker)), None)
         end = await worker.exit
         if self._closing:
             return
@@ -272,7 +279,7 @@ class ProcessExecutor:
 
     def _hand(self, worker: Worker, work: Work, finished: Finished) -> None:
         self._busy[work] = worker
-        self._number = worker.run(self._name, self._number, work, finished)
+        worker.run(self._name, work, finished)
         self._patrol.begin()
 
     def _done(self, worker: Worker) -> None:
@@ -303,10 +310,10 @@ class ProcessExecutor:
         worker.leave()
         return True
 
-    def _bury(self, worker: Worker) -> Batch | None:
-        """It is no more: answer for what it ran, give the rest back. Gives the batch it had."""
+    def _bury(self, worker: Worker) -> list[Batch]:
+        """It is no more: answer for what it ran, give the rest back. Gives what it had begun."""
         if worker not in self._alive:
-            return None
+            return []
         self._alive.discard(worker)
         if worker is self._leaving:
             self._leaving = None
@@ -319,8 +326,10 @@ class ProcessExecutor:
             work, finished = taken
             del self._busy[work]
             work.current = None
-            if lost is not None:
-                work.add_result(lost, self._fate(worker, lost))
+            for batch in lost[:1]:
+                work.add_result(batch, self._fate(worker, batch))
+            for batch in lost[1:]:  # it cannot have died of these, too; but they may have run
+                work.add_result(batch, broken(batch))
             finished(work, work.take_results())
         return lost
 

@@ -27,6 +27,7 @@ from penstock.errors import (
 )
 from penstock.executors.executor import Result, Work
 from penstock.executors.processes import watch
+from penstock.executors.processes.board import Board
 from penstock.executors.processes.control import Exited
 from penstock.executors.processes.frame import Blob
 from penstock.executors.processes.restarts import MOST_DEATHS
@@ -323,6 +324,73 @@ async def test_a_worker_is_replaced_though_no_thread_is_left_for_its_report(
 
 def no_thread(thread: threading.Thread) -> None:
     raise RuntimeError("no thread")
+
+
+async def test_batches_are_told_apart_though_others_were_taken_back_or_could_not_travel(
+    processes: Processes,
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    assert (await one(desk)).error is None
+    os.kill(processes.pids[0], signal.SIGKILL)
+    await until(lambda: not desk.executor.alive)
+    works = []
+
+    def submit_more(work: Work, results: list[Result]) -> None:
+        works.append(desk.submit([batch_of(n) for n in range(10, 14)]))
+
+    taken = desk.submit([batch_of(5)])
+    assert len(desk.executor.take_back(taken)) == 1
+    desk.executor.submit(Work([batch_of(6, odd=lambda: None)]), submit_more)
+    assert await desk.results(taken) == []
+    await until(lambda: len(works) == 1)
+    assert len(await desk.results(works[0])) == 4
+    pid = processes.pids[1]
+    os.kill(pid, signal.SIGSTOP)
+    await until(lambda: Path(f"/proc/{pid}/stat").read_text().split()[2] == "T")
+    work = desk.submit([batch_of(n) for n in range(20, 24)])
+    taken_back = desk.executor.take_back(work)
+    assert [batch.data_ids for batch in taken_back] == [[20], [21], [22], [23]]
+    os.kill(pid, signal.SIGKILL)
+    assert await desk.results(work) == []
+    assert await desk.executor.close(10.0)
+
+
+@pytest.mark.parametrize("at", [3, 1 << 40], ids=["of one sent", "of none"])
+async def test_a_wrong_board_costs_its_workers_batches_their_answers_at_most(
+    processes: Processes, tmp_path: Path, at: int
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    feed = {"do": "wait", "gate": str(tmp_path / "gate"), "entered": str(tmp_path / "entered")}
+    work = desk.submit([batch_of(1, **feed), batch_of(2), batch_of(3), batch_of(4)])
+    await until(lambda: (tmp_path / "entered").exists())
+    with pytest.MonkeyPatch.context() as wrong:
+        wrong.setattr(Board, "batch", at)
+        desk.executor.look(work)
+        os.kill(processes.pids[0], signal.SIGKILL)
+        results = await desk.results(work)
+    died = [batch.data_ids for batch, (outcome,) in results if type(outcome.error) is WorkerDied]
+    assert died == [[1]]
+    left = [batch.data_ids for batch in work.take_back()]
+    assert [batch.data_ids for batch, _ in results] + left == [[1], [2], [3], [4]]
+    assert len(results) == (3 if at == 3 else 1)
+    assert await desk.executor.close(10.0)
+
+
+async def test_a_death_is_seen_though_something_else_holds_the_workers_socket(
+    processes: Processes,
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    left = (await one(desk, do="leave a child")).value
+    assert left is not None
+    try:
+        assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+        assert (await one(desk)).error is None
+    finally:
+        os.kill(left["child"], signal.SIGKILL)
+    assert await desk.executor.close(10.0)
 
 
 class Late(Processes):

@@ -8,6 +8,7 @@ ends.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 from typing import Any, Final, TypeAlias
 
 from penstock.errors import DeadlineExceeded, InternalError, NumberedError, RequestError
@@ -59,6 +60,8 @@ def outcomes_in(value: Any, count: int) -> tuple[float, list[Outcome]]:
         raise FrameError("the worker did not answer each sample once")
     each = iter(value)
     ran = next(each)
+    if not 0.0 <= ran < inf:
+        raise FrameError("the worker gave no time that a batch can take")
     return ran, [_outcome_in(*parts) for parts in zip(each, each, each, strict=True)]
 
 
@@ -119,4 +122,9 @@ def _kinds(kind: type[RequestError]) -> Iterator[type[RequestError]]:
         yield from _kinds(each)
 
 
-_KINDS: Final = {kind.code: kind for kind in _kinds(RequestError)}
+# Not those of a user's script, which may have been read before this: they may inherit our codes.
+_KINDS: Final = {
+    kind.code: kind
+    for kind in _kinds(RequestError)
+    if kind.__module__ == RequestError.__module__ and "code" in kind.__dict__
+}

@@ -141,6 +141,18 @@ class Link:
         if more:
             self._loop.call_soon(self.read_answers)
 
+    def read_rest(self) -> None:
+        """Hear what has come over both, as nothing more will."""
+        for _ in range(_READS_AT_ONCE):
+            if self._ending or not self._open or not self._read():
+                break
+        self.read_answers()
+
+    def cut(self, error: FrameError) -> None:
+        """End the line for a rule that was broken elsewhere than on it."""
+        if self._open and not self._ending:
+            self._end(error)
+
     def close(self) -> None:
         """Hang up; ``ended`` is not called any more."""
         if not self._open:
@@ -159,24 +171,27 @@ class Link:
                 os.close(descriptor)
         self._unsent.clear()
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Whether there may be more."""
         try:
             data, descriptors, lost = receive(self._channel, _AT_ONCE, _MOST_DESCRIPTORS)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError:
             data, descriptors, lost = b"", [], False
         except FrameError as error:
             self._end(error)
-            return
+            return False
         if not data:
             self.read_answers()
             self._end(None)
-            return
+            return False
         try:
             self._take(self._reader, data, descriptors, lost)
         except FrameError as error:
             self._end(error)
+            return False
+        return True
 
     def _take(self, reader: FrameReader, data: bytes, descriptors: list[int], lost: bool) -> None:
         self.descriptors.extend(descriptors)

@@ -69,7 +69,10 @@ class Starter:
         """
         worker = await self._spawn(index)
         try:
-            await asyncio.wait((worker.ready, worker.ended), return_when=asyncio.FIRST_COMPLETED)
+            first = asyncio.FIRST_COMPLETED
+            await asyncio.wait((worker.ready, worker.ended, worker.exit), return_when=first)
+            if worker.exit.done():
+                worker.hear_out()
             broken = worker.ended.result() if worker.ended.done() else None
             if isinstance(broken, NoDescriptorError):
                 raise NoRoomError(str(broken))

@@ -69,14 +69,18 @@ class Spawned(Protocol):
 
 
 class _Sent:
-    """A batch at a worker. ``wanted`` is False once the engine has taken it back."""
+    """A batch at a worker.
 
-    __slots__ = ("batch", "begun", "number", "wanted")
+    ``wanted`` is False once the engine has taken it back; ``skippable`` once it has tried to.
+    """
+
+    __slots__ = ("batch", "begun", "number", "skippable", "wanted")
 
     def __init__(self, number: int, batch: Batch) -> None:
         self.number = number
         self.batch = batch
         self.begun = False
+        self.skippable = False
         self.wanted = True
 
 
@@ -134,6 +138,7 @@ class Worker:
         self.done: Callable[[Worker], None] = _nobody
         self._open_blob = _refuse if only_plain else None
         self._loop = loop
+        self._next = 1  # number of a batch; none is ever given twice, as the board compares them
         self._pidfd = spawned.pidfd
         self._last_words: asyncio.TimerHandle | None = None
         self._board: Board | None = None
@@ -145,26 +150,26 @@ class Worker:
         self._out = self._upkeep.pool
         self._in = self._upkeep.reader
 
-    def run(self, op: str, number: int, work: Work, finished: Finished) -> int:
-        """Send a Work's batches; gives the next free number."""
+    def run(self, op: str, work: Work, finished: Finished) -> None:
+        """Send a Work's batches, if they have not been taken back meanwhile."""
         self.work = (work, finished)
         batches = list(work.pending)
         try:
-            self._send(number, batches)
+            if batches:
+                self._send(batches)
         except FrameError:  # there is one that cannot travel, or not in company
             for batch in batches:
                 try:
-                    self._send(number + len(self.sent), [batch])
+                    self._send([batch])
                 except FrameError as error:
                     work.pending.remove(batch)
                     refusal = cannot_travel(op, str(error))
                     work.add_result(batch, [Outcome(None, refusal) for _ in batch.samples])
-        number += len(self.sent)
         if not self.sent:
             self.done(self)
-        return number
 
-    def _send(self, number: int, batches: list[Batch]) -> None:
+    def _send(self, batches: list[Batch]) -> None:
+        number = self._next
         value = [samples_out(batch.samples) for batch in batches]
         try:
             # Opening a blob runs users' code; if the worker dies of it, of one batch alone.
@@ -177,6 +182,7 @@ class Worker:
         for slab, descriptor in self._out.commit():
             self._link.send([header(Kind.SLAB, slab, 0)], [descriptor])
         self.sent += [_Sent(number + n, batch) for n, batch in enumerate(batches)]
+        self._next += len(batches)
         self._upkeep.committed()
         self._link.send([*self._upkeep.frees(), head, *body])
 
@@ -188,6 +194,9 @@ class Worker:
     def _look_at_board(self) -> None:
         assert self._board is not None
         at = self._board.batch
+        if at >= self._next:
+            self._link.cut(FrameError("the worker's board tells of a batch that it was not sent"))
+            return
         for sent in self.sent:
             if sent.number <= at and sent.wanted:
                 self._begin(sent)
@@ -210,6 +219,8 @@ class Worker:
         head = header(Kind.SKIP, waiting[0].number, sum(map(len, last)))
         if not self._link.send_at_once(b"".join([head, *last])):
             return []
+        for sent in waiting:
+            sent.skippable = True
         self._look_at_board()  # in this order; see child.py
         taken = [sent for sent in waiting if not sent.begun]
         assert self.work is not None
@@ -270,13 +281,21 @@ class Worker:
         if self._board is not None:
             self._board.close()
 
-    def lost(self) -> Batch | None:
-        """The batch that it died of; the others have not begun."""
+    def hear_out(self) -> None:
+        """It has ended: take what it has still said, though others may hold its socket open."""
+        self._link.read_rest()
+
+    def lost(self) -> list[Batch]:
+        """Those that it had begun, the one that it died of first; the others have not begun.
+
+        There is more than one only where it broke the rules. They may have run.
+        """
         if self._board is not None and self.sent:
-            self._look_at_board()
-            if self.sent[0].begun:
-                return self.sent[0].batch
-        return None
+            if self._board.batch >= self._next:
+                self._begin(self.sent[0])  # its word is worth nothing, and this it may have begun
+            else:
+                self._look_at_board()
+        return [sent.batch for sent in self.sent if sent.begun and sent.wanted]
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pidfd < 0:  # closed, but how it has ended may not have been told yet
@@ -320,6 +339,8 @@ class Worker:
         sent = self.sent[0]
         work, _ = self.work
         if value is None:  # it was taken back
+            if not sent.skippable:
+                raise FrameError("the worker did not run what it was to run")
             self.sent.popleft()
             if sent.wanted and sent.begun:  # not by us, in the end
                 work.pending.appendleft(sent.batch)

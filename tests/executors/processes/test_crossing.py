@@ -1,5 +1,8 @@
 """Samples and outcomes on their way between processes."""
 
+import subprocess
+import sys
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -54,6 +57,20 @@ def test_an_error_class_of_the_users_arrives_as_the_nearest_of_ours() -> None:
     assert type(arrived.error) is errors.InputMismatch
 
 
+def test_error_classes_of_a_script_that_was_read_before_change_nobodys_errors() -> None:
+    script = """
+from penstock.errors import InferenceFailed
+class Mine(InferenceFailed):
+    pass
+from penstock.executors.processes.crossing import outcomes_in, outcomes_out
+from penstock.request import Outcome
+for error in (InferenceFailed("x"), Mine("y")):
+    _, (arrived,) = outcomes_in(outcomes_out(0.5, [Outcome(None, error)]), 1)
+    assert type(arrived.error) is InferenceFailed, arrived
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=50)
+
+
 def test_values_and_jumps_arrive_and_dicts_become_plain() -> None:
     class Fancy(dict[str, Any]):
         """What some hook may give."""
@@ -79,6 +96,9 @@ GOOD = [{"x": 1}, None, False]
         [RAN],
         [RAN, *GOOD, *GOOD],
         [1, *GOOD],
+        [nan, *GOOD],
+        [inf, *GOOD],
+        [-1.0, *GOOD],
         [RAN, *GOOD, None],
         [RAN, GOOD],
         [RAN, {"x": 1}, None],
