@@ -36,7 +36,7 @@ from penstock.executors.processes.supervision import Supervision
 from penstock.executors.work import WorkOptions
 from penstock.request import Outcome, Request
 from tests.executors.house import Desk, House, batch_of
-from tests.executors.processes.house import Fatal, Processes, executor
+from tests.executors.processes.house import Fatal, Processes, Sour, executor
 
 pytestmark = pytest.mark.real
 
@@ -704,6 +704,23 @@ async def test_what_cannot_travel_fails_its_own_request_alone(processes: Process
     assert all("cannot be pickled" in str(errors[number]) for number in (1, 3))
     (result,) = await desk.run(batch_of(5, odd=lambda: None))
     assert isinstance(result[1][0].error, WrongType)
+    assert len(processes.pids) == 1
+    assert await desk.executor.close(10.0)
+
+
+async def test_a_value_whose_opening_raises_fails_its_own_sample_and_no_worker(
+    processes: Processes,
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    batch = batch_of(1, 2, 3)
+    (feed,) = batch.samples[1].inputs.values()
+    feed["deep"] = [{"odd": Sour()}]
+    ((_, outcomes),) = await desk.run(batch)
+    assert [type(each.error) for each in outcomes] == [type(None), WrongType, type(None)]
+    assert "cannot be opened: ValueError: sour" in str(outcomes[1].error)
+    assert isinstance((await one(desk, odd=Sour())).error, WrongType)
+    assert (await one(desk)).error is None
     assert len(processes.pids) == 1
     assert await desk.executor.close(10.0)
 

@@ -38,7 +38,7 @@ from penstock.executors.processes.passing import receive
 from penstock.executors.processes.slab import SlabPool, SlabReader
 from penstock.executors.processes.upkeep import FREED_AFTER, TRIM_EVERY, frees
 from penstock.executors.work import BoundOp, run_safely
-from penstock.ops.failures import cannot_travel
+from penstock.ops.failures import HOOK_FAULTS, cannot_travel
 from penstock.request import Batch, CloseReason, Outcome, Sample
 
 _log = logging.getLogger(__name__)
@@ -48,6 +48,7 @@ _MOST_DESCRIPTORS: Final = 16
 _STDERR: Final = 2
 _DO_NOT_WAIT: Final = int(socket.MSG_DONTWAIT)
 _MOST_BODY: Final = (1 << 32) - 1
+_UNOPENED: Final = object()
 _ANSWERS: Final = header(Kind.ANSWERS, 0, 0)
 
 
@@ -97,6 +98,7 @@ class Child:
         self._heard = False  # by the engine, what goes to standard error
         self._last = True  # whether it is the last batch of its frame that runs
         self._untold = False  # whether there are answers that were not announced
+        self._unopened: str | None = None  # why a value of the batches at hand could not be opened
         self._pickle: Callable[[Any], bytes] | None = _pickled
         self._poll = select.poll()
         self._poll.register(channel, select.POLLIN)
@@ -154,11 +156,23 @@ class Child:
             number += 1
 
     def _batches_in(self, frame: Frame) -> deque[Any]:
-        return deque(decode(frame.body, fetch=self._in.fetch, open_blob=_open))
+        self._unopened = None
+        return deque(decode(frame.body, fetch=self._in.fetch, open_blob=self._open))
+
+    def _open(self, blob: Blob) -> Any:
+        """What another worker or the engine's own ops made; both are the user's code, as we are."""
+        try:
+            return pickle.loads(blob.data)  # noqa: S301 - never bytes from the network
+        except HOOK_FAULTS as error:
+            self._unopened = f"it cannot be opened: {type(error).__name__}: {error}"
+            return _UNOPENED
 
     def _run(self, op: BoundOp, number: int, samples: list[Sample], outside: str | None) -> None:
         batch = _Seen(samples, self._board)
-        outcomes = run_safely(op, batch)
+        if self._unopened is None:
+            outcomes = run_safely(op, batch)
+        else:
+            outcomes = self._run_opened(op, batch, self._unopened)
         # Before the next one is begun: its death must not take this answer along.
         try:
             self._answer(number, outcomes_out(batch.ran, outcomes))
@@ -172,6 +186,15 @@ class Child:
             except FrameError as error:  # each could go, and all together are too large
                 refusal = Outcome(None, cannot_travel(op.name, f"its outputs: {error}"))
                 self._answer(number, outcomes_out(batch.ran, [refusal] * len(samples)))
+
+    def _run_opened(self, op: BoundOp, batch: Batch, why: str) -> list[Outcome]:
+        """Run those of whom everything could be opened; it is nobody else's fault."""
+        samples = batch.samples
+        batch.samples = [each for each in samples if not _holds_unopened(each.inputs)]
+        ran = iter(run_safely(op, batch) if batch.samples else ())
+        opened = set(map(id, batch.samples))
+        refusal = cannot_travel(op.name, why)
+        return [next(ran) if id(each) in opened else Outcome(None, refusal) for each in samples]
 
     def _is_skipped(self, number: int) -> bool:
         skipped = self._skipped
@@ -290,9 +313,12 @@ class Child:
                 self._heard = True
 
 
-def _open(blob: Blob) -> Any:
-    """What another worker or the engine's own ops made; both are the user's code, as we are."""
-    return pickle.loads(blob.data)  # noqa: S301 - never bytes from the network
+def _holds_unopened(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_holds_unopened, (*value, *value.values())))
+    if isinstance(value, list | tuple):
+        return any(map(_holds_unopened, value))
+    return value is _UNOPENED
 
 
 def _pickled(value: Any) -> bytes:

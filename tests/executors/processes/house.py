@@ -45,6 +45,17 @@ class Fatal:
         return os._exit, (9,)
 
 
+class Sour:
+    """A value whose opening raises."""
+
+    def __reduce__(self) -> Any:
+        return _raise, ("sour",)
+
+
+def _raise(text: str) -> None:
+    raise ValueError(text)
+
+
 class Colour(StrEnum):
     """Texts that are more than that."""
 
