@@ -92,15 +92,10 @@ def test_bad_input_runs_loads_starts_and_writes_nothing(
 ALLOWED = {
     ("service/script.py", "runpy"): "runs the script that its operator names on the command line",
     ("__init__.py", "import_module"): "loads the package's own modules on first use",
-    (
-        "executors/processes/child.py",
-        "pickle",
-    ): "a worker opens what this service's ops made",
+    ("executors/processes/child.py", "pickle"): "a worker opens what this service's ops made",
     ("executors/processes/child.py", "pickle.loads"): "as said; it is no part of the engine",
-    (
-        "executors/processes/worker.py",
-        "pickle",
-    ): "the engine writes pickles, and opens none",
+    ("executors/processes/worker.py", "pickle"): "the engine writes pickles, and opens none",
+    ("engine/digest.py", "marshal"): "writes values for a digest, and reads none",
     ("service/forking.py", "os._exit"): "a forked child never returns into its parent's frames",
 }
 FORBIDDEN_NAMES = {
@@ -133,6 +128,8 @@ FORBIDDEN_CALLS = {
     ("pickle", "load"),
     ("pickle", "loads"),
     ("pickle", "Unpickler"),
+    ("marshal", "load"),
+    ("marshal", "loads"),
     ("numpy", "load"),
     ("np", "fromregex"),
     ("torch", "load"),
