@@ -146,7 +146,17 @@ class Processes:
         return Spawned(process.pid, os.pidfd_open(process.pid), ours)
 
     async def exited(self, pid: int) -> Exited:
-        code = await asyncio.to_thread(self._all[pid].wait)
+        # Not in a thread, for which the loop would wait when a test has failed.
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        pidfd = os.pidfd_open(pid)
+        loop.add_reader(pidfd, lambda: ended.done() or ended.set_result(None))
+        try:
+            await ended
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
+        code = self._all[pid].wait()
         return Exited(pid, code << 8 if code >= 0 else -code, 1 << 20)
 
     def end(self) -> None:
