@@ -9,6 +9,7 @@ PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketi
 # Two tests at a time: most wait more than they compute. Not where times are measured, nor where
 # one test uses every core.
 PAIRS  := -n 2 --dist worksteal
+FAULTS ?= faults
 
 .PHONY: help setup demo test check fmt test-real test-faults examples bench peers proto lock clean
 
@@ -34,7 +35,7 @@ test-real: $(READY) ## real services as processes, real models, real clients (tw
 	$(BIN)/python -m pytest $(PAIRS) -m "real or peers" --ignore tests/examples
 
 test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)
-	$(BIN)/python -m pytest -m faults tests/faults tests/attacks
+	$(BIN)/python -m pytest -m "$(FAULTS)" tests/faults tests/attacks
 
 check: $(READY) ## format, lint, types, floors, spelling, documents (about a minute)
 	$(BIN)/ruff format --check .

@@ -85,6 +85,7 @@ async def test_a_call_beyond_its_time_out_is_tried_again_while_others_are_served
         assert at.verdict(attempts=3, failures=4) == []
 
 
+@pytest.mark.long
 async def test_after_a_thousand_time_outs_the_service_is_as_new(tmp_path: Path) -> None:
     ops = {"work": {"concurrency": 32, "timeout": 30}}
     async with site(tmp_path, ops=ops, max_requests=2000) as at:

@@ -94,6 +94,7 @@ async def test_each_way_of_dying_costs_one_request_and_leaves_nothing(tmp_path: 
         assert "Segmentation fault" in at.server.log()
 
 
+@pytest.mark.long
 async def test_a_hundred_deaths_leave_no_descriptor_memory_thread_or_zombie(
     tmp_path: Path,
 ) -> None:
@@ -112,9 +113,16 @@ async def test_a_hundred_deaths_leave_no_descriptor_memory_thread_or_zombie(
             assert (await at.clients.ask(do_first="make:1", do_second="add")).good
             seen |= {each.pid for each in workers(at)}
         assert len(seen) > deaths
-        await until(lambda: [belongings(pid) for pid in staying] == before)
+        await until(lambda: not any(map(grown, before, [belongings(pid) for pid in staying])))
         assert at.server.stop() == 0
         assert at.verdict(failures=deaths + 1) == []
+
+
+def grown(before: dict[str, int], now: dict[str, int]) -> dict[str, int]:
+    """What is more; a slab or two may wait to be used again, in one moment or the other."""
+    spare = {"slabs": 2, "/memfd:penstock-slab (deleted)": 2}
+    more = {kind: count - before.get(kind, 0) for kind, count in now.items()}
+    return {kind: count for kind, count in more.items() if count > spare.get(kind, 0)}
 
 
 def belongings(pid: int) -> dict[str, int]:
@@ -130,6 +138,7 @@ def belongings(pid: int) -> dict[str, int]:
     return dict(found)
 
 
+@pytest.mark.long
 async def test_a_worker_that_hangs_is_ended_while_its_caller_has_long_been_answered(
     tmp_path: Path,
 ) -> None:
