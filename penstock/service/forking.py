@@ -225,6 +225,10 @@ def _reseed() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:  # the CPU's generator: those of cards are made after the fork
         torch.default_generator.seed()
+    # Not by paddle.seed(), which counts the cards: no child has been told its own yet.
+    paddle = getattr(sys.modules.get("paddle.framework.random"), "core", None)
+    if paddle is not None:
+        paddle.default_cpu_generator().manual_seed(int.from_bytes(os.urandom(8)))
 
 
 def _flush() -> None:

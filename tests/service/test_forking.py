@@ -120,6 +120,31 @@ draw(), child(draw), child(draw)
     assert len(set(drawn)) == len(drawn) == 6
 
 
+def test_a_library_that_was_imported_draws_different_numbers_in_each_child_too() -> None:
+    script = """
+from types import SimpleNamespace
+
+class Generator:
+    seed = 7
+
+    def manual_seed(self, seed):
+        assert 0 <= seed < 1 << 64
+        self.seed = seed
+
+paddle = Generator()
+core = SimpleNamespace(default_cpu_generator=lambda: paddle)
+sys.modules["paddle.framework.random"] = SimpleNamespace(core=core)
+torch = SimpleNamespace(n=7)
+torch.default_generator = SimpleNamespace(seed=lambda: setattr(torch, "n", os.getpid()))
+sys.modules["torch"] = torch
+draw = lambda: print(paddle.seed, torch.n) or 0
+draw(), child(draw), child(draw)
+"""
+    drawn = outcome(script)[0].split()
+    assert drawn[:2] == ["7", "7"]
+    assert len(set(drawn[::2])) == len(set(drawn[1::2])) == 3
+
+
 def test_children_draw_different_numbers_of_another_generator_too() -> None:
     script = """
 import numpy
