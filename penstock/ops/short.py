@@ -12,7 +12,8 @@ service = Service("ensemble", combine)
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ class Model(Op):
     Texts are read as arrays: ``"[[1, 2, 3]]"``.
 
     Raises:
-        GraphError: ``inputs`` is not one op.
+        GraphError: ``inputs`` is not one op, or an option is unknown.
     """
 
     def __init__(
@@ -50,7 +51,9 @@ class Model(Op):
         **options: Any,
     ) -> None:
         self.model_path = Path(path)
-        super().__init__(name=name or self.model_path.stem, input_ops=inputs, **options)
+        name = name or self.model_path.stem
+        _check_options(name, options)
+        super().__init__(name=name, input_ops=inputs, **options)
         if len(self.get_input_ops()) > 1:
             raise GraphError(
                 f"op {self.name!r}: a Model reads one op: join several with a function first"
@@ -151,7 +154,7 @@ def op(*inputs: Op, name: str | None = None, **options: Any) -> Callable[..., Fu
     error (``{}, 51, "no cat"``).
 
     Raises:
-        GraphError: an input is no op.
+        GraphError: an input is no op, or an option is unknown.
         HookError: the function does not take one argument for each input, or is a generator.
     """
     for source in inputs:
@@ -162,6 +165,26 @@ def op(*inputs: Op, name: str | None = None, **options: Any) -> Callable[..., Fu
             )
 
     def decorate(function: Callable[..., Any]) -> FunctionOp:
-        return FunctionOp(function, inputs, name=name or function.__name__, **options)
+        called = name or function.__name__
+        _check_options(called, options)
+        return FunctionOp(function, inputs, name=called, **options)
 
     return decorate
+
+
+def _check_options(name: str, options: Iterable[str]) -> None:
+    for option in options:
+        if option not in _OPTIONS:
+            near = get_close_matches(option, _OPTIONS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f": they are {', '.join(_OPTIONS)}"
+            if option in _INPUTS:
+                hint = ": the ops before it are given without a name"
+            raise GraphError(f"op {name!r}: unexpected option {option}{hint}")
+
+
+_INPUTS = ("input_ops", "inputs")
+
+# What the short form has no words of its own for.
+_OPTIONS = tuple(
+    each for each in inspect.signature(Op).parameters if each not in ("name", *_INPUTS)
+)

@@ -158,6 +158,17 @@ async def test_a_join_without_one_of_its_inputs_says_which_it_got() -> None:
     assert "op 'join' got the dict of left only" in reply.err_msg
 
 
+def test_an_unknown_option_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(GraphError, match=r"^op 'f': unexpected option time_out; did you mean time"):
+        op(name="f", time_out=3)(lambda request: {})
+    with pytest.raises(GraphError, match=r"^op 'm': unexpected option batchsize; did you mean bat"):
+        Model("m.onnx", batchsize=3)
+    with pytest.raises(GraphError, match=r"unexpected option xyz: they are .*, concurrency, time"):
+        op(xyz=3)(lambda request: {})
+    with pytest.raises(GraphError, match=r"unexpected option input_ops: the ops before it are gi"):
+        op(input_ops=[])(lambda request: {})
+
+
 def test_a_decorated_function_is_still_a_function() -> None:
     @op()
     def double(request: Any) -> Any:
