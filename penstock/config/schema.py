@@ -23,6 +23,7 @@ from penstock.config.values import (
     Count,
     CpuSets,
     EntryPoint,
+    Host,
     Names,
     OffFloat,
     OffInt,
@@ -244,7 +245,7 @@ class ServiceConfig(Section):
     http_port: Port | None = Field(
         default=None, description="HTTP port; 0 takes any free one. Without it there is no HTTP."
     )
-    host: Text = Field(
+    host: Host = Field(
         default="127.0.0.1",
         description="Address to listen on. 0.0.0.0 lets other machines reach the service.",
     )

@@ -31,6 +31,12 @@ def _port(value: int) -> int:
     return value
 
 
+def _host(value: str) -> str:
+    if value.startswith("[") and value.endswith("]"):
+        raise ValueError(f"must be an address without brackets, such as {value[1:-1] or '::1'}")
+    return value
+
+
 def _unless_positive_off(value: Any) -> Any:
     return value if value is not None and value > 0 else None
 
@@ -105,6 +111,7 @@ Workers: TypeAlias = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
 Seconds: TypeAlias = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 Pause: TypeAlias = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+Host: TypeAlias = Annotated[Text, AfterValidator(_host)]
 Names: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
 OffInt: TypeAlias = Annotated[int | None, Field(le=MAX_INT32), AfterValidator(_unless_positive_off)]
 OffFloat: TypeAlias = Annotated[
