@@ -13,11 +13,12 @@ from contextlib import ExitStack
 import pytest
 
 from tests.attacks.attacks import ATTACKS
-from tests.attacks.site import Attack, Target, target
+from tests.attacks.site import Attack, Outcome, Target, target
 
 pytestmark = pytest.mark.faults
 
 SECONDS = 0.3
+MOST_SECONDS = 8.0
 WORST = 15_000.0
 """Milliseconds; a good call that takes longer was not merely disturbed."""
 
@@ -55,13 +56,23 @@ def targets() -> Iterator[Targets]:
     made.close()
 
 
+def told_off(attack: Attack, outcome: Outcome) -> bool:
+    """Whether the attacker heard what he is to hear."""
+    return not attack.told or bool(set(attack.told) & set(outcome.heard))
+
+
 @pytest.mark.parametrize("attack", CHOSEN, ids=[one.name for one in CHOSEN])
 def test_the_attacker_is_told_off_and_the_others_are_served(
     attack: Attack, targets: Targets
 ) -> None:
     at = targets.of(attack)
-    outcome = at.suffer(attack, SECONDS)
-    assert not attack.told or set(attack.told) & set(outcome.heard), outcome
+    seconds = SECONDS
+    outcome = at.suffer(attack, seconds)
+    # At its low priority, on a busy machine, an attacker may not have come so far as to be told.
+    while not told_off(attack, outcome) and seconds < MOST_SECONDS:
+        seconds *= 3
+        outcome = at.suffer(attack, seconds)
+    assert told_off(attack, outcome), outcome
     assert outcome.grown < attack.growth, outcome
     assert attack.crowds or not outcome.failures, outcome
     assert outcome.worst < WORST, outcome
