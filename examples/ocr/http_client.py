@@ -37,7 +37,12 @@ def main() -> None:
     parser.add_argument("--url", default=URL)
     arguments = parser.parse_args()
 
-    err_no, err_msg, values = ask(arguments.picture.read_bytes(), arguments.url)
+    try:
+        picture = arguments.picture.read_bytes()
+    except OSError as error:
+        print(f"{arguments.picture}: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
+    err_no, err_msg, values = ask(picture, arguments.url)
     if err_no:
         sys.exit(f"error {err_no}: {err_msg}")
     for line in json.loads(values["result"]):

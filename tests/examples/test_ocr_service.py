@@ -113,6 +113,21 @@ def test_pictures_sent_at_the_same_time_get_their_own_lines(
         check_same_lines(json.loads(values["result"]), judged(folder / name))
 
 
+@pytest.mark.parametrize("client", ["http_client.py", "grpc_client.py"])
+def test_a_client_without_its_picture_says_so_on_one_line(client: str, tmp_path: Path) -> None:
+    for missing, why in ((tmp_path / "a.png", "No such file"), (tmp_path, "Is a directory")):
+        done = subprocess.run(
+            [sys.executable, client, str(missing)],
+            cwd=EXAMPLE,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"{missing}: {why}")
+        assert len(done.stderr.splitlines()) == 1
+
+
 def test_the_clients_to_copy_print_the_lines(server: ServiceProcess, folder: Path) -> None:
     picture = str(folder / "small.png")
     url = f"{server.http_url}/ocr/prediction"
