@@ -22,10 +22,15 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 class OneLine(logging.Formatter):
-    """Escapes control characters, so that no message and no traceback makes a line of its own."""
+    """Escapes control characters, so that no message and no traceback makes a line of its own.
 
-    def __init__(self) -> None:
-        super().__init__("%(levelname)s %(asctime)s [%(name)s] %(message)s")
+    Args:
+        writer: whose lines they are, where several processes write to one log.
+    """
+
+    def __init__(self, writer: str | None = None) -> None:
+        tag = "" if writer is None else f"{writer} "
+        super().__init__(f"%(levelname)s %(asctime)s {tag}[%(name)s] %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""
@@ -107,13 +112,16 @@ class AtOnce(logging.StreamHandler[TextIO]):
 
 
 @contextmanager
-def logging_to_stderr(level: int = logging.INFO, *, forks: bool = False) -> Iterator[None]:
+def logging_to_stderr(
+    level: int = logging.INFO, *, forks: bool = False, writer: str | None = None
+) -> Iterator[None]:
     """Give the root logger a handler for a while, unless the program configured logging itself.
 
     Args:
         level: of the root logger meanwhile.
         forks: whether this process will fork: then it starts no thread, and a log that nobody reads
             stops it. Its children call this again, and have threads of their own.
+        writer: see OneLine.
     """
     root, ours = logging.getLogger(), logging.getLogger("penstock")
     inherited = [each for each in root.handlers if isinstance(each, AtOnce)]
@@ -123,7 +131,7 @@ def logging_to_stderr(level: int = logging.INFO, *, forks: bool = False) -> Iter
     for each in inherited:
         root.removeHandler(each)
     handler = AtOnce(sys.stderr) if forks else Unhurried(sys.stderr)
-    handler.setFormatter(OneLine())
+    handler.setFormatter(OneLine(writer))
     before = root.level
     root.addHandler(handler)
     root.setLevel(level)

@@ -39,6 +39,7 @@ class EngineSlot:
         self.given_up = False
         self._index = place.index
         self._engines = place.engines
+        self._name = place.name
         self._started = 0
         self._restarts = Restarts()
 
@@ -48,7 +49,7 @@ class EngineSlot:
     @property
     def name(self) -> str:
         """For people."""
-        return "the engine" if self._engines == 1 else f"engine {self._index}"
+        return self._name or "the engine"
 
     @property
     def starting(self) -> EngineProcess | None:

@@ -26,6 +26,11 @@ class Place:
     generation: int = 0
 
     @property
+    def name(self) -> str | None:
+        """Of the engine, for people; None when there is no other to be told from."""
+        return None if self.engines == 1 else f"engine {self.index}"
+
+    @property
     def is_first(self) -> bool:
         """Whether it is the one to tell what holds for all."""
         return self.index == 0 and self.generation == 0

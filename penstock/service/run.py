@@ -119,7 +119,7 @@ def _supervise(
 
     def engine(place: Place, control: socket.socket) -> int:
         own = replace(blueprint, place=place)
-        with logging_to_stderr():
+        with logging_to_stderr(writer=place.name):
             try:
                 with signals_stop_the_start() as its_signals:
                     _serve(name, own, engines[place.index], tls, its_signals, control)
@@ -132,7 +132,7 @@ def _supervise(
         return 0
 
     def worker(place: Place, op: str, index: int, channel: socket.socket) -> int:
-        with logging_to_stderr():
+        with logging_to_stderr(writer=place.name):
             return serve_op(replace(blueprint, place=place), op, index, channel)
 
     def open_ports() -> None:

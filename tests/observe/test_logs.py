@@ -24,15 +24,19 @@ def bare() -> Iterator[logging.Logger]:
         root.handlers[:], root.level = handlers, level
 
 
-def line(message: str, *args: object, **more: object) -> str:
+def line(message: str, *args: object, writer: str | None = None, **more: object) -> str:
     record = logging.LogRecord("some.logger", logging.INFO, "file", 1, message, args, None)
     vars(record).update(more)
-    return OneLine().format(record)
+    return OneLine(writer).format(record)
 
 
 def test_a_line_has_level_time_logger_and_message() -> None:
     assert line("a %s", "b").startswith("INFO 2")
     assert line("a %s", "b").endswith("[some.logger] a b")
+
+
+def test_a_line_names_its_writer_where_there_are_several() -> None:
+    assert line("a", writer="engine 2").endswith(" engine 2 [some.logger] a")
 
 
 @given(st.text(), st.text())

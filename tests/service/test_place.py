@@ -10,11 +10,13 @@ def test_the_only_engine_counts_from_nought_and_has_everything() -> None:
     place = Place()
     assert place.is_first
     assert place.first_id == 0
+    assert place.name is None
     assert [place.card(3, worker) for worker in range(3)] == [0, 1, 2]
 
 
 def test_engines_count_in_steps_from_their_own_index() -> None:
     assert [Place(index=k, engines=3).first_id for k in range(3)] == [0, 1, 2]
+    assert Place(index=1, engines=3).name == "engine 1"
 
 
 @pytest.mark.parametrize("engines", [1, 3, 1024])

@@ -65,6 +65,24 @@ def is_free(port: int) -> bool:
     return True
 
 
+def test_lines_of_the_log_tell_which_engine_wrote_them_and_for_which_a_worker_did(
+    tmp_path: Path,
+) -> None:
+    hooks = """
+def init_op(self):
+    import logging
+    logging.getLogger("mine").info("begins")
+"""
+    config = f'{ENGINES} 2, "op": {{"work": {{"executor": "process"}}}}'
+    with running(service(tmp_path, config, hooks)) as server:
+        server.stop()
+        lines = server.log().splitlines()
+    begun = sorted(line[line.index("engine") :] for line in lines if line.endswith("begins"))
+    assert begun == ["engine 0 [mine] begins", "engine 1 [mine] begins"]
+    stopped = [line for line in lines if "] stopped: " in line]
+    assert {line.split("[")[0].split()[-1] for line in stopped} == {"0", "1"}
+
+
 def test_all_engines_answer_and_no_data_id_comes_twice(tmp_path: Path) -> None:
     with running(service(tmp_path, f"{ENGINES} 3")) as server:
         pids = {str(each.pid) for each in engines_of(server)}
