@@ -2,7 +2,8 @@
 
 Environment: ``FAULTS_CONFIG`` is the configuration as JSON, ``FAULTS_GRAPH`` the graph's name,
 ``FAULTS_CALLS`` a file that gets a line at the begin and at the end of every ``process`` call,
-``FAULTS_HISTORY`` a file that gets what the engine told its instruments, when it is closed.
+``FAULTS_HISTORY`` a file that gets what the engine told its instruments, when it is closed; with
+``FAULTS_STREAM`` as it happens, so that the engine's memory is that of the service alone.
 
 A held call waits on the named pipe ``FAULTS_PIPE``: opening that for writing succeeds at the moment
 the op reads it, and closing it lets every call go on that waits there.
@@ -206,6 +207,17 @@ def limited():
         penstock.service.worker.ANSWER_BYTES = int(answer)
 
 
+class Stream:
+    """In place of a list of events."""
+
+    def __init__(self):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._file = os.open(os.environ["FAULTS_HISTORY"], flags)
+
+    def append(self, event):
+        os.write(self._file, line_of(event).encode())
+
+
 def recorded(recorder):
     """Let every engine of this process tell the recorder."""
     engine = build.Works.engine
@@ -225,12 +237,20 @@ def recorded(recorder):
 
 
 def write(recorder):
+    if isinstance(recorder.events, Stream):
+        return
     with open(os.environ["FAULTS_HISTORY"], "w") as file:
-        json.dump([[type(event).__name__, *event] for event in recorder.events], file)
+        file.writelines(map(line_of, recorder.events))
+
+
+def line_of(event):
+    return json.dumps([type(event).__name__, *event]) + "\n"
 
 
 if __name__ == "__main__":
     recorder = Recorder()
+    if "FAULTS_STREAM" in os.environ:
+        recorder.events = Stream()
     recorded(recorder)
     limited()
     service = Faults(name="faults")

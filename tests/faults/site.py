@@ -101,7 +101,7 @@ class Site:
 
     def events(self) -> list[Any]:
         """What the engine told; only after the service has ended."""
-        lists = json.loads(self._history.read_text())
+        lists = map(json.loads, self._history.read_text().splitlines())
         return [
             getattr(history, kind)(*[tuple(v) if isinstance(v, list) else v for v in values])
             for kind, *values in lists

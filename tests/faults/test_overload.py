@@ -1,93 +1,73 @@
 """Five times more than fits: what is served stays the same, the rest is told at once."""
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
 
-from penstock.testing.history import Admitted, Replied
-from tests.faults.load import Answer, Clients, Noise, percentile
-from tests.faults.site import Site, site
+from tests.faults.load import BUSY, TIMED_OUT, Answer, Clients, Noise, percentile
+from tests.faults.overload import DEADLINE, LATE, Capacity, Overload, keep_busy, latest, overload
+from tests.faults.site import site
 
 pytestmark = pytest.mark.faults
 
-WORKERS = 4
-CALL = 0.04
-DEADLINE = 0.5
-WORK = f"sleep:{CALL}"
+CAPACITY = Capacity(workers=4, call=0.04)
 
 
-async def keep_busy(clients: Clients, seconds: float) -> float:
-    """Good answers a second when there is always work, and never more than fits."""
-    began = time.monotonic()
-    good = 0
-
-    async def one_after_the_other() -> None:
-        nonlocal good
-        while time.monotonic() < began + seconds:
-            answer = await clients.ask(do_work=WORK)
-            good += answer.good
-
-    await asyncio.gather(*(one_after_the_other() for _ in range(2 * WORKERS)))
-    return good / (time.monotonic() - began)
+def answers(count: int, err_no: int | None, seconds: float = 0.001) -> list[Answer]:
+    return [Answer(200, err_no, "", {}, seconds)] * count
 
 
-async def pour(clients: Clients, rate: float, seconds: float) -> list[Answer]:
-    """Requests at a fixed rate, whatever becomes of those before."""
-    asked: list[asyncio.Task[Answer]] = []
-    began = time.monotonic()
-    while (passed := time.monotonic() - began) < seconds:
-        while len(asked) < passed * rate:
-            asked.append(asyncio.create_task(clients.ask(do_work=WORK)))
-        await asyncio.sleep(0.005)
-    return list(await asyncio.gather(*asked))
+def kept(
+    *more: Answer, good: int = 90, unsent: int = 0, recovered: float = 90.0, seconds: float = 0.004
+) -> Overload:
+    """A second of load with a peak of a hundred in which every promise is just kept."""
+    found = [*answers(good, 0), *answers(400, BUSY, seconds), *more]
+    return Overload(seconds=1.0, peak=100.0, answers=found, unsent=unsent, recovered=recovered)
 
 
-def judge_lives(at: Site, noise: Noise) -> None:
-    """Nobody who was admitted is answered later than a tenth of a second past the deadline."""
-    events = at.events()
-    since = {event.data_id: event.t for event in events if isinstance(event, Admitted)}
-    lives = [event.t - since[event.data_id] for event in events if isinstance(event, Replied)]
-    assert len(lives) == len(since)
-    assert noise.allows(max(lives), DEADLINE + 0.1)
+def test_every_promise_of_an_overload_can_be_missed() -> None:
+    assert kept(*answers(10, TIMED_OUT)).missed() == []
+    missed = [
+        *kept(good=89).missed(),
+        *kept(recovered=89.0).missed(),
+        *kept(seconds=0.006).missed(),
+        *kept(unsent=1).missed(),
+        *kept(*answers(1, None)).missed(),
+        *kept(good=401).missed(),
+    ]
+    assert missed == [
+        "goodput fell from 100.0 to 89.0 a second",
+        "afterwards 89.0 a second instead of 100.0",
+        "refusals took 6.0 ms",
+        "1 requests were not sent, 1000 were under way",
+        "neither served nor refused nor too late: {'None: ': 1}",
+        "of 801 requests 400 were refused",
+    ]
 
 
 async def complaints(clients: Clients) -> list[str]:
     """What is wrong with one round of peak, overload and recovery."""
-    peak = await keep_busy(clients, 1.0)
-    seconds = 2.0
-    answers = await pour(clients, 5 * peak, seconds)
-    goodput = sum(answer.good for answer in answers) / seconds
-    refusals = [answer.seconds for answer in answers if answer.refused]
-    recovered = await keep_busy(clients, 1.0)
-    assert len(refusals) > len(answers) / 2
-    assert all(answer.good or answer.refused for answer in answers)
-    median, slow = percentile(refusals, 50), percentile(refusals, 99)
-    checks = {
-        f"goodput fell from {peak:.0f} to {goodput:.0f} a second": goodput < 0.9 * peak,
-        f"refusals took {median:.3f} s, the slowest {slow:.3f} s": median > 0.005 or slow > 0.05,
-        f"afterwards {recovered:.0f} a second instead of {peak:.0f}": recovered < 0.9 * peak,
-    }
-    return [text for text, wrong in checks.items() if wrong]
+    found = await overload(clients, CAPACITY, seconds=2.0, peak_seconds=1.0)
+    assert all(answer.good or answer.refused for answer in found.answers)
+    slow = percentile(found.refusals, 99)
+    return found.missed() + [f"the slowest refusals took {slow:.3f} s"] * (slow > 0.05)
 
 
 @pytest.mark.parametrize("executor", ["thread", "process"])
 async def test_at_five_times_the_capacity_as_much_is_served_as_at_its_peak(
     tmp_path: Path, executor: str
 ) -> None:
-    ops = {"work": {"concurrency": WORKERS, "executor": executor}}
-    limits = {"max_requests": 4 * WORKERS, "deadline": DEADLINE}
-    async with site(tmp_path, ops=ops, **limits) as at, Noise() as noise:
-        await keep_busy(at.clients, 0.5)  # warm
+    async with site(tmp_path, **CAPACITY.config(executor)) as at, Noise() as noise:
+        await keep_busy(at.clients, CAPACITY, 0.5)  # warm
         found: list[list[str]] = []
         # Neighbours on the machine can only make it worse, so that one good round is enough.
         while not found or (found[-1] and len(found) < 4):
             found.append(await complaints(at.clients))
         assert found[-1] == [], found
         assert at.server.stop() == 0
-        assert at.most_at_once("work") <= WORKERS
-        judge_lives(at, noise)
+        assert at.most_at_once("work") <= CAPACITY.workers
+        assert noise.allows(latest(at), DEADLINE + LATE)
         assert at.verdict() == []
 
 
