@@ -34,8 +34,9 @@ from penstock.executors.processes.frame import (
     encode,
     header,
 )
+from penstock.executors.processes.mapping import SlabReader
 from penstock.executors.processes.passing import receive
-from penstock.executors.processes.slab import SlabPool, SlabReader
+from penstock.executors.processes.slab import SlabPool
 from penstock.executors.processes.upkeep import FREED_AFTER, TRIM_EVERY, frees
 from penstock.executors.work import BoundOp, run_safely
 from penstock.ops.failures import HOOK_FAULTS, cannot_travel

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.executors.processes.frame import Kind, header
-from penstock.executors.processes.slab import SlabPool, SlabReader
+from penstock.executors.processes.mapping import SlabReader
+from penstock.executors.processes.slab import SlabPool
 
 FREED_AFTER: Final = 0.05
 """Seconds: word of memory that can be used again waits so long for a frame to go with, since it
