@@ -92,14 +92,18 @@ class ProcessExecutor:
         """Start every worker; returns when all can work.
 
         Raises:
-            StartupError: one cannot, with what it said; the others are ended.
+            StartupError: one cannot, with what it said; the others are ended, ready or not.
         """
-        starts = [self._start(index) for index in range(self.workers)]
-        results = await asyncio.gather(*starts, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
+        starts = [self._loop.create_task(self._start(index)) for index in range(self.workers)]
+        try:
+            await asyncio.gather(*starts)  # whichever fails first is told of at once
+        except BaseException as error:
+            for start in starts:
+                start.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+            if isinstance(error, Exception):
                 await self.close(0.0)
-                raise result
+            raise
         for worker in list(self._alive):
             self._keepers.append(self._loop.create_task(self._keep(worker)))
 

@@ -624,6 +624,18 @@ async def test_a_worker_that_cannot_start_says_why(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+async def test_a_worker_that_cannot_start_is_told_of_before_the_others_are_ready(
+    processes: Processes,
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    desk = Desk(executor(processes, "one fails", workers=3))
+    async with asyncio.timeout(20.0):
+        with pytest.raises(StartupError, match="the model is not there"):
+            await desk.executor.start()
+    assert len(processes.pids) == 3
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 async def test_an_op_whose_workers_die_as_they_start_is_given_up_and_answers_at_once(
     processes: Processes,
     tmp_path: Path,

@@ -81,6 +81,21 @@ def test_a_worker_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
         assert "penstock serves" not in log
 
 
+def test_a_worker_that_cannot_start_ends_the_start_though_another_is_not_ready(
+    tmp_path: Path,
+) -> None:
+    hooks = """
+def init_op(self):
+    if self.concurrency_idx == 0:
+        threading.Event().wait()
+    raise OSError("the disk is gone")
+"""
+    with running(service(tmp_path, hooks), ready=False) as server:
+        assert server.wait_exit() == 1
+        assert "the disk is gone" in server.log()
+        assert server.leftovers() == []
+
+
 def test_a_script_that_starts_threads_is_told_so(tmp_path: Path) -> None:
     thread = 'threading.Thread(target=time.sleep, args=(60,), daemon=True, name="mine").start()\n'
     path = script(tmp_path, ACTING, TWO, before=thread)

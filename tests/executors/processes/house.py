@@ -187,9 +187,11 @@ def main(op: str, index: int, descriptor: int) -> None:
             return
         child = Child(channel, SLABS)
         child.take_stderr()
-        if op == "failing":
+        if op == "failing" or (op == "one fails" and index == 1):
             child.failed("the model is not there")
             return
+        if op == "one fails":
+            signal.pause()
         child.ready()
         outside = "op 'next'" if op == "read by others" else None
         child.serve(BoundOp(Acting(name=op), None, WorkOptions(), index), outside)
