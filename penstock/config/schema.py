@@ -305,6 +305,12 @@ class ServiceConfig(Section):
         " Without it: 1024, or the descriptor limit less 128 and 22 for each worker process,"
         " whichever is less.",
     )
+    start_timeout: Pause = Field(
+        default=600.0,
+        description="Seconds within which a worker process must be ready: its model open, and its"
+        " `init_op` run. One that is not is ended, and the start of the service fails. 0 lets it"
+        " take for ever; the log tells of it from 30 s on.",
+    )
     hang_limit: Pause = Field(
         default=60.0,
         description="Seconds that a call in a process of its own may go on after nobody waits for"

@@ -14,6 +14,7 @@ def supervision_of(options: OpOptions, config: ServiceConfig) -> Supervision:
     """How the workers of one op are to be looked after."""
     return Supervision(
         kill_late=options.kill_late,
+        start_timeout=config.start_timeout or None,
         hang_limit=config.hang_limit or None,
         memory_limit=options.memory_limit,
         max_batches=options.max_batches,

@@ -38,6 +38,7 @@ SERVICE = [
     ("max_requests", 10, 10, 10.0, 0),
     ("max_calls", 10, 10, "10", 0),
     ("max_connections", 10, 10, [], -1),
+    ("start_timeout", 0, 0.0, "10min", -1),
     ("hang_limit", 0, 0.0, "60s", -1),
     ("crash_dir", "crashes", "crashes", 1, ""),
     ("strict_status", True, True, "yes", NO_RANGE),
@@ -218,6 +219,7 @@ def test_the_defaults_of_the_service_are_those_documented() -> None:
         None,
     )
     assert (config.drain_delay, config.drain_timeout) == (0.0, 30.0)
+    assert (config.start_timeout, config.hang_limit) == (600.0, 60.0)
     assert (config.header_timeout, config.body_timeout, config.keep_alive) == (10.0, 30.0, 5.0)
     assert config.worker_num is None
     assert config.strict_status is False

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import os
+import re
 import resource
 import signal
 import threading
@@ -30,6 +31,7 @@ from penstock.executors.processes import watch
 from penstock.executors.processes.board import Board
 from penstock.executors.processes.control import Exited
 from penstock.executors.processes.frame import Blob
+from penstock.executors.processes.relay import Relay
 from penstock.executors.processes.restarts import MOST_DEATHS
 from penstock.executors.processes.slab import SlabPool
 from penstock.executors.processes.supervision import Supervision
@@ -634,6 +636,54 @@ async def test_a_worker_that_cannot_start_is_told_of_before_the_others_are_ready
             await desk.executor.start()
     assert len(processes.pids) == 3
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_worker_that_does_not_become_ready_is_told_of_and_ended_with_its_stack(
+    processes: Processes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    wrote: list[bytes] = []
+    hangs = tmp_path / "gone"
+    monkeypatch.setenv("PROCESSES_GONE", str(hangs))
+    monkeypatch.setattr(Relay, "pass_on", lambda relay, lines: wrote.append(lines))
+    monkeypatch.setattr(watch, "TOLD_AFTER", 0.5)
+    too_long = watch.Start.is_too_long.fget
+    # However long it takes a process to get there.
+    still = property(lambda start: too_long(start) and hangs.exists())
+    monkeypatch.setattr(watch.Start, "is_too_long", still)
+    before = len(os.listdir("/proc/self/fd"))
+    desk = Desk(executor(processes, "slow", supervision=Supervision(start_timeout=2.0)))
+    began = time.monotonic()
+    with pytest.raises(StartupError, match=r"op 'slow': worker 0 was not ready within 2 s .start_"):
+        await desk.executor.start()
+    assert 2.0 <= time.monotonic() - began < 20.0
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(told) >= 2
+    for each in told:
+        assert re.match(r"op slow: worker 0 \(pid \d+\) has not become ready for \d+ s: ", each)
+    assert b"in init_op_that_hangs" in b"".join(wrote)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_replacement_that_does_not_become_ready_is_ended_and_another_is_started(
+    processes: Processes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    hangs = tmp_path / "gone"
+    monkeypatch.setenv("PROCESSES_GONE", str(hangs))
+    late = property(lambda _: len(processes.pids) == 2 and hangs.read_text() == "hangs")
+    monkeypatch.setattr(watch.Start, "is_too_long", late)
+    desk = Desk(executor(processes, "slow again", supervision=Supervision(start_timeout=2.0)))
+    await desk.executor.start()
+    assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+    assert (await one(desk)).error is None
+    assert len(processes.pids) == 3
+    assert "was not ready within 2 s" in caplog.text
+    assert await desk.executor.close(10.0)
 
 
 async def test_an_op_whose_workers_die_as_they_start_is_given_up_and_answers_at_once(

@@ -96,6 +96,16 @@ def init_op(self):
         assert server.leftovers() == []
 
 
+def test_a_worker_that_does_not_become_ready_ends_the_start(tmp_path: Path) -> None:
+    hooks = "def init_op(self):\n    threading.Event().wait()"
+    with running(service(tmp_path, hooks, f'{TWO}, "start_timeout": 1'), ready=False) as server:
+        assert server.wait_exit() == 1
+        log = server.log()
+        assert "in init_op\n" in log  # its stack
+        assert "op 'work': worker 0 was not ready within 1 s (start_timeout)" in log
+        assert server.leftovers() == []
+
+
 def test_a_script_that_starts_threads_is_told_so(tmp_path: Path) -> None:
     thread = 'threading.Thread(target=time.sleep, args=(60,), daemon=True, name="mine").start()\n'
     path = script(tmp_path, ACTING, TWO, before=thread)

@@ -27,12 +27,13 @@ def test_only_calls_in_processes_can_be_ended(kind: type[Op], executor: str) -> 
 def test_what_is_configured_is_what_workers_are_looked_after_by() -> None:
     yaml = {"executor": "process", "on_timeout": "kill"}
     yaml |= {"memory_limit_mib": 500, "max_batches": 9}
-    for hang_limit, seconds in ((0, None), (7, 7.0)):
-        config = {"op": {"work": yaml}, "hang_limit": hang_limit}
+    for limit, seconds in ((0, None), (7, 7.0)):
+        config = {"op": {"work": yaml}, "hang_limit": limit, "start_timeout": limit}
         blueprint = drawn(Op("work", input_ops=[root()]), config)
         supervision = supervision_of(blueprint.options[0], blueprint.config)
         assert supervision.kill_late
         assert supervision.hang_limit == seconds
+        assert supervision.start_timeout == seconds
         assert (supervision.memory_limit, supervision.max_batches) == (500 << 20, 9)
 
 

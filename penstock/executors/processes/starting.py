@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from typing import Protocol
@@ -10,11 +11,15 @@ from typing import Protocol
 from penstock.errors import StartupError
 from penstock.executors.processes.control import Exited
 from penstock.executors.processes.passing import NoDescriptorError
+from penstock.executors.processes.patrol import LOOK
 from penstock.executors.processes.relay import Relay
 from penstock.executors.processes.report import BYTES, printable
 from penstock.executors.processes.stderr import Stderr
 from penstock.executors.processes.supervision import Supervision
+from penstock.executors.processes.watch import Start
 from penstock.executors.processes.worker import Spawned, Worker
+
+_log = logging.getLogger(__name__)
 
 
 class NoRoomError(StartupError):
@@ -69,8 +74,7 @@ class Starter:
         """
         worker = await self._spawn(index)
         try:
-            first = asyncio.FIRST_COMPLETED
-            await asyncio.wait((worker.ready, worker.ended, worker.exit), return_when=first)
+            await self._first_word(worker)
             if worker.exit.done():
                 worker.hear_out()
             broken = worker.ended.result() if worker.ended.done() else None
@@ -94,6 +98,40 @@ class Starter:
             worker.stderr.close()
             raise
         return worker
+
+    async def _first_word(self, worker: Worker) -> None:
+        """Wait until it is ready or has ended; end it where that takes too long.
+
+        Raises:
+            StartupError: it does; it has ended.
+        """
+        limit = self._supervision.start_timeout
+        start = Start(limit)
+        told = (worker.ready, worker.ended, worker.exit)
+        while True:
+            before = self._loop.time()
+            done, _ = await asyncio.wait(told, timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return
+            # We may have been stopped together with it.
+            is_time_to_tell = start.look(min(self._loop.time() - before, 2 * LOOK))
+            who = (self._op, worker.index, worker.pid)
+            if start.is_too_long:
+                _log.error("op %s: worker %s (pid %s) hangs as it starts, and is ended", *who)
+                worker.abort()
+                await worker.exit
+                raise StartupError(
+                    f"op {self._op!r}: worker {worker.index} was not ready within {limit:g} s"
+                    " (start_timeout): its model was still being opened, or init_op ran; the log"
+                    " has the stack of its threads"
+                )
+            if is_time_to_tell:
+                _log.warning(
+                    "op %s: worker %s (pid %s) has not become ready for %.0f s: its model is still"
+                    " being opened, or init_op runs",
+                    *who,
+                    start.taken,
+                )
 
     async def _spawn(self, index: int) -> Worker:
         try:

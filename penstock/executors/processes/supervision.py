@@ -12,6 +12,7 @@ class Supervision:
     Attributes:
         kill_late: whether a call beyond its time-out is ended with its worker, rather than left to
             return.
+        start_timeout: seconds within which a worker must be ready; None for ever.
         hang_limit: seconds that a call may go on after nobody waits for it; None for ever.
         memory_limit: bytes of memory beyond which a worker is replaced; None is no limit.
         max_batches: batches after which it is replaced; None is never.
@@ -19,6 +20,7 @@ class Supervision:
     """
 
     kill_late: bool = False
+    start_timeout: float | None = 600.0
     hang_limit: float | None = 60.0
     memory_limit: int | None = None
     max_batches: int | None = None

@@ -1,7 +1,8 @@
 """Whether a worker hangs. Pure: it is told what the worker does and how much time has passed.
 
 A call that somebody waits for may take as long as it likes. Two things are a hang: a batch that an
-idle worker does not begin, and one that goes on long after the last who waited for it has left.
+idle worker does not begin, and one that goes on long after the last who waited for it has left. A
+start is one when it takes longer than it may, and is told of long before.
 
 Time is told in steps, none longer than the usual one: an engine that was stopped together with its
 workers, or got no processor for a while, does not take its own absence for their hanging.
@@ -16,6 +17,11 @@ BEGIN_LIMIT: Final = 5.0
 milliseconds that it takes on a machine that is under load."""
 
 
+TOLD_AFTER: Final = 30.0
+"""Seconds after which a start that goes on is told of for the first time; a guess at what makes
+people wonder."""
+
+
 class Doing(NamedTuple):
     """What a worker has at hand.
 
@@ -28,6 +34,41 @@ class Doing(NamedTuple):
     number: int
     begun: bool
     wanted: bool
+
+
+class Start:
+    """One worker's start.
+
+    Args:
+        limit: seconds that it may take; None for ever.
+
+    Attributes:
+        taken: seconds so far.
+    """
+
+    __slots__ = ("_limit", "_tell_at", "taken")
+
+    def __init__(self, limit: float | None) -> None:
+        self.taken = 0.0
+        self._limit = limit
+        self._tell_at = TOLD_AFTER
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether it has taken longer than it may."""
+        return self._limit is not None and self.taken >= self._limit
+
+    def look(self, passed: float) -> bool:
+        """Whether it is time to tell that it goes on: each time after twice as long.
+
+        Args:
+            passed: seconds since the last look.
+        """
+        self.taken += passed
+        if self.taken < self._tell_at:
+            return False
+        self._tell_at *= 2
+        return True
 
 
 class Watch:

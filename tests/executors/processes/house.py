@@ -192,9 +192,18 @@ def main(op: str, index: int, descriptor: int) -> None:
             return
         if op == "one fails":
             signal.pause()
+        if op == "slow" or (op == "slow again" and gone.exists() and not gone.read_text()):
+            init_op_that_hangs(gone)
+        if op == "slow again":
+            gone.touch()
         child.ready()
         outside = "op 'next'" if op == "read by others" else None
         child.serve(BoundOp(Acting(name=op), None, WorkOptions(), index), outside)
+
+
+def init_op_that_hangs(here: Path) -> None:
+    here.write_text("hangs")
+    signal.pause()
 
 
 def hang_up(channel: socket.socket) -> None:

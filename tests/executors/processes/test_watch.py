@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.executors.processes.watch import BEGIN_LIMIT, Doing, Watch
+from penstock.executors.processes.watch import BEGIN_LIMIT, TOLD_AFTER, Doing, Start, Watch
 
 STEP = 0.25
 
@@ -50,3 +50,17 @@ def test_an_idle_worker_does_not_hang() -> None:
     assert looks(watch, None, 3600.0) is None
     assert looks(watch, Doing(1, False, True), 1.0) is None
     assert looks(watch, None, 60.0) is None
+
+
+def test_a_start_that_goes_on_is_told_of_each_time_after_twice_as_long() -> None:
+    start = Start(None)
+    told = [start.taken for _ in range(round(10 * TOLD_AFTER / STEP)) if start.look(STEP)]
+    assert told == [TOLD_AFTER, 2 * TOLD_AFTER, 4 * TOLD_AFTER, 8 * TOLD_AFTER]
+    assert not start.is_too_long
+
+
+def test_a_start_is_too_long_from_its_limit_on() -> None:
+    start = Start(1.0)
+    for too_long in (False, False, False, True, True):
+        start.look(STEP)
+        assert start.is_too_long is too_long
