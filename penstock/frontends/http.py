@@ -105,6 +105,8 @@ class HttpRoutes:
         try:
             head = exchange.head
             if head.content_length is None:
+                if len(piece) > self._most:
+                    raise TooLarge(f"the body is over {self._most} bytes")
                 exchange.take(len(piece))
             if exchange.state is not None or not ended:
                 # Grown in place: pieces kept until they are joined would be there twice.

@@ -122,6 +122,15 @@ def test_a_body_that_grows_over_the_limit_is_refused(site: Site) -> None:
     assert not site.protocol.asked
 
 
+@pytest.mark.parametrize("after", [(), (b"",)], ids=["in one piece", "and its end apart"])
+def test_a_body_over_the_limit_that_was_not_announced_is_refused(
+    site: Site, after: tuple[bytes, ...]
+) -> None:
+    exchange = site.ask(post("/ocr/prediction"), BODY + b" " * MOST, *after)
+    assert status_of(exchange) == 413
+    assert not site.protocol.asked
+
+
 def test_bytes_beyond_the_budget_are_refused_before_they_are_read(site: Site) -> None:
     exchange = RecordedExchange(post("/ocr/prediction", length=100), ByteBudget(50))
     assert site.routes.begin(exchange) is None
