@@ -16,10 +16,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks import side_by_side
+from benchmarks.copies import count_all
 from benchmarks.processes import BenchmarkError, measure_hop
 from benchmarks.results import Row, hop_table, machine_facts, table_of, to_json
 from benchmarks.run import ScenarioRun
-from benchmarks.scenarios import Scenario, all_scenarios
+from benchmarks.scenario import Scenario
+from benchmarks.scenarios import all_scenarios
 
 HOP = "hop"
 RESULTS = Path(__file__).parent / "results"
@@ -29,7 +32,7 @@ PAPER_COLUMNS = 160
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    names = [*(scenario.name for scenario in all_scenarios()), HOP]
+    names = [*(scenario.name for scenario in all_scenarios()), HOP, side_by_side.NAME]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "--only",
@@ -54,12 +57,21 @@ def chosen(only: list[str] | None) -> list[Scenario]:
     """The scenarios whose names begin with one of ``only``; all without it."""
     if not only:
         return all_scenarios()
-    return [scenario for scenario in all_scenarios() if scenario.name.startswith(tuple(only))]
+    found = [scenario for scenario in all_scenarios() if scenario.name.startswith(tuple(only))]
+    if side_by_side_chosen(only):
+        names = {scenario.name for scenario in found}
+        found += [scenario for scenario in side_by_side.scenarios() if scenario.name not in names]
+    return found
 
 
 def hop_chosen(only: list[str] | None) -> bool:
     """Whether the cost of one hop is wanted."""
     return not only or HOP.startswith(tuple(only))
+
+
+def side_by_side_chosen(only: list[str] | None) -> bool:
+    """Whether the table of threads and processes is wanted."""
+    return not only or side_by_side.NAME.startswith(tuple(only))
 
 
 def main() -> int:
@@ -73,6 +85,36 @@ def main() -> int:
         ScenarioRun(scenario, RESULTS, rounds=options.rounds, seconds=options.seconds)
         for scenario in chosen(options.only)
     ]
+    rows = measured(runs, shown)
+    costs = measure_hop(options.seconds / 2, options.rounds) if hop_chosen(options.only) else []
+    if costs:
+        shown.print(hop_table(costs))
+    copies: dict[str, float] = {}
+    uncounted: list[str] = []
+    if side_by_side_chosen(options.only):
+        copies, uncounted = count_all(side_by_side.EXECUTORS, RESULTS / "run")
+        shown.print(side_by_side.table(rows, copies))
+    settings = {"seconds": options.seconds, "rounds": options.rounds, "only": options.only}
+    document = to_json(rows, costs, settings, machine, copies)
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    RESULTS.mkdir(exist_ok=True)
+    for name in (f"{stamp}.json", "latest.json"):
+        (RESULTS / name).write_bytes(document)
+    if options.json:
+        sys.stdout.write(document.decode() + "\n")
+    else:
+        shown.print(f"kept as {RESULTS / stamp}.json and latest.json")
+    failures = sorted(
+        {f"{row.scenario}, {row.contender}: {row.failure}" for row in rows if row.failure}
+        | set(uncounted)
+    )
+    for failure in failures:
+        Console(stderr=True).print(failure, style="red", markup=False, highlight=False)
+    return 1 if failures else 0
+
+
+def measured(runs: list[ScenarioRun], shown: Console) -> list[Row]:
+    """Run them, and show each one's table as soon as it is there."""
     rows: list[Row] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     bar = Progress(
@@ -88,25 +130,7 @@ def main() -> int:
             found = run.run(lambda what: bar.update(task, advance=1, description=what))
             rows += found
             shown.print(table_of(f"{found[0].scenario}: {found[0].title}", found))
-    costs = measure_hop(options.seconds / 2, options.rounds) if hop_chosen(options.only) else []
-    if costs:
-        shown.print(hop_table(costs))
-    settings = {"seconds": options.seconds, "rounds": options.rounds, "only": options.only}
-    document = to_json(rows, costs, settings, machine)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    RESULTS.mkdir(exist_ok=True)
-    for name in (f"{stamp}.json", "latest.json"):
-        (RESULTS / name).write_bytes(document)
-    if options.json:
-        sys.stdout.write(document.decode() + "\n")
-    else:
-        shown.print(f"kept as {RESULTS / stamp}.json and latest.json")
-    failures = sorted(
-        {f"{row.scenario}, {row.contender}: {row.failure}" for row in rows if row.failure}
-    )
-    for failure in failures:
-        Console(stderr=True).print(failure, style="red", markup=False, highlight=False)
-    return 1 if failures else 0
+    return rows
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from benchmarks.hop import HopCost
 from benchmarks.load import Report
 from benchmarks.load_grpc import INFERENCE
 from benchmarks.models import model_folder
-from benchmarks.scenarios import Contender, Load, Scenario
+from benchmarks.scenario import Contender, Load, Scenario
 
 ROOT = Path(__file__).parent.parent
 START_SECONDS = 60.0
@@ -199,9 +199,11 @@ def measure_client(server: Server, core: int, *, seconds: float) -> Report:
 
 
 def measure_loop(contender: Contender, core: int, models: Path, *, seconds: float) -> Report:
-    """One run of the bare loop on ``core``, the servers' own, which are idle meanwhile."""
-    command = [sys.executable, "-m", "benchmarks.runtime_loop", "--core", str(core)]
-    command += ["--batch", str(contender.batch), "--seconds", str(seconds)]
+    """One run of the contender's loop; over models on ``core``, the servers' own, now idle."""
+    command = [sys.executable, "-m", f"benchmarks.{contender.loop}", "--seconds", str(seconds)]
+    command += contender.options
+    if contender.models:
+        command += ["--core", str(core), "--batch", str(contender.batch)]
     for model in contender.models:
         command += ["--model", str(model_folder(model, models))]
     return run_generator(command, seconds)

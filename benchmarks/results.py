@@ -66,7 +66,11 @@ def machine_facts() -> dict[str, Any]:
 
 
 def to_json(
-    rows: list[Row], hop: list[HopCost], settings: dict[str, Any], machine: dict[str, Any]
+    rows: list[Row],
+    hop: list[HopCost],
+    settings: dict[str, Any],
+    machine: dict[str, Any],
+    copies: dict[str, float] | None = None,
 ) -> bytes:
     """The whole run as one JSON document; ``machine`` was read before the run."""
     document = {
@@ -75,6 +79,7 @@ def to_json(
         "machine": machine,
         "rows": [{**asdict(row), "meets_target": row.meets_target} for row in rows],
         "hop": [asdict(cost) for cost in hop],
+        "copies": copies or {},
     }
     return orjson.dumps(document, option=orjson.OPT_INDENT_2)
 
@@ -129,6 +134,8 @@ def _cells(row: Row) -> list[str]:
     if row.target is not None:
         met = "met" if row.meets_target else "MISSED"
         notes.append(f"{row.target} {met}")
+    if found.ceiling and not row.is_floor:
+        notes.append(f"at most {found.ceiling:.2f} beside the client")
     if found.generator > GENERATOR_LIMIT:
         notes.append(f"generator at {found.generator:.0%}")
     if not row.is_floor and found.floor_generator > GENERATOR_LIMIT:

@@ -29,7 +29,9 @@ class Summary:
     ``ratio`` is throughput over the floor's in the same round, ``p50_ratio`` median latency over
     the floor's (0 when unknown); ``cpu_ratio`` is the floor's CPU time per answer over this one's,
     which other work on the machine disturbs less. ``generator`` is the largest share of a core
-    that the load generator used, ``floor_generator`` the same for the floor.
+    that the load generator used, ``floor_generator`` the same for the floor. ``ceiling`` is the
+    largest ratio that the machine has room for, if server and client need for each answer what
+    they need with the floor (0 when nobody asked).
     """
 
     rounds: int
@@ -44,6 +46,7 @@ class Summary:
     cpu_ratio: float
     generator: float
     floor_generator: float
+    ceiling: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +83,18 @@ def cpu_s_per_1000(report: Report) -> float:
     return report.server_cpu_s * 1000 / report.requests
 
 
-def summarise(reports: Sequence[Report], floor: Sequence[Report]) -> Summary:
+def ceiling(report: Report, cores: int) -> float:
+    """How many times the answers there were, had what computed for them filled all cores."""
+    busy = (report.server_cpu_s or 0.0) + report.client_cpu * report.seconds
+    return cores * report.seconds / busy if busy else 0.0
+
+
+def summarise(
+    reports: Sequence[Report], floor: Sequence[Report], cores: int | None = None
+) -> Summary:
     """Compare the rounds of one contender with the floor's, round by round.
+
+    ``cores``: how many both sides share, where their number is what the ratio depends on.
 
     Raises:
         ValueError: no rounds, not as many as the floor's, or a floor without an answer.
@@ -113,4 +126,5 @@ def summarise(reports: Sequence[Report], floor: Sequence[Report]) -> Summary:
         cpu_ratio=median(cpu_ratios),
         generator=max(report.client_cpu for report in reports),
         floor_generator=max(report.client_cpu for report in floor),
+        ceiling=median(ceiling(base, cores) for base in floor) if cores else 0.0,
     )

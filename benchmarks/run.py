@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +20,7 @@ from benchmarks.processes import (
 )
 from benchmarks.results import Row
 from benchmarks.rounds import summarise, turn_order
-from benchmarks.scenarios import Contender, Load, Scenario
+from benchmarks.scenario import Contender, Load, Scenario
 
 Tick = Callable[[str], None]
 
@@ -118,7 +119,8 @@ class ScenarioRun:
             failure = self._failures.get(contender.name) or self._failures.get(floor.name)
             summary = None
             if failure is None:
-                summary = summarise(reports[contender.name], reports[floor.name])
+                cores = len(os.sched_getaffinity(0)) if self._scenario.scales else None
+                summary = summarise(reports[contender.name], reports[floor.name], cores)
             rows.append(
                 Row(
                     scenario=self._scenario.name,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,76 +12,16 @@ import orjson
 from numpy.typing import NDArray
 
 from benchmarks.client_calls import FEED, IN_FLIGHT, REPLY
+from benchmarks.echoes import TEXT, echo_json, echo_json_right, echo_message, echo_message_right
 from benchmarks.models import IMAGE_SHAPE, LINEAR_FEATURES, MLP_FEATURES, input_rows
 from benchmarks.rounds import Target
 from benchmarks.runtime_loop import open_session
+from benchmarks.scaling import compute, engines
+from benchmarks.scenario import Contender, Load, Scenario
 from penstock.protocols.pb import Request, Response, Tensor
 
-TEXT = "The quick brown fox jumps over the lazy dog."
 LARGE_BYTES = 5 << 20
 FP32, BYTES = 1, 13  # Tensor.elem_type
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """How many requests are in flight, and over what."""
-
-    protocol: str
-    connections: int
-    streams: int = 1
-
-    @property
-    def label(self) -> str:
-        """How the table names it."""
-        if self.protocol == "http":
-            return f"{self.connections} conn"
-        return f"{self.connections}x{self.streams} calls"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """One side of a comparison: a server script, or a bare loop over models when it has none.
-
-    ``exact``: every answer must equal the first one, byte by byte. Off where batches of changing
-    size may change the last bit of a result. ``client``: what is measured is this client of
-    ``benchmarks.client_calls``, against the server.
-    """
-
-    name: str
-    server: str | None = None
-    protocols: tuple[str, ...] = ("http", "grpc")
-    options: tuple[str, ...] = ()
-    models: tuple[str, ...] = ()
-    batch: int = 1
-    exact: bool = True
-    client: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """A floor and its contenders under the same loads.
-
-    Attributes:
-        body: what is sent: a JSON text for HTTP, a serialised Request for gRPC.
-        right: whether an answer's body holds the right values; gets the folder of the models.
-        programs: the load comes from h2load and wrk where they are installed. They hardly cost
-            CPU, which counts where the server answers in microseconds, but of an answer they see
-            only status and weight.
-        targets: (contender, load's label) to what is promised.
-        patience: how many times the usual length one measurement takes.
-    """
-
-    name: str
-    title: str
-    path: str
-    body: Callable[[], bytes]
-    right: Callable[[bytes, Path], bool]
-    floor: Contender
-    ours: tuple[Contender, ...]
-    loads: tuple[Load, ...]
-    programs: bool = False
-    targets: Mapping[tuple[str, str], Target] = field(default_factory=dict)
-    patience: float = 1.0
 
 
 def _penstock(server: str, models: tuple[str, ...] = ()) -> dict[str, Contender]:
@@ -96,24 +36,6 @@ def _batched(server: str, models: tuple[str, ...], size: int) -> Contender:
     return Contender(
         name=f"thread, batch {size}", server=server, options=options, models=models, exact=False
     )
-
-
-def _echo_json() -> bytes:
-    return orjson.dumps({"key": ["x"], "value": [TEXT]})
-
-
-def _echo_json_right(body: bytes, _models: Path) -> bool:
-    members = {"err_no": 0, "err_msg": "", "key": ["x"], "value": [TEXT], "tensors": []}
-    return bool(orjson.loads(body) == members)
-
-
-def _echo_message() -> bytes:
-    request = Request(name="echo", method="prediction", key=["x"], value=[TEXT])
-    return request.SerializeToString()
-
-
-def _echo_message_right(body: bytes, _models: Path) -> bool:
-    return Response.FromString(body) == Response(key=["x"], value=[TEXT])
 
 
 def _large_message() -> bytes:
@@ -199,8 +121,8 @@ def _http_echo() -> Scenario:
         name="http-echo",
         title="echo over HTTP, against a bare uvicorn callable",
         path="/echo/prediction",
-        body=_echo_json,
-        right=_echo_json_right,
+        body=echo_json,
+        right=echo_json_right,
         floor=Contender(name="uvicorn", server="floor_http", protocols=("http",)),
         ours=tuple(_penstock("penstock_echo").values()),
         loads=tuple(Load(protocol="http", connections=n) for n in (1, 8, 32, 128)),
@@ -219,8 +141,8 @@ def _grpc_echo() -> Scenario:
         name="grpc-echo",
         title="echo over gRPC, against a bare grpc.aio handler",
         path="",
-        body=_echo_message,
-        right=_echo_message_right,
+        body=echo_message,
+        right=echo_message_right,
         floor=Contender(name="grpc.aio", server="floor_grpc", protocols=("grpc",)),
         ours=tuple(_penstock("penstock_echo").values()),
         loads=tuple(loads),
@@ -266,11 +188,11 @@ def _door(load: Load, body: Callable[[], bytes], over: str) -> Scenario:
 
 
 def _door_grpc() -> Scenario:
-    return _door(Load(protocol="grpc", connections=8, streams=4), _echo_message, "gRPC")
+    return _door(Load(protocol="grpc", connections=8, streams=4), echo_message, "gRPC")
 
 
 def _door_http() -> Scenario:
-    return _door(Load(protocol="http", connections=32), _echo_json, "HTTP")
+    return _door(Load(protocol="http", connections=32), echo_json, "HTTP")
 
 
 def _latency() -> Scenario:
@@ -278,8 +200,8 @@ def _latency() -> Scenario:
         name="latency",
         title="echo over HTTP, one at a time, against the door alone: how much later is the p50?",
         path="/echo/prediction",
-        body=_echo_json,
-        right=lambda answer, models: answer == _echo_json() or _echo_json_right(answer, models),
+        body=echo_json,
+        right=lambda answer, models: answer == echo_json() or echo_json_right(answer, models),
         floor=Contender(name="door", server="door_echo"),
         ours=tuple(_penstock("penstock_echo").values()),
         loads=(Load(protocol="http", connections=1),),
@@ -296,7 +218,7 @@ def _arrays() -> Scenario:
         name="arrays",
         title="5 MiB handed on between ops in processes, one at a time: how much later is the p50?",
         path="/echo/prediction",
-        body=_echo_json,
+        body=echo_json,
         right=lambda answer, _models: orjson.loads(answer)["value"] == [str(LARGE_BYTES)],
         floor=contender(1),
         ours=(contender(2), contender(3)),
@@ -305,22 +227,19 @@ def _arrays() -> Scenario:
     )
 
 
-def _compute() -> Scenario:
-    def contender(executor: str, workers: int) -> Contender:
-        options = ("--executor", executor, "--concurrency", str(workers), "--every-core")
-        return Contender(name=f"{executor} x{workers}", server="penstock_compute", options=options)
+def in_threads(arrays: Scenario) -> Scenario:
+    """The same with its ops in threads, which share what they hand on."""
 
-    return Scenario(
-        name="compute",
-        title="some milliseconds of pure Python over HTTP, every core, against one worker process",
-        path="/echo/prediction",
-        body=_echo_json,
-        right=lambda answer, _models: b'"sum"' in answer,
-        floor=contender("process", 1),
-        ours=(contender("process", 2), contender("thread", 2)),
-        loads=(Load(protocol="http", connections=4),),
-        programs=True,
-        targets={("process x2", "4 conn"): Target(throughput=1.8)},
+    def contender(found: Contender) -> Contender:
+        options = tuple("thread" if each == "process" else each for each in found.options)
+        return replace(found, name=found.name.replace("process", "thread"), options=options)
+
+    return replace(
+        arrays,
+        name=f"{arrays.name}-thread",
+        title=arrays.title.replace("processes", "threads"),
+        floor=contender(arrays.floor),
+        ours=tuple(contender(ours) for ours in arrays.ours),
     )
 
 
@@ -395,6 +314,8 @@ def _resnet50(batch: int) -> Scenario:
 
 def all_scenarios() -> list[Scenario]:
     """Every scenario, cheap ones first."""
+    arrays = _arrays()
     echoes = [_http_echo(), _grpc_echo(), _grpc_large(), _door_grpc(), _door_http()]
     models = [_regression(), _ensemble(), _resnet50(1), _resnet50(8)]
-    return [*echoes, _latency(), _arrays(), _compute(), _client_calls(), *models]
+    processes = [_latency(), arrays, in_threads(arrays), compute()]
+    return [*echoes, *processes, *engines(), _client_calls(), *models]

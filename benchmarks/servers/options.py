@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.compute_loop import STEPS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
@@ -19,6 +21,9 @@ class ServerOptions:
     batch_size: int
     concurrency: int
     ops: int
+    engines: int | None
+    steps: int
+    copies: Path | None
     models: list[Path]
 
     def config(self, ops: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -29,7 +34,11 @@ class ServerOptions:
         common: dict[str, Any] = {"executor": self.executor, "batch_size": self.batch_size}
         if self.concurrency != 1:
             common["concurrency"] = self.concurrency
+        engines: dict[str, Any] = {}
+        if self.engines is not None:
+            engines = {"build_dag_each_worker": True, "worker_num": self.engines}
         return {
+            **engines,
             "http_port": self.http_port,
             "rpc_port": self.grpc_port,
             "op": {name: {**common, **own} for name, own in ops.items()},
@@ -51,6 +60,9 @@ def server_options() -> ServerOptions:
     parser.add_argument("--batch-size", type=int, default=1)
     parser.add_argument("--concurrency", type=int, default=1)
     parser.add_argument("--ops", type=int, default=1, help="ops in a row, where that can be chosen")
+    parser.add_argument("--engines", type=int, help="processes with a graph each; absent: none")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of ops that compute")
+    parser.add_argument("--copies", type=Path, help="gets an octet for each copy of a large array")
     parser.add_argument("--every-core", action="store_true", help="not only the one")
     parser.add_argument("--model", type=Path, action="append", default=[], help="model folder")
     arguments = parser.parse_args()
@@ -63,5 +75,8 @@ def server_options() -> ServerOptions:
         batch_size=arguments.batch_size,
         concurrency=arguments.concurrency,
         ops=arguments.ops,
+        engines=arguments.engines,
+        steps=arguments.steps,
+        copies=arguments.copies,
         models=arguments.model,
     )

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.servers.options import server_options
 from penstock import Op, WebService
+from penstock.executors.processes.frame import Ref
+from penstock.executors.processes.slab import SlabPool
 
 LARGE_BYTES = 5 << 20
 ARRAY = np.zeros(LARGE_BYTES // 4, np.float32)
@@ -35,8 +40,23 @@ class ArrayService(WebService):
         return last
 
 
+def note_copies(file: Path) -> None:
+    """Let whoever copies such an array into shared memory, in whichever process, write it down."""
+    noted = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    place = SlabPool.place
+
+    def place_and_note(pool: SlabPool, array: NDArray[Any]) -> Ref | None:
+        if array.nbytes == LARGE_BYTES:
+            os.write(noted, b".")
+        return place(pool, array)
+
+    SlabPool.place = place_and_note  # type: ignore[assignment, method-assign]
+
+
 if __name__ == "__main__":
     options = server_options()
+    if options.copies is not None:
+        note_copies(options.copies)
     service = ArrayService(name="echo")
     entries: dict[str, dict[str, Any]] = {f"pass{number}": {} for number in range(options.ops)}
     service.prepare_pipeline_config(yml_dict=options.config(entries))

@@ -1,23 +1,19 @@
-"""Penstock with one op that computes in pure Python for some milliseconds."""
+"""Penstock with one op that computes in pure Python, for as long as it is told."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from benchmarks.compute_loop import added
 from benchmarks.servers.options import server_options
 from penstock import Op, WebService
-
-STEPS = 100_000
 
 
 class ComputeOp(Op):
     """Adds numbers, one by one."""
 
     def process(self, feed_batch: list[dict[str, Any]], typical_logid: int = 0) -> dict[str, Any]:
-        total = 0
-        for number in range(STEPS):
-            total += number & 7
-        return {**feed_batch[0], "sum": str(total)}
+        return {**feed_batch[0], "sum": str(added(options.steps))}
 
 
 class ComputeService(WebService):
@@ -28,6 +24,7 @@ class ComputeService(WebService):
 
 
 if __name__ == "__main__":
+    options = server_options()
     service = ComputeService(name="echo")
-    service.prepare_pipeline_config(yml_dict=server_options().config({"compute": {}}))
+    service.prepare_pipeline_config(yml_dict=options.config({"compute": {}}))
     service.run_service()

@@ -7,7 +7,7 @@ from benchmarks import processes
 from benchmarks.__main__ import chosen
 from benchmarks.load import Report
 from benchmarks.processes import Server, measure_server
-from benchmarks.scenarios import Load
+from benchmarks.scenario import Load
 
 
 class Listening(Server):

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.load import Report, percentile_us
-from benchmarks.rounds import Target, cpu_s_per_1000, summarise, turn_order
+from benchmarks.rounds import Target, ceiling, cpu_s_per_1000, summarise, turn_order
 
 
 def report(rps: float, cpu: float | None = 1.0, p50: float = 1.0, generator: float = 0.5) -> Report:
@@ -49,6 +49,16 @@ def test_cpu_time_is_compared_per_answer() -> None:
     assert summary.cpu_s_per_1000 == pytest.approx(2.0)
     assert summary.cpu_ratio == pytest.approx(0.5)
     assert cpu_s_per_1000(report(500.0, cpu=None)) == 0.0
+
+
+def test_a_ratio_has_no_room_beyond_the_cores_that_both_sides_need() -> None:
+    # Two seconds in which the server computed 2.0 s and the generator 0.5 of the time.
+    alone = report(1000.0, cpu=2.0, generator=0.5)
+    assert ceiling(alone, 2) == pytest.approx(4 / 3)
+    assert ceiling(alone, 4) == pytest.approx(8 / 3)
+    assert ceiling(report(1000.0, cpu=None, generator=0.0), 2) == 0.0
+    assert summarise([alone], [alone], 2).ceiling == pytest.approx(4 / 3)
+    assert summarise([alone], [alone]).ceiling == 0.0
 
 
 def test_median_latencies_are_compared_within_a_round() -> None:

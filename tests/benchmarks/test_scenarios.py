@@ -10,7 +10,8 @@ import pytest
 from benchmarks.client_calls import REPLY
 from benchmarks.models import LINEAR_FEATURES, MLP_FEATURES, input_rows, model_folder
 from benchmarks.runtime_loop import open_session
-from benchmarks.scenarios import Scenario, all_scenarios
+from benchmarks.scenario import Scenario
+from benchmarks.scenarios import all_scenarios
 from penstock.protocols.pb import Request, Response, Tensor
 
 
@@ -75,7 +76,12 @@ def test_only_exact_answers_are_left_to_programs_that_weigh_them() -> None:
         "door-http",
         "latency",
         "arrays",
+        "arrays-thread",
         "compute",
+        "engines-http-echo",
+        "engines-http-compute",
+        "engines-grpc-echo",
+        "engines-grpc-compute",
     }
     for each in by_programs:
         assert all(contender.exact for contender in (each.floor, *each.ours))
