@@ -100,6 +100,11 @@ class Line:
                     return Batch([sample], _FULL, now, sample.rows)
         return None
 
+    def poll_full(self, now: float) -> Batch | None:
+        """As ``Batcher.poll_full``; one sample fills a batch."""
+        polled = self.poll(now)
+        return polled if isinstance(polled, Batch) else None
+
     def check_invariants(self) -> None:
         """As ``Batcher.check_invariants``."""
         assert self._waiting == sum(s.waiting for s in self._samples)
@@ -225,6 +230,27 @@ class Batcher:
             batch = self._cut(head.key, self._groups[head.key], reason, now)
             if batch is not None:
                 return batch
+        return None
+
+    def poll_full(self, now: float) -> Batch | None:
+        """For a worker that is busy still: the batch that is next, if no company can join it."""
+        head = self._head()
+        if head is None:
+            return None
+        key, window = head.key, self.policy.window
+        if window is not None and now < head.arrived + window:
+            if not self._line:
+                return None
+            key = self._line[0]
+        group, most = self._groups[key], self.policy.max_rows
+        if group.rows < most:
+            return None
+        rows = 0
+        for sample in group.samples:
+            if sample.waiting and sample.deadline > now:
+                rows += sample.rows
+                if rows >= most:
+                    return self._cut(key, group, _FULL, now)
         return None
 
     def _dropped_late(self, key: Any, now: float) -> bool:

@@ -24,7 +24,8 @@ from penstock.engine.clock import Alarm, Clock
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.guarded import Guarded
 from penstock.engine.journey import Journey, Reply
-from penstock.engine.stage import Stage, StageStatistics
+from penstock.engine.stage import Stage
+from penstock.engine.statistics import StageStatistics
 from penstock.errors import (
     DeadlineExceeded,
     OpTimeout,

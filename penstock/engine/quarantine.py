@@ -84,6 +84,11 @@ class Quarantine:
     def __repr__(self) -> str:
         return f"<Quarantine {self._op!r} {len(self._lone)} waiting, {self.suspects}>"
 
+    @property
+    def busy(self) -> bool:
+        """Whether anybody is under suspicion."""
+        return bool(self._lone or self._unread or self.suspects)
+
     def meet(self, sample: Sample, rows: int, now: float) -> bool:
         """Judge a sample before it is queued; a suspect is marked, so that it will run alone.
 

@@ -11,6 +11,8 @@ Guarantees:
     - a call whose requests have all gone is ended, where the executor can end calls at all;
     - a batch that was handed over but has not begun goes to another worker when the one before it
       is given up, or takes long while another worker is idle;
+    - a busy worker is given what it goes on with only where no company can join that any more, and
+      none keeps it while another is idle and has nothing else to do;
     - whom a worker may have died of runs in a Work of its own, and takes turns with the queue.
 """
 
@@ -19,7 +21,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from functools import partial
 
 from penstock.batching.batcher import Batcher, Line
@@ -28,7 +29,8 @@ from penstock.engine.clock import Clock
 from penstock.engine.patience import ONE_PATIENCE, PATIENCE, in_vain, patience
 from penstock.engine.quarantine import Quarantine
 from penstock.engine.reminder import Reminder
-from penstock.errors import WorkerDied
+from penstock.engine.settling import Settling
+from penstock.engine.statistics import StageStatistics
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.work import WorkOptions
 from penstock.instrument import Instrument
@@ -38,29 +40,7 @@ from penstock.request import Batch, Feed, Outcome, Sample
 _log = logging.getLogger(__name__)
 
 _TURN = 0.001
-"""Seconds that a stage hands over, inline ops included, or settles, in one turn of the loop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageStatistics:
-    """A snapshot for tests, logs and status pages.
-
-    Attributes:
-        deaths: batches that a worker died with.
-        suspects: inputs that are remembered for that.
-        refused: requests that were not run because workers die of their like.
-    """
-
-    name: str
-    workers: int
-    idle: int
-    waiting: int
-    batches: int
-    samples: int
-    timeouts: int
-    deaths: int
-    suspects: int
-    refused: int
+"""Seconds that a stage hands over, inline ops included, in one turn of the loop."""
 
 
 class Stage:
@@ -98,6 +78,9 @@ class Stage:
         self.quarantine = Quarantine(name, rerun=options.retry_on_crash)
         self._clock = clock
         self._settle = settle
+        self._settling = Settling(
+            name, clock, settle, self.quarantine, hear, self._died, self._settled
+        )
         self._key_of = key_of
         self._idle = executor.workers
         self._hand_over = HandOver()
@@ -106,7 +89,6 @@ class Stage:
         self._overdue = False  # some hand-over takes longer than was predicted
         self._pumping = False
         self._ending = False
-        self._unsettled: deque[Result] = deque()  # has come back, and waits for the next turn
         self._window = Reminder(clock, self._ring)
         self._looking = Reminder(clock, self._look)
         self._batches = 0
@@ -146,7 +128,7 @@ class Stage:
             self._refuse(sample)
             return
         self.batcher.offer(sample, now)
-        if self._idle and not self._pumping:
+        if (self._idle or self.executor.ahead) and not self._pumping:
             self._pumping = True
             self._clock.soon(self._pump)
 
@@ -155,7 +137,10 @@ class Stage:
         """Whether nothing can run: every worker is in a call that was given up, or has died."""
         return not self.executor.alive or (
             self._idle == 0
-            and all(work.current is not None and work.current.settled for work in self._out)
+            and all(
+                work.ahead or (work.current is not None and work.current.settled)
+                for work in self._out
+            )
         )
 
     def nobody_waits(self) -> None:
@@ -187,17 +172,51 @@ class Stage:
         """Returns whether there may be more to do after the loop has taken a breath."""
         now = began = self._clock.now()
         # Not faster than answers can be given: what has come back is memory, too.
-        while self._idle and not self._unsettled:
+        while self._idle and not self._settling.waiting:
             if now - began > _TURN:
                 return True
             batches, wait = self._take(now)
             if not batches:
+                if self.executor.ahead and self._take_over():
+                    continue
                 if wait is not None:
                     self._window.at(wait)
                 return False
             self._idle -= 1
-            self._submit(Work(batches), batches, now)
+            work = Work(batches)
+            self._give(work, batches, now)
+            self.executor.submit(work, self._finished)
+            self._watch(work, now)
             now = self._clock.now()
+        if self.executor.ahead:
+            self._hand_ahead(now)
+        return False
+
+    def _hand_ahead(self, now: float) -> None:
+        """Give busy workers what they go on with, as far as it is full."""
+        # Suspects run alone and in turn; cheap batches travel together when a worker is idle.
+        if self.quarantine.busy or self._hand_over.batches(1) > 1:
+            return
+        # What was taken back is for whoever is idle next.
+        while not (self._idle or self._again or self._overdue or self._settling.waiting):
+            batch = self.batcher.poll_full(now) if self.executor.room else None
+            if batch is None:
+                return
+            work = Work([batch])
+            work.ahead = True
+            if not self.executor.submit_ahead(work, self._finished):
+                self._again.append(batch)
+                return
+            self._give(work, [batch], now)
+            self._watch(work, now)
+
+    def _take_over(self) -> bool:
+        """A worker is idle, and the queue empty: whether there is something ahead at another."""
+        for work in self._out:
+            if work.ahead and work.pending:
+                self._take_back(work)
+                if self._again:
+                    return True
         return False
 
     def _take(self, now: float) -> tuple[list[Batch], float | None]:
@@ -245,26 +264,33 @@ class Stage:
                 return batch
         return None
 
-    def _submit(self, work: Work, batches: list[Batch], now: float) -> None:
+    def _give(self, work: Work, batches: list[Batch], now: float) -> None:
+        """A Work is about to be handed over."""
         if self.hear is not None:
             for batch in batches:
                 self.hear.dispatched(self.name, batch, now)
         self._batches += len(batches)
         self._samples += sum([len(batch.samples) for batch in batches])
         self._out[work] = now
-        self.executor.submit(work, self._finished)
+
+    def _watch(self, work: Work, now: float) -> None:
+        """A Work was handed over: look after it, unless it is back."""
         if work in self._out:
-            if len(batches) > 1 or work.pending:
+            if work.crowded or work.pending:
                 self._looking.at(now + patience(work))
-            if len(batches) == 1 and self.options.timeout is not None:
+            if not work.crowded and self.options.timeout is not None:
                 self._looking.at(now + self.options.timeout)
 
     def _finished(self, work: Work, results: list[Result]) -> None:
         """A worker is free again and reports."""
         if self._out.pop(work, None) is None:  # it has reported already
-            self._tell_late([batch for batch, _ in results])
+            self._settling.tell_late([batch for batch, _ in results])
             return
-        self._idle += 1
+        if work.following is not None:  # takes over its slot
+            work.following.ahead = False
+            self._out[work.following] = self._clock.now()
+        else:
+            self._idle += 1
         if work.pending:
             self._take_back(work)  # its worker died, or its turn was over
         self._take_in(results)
@@ -272,56 +298,20 @@ class Stage:
             self._pump()
 
     def _take_in(self, results: list[Result]) -> None:
-        """Settle what has been run, in this turn or, where answers are large, in several."""
-        if not results:
-            return
-        self._hand_over.learn(sum([batch.ran for batch, _ in results]) / len(results))
-        idle = not self._unsettled
-        self._unsettled.extend(results)
-        if idle:
-            self._settle_some()
+        if results:
+            self._hand_over.learn(sum([batch.ran for batch, _ in results]) / len(results))
+            self._settling.take_in(results)
 
-    def _settle_some(self) -> None:
-        until = self._clock.now() + _TURN
-        waiting = self._unsettled
-        while waiting:
-            self._settle_batch(*waiting.popleft())
-            if waiting and self._clock.now() > until:
-                self._clock.soon(self._settle_some)
-                return
+    def _settled(self) -> None:
+        """All that has come back is settled."""
         if not self._pumping:
             self._pump()
 
-    def _settle_batch(self, batch: Batch, outcomes: list[Outcome]) -> None:
-        settle = self._settle
-        samples, answers = batch.samples, outcomes
-        assert len(samples) == len(outcomes)
-        if type(outcomes[0].error) is WorkerDied:
-            samples, answers = self.quarantine.died(batch, outcomes, self._clock.now())
-            self._read_suspects()
-        elif self.quarantine.wary:
-            self.quarantine.came_back(batch, outcomes, self._clock.now())
-        if batch.settled:
-            self._tell_late([batch])
-            return
-        batch.settled = True
-        # Without the keyword, which costs more than what it runs through.
-        for sample, answer in zip(samples, answers):  # noqa: B905
-            if sample.gone:
-                _log.info("op %s: late result dropped (data_id=%s)", self.name, sample.data_id)
-            try:
-                settle(sample, answer)
-            except Exception:  # noqa: BLE001 - our mistake with one must not harm the others
-                _log.exception(
-                    "op %s: %r could not be settled; please report this", self.name, sample
-                )
-        if self.hear is not None:
-            failed = sum(outcome.error is not None for outcome in outcomes)
-            self.hear.returned(self.name, batch, failed, self._clock.now())
-
-    def _read_suspects(self) -> None:
-        if self.quarantine.read(self._clock.now):
-            self._clock.soon(self._read_suspects)
+    def _died(self) -> None:
+        """A worker died; somebody is suspected now, whose like may stand ahead at another."""
+        for work in list(self._out):
+            if work.ahead and work.pending:
+                self._take_back(work)
 
     def _take_back(self, work: Work) -> None:
         """What has not begun there will be handed over again."""
@@ -330,12 +320,6 @@ class Stage:
         if self.hear is not None:
             for batch in batches:
                 self.hear.taken_back(self.name, batch, self._clock.now())
-
-    def _tell_late(self, batches: list[Batch]) -> None:
-        for batch in batches:
-            _log.info("op %s: late results dropped (data_ids=%s)", self.name, batch.data_ids)
-            if self.hear is not None:
-                self.hear.late(self.name, batch, self._clock.now())
 
     def _look(self) -> None:
         """Look at the Works that are out: some take too long."""

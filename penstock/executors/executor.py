@@ -2,7 +2,8 @@
 
 An executor has ``workers`` slots. The engine never gives it more Works than that, so an executor
 needs no queue policy of its own; a Work keeps its slot until it is reported finished, even when the
-engine has long answered for it.
+engine has long answered for it. Where handing over takes time, a busy worker may be given the Work
+that it goes on with; that one takes the slot over from the one before it.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ class Work:
             the right at any moment (both ends of a deque are safe across threads).
         current: the batch that is running.
         crowded: whether it carries several batches.
+        ahead: whether it stands behind another one that its worker has not finished.
+        following: the one that stands behind it.
     """
 
-    __slots__ = ("_results", "crowded", "current", "pending")
+    __slots__ = ("_results", "ahead", "crowded", "current", "following", "pending")
 
     def __init__(self, batches: list[Batch]) -> None:
         self.pending = deque(batches)
         self.crowded = len(batches) > 1
+        self.ahead = False
+        self.following: Work | None = None
         self.current: Batch | None = None
         self._results: list[Result] = []
 
@@ -83,10 +88,12 @@ class Executor(Protocol):
         workers: how many Works run at once.
         takes_several: whether several batches may travel in one Work, because a hand-over costs
             more than a cheap batch.
+        ahead: how many Works a busy worker may have waiting behind the one that it runs.
     """
 
     workers: int
     takes_several: bool
+    ahead: int
 
     @property
     def alive(self) -> bool:
@@ -103,6 +110,17 @@ class Executor(Protocol):
         """Run a Work; ``finished`` is called exactly once, on the loop, maybe before this returns.
 
         Never blocks on a worker and never raises for what an op does.
+        """
+
+    @property
+    def room(self) -> bool:
+        """Whether some busy worker may be given what it goes on with."""
+
+    def submit_ahead(self, work: Work, finished: Finished) -> bool:
+        """As ``submit``, to a worker that is busy still; only where there is room.
+
+        Returns:
+            whether it was taken, and is ``following`` some other; what is large is not.
         """
 
     def look(self, work: Work) -> None:
@@ -128,6 +146,8 @@ class Executor(Protocol):
 class LocalExecutor:
     """What is the same for all whose workers live in this process and share the Work with us."""
 
+    ahead: int = 0
+
     @property
     def alive(self) -> bool:
         """See Executor; they cannot die by themselves."""
@@ -135,6 +155,15 @@ class LocalExecutor:
 
     async def start(self) -> None:
         """See Executor; there is nothing to wait for."""
+
+    @property
+    def room(self) -> bool:
+        """See Executor; what is handed over is there at once, so nothing is gained."""
+        return False
+
+    def submit_ahead(self, work: Work, finished: Finished) -> bool:
+        """See Executor."""
+        return False
 
     def look(self, work: Work) -> None:
         """See Executor; it is up to date."""

@@ -22,7 +22,8 @@ from penstock.executors.processes.recycling import why_replaced
 from penstock.executors.processes.relay import Relay
 from penstock.executors.processes.report import BYTES, LINES, Report
 from penstock.executors.processes.restarts import Restarts
-from penstock.executors.processes.starting import NoRoomError, Spawner, Starter, how_it_ended
+from penstock.executors.processes.spawner import Spawner
+from penstock.executors.processes.starting import NoRoomError, Starter, how_it_ended
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.worker import Worker
 from penstock.executors.work import broken
@@ -30,6 +31,9 @@ from penstock.ops.failures import worker_died
 from penstock.request import Batch, Outcome
 
 _log = logging.getLogger(__name__)
+
+PREFETCH: Final = 1
+"""Works that stand behind the one that a worker runs; see ``python -m benchmarks.prefetch``."""
 
 _LAST_LINES: Final = 1.0
 """Seconds that what workers wrote last is given at the end."""
@@ -45,6 +49,7 @@ class ProcessExecutor:
         loop: the engine's.
         supervision: how they are looked after.
         only_plain: whether somebody reads its outputs who is no worker process.
+        ahead: see Executor.
     """
 
     takes_several = True
@@ -58,8 +63,10 @@ class ProcessExecutor:
         *,
         supervision: Supervision | None = None,
         only_plain: bool = False,
+        ahead: int = 0,
     ) -> None:
         self.workers = count
+        self.ahead = ahead
         self._name = name
         self._loop = loop
         self._supervision = supervision or Supervision()
@@ -72,13 +79,14 @@ class ProcessExecutor:
         self._waiting: deque[tuple[Work, Finished]] = deque()  # for a worker to be there again
         self._alive: set[Worker] = set()
         self._leaving: Worker | None = None  # asked to, and not gone yet
+        self._too_large = False  # to go ahead, was the last that tried
         self._restarts = Restarts()
         self._given_up = False
         self._closing = False
         self._keepers: list[asyncio.Task[None]] = []
         folder = self._supervision.crash_dir
         self._crashes = None if folder is None else Crashes(folder)
-        self._patrol = Patrol(name, self._busy.values, loop)
+        self._patrol = Patrol(name, self._busy_workers, loop)
 
     def __repr__(self) -> str:
         return f"<ProcessExecutor {self._name!r} {len(self._alive)} of {self.workers}>"
@@ -116,6 +124,21 @@ class ProcessExecutor:
         else:
             self._waiting.append((work, finished))
 
+    @property
+    def room(self) -> bool:
+        """See Executor."""
+        return not self._too_large and self._roomy() is not None
+
+    def submit_ahead(self, work: Work, finished: Finished) -> bool:
+        """See Executor."""
+        worker = self._roomy()
+        assert worker is not None
+        self._too_large = not worker.run_next(work, finished)
+        if self._too_large:
+            return False
+        self._busy[work] = worker
+        return True
+
     def look(self, work: Work) -> None:
         """See Executor."""
         worker = self._busy.get(work)
@@ -125,7 +148,7 @@ class ProcessExecutor:
     def take_back(self, work: Work) -> list[Batch]:
         """See Executor."""
         worker = self._busy.get(work)
-        return work.take_back() if worker is None else worker.take_back()
+        return work.take_back() if worker is None else worker.take_back(work)
 
     def abandon(self, work: Work) -> None:
         """A call beyond its time-out is left to return, or ended with its worker.
@@ -283,22 +306,33 @@ class ProcessExecutor:
 
     def _hand(self, worker: Worker, work: Work, finished: Finished) -> None:
         self._busy[work] = worker
+        self._too_large = False
         worker.run(self._name, work, finished)
         self._patrol.begin()
 
-    def _done(self, worker: Worker) -> None:
-        """It has answered everything of its Work."""
-        assert worker.work is not None
-        work, finished = worker.work
-        worker.work = None
+    def _busy_workers(self) -> dict[Worker, None]:
+        """Each once, the longest at work first."""
+        return dict.fromkeys(self._busy.values())
+
+    def _roomy(self) -> Worker | None:
+        """Who is to get what goes ahead: who is likely to be done first."""
+        if self._closing:
+            return None
+        for worker in self._busy_workers():
+            if worker.has_room(self.ahead):
+                return worker
+        return None
+
+    def _done(self, worker: Worker, work: Work, finished: Finished) -> None:
+        """It has answered everything of a Work."""
         del self._busy[work]
         work.current = None
-        if not (self._supervision.recycles and self._lets_go(worker)):
+        if not (self._supervision.recycles and self._lets_go(worker)) and not worker.works:
             self._take_up(worker)
         finished(work, work.take_results())
 
     def _lets_go(self, worker: Worker) -> bool:
-        """Whether the worker, which is idle now, leaves to be replaced.
+        """Whether the worker leaves to be replaced, as it is idle; else it does when it will be.
 
         One at a time, so that the others go on working meanwhile, however like they are.
         """
@@ -306,6 +340,9 @@ class ProcessExecutor:
             return False
         why = why_replaced(self._supervision, worker.batches, worker.resident())
         if why is None:
+            return False
+        worker.spent = True
+        if worker.works:
             return False
         _log.info(
             "op %s: worker %s (pid %s) is replaced: %s", self._name, worker.index, worker.pid, why
@@ -324,18 +361,19 @@ class ProcessExecutor:
         if worker in self._idle:
             self._idle.remove(worker)
         lost = worker.lost()
-        taken, worker.work = worker.work, None
+        works = list(worker.works)
+        worker.works.clear()
         worker.close()
-        if taken is not None:
-            work, finished = taken
+        for work, batch in lost[:1]:
+            work.add_result(batch, self._fate(worker, batch))
+        for work, batch in lost[1:]:  # it cannot have died of these, too; but they may have run
+            work.add_result(batch, broken(batch))
+        for work, _ in works:
             del self._busy[work]
             work.current = None
-            for batch in lost[:1]:
-                work.add_result(batch, self._fate(worker, batch))
-            for batch in lost[1:]:  # it cannot have died of these, too; but they may have run
-                work.add_result(batch, broken(batch))
+        for work, finished in works:
             finished(work, work.take_results())
-        return lost
+        return [batch for _, batch in lost]
 
     def _fate(self, worker: Worker, lost: Batch) -> list[Outcome]:
         """What is answered for the batch that a worker ended with."""

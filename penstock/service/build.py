@@ -19,8 +19,8 @@ from penstock.errors import ConfigError, HookError, StartupError
 from penstock.executors.coroutine import CoroutineExecutor
 from penstock.executors.executor import Executor
 from penstock.executors.inline import InlineExecutor
-from penstock.executors.process import ProcessExecutor
-from penstock.executors.processes.starting import Spawner
+from penstock.executors.process import PREFETCH, ProcessExecutor
+from penstock.executors.processes.spawner import Spawner
 from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.instrument import Instrument
@@ -252,6 +252,7 @@ class Works:
             loop,
             only_plain=self.blueprint.outside_reader(index) is not None,
             supervision=supervision_of(options, self.blueprint.config),
+            ahead=PREFETCH if options.prefetch is None else options.prefetch,
         )
 
 

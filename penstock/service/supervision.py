@@ -36,6 +36,7 @@ def only_for_processes(options: OpOptions) -> Iterator[Problem]:
     for key, value in (
         ("memory_limit_mib", options.memory_limit),
         ("max_batches", options.max_batches),
+        ("prefetch", options.prefetch),
     ):
         if value is not None:
             yield Problem(path=("op", options.name, key), text=text)

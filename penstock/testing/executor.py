@@ -12,9 +12,11 @@ class FakeExecutor(LocalExecutor):
 
     takes_several = True
 
-    def __init__(self, workers: int = 1) -> None:
+    def __init__(self, workers: int = 1, ahead: int = 0) -> None:
         self.workers = workers
+        self.ahead = ahead
         self.running: list[tuple[Work, Finished]] = []
+        self.behind: dict[Work, Finished] = {}
         self.abandoned: list[Work] = []
 
     def submit(self, work: Work, finished: Finished) -> None:
@@ -22,6 +24,19 @@ class FakeExecutor(LocalExecutor):
         assert len(self.running) < self.workers, "more Works than workers"
         work.begin_next()
         self.running.append((work, finished))
+
+    @property
+    def room(self) -> bool:
+        """See Executor."""
+        return self._last_of_a_line() is not None
+
+    def submit_ahead(self, work: Work, finished: Finished) -> bool:
+        """Keep the Work behind one that runs."""
+        last = self._last_of_a_line()
+        assert last is not None, "no room for a Work ahead"
+        last.following = work
+        self.behind[work] = finished
+        return True
 
     def abandon(self, work: Work) -> None:
         """Note that the running batch was given up."""
@@ -48,6 +63,7 @@ class FakeExecutor(LocalExecutor):
             ]
             results.append((batch, mine))
             batch = work.begin_next()
+        self._go_on(index, work)
         finished(work, results)
 
     def die(self, index: int = 0) -> None:
@@ -57,3 +73,26 @@ class FakeExecutor(LocalExecutor):
         assert batch is not None
         error = worker_died("op", index)
         finished(work, [(batch, [Outcome(None, error) for _ in batch.samples])])
+        while work.following is not None:
+            work = work.following
+            self.behind.pop(work)(work, [])
+
+    def _last_of_a_line(self) -> Work | None:
+        """Of the worker who has the fewest Works, if he may have one more."""
+        lines = [self._line(work) for work, _ in self.running]
+        line = min(lines, key=len, default=None)
+        return line[-1] if line is not None and len(line) <= self.ahead else None
+
+    @staticmethod
+    def _line(work: Work | None) -> list[Work]:
+        line = []
+        while work is not None:
+            line.append(work)
+            work = work.following
+        return line
+
+    def _go_on(self, index: int, work: Work) -> None:
+        following = work.following
+        if following is not None:
+            following.begin_next()
+            self.running.insert(index, (following, self.behind.pop(following)))

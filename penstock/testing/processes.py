@@ -16,7 +16,7 @@ from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.restarts import Restarts
 from penstock.executors.work import broken
 from penstock.ops.failures import worker_died
-from penstock.request import Batch, Outcome
+from penstock.request import Batch, CloseReason, Outcome
 from penstock.testing.workers import Workers
 
 if TYPE_CHECKING:
@@ -24,27 +24,25 @@ if TYPE_CHECKING:
 
 
 class ProcessWorkers(Workers):
-    """One op's fake executor of processes; each may have a Work waiting behind the one it runs."""
+    """One op's fake executor of processes; each may have Works waiting behind the one it runs."""
 
     def __init__(self, world: World, op: int) -> None:
         super().__init__(world, op, "process")
         random = world.random
         self.retry_on_crash = random.random() < 0.5
-        self.ahead = random.choice((1, 1, 2))  # Works at one process
-        self.count = self.workers
-        self.workers = self.count * self.ahead
+        self.ahead = random.choice((0, 1, 1, 2))
         self.given_up = False
         self._kills = random.random() < 0.5  # a call that is given up, with its worker
         self.fails = random.choice((0.0, 0.0, 0.2, 0.9))  # to start
         self.next_start = 0.0
         self._restarts = Restarts()
-        self._alive = [Process(self) for _ in range(self.count)]
+        self._alive = [Process(self) for _ in range(self.workers)]
         self._at: dict[Work, Process] = {}
         self._waiting: deque[tuple[Work, Finished]] = deque()
 
     def __repr__(self) -> str:
         again = ", run again" if self.retry_on_crash else ""
-        return f"{self.count} process of {self.seconds} s with {self.ahead} Works each{again}"
+        return f"{self.workers} process of {self.seconds} s, {self.ahead} Works ahead{again}"
 
     @property
     def alive(self) -> bool:
@@ -60,11 +58,41 @@ class ProcessWorkers(Workers):
         if self.given_up and not self._alive:
             self._refuse(work, finished)
             return
-        process = min(self._alive, key=_load, default=None)
-        if process is None or _load(process) >= self.ahead:
+        process = next((each for each in self._alive if not each.works), None)
+        if process is None:
             self._waiting.append((work, finished))
         else:
             self._hand(process, work, finished)
+
+    @property
+    def room(self) -> bool:
+        """See Executor."""
+        return bool(self._roomy())
+
+    def submit_ahead(self, work: Work, finished: Finished) -> bool:
+        """See Executor; some are too large."""
+        if self.world.random.random() < 0.1:
+            return False
+        (batch,) = work.pending
+        self.world.inspect(self.op, batch)
+        policy = self.world.engine.stages[self.op].batcher.policy
+        if batch.rows < policy.max_rows and batch.reason is not CloseReason.SHAPE:
+            self.world.problems.append(f"op{self.op} got {batch} ahead, which company could join")
+        if any(not each.works for each in self._alive):
+            self.world.problems.append(f"op{self.op} got {batch} ahead beside an idle worker")
+        self.deaths.hand_over(work.pending, self.world.clock.now())
+        process = self.world.random.choice(self._roomy())
+        last = list(process.works)[-1]
+        last.following = work
+        self._hand(process, work, finished)
+        return True
+
+    def keeps(self) -> bool:
+        """See Workers."""
+        return any(work.ahead and work.pending for work in self._at)
+
+    def _roomy(self) -> list[Process]:
+        return [each for each in self._alive if 0 < len(each.works) <= self.ahead]
 
     def look(self, work: Work) -> None:
         """See Executor."""
@@ -100,7 +128,7 @@ class ProcessWorkers(Workers):
         """A process has answered all of a Work."""
         del self._at[work]
         work.current = None
-        if self._waiting and process in self._alive:
+        if self._waiting and process in self._alive and not process.works:
             self._hand(process, *self._waiting.popleft())
         self.report(work, finished, work.take_results())
 
@@ -143,7 +171,7 @@ class ProcessWorkers(Workers):
             return
         process = Process(self)
         self._alive.append(process)
-        while self._waiting and _load(process) < self.ahead:
+        if self._waiting:
             self._hand(process, *self._waiting.popleft())
 
     def _hand(self, process: Process, work: Work, finished: Finished) -> None:
@@ -155,10 +183,6 @@ class ProcessWorkers(Workers):
         while (batch := work.begin_next()) is not None:
             work.add_result(batch, [Outcome(None, error) for _ in batch.samples])
         self.report(work, finished, work.take_results())
-
-
-def _load(process: Process) -> int:
-    return len(process.works)
 
 
 class _Sent:

@@ -50,6 +50,8 @@ class Promises:
                 executor = world.workers[op]
                 if quiet and count and executor.running < executor.workers:
                     self._check_wait(op)
+            if quiet and world.workers[op].ahead:
+                self._check_ahead(op)
             if quiet and len(stage.quarantine):
                 self._check_lone(op)
         return waiting
@@ -70,6 +72,12 @@ class Promises:
                     until = sample.arrived + window
                     if now >= until or sample.deadline <= until:
                         world.problems.append(f"{sample} still waits though a worker is idle")
+
+    def _check_ahead(self, op: int) -> None:
+        """Nothing stands with a busy worker while another one could run it."""
+        workers = self._world.workers[op]
+        if workers.running < workers.workers and workers.keeps():
+            self._world.problems.append(f"batches stand ahead at op{op} beside an idle worker")
 
     def _check_lone(self, op: int) -> None:
         """Who is to run alone need not wait for company, only for a worker."""

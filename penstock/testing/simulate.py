@@ -277,7 +277,7 @@ class Simulation:
         world = self.world
         stages = world.engine.stages
         limits = Limits(
-            workers={s.name: s.executor.workers for s in stages},
+            workers={s.name: s.executor.workers * (1 + s.executor.ahead) for s in stages},
             dispatches={
                 s.name: s.options.retry * world.plan.attempts * (1 + s.options.retry_on_crash)
                 for s in stages

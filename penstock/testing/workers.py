@@ -80,6 +80,10 @@ class Workers(LocalExecutor):
         """There is nothing to stop."""
         return True
 
+    def keeps(self) -> bool:
+        """Whether something stands ahead that has not begun."""
+        return False
+
     def take(self, work: Work) -> None:
         """One Work more is out."""
         self.running += 1
@@ -88,8 +92,9 @@ class Workers(LocalExecutor):
             self.world.problems.append(problem)
 
     def report(self, work: Work, finished: Finished, results: list[Result]) -> None:
-        """A Work is back."""
-        self.running -= 1
+        """A Work is back; the one behind it takes over its slot."""
+        if work.following is None:
+            self.running -= 1
         self.world.remember(work, finished, results)
         finished(work, results)
 

@@ -251,3 +251,50 @@ class AnyInterleaving(RuleBasedStateMachine):
 
 
 TestAnyInterleaving = AnyInterleaving.TestCase
+
+
+def test_a_busy_slot_gets_what_company_cannot_make_larger_and_nothing_else() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=2))
+    offer(batcher, 0.0, 1)
+    assert batcher.poll_full(0.0) is None
+    offer(batcher, 0.0, 2, 3)
+    batch = batcher.poll_full(0.0)
+    assert batch is not None
+    assert (batch.data_ids, batch.reason) == ([1, 2], CloseReason.FULL)
+    assert batcher.poll_full(0.0) is None
+    assert len(batcher) == 1
+    batcher.check_invariants()
+
+
+def test_a_busy_slot_gets_no_batch_that_only_those_fill_who_are_too_late() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=2))
+    batcher.offer(sample(1, deadline=1.0), 0.0)
+    offer(batcher, 0.0, 2)
+    assert batcher.poll_full(2.0) is None
+    offer(batcher, 2.0, 3)
+    batch = batcher.poll_full(2.0)
+    assert batch is not None
+    assert batch.data_ids == [2, 3]
+    batcher.check_invariants()
+
+
+def test_before_its_window_is_over_a_full_group_goes_ahead_of_an_older_sample() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=2, window=1.0))
+    offer(batcher, 0.0, 1, key="old")
+    assert batcher.poll_full(0.0) is None
+    offer(batcher, 0.1, 2, 3, key="full")
+    batch = batcher.poll_full(0.2)
+    assert batch is not None
+    assert batch.data_ids == [2, 3]
+    offer(batcher, 0.3, 4, 5, key="full")
+    assert batcher.poll_full(1.5) is None  # the older one's turn has come, and it is not full
+    batcher.check_invariants()
+
+
+def test_of_one_sample_at_a_time_the_next_is_always_full() -> None:
+    line = batcher_for(BatchPolicy())
+    assert line.poll_full(0.0) is None
+    line.offer(sample(1), 0.0)
+    batch = line.poll_full(0.0)
+    assert batch is not None
+    assert batch.data_ids == [1]

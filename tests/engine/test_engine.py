@@ -59,6 +59,7 @@ def house(
     options: EngineOptions | None = None,
     work: WorkOptions | None = None,
     workers: int = 1,
+    ahead: int = 0,
     attempts: int = 1,
 ) -> House:
     edges = edges or {"op": ["@"]}
@@ -66,7 +67,7 @@ def house(
     clock = ManualClock()
     heard = Heard()
     engine = Engine(plan, clock, options, heard)
-    executors = {name: FakeExecutor(workers) for name in plan.names}
+    executors = {name: FakeExecutor(workers, ahead) for name in plan.names}
     for name in plan.names:
         engine.add_op(
             name,

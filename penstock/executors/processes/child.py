@@ -283,8 +283,14 @@ class Child:
         """Take what the engine has sent; at its end, or ours, ``_ended`` is set."""
         if self._ended:
             return
-        if not wait and not self._poll.poll(0):
+        if not wait:
+            # All of it: word of a batch's having been taken back may stand behind those after it.
+            while not self._ended and self._poll.poll(0):
+                self._read()
             return
+        self._read()
+
+    def _read(self) -> None:
         data, descriptors, _ = receive(self._channel, _AT_ONCE, _MOST_DESCRIPTORS)
         if not data:
             self._ended = True  # the engine has gone: nobody wants the rest

@@ -92,6 +92,11 @@ class Link:
         if len(self._unsent) == 1:
             self._write()
 
+    @property
+    def blocked(self) -> bool:
+        """Whether something waits to be written until the worker reads."""
+        return bool(self._unsent)
+
     def send_at_once(self, piece: bytes) -> bool:
         """Write a short frame where the worker sees it from now on; whether that was possible.
 

@@ -6,34 +6,23 @@ import asyncio
 import logging
 import os
 import signal
-from typing import Protocol
 
 from penstock.errors import StartupError
-from penstock.executors.processes.control import Exited
 from penstock.executors.processes.passing import NoDescriptorError
 from penstock.executors.processes.patrol import LOOK
 from penstock.executors.processes.relay import Relay
 from penstock.executors.processes.report import BYTES, printable
+from penstock.executors.processes.spawner import Spawner
 from penstock.executors.processes.stderr import Stderr
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.watch import Start
-from penstock.executors.processes.worker import Spawned, Worker
+from penstock.executors.processes.worker import Worker
 
 _log = logging.getLogger(__name__)
 
 
 class NoRoomError(StartupError):
     """A process could not even be started, which is not its own fault."""
-
-
-class Spawner(Protocol):
-    """Starts worker processes."""
-
-    async def spawn(self, op: str, index: int) -> Spawned:
-        """Start one; its model is not open yet."""
-
-    async def exited(self, pid: int) -> Exited:
-        """How it has ended, when it has; asked once for each."""
 
 
 class Starter:

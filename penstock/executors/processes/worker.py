@@ -9,10 +9,9 @@ import asyncio
 import os
 import pickle
 import signal
-import socket
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 from penstock.errors import StartupError
 from penstock.executors.executor import Finished, Work
@@ -31,6 +30,7 @@ from penstock.executors.processes.frame import (
 from penstock.executors.processes.link import Link
 from penstock.executors.processes.memory import Memory
 from penstock.executors.processes.passing import NoDescriptorError
+from penstock.executors.processes.spawner import Spawned
 from penstock.executors.processes.stderr import Stderr
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.upkeep import Upkeep
@@ -45,27 +45,15 @@ fit goes through the socket."""
 ANSWER_BYTES: Final = 1 << 30
 """Most bytes of one answer that goes through the socket."""
 
+_AHEAD_BYTES: Final = 64 << 10
+"""Most bytes, beside large arrays, of what is sent to a busy worker: less than the socket holds, so
+that word of its having been taken back fits behind it."""
+
 _LAST_WORDS: Final = 1.0
 """Seconds that a worker which hangs is given to write down where."""
 
 _FAREWELL: Final = 5.0
 """Seconds within which an idle worker ends when it is asked to; its last log lines take one."""
-
-
-class Spawned(Protocol):
-    """A process that was started; its descriptors are ours to close."""
-
-    @property
-    def pid(self) -> int:
-        """Its number."""
-
-    @property
-    def pidfd(self) -> int:
-        """What it is signalled by."""
-
-    @property
-    def socket(self) -> socket.socket:
-        """Our end of its socket."""
 
 
 class _Sent:
@@ -74,10 +62,11 @@ class _Sent:
     ``wanted`` is False once the engine has taken it back; ``skippable`` once it has tried to.
     """
 
-    __slots__ = ("batch", "begun", "number", "skippable", "wanted")
+    __slots__ = ("batch", "begun", "number", "skippable", "wanted", "work")
 
-    def __init__(self, number: int, batch: Batch) -> None:
+    def __init__(self, number: int, batch: Batch, work: Work) -> None:
         self.number = number
+        self.work = work
         self.batch = batch
         self.begun = False
         self.skippable = False
@@ -100,12 +89,13 @@ class Worker:
         ready: done when it has said that it can work; fails with what it said otherwise.
         exit: done with its status when it has ended.
         ended: done when it has hung up or was cut off, with the rule that it broke, if any.
-        work: what it runs now.
-        sent: the batches of that, until each is answered.
+        works: what it runs now, and what it goes on with.
+        sent: the batches of these, until each is answered.
         has_begun: it has begun a batch, and perhaps died of it.
         batches: how many it has finished.
         supervision: how it is looked after.
         watch: whether it hangs.
+        spent: it is to be replaced when it has run what it has.
         condemned: we are ending it.
         sent_away: we are ending it though it did nothing wrong: that is no death.
     """
@@ -126,16 +116,17 @@ class Worker:
         self.exit = exit
         self.ready: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[FrameError | None] = loop.create_future()
-        self.work: tuple[Work, Finished] | None = None
+        self.works: deque[tuple[Work, Finished]] = deque()
         self.sent: deque[_Sent] = deque()
         self.has_begun = False
         self.batches = 0
         self.supervision = supervision = supervision or Supervision()
         self.watch = Watch(supervision.hang_limit)
         self._memory = None if supervision.memory_limit is None else Memory(spawned.pid)
+        self.spent = False
         self.condemned = False
         self.sent_away = False
-        self.done: Callable[[Worker], None] = _nobody
+        self.done: Callable[[Worker, Work, Finished], None] = _nobody
         self._open_blob = _refuse if only_plain else None
         self._loop = loop
         self._next = 1  # number of a batch; none is ever given twice, as the board compares them
@@ -152,42 +143,69 @@ class Worker:
 
     def run(self, op: str, work: Work, finished: Finished) -> None:
         """Send a Work's batches, if they have not been taken back meanwhile."""
-        self.work = (work, finished)
+        self.works.append((work, finished))
         batches = list(work.pending)
         try:
             if batches:
-                self._send(batches)
+                self._send(work, batches)
         except FrameError:  # there is one that cannot travel, or not in company
             for batch in batches:
                 try:
-                    self._send([batch])
+                    self._send(work, [batch])
                 except FrameError as error:
                     work.pending.remove(batch)
                     refusal = cannot_travel(op, str(error))
                     work.add_result(batch, [Outcome(None, refusal) for _ in batch.samples])
         if not self.sent:
-            self.done(self)
+            self.done(self, *self.works.popleft())
 
-    def _send(self, batches: list[Batch]) -> None:
+    def has_room(self, ahead: int) -> bool:
+        """Whether it may be given one more Work, where so many may stand behind the first."""
+        if not 0 < len(self.works) <= ahead or self.condemned or self.spent or self._link.blocked:
+            return False
+        most, current = self.supervision.max_batches, self.works[0][0].current
+        if current is not None and current.settled:  # given up, and may never return
+            return False
+        return most is None or self.batches + len(self.sent) < most
+
+    def run_next(self, work: Work, finished: Finished) -> bool:
+        """Send a Work that it goes on with; False where that is too much to be sent now."""
+        try:
+            if not self._send(work, list(work.pending), _AHEAD_BYTES):
+                return False
+        except FrameError:  # whoever gets it in its turn finds that out again
+            return False
+        last, _ = self.works[-1]
+        last.following = work
+        self.works.append((work, finished))
+        return True
+
+    def _send(self, work: Work, batches: list[Batch], most: int | None = None) -> bool:
+        """Whether it was sent; not where it has more bytes than ``most``."""
         number = self._next
         value = [samples_out(batch.samples) for batch in batches]
         try:
             # Opening a blob runs users' code; if the worker dies of it, of one batch alone.
             alone = len(batches) == 1
             body = encode(value, place=self._out.place, pickle=_pickled, blobs=alone)
-            head = header(Kind.RUN, number, sum(map(len, body)))
+            size = sum(map(len, body))
+            head = header(Kind.RUN, number, size)
         except FrameError:
             self._out.rollback()
             raise
+        if most is not None and size > most:
+            self._out.rollback()
+            return False
         for slab, descriptor in self._out.commit():
             self._link.send([header(Kind.SLAB, slab, 0)], [descriptor])
-        self.sent += [_Sent(number + n, batch) for n, batch in enumerate(batches)]
+        self.sent += [_Sent(number + n, batch, work) for n, batch in enumerate(batches)]
         self._next += len(batches)
         self._upkeep.committed()
         self._link.send([*self._upkeep.frees(), head, *body])
+        return True
 
     def look(self) -> None:
-        """Bring the Work up to date with what has been answered, and with what the board says."""
+        """Bring the Works up to date with what has been answered, and with what the board says."""
         self._link.read_answers()
         self._look_at_board()
 
@@ -200,19 +218,22 @@ class Worker:
         for sent in self.sent:
             if sent.number <= at and sent.wanted:
                 self._begin(sent)
-        if self.work is not None:
-            current = self.work[0].current
-            running = self.sent and self.sent[0].number == at and self.sent[0].batch is current
+        if self.sent:
+            first = self.sent[0]
+            current = first.work.current
+            running = first.number == at and first.batch is current
             if current is not None:
                 current.started = self._board.started if running else None
 
-    def take_back(self) -> list[Batch]:
-        """What it has not begun, and now will not begin.
+    def take_back(self, work: Work) -> list[Batch]:
+        """What it has not begun of a Work, and now will not begin.
 
         Nothing while something waits to be written to it: it could begin what it has just read
         before it hears that this is not wanted any more.
         """
-        waiting = [sent for sent in self.sent if not sent.begun and sent.wanted]
+        waiting = [
+            sent for sent in self.sent if sent.work is work and not sent.begun and sent.wanted
+        ]
         if not waiting:
             return []
         last = encode(waiting[-1].number)
@@ -223,10 +244,9 @@ class Worker:
             sent.skippable = True
         self._look_at_board()  # in this order; see child.py
         taken = [sent for sent in waiting if not sent.begun]
-        assert self.work is not None
         for sent in taken:
             sent.wanted = False
-            self.work[0].pending.remove(sent.batch)
+            work.pending.remove(sent.batch)
         return [sent.batch for sent in taken]
 
     def ask_to_stop(self) -> None:
@@ -285,7 +305,7 @@ class Worker:
         """It has ended: take what it has still said, though others may hold its socket open."""
         self._link.read_rest()
 
-    def lost(self) -> list[Batch]:
+    def lost(self) -> list[tuple[Work, Batch]]:
         """Those that it had begun, the one that it died of first; the others have not begun.
 
         There is more than one only where it broke the rules. They may have run.
@@ -295,7 +315,7 @@ class Worker:
                 self._begin(self.sent[0])  # its word is worth nothing, and this it may have begun
             else:
                 self._look_at_board()
-        return [sent.batch for sent in self.sent if sent.begun and sent.wanted]
+        return [(sent.work, sent.batch) for sent in self.sent if sent.begun and sent.wanted]
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pidfd < 0:  # closed, but how it has ended may not have been told yet
@@ -309,8 +329,7 @@ class Worker:
         if not sent.begun:
             sent.begun = True
             self.has_begun = True
-            assert self.work is not None
-            begun = self.work[0].begin_next()
+            begun = sent.work.begin_next()
             assert begun is sent.batch
 
     def _hear(self, frame: Frame) -> None:
@@ -333,11 +352,11 @@ class Worker:
                 raise FrameError(f"a worker does not say {frame.kind.name} here")
 
     def _answered(self, frame: Frame) -> None:
-        if not self.sent or self.sent[0].number != frame.number or self.work is None:
+        if not self.sent or self.sent[0].number != frame.number:
             raise FrameError("the worker answers what it was not asked")
         value = decode(frame.body, fetch=self._in.fetch, open_blob=self._open_blob)
         sent = self.sent[0]
-        work, _ = self.work
+        work = sent.work
         if value is None:  # it was taken back
             if not sent.skippable:
                 raise FrameError("the worker did not run what it was to run")
@@ -357,8 +376,8 @@ class Worker:
             sent.batch.started = None
             self.batches += 1
             work.add_result(sent.batch, outcomes)
-        if not self.sent:
-            self.done(self)
+        if not self.sent or self.sent[0].work is not work:
+            self.done(self, *self.works.popleft())
 
     def _hung_up(self, broken: FrameError | None) -> None:
         self.sent_away |= isinstance(broken, NoDescriptorError)
@@ -375,5 +394,5 @@ def _refuse(blob: Blob) -> NoReturn:
     raise FrameError("a worker gave a value that nobody here may open")
 
 
-def _nobody(worker: Worker) -> None:
+def _nobody(worker: Worker, work: Work, finished: Finished) -> None:
     """Before the executor listens there is no Work."""

@@ -1,0 +1,114 @@
+"""Settles what workers have given back, no longer than a turn of the loop allows."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from penstock.engine.clock import Clock
+from penstock.engine.quarantine import Quarantine
+from penstock.errors import WorkerDied
+from penstock.executors.executor import Result
+from penstock.instrument import Instrument
+from penstock.request import Batch, Outcome, Sample
+
+_log = logging.getLogger(__name__)
+
+_TURN = 0.001
+"""Seconds that one op settles in one turn of the loop."""
+
+
+class Settling:
+    """One op's.
+
+    Args:
+        op: its name.
+        clock: the engine's.
+        settle: the engine's; called with each sample and its Outcome, once.
+        quarantine: decides what becomes of those whom a worker died with.
+        hear: is told what comes back, None when nobody listens.
+        died: called when a worker has died with a batch.
+        settled: called when nothing waits any more.
+
+    Attributes:
+        waiting: has come back, and is not settled yet.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        clock: Clock,
+        settle: Callable[[Sample, Outcome], None],
+        quarantine: Quarantine,
+        hear: Instrument | None,
+        died: Callable[[], None],
+        settled: Callable[[], None],
+    ) -> None:
+        self.waiting: deque[Result] = deque()
+        self._op = op
+        self._clock = clock
+        self._settle = settle
+        self._quarantine = quarantine
+        self._hear = hear
+        self._died = died
+        self._settled = settled
+
+    def __repr__(self) -> str:
+        return f"<Settling {self._op!r} {len(self.waiting)} waiting>"
+
+    def take_in(self, results: Iterable[Result]) -> None:
+        """Settle what has been run, in this turn or, where answers are large, in several."""
+        idle = not self.waiting
+        self.waiting.extend(results)
+        if idle:
+            self._settle_some()
+
+    def tell_late(self, batches: Iterable[Batch]) -> None:
+        """Of batches that have come back when they were settled already."""
+        for batch in batches:
+            _log.info("op %s: late results dropped (data_ids=%s)", self._op, batch.data_ids)
+            if self._hear is not None:
+                self._hear.late(self._op, batch, self._clock.now())
+
+    def _settle_some(self) -> None:
+        until = self._clock.now() + _TURN
+        waiting = self.waiting
+        while waiting:
+            self._settle_batch(*waiting.popleft())
+            if waiting and self._clock.now() > until:
+                self._clock.soon(self._settle_some)
+                return
+        self._settled()
+
+    def _settle_batch(self, batch: Batch, outcomes: list[Outcome]) -> None:
+        settle = self._settle
+        samples, answers = batch.samples, outcomes
+        assert len(samples) == len(outcomes)
+        if type(outcomes[0].error) is WorkerDied:
+            samples, answers = self._quarantine.died(batch, outcomes, self._clock.now())
+            self._died()
+            self._read_suspects()
+        elif self._quarantine.wary:
+            self._quarantine.came_back(batch, outcomes, self._clock.now())
+        if batch.settled:
+            self.tell_late([batch])
+            return
+        batch.settled = True
+        # Without the keyword, which costs more than what it runs through.
+        for sample, answer in zip(samples, answers):  # noqa: B905
+            if sample.gone:
+                _log.info("op %s: late result dropped (data_id=%s)", self._op, sample.data_id)
+            try:
+                settle(sample, answer)
+            except Exception:  # noqa: BLE001 - our mistake with one must not harm the others
+                _log.exception(
+                    "op %s: %r could not be settled; please report this", self._op, sample
+                )
+        if self._hear is not None:
+            failed = sum(outcome.error is not None for outcome in outcomes)
+            self._hear.returned(self._op, batch, failed, self._clock.now())
+
+    def _read_suspects(self) -> None:
+        if self._quarantine.read(self._clock.now):
+            self._clock.soon(self._read_suspects)
