@@ -17,6 +17,7 @@ import os
 import pickle
 import select
 import socket
+from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -211,8 +212,7 @@ class Child:
             self._out.rollback()
             raise
         for slab, descriptor in self._out.commit():
-            socket.send_fds(self._answers, [header(Kind.SLAB, slab, 0)], [descriptor])
-            self._untold = True
+            self._send_slab_untold(slab, descriptor)
         frames = [*frees(self._in), header(Kind.DONE, number, length), *pieces]
         if not self._last:
             self._send_untold(frames)
@@ -246,6 +246,18 @@ class Child:
                 return Outcome(None, cannot_travel(op, text))
         return outcome
 
+    def _send_slab_untold(self, slab: int, descriptor: int) -> None:
+        self._untold = True
+        piece = header(Kind.SLAB, slab, 0)
+        passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))]
+        while True:
+            try:
+                # So little goes out whole or not at all.
+                self._answers.sendmsg([piece], passed, _DO_NOT_WAIT)
+                return
+            except BlockingIOError:
+                self._tell_and_wait()
+
     def _send_untold(self, pieces: Sequence[bytes | memoryview]) -> None:
         self._untold = True
         if sum(map(len, pieces)) <= _AT_ONCE:
@@ -255,9 +267,13 @@ class Child:
             while rest:
                 try:
                     rest = rest[self._answers.send(rest, _DO_NOT_WAIT) :]
-                except BlockingIOError:  # nobody reads what was not announced
-                    self._channel.sendall(_ANSWERS)
-                    self._writable.poll()
+                except BlockingIOError:
+                    self._tell_and_wait()
+
+    def _tell_and_wait(self) -> None:
+        """No more fits there, and nobody reads what was not announced."""
+        self._channel.sendall(_ANSWERS)
+        self._writable.poll()
 
     def _give_back(self) -> None:
         """Until the engine says something: what is not read, or not used, any more goes back."""

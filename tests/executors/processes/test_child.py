@@ -1,0 +1,96 @@
+"""The worker's side of the conversation, where the engine is not told or does not listen."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.executors.processes.child import Child
+from penstock.executors.processes.crossing import samples_out
+from penstock.executors.processes.frame import Frame, FrameReader, Kind, encode, header
+from penstock.executors.processes.passing import receive
+from penstock.executors.work import BoundOp, WorkOptions
+from tests.executors.house import batch_of
+from tests.executors.processes.house import Acting
+
+AT_ONCE = 64 << 10
+
+
+class Engine:
+    """Our end of a Child that serves in a thread."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.channel, theirs = socket.socketpair()
+        stack.enter_context(theirs)
+        self.child = Child(theirs, 64 << 20)
+        stack.callback(self.child._answers.close)
+        thread = threading.Thread(target=self._serve, daemon=True)
+        stack.callback(thread.join, 10.0)
+        stack.enter_context(self.channel)  # that ends it, whatever it waits for
+        thread.start()
+        self.channel.settimeout(10.0)
+        data, (board, answers), _ = receive(self.channel, AT_ONCE, 2)
+        assert data == header(Kind.READY, 0, 0)
+        os.close(board)
+        self.answers = stack.enter_context(socket.socket(fileno=answers))
+        self.answers.settimeout(10.0)
+        self._frames = FrameReader(1 << 30)
+        self._heard: list[Frame] = []
+
+    def _serve(self) -> None:
+        try:
+            self.child.ready()
+            self.child.serve(BoundOp(Acting(name="acting"), None, WorkOptions(), 0))
+        except ConnectionError:
+            return
+
+    def run(self, *feeds: dict[str, Any]) -> None:
+        batches = [batch_of(n, **feed) for n, feed in enumerate(feeds, 1)]
+        body = b"".join(encode([samples_out(batch.samples) for batch in batches]))
+        self.channel.sendall(header(Kind.RUN, 1, len(body)) + body)
+
+    def hear(self) -> Frame:
+        while not self._heard:
+            self._heard += self._frames.receive(self.channel.recv(AT_ONCE))
+        return self._heard.pop(0)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with ExitStack() as stack:
+        yield Engine(stack)
+
+
+def fill(sending: socket.socket) -> int:
+    """Write until nothing more fits; so many bytes."""
+    sent = 0
+    while True:
+        try:
+            sent += sending.send(bytes(1000), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return sent
+
+
+def test_memory_for_an_answer_that_the_socket_has_no_room_for_is_announced(engine: Engine) -> None:
+    large = {"do": "array", "x": np.zeros(20_000)}
+    filled = fill(engine.child._answers)
+    engine.run(large, {})
+    assert engine.hear().kind is Kind.ANSWERS
+    while filled:
+        filled -= len(engine.answers.recv(min(filled, AT_ONCE)))
+    assert engine.hear().kind is Kind.ANSWERS
+    data, descriptors, _ = receive(engine.answers, AT_ONCE, 1)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    kinds = [frame.kind for frame in FrameReader(1 << 30).receive(data)]
+    assert kinds[0] is Kind.SLAB
+    assert len(descriptors) == 1
+    done = engine.hear()
+    assert (done.kind, done.number) == (Kind.DONE, 2)
