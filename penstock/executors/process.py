@@ -316,12 +316,8 @@ class ProcessExecutor:
 
     def _roomy(self) -> Worker | None:
         """Who is to get what goes ahead: who is likely to be done first."""
-        if self._closing:
-            return None
-        for worker in self._busy_workers():
-            if worker.has_room(self.ahead):
-                return worker
-        return None
+        workers = () if self._closing else self._busy_workers()
+        return next((worker for worker in workers if worker.has_room(self.ahead)), None)
 
     def _done(self, worker: Worker, work: Work, finished: Finished) -> None:
         """It has answered everything of a Work."""
