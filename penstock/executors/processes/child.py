@@ -35,7 +35,7 @@ from penstock.executors.processes.frame import (
     encode,
     header,
 )
-from penstock.executors.processes.mapping import SlabReader
+from penstock.executors.processes.lending import Borrower
 from penstock.executors.processes.passing import receive
 from penstock.executors.processes.slab import SlabPool
 from penstock.executors.processes.upkeep import FREED_AFTER, TRIM_EVERY, frees
@@ -94,7 +94,7 @@ class Child:
         self._skipped: deque[tuple[int, int]] = deque()
         self._board, self._board_descriptor = Board.create()
         self._out = SlabPool(slab_bytes)
-        self._in = SlabReader(slab_bytes)
+        self._in = Borrower(slab_bytes)
         self._trim_at = monotonic() + TRIM_EVERY
         self._ended = False
         self._heard = False  # by the engine, what goes to standard error
@@ -324,6 +324,8 @@ class Child:
                 self._in.accept(frame.number, self._descriptors.popleft())
             case Kind.FREE:
                 self._out.release(frame.number >> 32, frame.number & 0xFFFFFFFF)
+            case Kind.RECALL:
+                self._in.recall(frame.number)
             case Kind.SKIP:
                 last = decode(frame.body)
                 self._skipped.append((frame.number, last))

@@ -1,7 +1,8 @@
 """The memory for large arrays at an engine's end: given back in good time, without being asked.
 
 What the worker sent and nobody here reads any more goes back with the next frame, or after a short
-while when there is none. Slabs of our own that nothing was sent in for a longer while are given up.
+while when there is none. Slabs that nothing was sent in for a longer while are given up, our own as
+well as those that were lent to it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from penstock.executors.processes.frame import Kind, header
+from penstock.executors.processes.lending import Lender
 from penstock.executors.processes.mapping import SlabReader
 from penstock.executors.processes.slab import SlabPool
 
@@ -20,6 +22,9 @@ would wake the worker."""
 TRIM_EVERY: Final = 10.0
 """Seconds from one look at the idle slabs to the next; what nobody has wanted between two of them
 is given up."""
+MOST_LENDABLE: Final = 16
+"""Slabs of a worker's that can be lent to others: each costs us one more descriptor. A worker uses
+few, the last one first, unless many of its outputs wait at a time."""
 
 
 class Upkeep:
@@ -31,7 +36,7 @@ class Upkeep:
         send: sends frames to the worker.
 
     Attributes:
-        pool: for arrays to the worker.
+        pool: for arrays to the worker, or where others have put them.
         reader: of arrays from it.
     """
 
@@ -41,8 +46,8 @@ class Upkeep:
         limit_bytes: int,
         send: Callable[[Sequence[bytes]], None],
     ) -> None:
-        self.pool = SlabPool(limit_bytes)
-        self.reader = SlabReader(limit_bytes, self._freed)
+        self.pool = Lender(SlabPool(limit_bytes), self._recall, self._freed)
+        self.reader = SlabReader(limit_bytes, self._freed, MOST_LENDABLE)
         self._loop = loop
         self._send = send
         self._rung = False
@@ -51,6 +56,7 @@ class Upkeep:
 
     def frees(self) -> list[bytes]:
         """What is to be said now of memory that is not read any more, as frames."""
+        self.pool.settle()
         return frees(self.reader)
 
     def committed(self) -> None:
@@ -65,6 +71,9 @@ class Upkeep:
         for timer in (self._telling, self._trimming):
             if timer is not None:
                 timer.cancel()
+
+    def _recall(self, slab: int) -> None:
+        self._send([header(Kind.RECALL, slab, 0)])
 
     def _freed(self) -> None:
         # In any thread, at any line of it.

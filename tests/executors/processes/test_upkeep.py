@@ -23,6 +23,7 @@ from penstock.executors.processes.frame import (
     encode,
     header,
 )
+from penstock.executors.processes.lending import Lender
 from penstock.executors.processes.mapping import SlabReader
 from penstock.executors.processes.passing import receive
 from penstock.executors.processes.slab import SlabPool
@@ -153,6 +154,38 @@ def test_slabs_that_are_not_used_are_given_up_and_then_nothing_is_to_be_done(our
     reader.close()
 
 
+def test_what_was_lent_and_whose_maker_has_gone_is_recalled_after_a_while(
+    ours: Ours, theirs: SlabPool
+) -> None:
+    maker = Ours()
+    made = sent_by(theirs, maker.upkeep.reader)
+    encode(made, place=ours.upkeep.pool.place)
+    ((slab, _),) = ours.upkeep.pool.commit()
+    maker.upkeep.close()
+    made.clear()
+    ours.loop.turn()
+    assert ours.sent == []  # it reads that still
+    ours.upkeep.pool.release(slab, 1)
+    ours.loop.turn()
+    ours.loop.ring(FREED_AFTER)
+    assert ours.sent == [header(Kind.RECALL, slab, 0)]
+
+
+def test_what_was_lent_and_is_not_wanted_is_recalled(ours: Ours, theirs: SlabPool) -> None:
+    maker = Ours()
+    made = sent_by(theirs, maker.upkeep.reader)
+    encode(made, place=ours.upkeep.pool.place)
+    ((slab, _),) = ours.upkeep.pool.commit()
+    ours.upkeep.committed()
+    ours.upkeep.pool.release(slab, 1)
+    ours.loop.ring(TRIM_EVERY)
+    assert ours.sent == []
+    ours.loop.ring(TRIM_EVERY)
+    assert ours.sent == [header(Kind.RECALL, slab, 0)]
+    made.clear()
+    maker.upkeep.close()
+
+
 class Double(Op):
     def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
         return {"x": feed_batch[0]["x"] * 2}
@@ -224,3 +257,27 @@ def test_a_worker_gives_back_and_gives_up_what_it_does_not_use_while_nobody_asks
         assert monotonic() < until
     pool.close()
     reader.close()
+
+
+def test_a_worker_reads_what_it_is_lent_and_forgets_it_when_it_is_recalled(far: Far) -> None:
+    maker, reader = SlabPool(LIMIT), SlabReader(LIMIT, most_lendable=1)
+    lender = Lender(SlabPool(LIMIT), lambda slab: None, lambda: None)
+    made = sent_by(maker, reader)
+    feed = {"@": {"x": made[0]}}
+    body = b"".join(encode([samples_out([Sample(1, feed, 1e12)])], place=lender.place))
+    ((slab, descriptor),) = lender.commit()
+    socket.send_fds(far.channel, [header(Kind.SLAB, slab, 0)], [descriptor])
+    far.channel.sendall(header(Kind.RUN, 1, len(body)) + body)
+    kinds = [far.next().kind for _ in range(2)]
+    assert kinds == [Kind.ANSWERS, Kind.DONE]
+    freed = far.next()
+    assert (freed.kind, freed.number) == (Kind.FREE, slab << 32 | 1)
+    assert "1 slabs, 0 held" in repr(far.child._in)
+    far.channel.sendall(header(Kind.RECALL, slab, 0))
+    until = monotonic() + 20.0
+    while "0 slabs" not in repr(far.child._in):
+        assert monotonic() < until
+    made.clear()
+    feed.clear()
+    for each in (maker, lender, reader):
+        each.close()

@@ -42,7 +42,7 @@ class Kind(IntEnum):
     RUN = 3
     """Engine: batches to be run, the first of which has the number."""
     SLAB = 4
-    """Either: memory for large arrays; its descriptor comes along."""
+    """Either: memory for large arrays, our own or lent; its descriptor comes along."""
     DONE = 5
     """Worker: a batch's outcomes."""
     SKIP = 6
@@ -55,6 +55,8 @@ class Kind(IntEnum):
     """Worker: outcomes are there to be read, over the socket for them."""
     STDERR = 10
     """Engine, first of all: what is to be standard error; its descriptor comes along."""
+    RECALL = 11
+    """Engine: memory that was lent, and is read no longer, is not lent again."""
 
 
 class Frame(NamedTuple):
