@@ -35,6 +35,7 @@ from penstock.executors.processes.relay import Relay
 from penstock.executors.processes.restarts import MOST_DEATHS
 from penstock.executors.processes.slab import SlabPool
 from penstock.executors.processes.supervision import Supervision
+from penstock.executors.processes.worker import Worker
 from penstock.executors.work import WorkOptions
 from penstock.request import Outcome, Request
 from tests.executors.house import Desk, House, batch_of
@@ -635,6 +636,29 @@ async def test_a_worker_that_cannot_start_is_told_of_before_the_others_are_ready
         with pytest.raises(StartupError, match="the model is not there"):
             await desk.executor.start()
     assert len(processes.pids) == 3
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+async def test_a_start_that_is_called_off_while_its_worker_ends_leaves_nothing_behind(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = []
+    kill = Worker.kill
+
+    def kill_and_call_off(worker: Worker) -> None:
+        workers.append(worker)
+        kill(worker)
+        for _ in range(2):  # once more while it waits for the end all the same
+            asyncio.get_running_loop().call_soon(start.cancel)
+
+    monkeypatch.setattr(Worker, "kill", kill_and_call_off)
+    before = len(os.listdir("/proc/self/fd"))
+    desk = Desk(executor(processes, "failing for long"))
+    start = asyncio.create_task(desk.executor.start())
+    with pytest.raises((StartupError, asyncio.CancelledError)):
+        await start
+    assert workers[0].exit.done()
+    assert not workers[0].exit.cancelled()
     assert len(os.listdir("/proc/self/fd")) == before
 
 

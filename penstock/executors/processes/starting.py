@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+from contextlib import suppress
 
 from penstock.errors import StartupError
 from penstock.executors.processes.passing import NoDescriptorError
@@ -72,7 +73,7 @@ class Starter:
             if not worker.ready.done():
                 if broken is not None:
                     worker.kill()
-                end = await worker.exit
+                end = await asyncio.shield(worker.exit)
                 worker.stderr.close()
                 wrote = "; it wrote last: ".join(["", *worker.stderr.last(1, BYTES)])
                 raise StartupError(
@@ -83,7 +84,9 @@ class Starter:
         except BaseException:
             worker.kill()
             worker.close()
-            await worker.exit
+            while not worker.exit.done():
+                with suppress(asyncio.CancelledError):  # it has been killed, and ends
+                    await asyncio.wait((worker.exit,))
             worker.stderr.close()
             raise
         return worker
@@ -108,7 +111,7 @@ class Starter:
             if start.is_too_long:
                 _log.error("op %s: worker %s (pid %s) hangs as it starts, and is ended", *who)
                 worker.abort()
-                await worker.exit
+                await asyncio.shield(worker.exit)
                 raise StartupError(
                     f"op {self._op!r}: worker {worker.index} was not ready within {limit:g} s"
                     " (start_timeout): its model was still being opened, or init_op ran; the log"

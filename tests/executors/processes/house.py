@@ -190,7 +190,9 @@ def main(op: str, index: int, descriptor: int) -> None:
         if op == "failing" or (op == "one fails" and index == 1):
             child.failed("the model is not there")
             return
-        if op == "one fails":
+        if op == "failing for long":
+            child.failed("the model is not there")
+        if op in ("one fails", "failing for long"):
             signal.pause()
         if op == "slow" or (op == "slow again" and gone.exists() and not gone.read_text()):
             init_op_that_hangs(gone)
