@@ -133,6 +133,9 @@ class Connection(asyncio.Protocol, ABC):
         ``refuse_partial``.
         """
 
+    def tally(self) -> None:
+        """Add what the protocol has counted by itself to the door's counters."""
+
     def pending(self) -> int:
         """Bytes that wait behind the peer's windows."""
         return 0

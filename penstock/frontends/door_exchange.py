@@ -8,7 +8,7 @@ from math import inf
 from typing import Any, Final
 
 from penstock.frontends.door_state import DoorState
-from penstock.frontends.exchange import Exchange, Receiver
+from penstock.frontends.exchange import Exchange, Limit, Receiver
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +43,16 @@ class DoorExchange(Exchange):
         """See ``Exchange``."""
         shared = self.shared
         return shared.calls > shared.limits.max_calls
+
+    def beyond(self, limit: Limit) -> None:
+        """See ``Exchange``."""
+        counters = self.shared.counters
+        if limit is Limit.BODY:
+            counters.bodies_too_large += 1
+        elif limit is Limit.ROOM:
+            counters.bodies_refused += 1
+        else:
+            counters.calls_refused += 1
 
     @property
     def awaited(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from penstock.protocols.http1 import Http1Limits
@@ -79,8 +80,14 @@ class DoorStatistics:
         idle: connections closed because nothing was asked for long.
         stalled: connections and streams cut off because nobody read, or too slowly.
         malformed: requests of HTTP/1.1, or connections of HTTP/2, that broke the protocol.
+        heads_too_large: requests whose head was over a limit; in HTTP/1.1 they are malformed, too.
+        bodies_too_large: requests whose body, or a message in it, was over the limit.
+        bodies_refused: requests refused because too many bytes were in flight.
+        calls_refused: requests refused because too many were open.
         calmed: connections of HTTP/2 ended because their peer was a nuisance.
+        nuisances: the same, by what there was too much of.
         resets: streams that were reset for breaking the protocol.
+        streams_beyond: streams refused because their connection had as many as it may have.
         streams_refused: streams not begun because too much waited to be read.
         overrun: answers broken off because too much waited for their readers; a connection that is
             cut counts once.
@@ -101,11 +108,22 @@ class DoorStatistics:
     idle: int = 0
     stalled: int = 0
     malformed: int = 0
+    heads_too_large: int = 0
+    bodies_too_large: int = 0
+    bodies_refused: int = 0
+    calls_refused: int = 0
     calmed: int = 0
+    nuisances: Counter[str] = field(default_factory=Counter)
     resets: int = 0
+    streams_beyond: int = 0
     streams_refused: int = 0
     overrun: int = 0
     gone: int = 0
     tls_failed: int = 0
     errors: int = 0
     cut: int = 0
+
+    def count_malformed(self, status: int) -> None:
+        """A request of HTTP/1.1 is answered with this status, and its connection ends."""
+        self.malformed += 1
+        self.heads_too_large += status in (414, 431)

@@ -9,11 +9,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from enum import Enum, auto
 from math import inf
 from typing import Any, Protocol
 
 from penstock.engine.budget import ByteBudget, Reservation
 from penstock.protocols.heads import Headers, RequestHead
+
+
+class Limit(Enum):
+    """What the door bounds and an application finds exceeded, because it knows the message."""
+
+    BODY = auto()
+    """Bytes of a body or a message."""
+    ROOM = auto()
+    """Bytes in flight, of all requests."""
+    CALLS = auto()
+    """Requests open at once."""
 
 
 class Receiver(Protocol):
@@ -73,6 +85,9 @@ class Exchange(Reservation, ABC):
     def excess(self) -> bool:
         """Whether more requests are open than the door is to bear: refuse all but probes."""
         return False
+
+    def beyond(self, limit: Limit) -> None:
+        """The application refuses the request for this; whoever keeps statistics counts it."""
 
     @abstractmethod
     def reply(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.errors import RequestError
+from penstock.errors import RequestError, ServiceBusy
+from penstock.frontends.exchange import Limit
 from penstock.frontends.grpc_call import GrpcCall
 from penstock.frontends.grpc_service import Method
 from penstock.frontends.pipeline import PipelineProtocol, Reply
@@ -32,6 +33,8 @@ class PipelineService:
                 exchange.take(len(message))  # what it decodes to
             decoded = paddle.decode_message(message, self._name)
         except RequestError as error:
+            if isinstance(error, ServiceBusy):
+                exchange.beyond(Limit.ROOM)
             self._failed(call, error)
             return
         exchange.on_gone = self._protocol.start(decoded, call.timeout, self._done, call)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from penstock.errors import RequestError
-from penstock.frontends.exchange import Exchange, Receiver
+from penstock.errors import RequestError, ServiceBusy
+from penstock.frontends.exchange import Exchange, Limit, Receiver
 from penstock.frontends.grpc_call import PUSH_BACK, GrpcCall, Inbox
 from penstock.protocols import grpc
 from penstock.protocols.grpc import GrpcError
@@ -99,6 +99,7 @@ class GrpcService:
         method = plan.method
         assert method is not None
         if exchange.excess and not method.always:
+            exchange.beyond(Limit.CALLS)
             call.fail(GrpcCode.RESOURCE_EXHAUSTED, TOO_MANY, PUSH_BACK)
             return None
         exchange.state = call
@@ -130,9 +131,13 @@ class GrpcService:
                     return
         except RequestError as error:
             _stop(exchange)
+            if isinstance(error, ServiceBusy):
+                exchange.beyond(Limit.ROOM)
             method.failed(call, error)
         except GrpcError as error:
             _stop(exchange)
+            if error.code is GrpcCode.RESOURCE_EXHAUSTED:
+                exchange.beyond(Limit.BODY)
             call.fail(error.code, error.text, error.headers)
         else:
             call.asked = True

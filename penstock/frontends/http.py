@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 
 from penstock.errors import RequestError, ServiceBusy, TooLarge, Undecodable
 from penstock.frontends.body import decompress
-from penstock.frontends.exchange import Exchange, Receiver
+from penstock.frontends.exchange import Exchange, Limit, Receiver
 from penstock.frontends.health import Health
 from penstock.frontends.pipeline import PipelineProtocol, Reply
 from penstock.protocols import paddle
@@ -83,6 +83,7 @@ class HttpRoutes:
             plan = head.note = self._plan(head)
         if type(plan) is _Route:
             if exchange.excess:
+                exchange.beyond(Limit.CALLS)
                 self._send(exchange, _TOO_MANY)
                 return None
             announced = head.content_length
@@ -93,7 +94,7 @@ class HttpRoutes:
                     raise TooLarge(f"the body is over {self._most} bytes")
                 exchange.take(announced)
             except RequestError as error:
-                self._fail(exchange, error)
+                self._refuse(exchange, error)
                 return None
             return self
         self._send(exchange, plan if isinstance(plan, HttpReply) else self._plain(head))
@@ -127,7 +128,7 @@ class HttpRoutes:
                 exchange.take(len(body))  # what it decodes to
             call = paddle.decode_json(body, name=route.name, method=route.method)
         except RequestError as error:
-            self._fail(exchange, error)
+            self._refuse(exchange, error)
             return
         exchange.on_gone = self._protocol.start(call, route.timeout, self._done, exchange)
 
@@ -140,6 +141,14 @@ class HttpRoutes:
             exchange.reply(200, _JSON_ONLY, paddle.encode_json(reply))
         elif error is not None:
             self._fail(exchange, error)
+
+    def _refuse(self, exchange: Exchange, error: RequestError) -> None:
+        """The body is not taken."""
+        if isinstance(error, TooLarge):
+            exchange.beyond(Limit.BODY)
+        elif isinstance(error, ServiceBusy):
+            exchange.beyond(Limit.ROOM)
+        self._fail(exchange, error)
 
     def _fail(self, exchange: Exchange, error: RequestError) -> None:
         exchange.state = None

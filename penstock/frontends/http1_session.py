@@ -334,7 +334,7 @@ class Http1Session(Connection):
         self.mark()
 
     def _refuse_broken(self, event: Http1Failed) -> None:
-        self.shared.counters.malformed += 1
+        self.shared.counters.count_malformed(event.status)
         exchange = self._exchange
         if exchange is not None:
             exchange.leave()

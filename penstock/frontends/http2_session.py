@@ -155,11 +155,15 @@ class Http2Session(Connection):
                     self._fail(exchange, event.stream)
         elif isinstance(event, StreamReset):
             if not event.by_peer:
-                self.shared.counters.resets += 1
+                if event.code == ErrorCode.REFUSED_STREAM:
+                    self.shared.counters.streams_beyond += 1
+                else:
+                    self.shared.counters.resets += 1
             self._lose(event.stream)
         elif isinstance(event, ConnectionFailed):
             if event.code == ErrorCode.ENHANCE_YOUR_CALM:
                 self.shared.counters.calmed += 1
+                self.shared.counters.nuisances[event.nuisance] += 1
             else:
                 self.shared.counters.malformed += 1
             self._write()
@@ -352,8 +356,15 @@ class Http2Session(Connection):
         """A client that sends nothing more can read nothing more: windows would never open."""
         return False
 
+    def tally(self) -> None:
+        """See ``Connection``."""
+        core = self.core
+        self.shared.counters.heads_too_large += core.heads_refused
+        core.heads_refused = 0
+
     def gone(self) -> None:
         """See ``Connection``."""
+        self.tally()
         self.crowded.clear()
         self._behind.drop()
         for stream in list(self.core.streams.values()):

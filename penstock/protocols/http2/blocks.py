@@ -116,7 +116,8 @@ class FieldDecoder:
             size = len(field[0]) + len(field[1])
             total += size + FIELD_OVERHEAD
             if total > most * HARD_FACTOR:
-                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "header list beyond all bounds")
+                text = "header list beyond all bounds"
+                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text, "header")
             if size > most_field:
                 large = True
             elif len(fields) <= most_fields:

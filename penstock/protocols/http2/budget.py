@@ -83,5 +83,6 @@ class Budget:
         """
         self.spent[kind] += count
         if self.spent[kind] > self._allowed[kind] + earned:
-            text = f"too many frames of one kind: {kind.name.lower()}"
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text)
+            name = kind.name.lower()
+            text = f"too many frames of one kind: {name}"
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text, name)

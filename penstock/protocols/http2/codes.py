@@ -33,10 +33,11 @@ class ErrorCode(IntEnum):
 class ConnectionFault(Exception):
     """The peer broke a rule that ends the connection."""
 
-    def __init__(self, code: ErrorCode, text: str) -> None:
+    def __init__(self, code: ErrorCode, text: str, nuisance: str = "") -> None:
         super().__init__(text)
         self.code = code
         self.text = text
+        self.nuisance = nuisance
 
 
 class MalformedMessage(Exception):

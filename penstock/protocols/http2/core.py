@@ -45,6 +45,8 @@ class ConnectionCore:
         bulk: bytes of long pieces in the output.
         closing: no new streams are to be expected or opened: a GOAWAY was sent or received.
         failed: the connection has ended by a fault of the peer's.
+        heads_refused: requests whose head was too large, since the driver last set this to 0; it
+            hears of them in no other way.
     """
 
     __slots__ = (
@@ -71,6 +73,7 @@ class ConnectionCore:
         "bulk",
         "closing",
         "failed",
+        "heads_refused",
         "held",
         "limits",
         "peer_settings",
@@ -89,6 +92,7 @@ class ConnectionCore:
         self.bulk = 0
         self.closing = False
         self.failed = False
+        self.heads_refused = 0
         self._server = role is Role.SERVER
         self._blocks = BlockDecoder(limits, heads)
         self._budget = Budget(limits)
@@ -126,7 +130,8 @@ class ConnectionCore:
         """Queue what the peer makes us say; more than a bound of it unread is an attack."""
         self._answers += len(data)
         if self._answers > self.limits.queued_answers:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many answers are not read")
+            text = "too many answers are not read"
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text, "answer")
         self._out.append(data)
 
     def _give_back(self, count: int) -> None:

@@ -91,13 +91,20 @@ class PingAcknowledged:
 
 
 class ConnectionFailed:
-    """The peer broke a rule that ends the connection: send the output (a GOAWAY), then close."""
+    """The peer broke a rule that ends the connection: send the output (a GOAWAY), then close.
 
-    __slots__ = ("code", "text")
+    Attributes:
+        code: of the GOAWAY.
+        text: why.
+        nuisance: what there was too much of, where that is why.
+    """
 
-    def __init__(self, code: int, text: str) -> None:
+    __slots__ = ("code", "nuisance", "text")
+
+    def __init__(self, code: int, text: str, nuisance: str = "") -> None:
         self.code = code
         self.text = text
+        self.nuisance = nuisance
 
 
 Event: TypeAlias = (

@@ -149,8 +149,11 @@ class FrameHandler(ControlHandler):
             raise ConnectionFault(_PROTOCOL, "a header block was broken off")
         self._block_count += 1
         self._block_size += len(payload)
-        if self._block_count > self.limits.continuations or self._block_size > self._most_block:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "header block too large")
+        text = "header block too large"
+        if self._block_count > self.limits.continuations:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text, "continuation")
+        if self._block_size > self._most_block:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text, "header")
         if not payload:
             self._budget.spend(Nuisance.EMPTY)
         self._block_parts.append(payload)
@@ -219,6 +222,7 @@ class FrameHandler(ControlHandler):
 
     def _refuse_large(self, stream: Stream, end: bool) -> None:
         """Answer a request whose head is too large; the driver never hears of it."""
+        self.heads_refused += 1
         self._budget.spend(Nuisance.RESET, self._finished())
         self._send_block(stream.id, _TOO_LARGE, True)
         self._answers += len(_TOO_LARGE)

@@ -325,4 +325,4 @@ class Receiver(DataHandler):
         self._data_stream = None
         text = fault.text.encode("ascii")
         self._out.append(goaway_frame(max(self._last_peer, 0), fault.code, text))
-        events.append(ConnectionFailed(fault.code, fault.text))
+        events.append(ConnectionFailed(fault.code, fault.text, fault.nuisance))
