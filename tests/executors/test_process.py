@@ -195,6 +195,26 @@ async def test_a_worker_that_breaks_the_rules_is_ended(
     await desk.executor.close(0.0)
 
 
+async def test_an_idle_worker_that_sends_an_answer_is_ended_before_it_is_kept(
+    processes: Processes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("PROCESSES_GONE", str(tmp_path / "gone"))
+    desk = Desk(executor(processes, "boasting"))
+    tracemalloc.start()
+    try:
+        await desk.executor.start()
+        await until(lambda: len(processes.pids) == 2 and desk.executor.alive)
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    finally:
+        tracemalloc.stop()
+    assert "none of that size is expected" in caplog.text
+    assert (await one(desk)).error is None
+    assert await desk.executor.close(10.0)
+
+
 async def test_a_worker_that_hangs_up_and_lives_on_is_ended_and_replaced(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ _MOST_DESCRIPTORS: Final = 16
 _STDERR: Final = 2
 _DO_NOT_WAIT: Final = int(socket.MSG_DONTWAIT)
 _MOST_BODY: Final = (1 << 32) - 1
+_MOST_WORDS: Final = 10_000  # characters, far below UNASKED_BYTES in any alphabet
 _UNOPENED: Final = object()
 _ANSWERS: Final = header(Kind.ANSWERS, 0, 0)
 
@@ -121,7 +122,7 @@ class Child:
 
     def failed(self, text: str) -> None:
         """Say why not."""
-        pieces = encode(text)
+        pieces = encode(text[:_MOST_WORDS])
         self._channel.sendall(b"".join([header(Kind.FAILED, 0, sum(map(len, pieces))), *pieces]))
 
     def serve(self, op: BoundOp, outside: str | None = None) -> None:

@@ -39,6 +39,7 @@ class Link:
         hear: called with each frame. What it raises as FrameError ends the link.
         ended: called once, in a turn of its own, when the worker has hung up or broke the rules:
             with the reason in the latter case.
+        expects: whether a large frame may come now; see FrameReader.
 
     Attributes:
         descriptors: those that came and were not taken, in order; each belongs to the frame that
@@ -52,16 +53,17 @@ class Link:
         most: int,
         hear: Hear,
         ended: Callable[[FrameError | None], None],
+        expects: Callable[[], bool] | None = None,
     ) -> None:
         channel.setblocking(False)
         self.descriptors: deque[int] = deque()
         self._channel = channel
         self._loop = loop
-        self._reader = FrameReader(most)
+        self._reader = FrameReader(most, expects)
         self._hear = hear
         self._ended = ended
         self._answers: socket.socket | None = None
-        self._answer_reader = FrameReader(most)
+        self._answer_reader = FrameReader(most, expects)
         self._open = True
         self._ending = False
         self._unsent: deque[tuple[list[Piece], list[int]]] = deque()

@@ -133,7 +133,9 @@ class Worker:
         self._pidfd = spawned.pidfd
         self._last_words: asyncio.TimerHandle | None = None
         self._board: Board | None = None
-        self._link = Link(spawned.socket, loop, ANSWER_BYTES, self._hear, self._hung_up)
+        self._link = Link(
+            spawned.socket, loop, ANSWER_BYTES, self._hear, self._hung_up, lambda: bool(self.sent)
+        )
         self.stderr = stderr
         self._link.send([header(Kind.STDERR, 0, 0)], [stderr.writer])
         stderr.sent()

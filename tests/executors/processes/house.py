@@ -23,6 +23,7 @@ import numpy as np
 from penstock.executors.process import ProcessExecutor
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.control import Exited
+from penstock.executors.processes.frame import Kind, header
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.op import Op
 
@@ -181,6 +182,10 @@ def main(op: str, index: int, descriptor: int) -> None:
         if op == "garbage" and index == 0:
             garbage(channel)
             return
+        if op == "boasting" and index == 0 and not gone.exists():
+            gone.touch()
+            boast(channel)
+            return
         if op == "silent" and index == 0 and not gone.exists():
             gone.touch()
             hang_up(channel)
@@ -216,6 +221,16 @@ def hang_up(channel: socket.socket) -> None:
     channel.recv(1 << 16)
     channel.shutdown(socket.SHUT_RDWR)
     signal.pause()
+
+
+def boast(channel: socket.socket) -> None:
+    """Ready, and then an answer of 1 GiB to nobody's question, as far as anybody takes it."""
+    child = Child(channel, SLABS)
+    child.take_stderr()
+    child.ready()
+    channel.sendall(header(Kind.DONE, 1, 1 << 30))
+    while True:
+        channel.sendall(bytes(1 << 20))
 
 
 def garbage(channel: socket.socket) -> None:

@@ -14,7 +14,15 @@ import pytest
 
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.crossing import samples_out
-from penstock.executors.processes.frame import Frame, FrameReader, Kind, encode, header
+from penstock.executors.processes.frame import (
+    UNASKED_BYTES,
+    Frame,
+    FrameReader,
+    Kind,
+    decode,
+    encode,
+    header,
+)
 from penstock.executors.processes.passing import receive
 from penstock.executors.work import BoundOp, WorkOptions
 from tests.executors.house import batch_of
@@ -94,3 +102,16 @@ def test_memory_for_an_answer_that_the_socket_has_no_room_for_is_announced(engin
     assert len(descriptors) == 1
     done = engine.hear()
     assert (done.kind, done.number) == (Kind.DONE, 2)
+
+
+def test_however_much_a_failed_start_has_to_say_the_engine_takes_it() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(5.0)
+    with ours, theirs:
+        child = Child(theirs, 1 << 20)
+        with child._answers, child._engines_end:
+            os.close(child._board_descriptor)
+            child.failed("字" * 1_000_000)
+        (frame,) = FrameReader(1 << 30, lambda: False).receive(ours.recv(2 * UNASKED_BYTES))
+    assert frame.kind is Kind.FAILED
+    assert decode(frame.body).startswith("字字")

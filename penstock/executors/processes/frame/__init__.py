@@ -7,6 +7,7 @@ from penstock.executors.processes.frame.decoder import decode
 from penstock.executors.processes.frame.encoder import encode
 from penstock.executors.processes.frame.frames import (
     HEADER_BYTES,
+    UNASKED_BYTES,
     Frame,
     FrameError,
     FrameReader,
@@ -19,6 +20,7 @@ __all__ = [
     "HEADER_BYTES",
     "LARGE",
     "MAX_DEPTH",
+    "UNASKED_BYTES",
     "Blob",
     "Frame",
     "FrameError",

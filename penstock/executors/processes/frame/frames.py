@@ -2,8 +2,8 @@
 
 Decides what is a frame and what is not; knows neither sockets nor what a body means (its values
 are read and written beside this module). Guarantees: however the bytes are cut, the same frames
-come out; no more is kept than one frame that is not yet whole; a body over the limit is refused
-when its header is there, before room is made for it.
+come out; no more is kept than one frame that is not yet whole; a body over the limit, or a large
+one that nobody expects, is refused when its header is there, before room is made for it.
 
     magic "PF" | version, 1 octet | kind, 1 octet | length of the body, 4 octets | number, 8 octets
 
@@ -12,6 +12,7 @@ All numbers are little-endian. ``number`` is the batch's, and 0 where a frame is
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
 from struct import error as StructError
@@ -19,6 +20,8 @@ from typing import NamedTuple, NoReturn
 
 HEADER_BYTES = 16
 VERSION = 1
+UNASKED_BYTES = 64 << 10
+"""The largest body of a frame that nobody expects: more than the words of a start that failed."""
 
 _MAGIC = b"PF"
 _HEADER = Struct("<2sBBIQ")
@@ -87,12 +90,14 @@ class FrameReader:
 
     Args:
         max_body: the largest body that is taken, in bytes.
+        expects: asked for each body above ``UNASKED_BYTES`` whether such a one may come.
     """
 
-    __slots__ = ("_body", "_error", "_frame", "_head", "_length", "_max_body")
+    __slots__ = ("_body", "_error", "_expects", "_frame", "_head", "_length", "_max_body")
 
-    def __init__(self, max_body: int) -> None:
+    def __init__(self, max_body: int, expects: Callable[[], bool] | None = None) -> None:
         self._max_body = max_body
+        self._expects = expects
         self._head = b""  # the header's bytes while they are not all there
         self._frame: tuple[Kind, int] | None = None  # what the header said, while its body comes
         self._length = 0
@@ -165,6 +170,8 @@ class FrameReader:
             self._refuse(f"frames of kind {code} are not known")
         if length > self._max_body:
             self._refuse(f"the frame has {length} bytes, over the {self._max_body} allowed")
+        if length > UNASKED_BYTES and self._expects is not None and not self._expects():
+            self._refuse(f"the frame has {length} bytes, and none of that size is expected")
         return kind, number, length
 
     def _refuse(self, text: str) -> NoReturn:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from penstock.executors.processes.frame import (
     HEADER_BYTES,
+    UNASKED_BYTES,
     Frame,
     FrameError,
     FrameReader,
@@ -147,3 +148,22 @@ def test_a_large_body_is_not_copied_once_more_when_it_is_whole() -> None:
 
 def test_a_header_has_the_length_it_says() -> None:
     assert len(header(Kind.RUN, 1, 2)) == HEADER_BYTES
+
+
+@pytest.mark.parametrize("cut", [HEADER_BYTES, 7])
+def test_a_large_body_is_refused_while_nobody_expects_one(cut: int) -> None:
+    expected = False
+    reader = FrameReader(1 << 30, lambda: expected)
+    small = bytes(UNASKED_BYTES)
+    (frame,) = reader.receive(header(Kind.DONE, 1, len(small)) + small)
+    assert len(frame.body) == UNASKED_BYTES
+    expected = True
+    large = header(Kind.DONE, 2, UNASKED_BYTES + 1)
+    assert reader.receive(large) == []
+    assert len(reader.receive(bytes(UNASKED_BYTES + 1))) == 1
+    expected = False
+    if cut < HEADER_BYTES:
+        assert reader.receive(large[:cut]) == []
+        large = large[cut:]
+    with pytest.raises(FrameError, match="none of that size is expected"):
+        reader.receive(large + small)
