@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.hostile.raw import PATIENCE
+
+_READERS = 64
+"""Each reads one byte; more than ever wait at a time."""
 
 
 @contextmanager
@@ -27,5 +31,18 @@ def held(pipe: Path) -> Iterator[None]:
             time.sleep(0.002)
     try:
         yield
+    finally:
+        _let_go(end)
+
+
+def _let_go(end: int) -> None:
+    try:
+        with suppress(BrokenPipeError):  # then its process has ended
+            os.write(end, b"x" * _READERS)
+        # Until it has closed the pipe, or whoever holds next would take it for his own.
+        poll = select.poll()
+        poll.register(end, 0)
+        if not poll.poll(PATIENCE * 1000):
+            raise TimeoutError("the op still waits")
     finally:
         os.close(end)

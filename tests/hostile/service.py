@@ -55,8 +55,8 @@ class Obedient(Op):
         match do:
             case "hold":
                 second = feed.pop("second", "")
-                with open(os.environ["HOSTILE_PIPE"] + second, "rb") as pipe:
-                    pipe.read()
+                with open(os.environ["HOSTILE_PIPE"] + second, "rb", buffering=0) as pipe:
+                    pipe.read(1)
             case "break":
                 raise RuntimeError(feed["x"])
             case "model":

@@ -28,15 +28,15 @@ SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
-# Its op is ready when the named pipe has been opened for writing, and closed.
+# Its op is ready when the named pipe has been opened and written to.
 SLOW_START = """
 import os
 from penstock import Op, WebService
 
 class Slow(Op):
     def init_op(self):
-        with open(os.environ["HOSTILE_PIPE"], "rb") as pipe:
-            pipe.read()
+        with open(os.environ["HOSTILE_PIPE"], "rb", buffering=0) as pipe:
+            pipe.read(1)
 
 class Service(WebService):
     def get_pipeline_response(self, read_op):
