@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+from time import monotonic
 from typing import Final
 
 from penstock.executors.processes.frame import FrameError
@@ -67,8 +68,12 @@ class Board:
 
     @property
     def started(self) -> float | None:
-        """When the running call began, in monotonic seconds, which all processes share; or None."""
-        return self._started[0] or None
+        """When the running call began, in monotonic seconds, which all processes share; or None.
+
+        What is no time, or one to come, is None: nothing is to be counted from it.
+        """
+        when = self._started[0]
+        return when if 0.0 < when <= monotonic() else None
 
     @started.setter
     def started(self, when: float | None) -> None:

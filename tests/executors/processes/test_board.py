@@ -1,6 +1,8 @@
 """The board: what one process writes the other sees, and a board that could change is refused."""
 
+import math
 import os
+import time
 
 import pytest
 
@@ -17,6 +19,9 @@ def test_the_engine_sees_what_the_worker_writes() -> None:
     assert (theirs.batch, theirs.started) == (2**40, 12.5)
     mine.started = None
     assert theirs.started is None
+    for nonsense in (math.nan, math.inf, -math.inf, -1.0, time.monotonic() + 3600.0):
+        mine.started = nonsense
+        assert theirs.started is None
     mine.close()
     assert theirs.batch == 2**40  # also when the worker has gone
     theirs.close()
