@@ -17,6 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from penstock.errors import RequestError, ServiceBusy
+from penstock.frontends.body import PartialBody
 from penstock.frontends.exchange import Exchange, Limit, Receiver
 from penstock.frontends.grpc_call import PUSH_BACK, GrpcCall, Inbox
 from penstock.protocols import grpc
@@ -104,7 +105,7 @@ class GrpcService:
             return None
         exchange.state = call
         if method.stream is not None:
-            call.inbox = Inbox(call.exchange, grpc.MessageReader(self._most, plan.encoding))
+            call.inbox = self._inbox(call, plan)
             task = asyncio.get_running_loop().create_task(_run(method.stream, call))
             exchange.on_gone = task.cancel
             self._streams.add(call)
@@ -155,8 +156,7 @@ class GrpcService:
         """The one message of a unary call as soon as it is whole; None while it is not."""
         inbox = call.inbox
         if inbox is None:
-            reader = grpc.MessageReader(self._most, plan.encoding)
-            inbox = call.inbox = Inbox(call.exchange, reader)
+            inbox = call.inbox = self._inbox(call, plan)
         inbox.feed(piece)
         if not inbox:
             if ended and not call.asked:
@@ -165,6 +165,9 @@ class GrpcService:
         if len(inbox) > 1 or call.asked:
             raise GrpcError(GrpcCode.INVALID_ARGUMENT, "the call has more than one message")
         return inbox.take()
+
+    def _inbox(self, call: GrpcCall, plan: Plan) -> Inbox:
+        return Inbox(call.exchange, grpc.MessageReader(self._most, plan.encoding, PartialBody))
 
     @staticmethod
     def _stream(call: GrpcCall, piece: bytes, ended: bool) -> None:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from penstock.errors import RequestError, ServiceBusy, TooLarge, Undecodable
-from penstock.frontends.body import decompress
+from penstock.frontends.body import PartialBody, decompress
 from penstock.frontends.exchange import Exchange, Limit, Receiver
 from penstock.frontends.health import Health
 from penstock.frontends.pipeline import PipelineProtocol, Reply
@@ -102,7 +102,7 @@ class HttpRoutes:
 
     def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
         """Take the body, which is whole in one piece as a rule, and answer at its end."""
-        body: bytes | bytearray = piece
+        body = piece
         try:
             head = exchange.head
             if head.content_length is None:
@@ -110,16 +110,16 @@ class HttpRoutes:
                     raise TooLarge(f"the body is over {self._most} bytes")
                 exchange.take(len(piece))
             if exchange.state is not None or not ended:
-                # Grown in place: pieces kept until they are joined would be there twice.
-                whole = exchange.state
-                if whole is None:
-                    whole = exchange.state = bytearray()
-                whole += piece
-                if len(whole) > self._most:
+                partial: PartialBody | None = exchange.state
+                if partial is None:
+                    partial = exchange.state = PartialBody()
+                partial.add(piece)
+                if partial.size > self._most:
                     raise TooLarge(f"the body is over {self._most} bytes")
                 if not ended:
                     return
-                body, exchange.state = whole, None
+                body = partial.join()
+                exchange.state = None
             route: _Route = head.note
             if route.encoding is not None:
                 body = decompress(route.encoding, body, self._most)

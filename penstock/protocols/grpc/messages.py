@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from penstock.protocols.grpc.status import GrpcError
 from penstock.protocols.status import GrpcCode
@@ -63,31 +64,76 @@ def unary_message(data: bytes, most: int = _MOST_ANNOUNCED) -> bytes | None:
     return None
 
 
+class Store(Protocol):
+    """Keeps a message while it comes in.
+
+    Attributes:
+        size: bytes.
+    """
+
+    size: int
+
+    def add(self, piece: bytes) -> None:
+        """Keep one more piece."""
+
+    def join(self) -> bytes:
+        """All of it; nothing is asked of the store after that."""
+
+
+class Pieces:
+    """Keeps the pieces themselves."""
+
+    __slots__ = ("_pieces", "size")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes | bytearray] = []
+        self.size = 0
+
+    def add(self, piece: bytes) -> None:
+        """See ``Store``."""
+        self.size += len(piece)
+        pieces = self._pieces
+        if len(piece) >= _SMALL:
+            pieces.append(piece)
+        elif pieces and isinstance(pieces[-1], bytearray):
+            pieces[-1] += piece
+        elif piece:
+            pieces.append(bytearray(piece))
+
+    def join(self) -> bytes:
+        """See ``Store``."""
+        return b"".join(self._pieces)
+
+
 class MessageReader:
     """Takes one direction of a call apart.
 
     Args:
         most: bytes of a message, on the wire and unpacked.
         encoding: what ``grpc-encoding`` said; None or identity when messages must be plain.
+        store: makes what keeps a message that comes in pieces.
 
     Bound: a message is kept once while it comes in and joined once; what is announced is refused
     before it is read. An error ends the call: messages that were complete in the same piece are
     dropped with it, and nothing more may be fed.
     """
 
-    __slots__ = ("_encoding", "_kept", "_length", "_most", "_packed", "_pieces", "_prefix")
+    __slots__ = ("_encoding", "_length", "_most", "_new_store", "_packed", "_prefix", "_store")
 
-    def __init__(self, most: int, encoding: bytes | None = None) -> None:
+    def __init__(
+        self, most: int, encoding: bytes | None = None, store: Callable[[], Store] = Pieces
+    ) -> None:
         self._most = most
         self._encoding = encoding
+        self._new_store = store
         self._prefix = b""  # of the next message, as far as it is there
         self._length = -1  # of the open message; -1 between messages
         self._packed = False
-        self._pieces: list[bytes | bytearray] = []
-        self._kept = 0
+        self._store: Store | None = None  # of the open message, when a part of it is there
 
     def __repr__(self) -> str:
-        return f"<MessageReader {self._kept} of {self._length} bytes>"
+        kept = 0 if self._store is None else self._store.size
+        return f"<MessageReader {kept} of {self._length} bytes>"
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The messages that this piece completes.
@@ -106,11 +152,15 @@ class MessageReader:
                     self._prefix = prefix
                     return messages
                 self._begin(prefix)
-            missing = self._length - self._kept
+            store = self._store
+            missing = self._length if store is None else self._length - store.size
             part = piece[at : at + missing] if at or missing < len(piece) else piece
             at += len(part)
             if len(part) < missing:
-                self._keep(part)
+                if part:
+                    if store is None:
+                        store = self._store = self._new_store()
+                    store.add(part)
                 return messages
             messages.append(self._finish_message(part))
 
@@ -135,22 +185,12 @@ class MessageReader:
         self._prefix = b""
         self._length = length
 
-    def _keep(self, part: bytes) -> None:
-        self._kept += len(part)
-        pieces = self._pieces
-        if len(part) >= _SMALL:
-            pieces.append(part)
-        elif pieces and isinstance(pieces[-1], bytearray):
-            pieces[-1] += part
-        elif part:
-            pieces.append(bytearray(part))
-
     def _finish_message(self, part: bytes) -> bytes:
         self._length = -1
-        if self._kept:
-            part = b"".join([*self._pieces, part])
-            self._pieces.clear()
-            self._kept = 0
+        store, self._store = self._store, None
+        if store is not None:
+            store.add(part)
+            part = store.join()
         return _unpack(part, self._most) if self._packed else part
 
 

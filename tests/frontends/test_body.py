@@ -1,0 +1,48 @@
+"""Bodies while they come in."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import pytest
+
+from penstock.frontends.body import PartialBody
+
+
+def memory() -> int:
+    """Bytes that are resident."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.parametrize("size", [1, 100, 4096, 100_000])
+def test_pieces_are_joined_in_their_order(size: int) -> None:
+    body = PartialBody()
+    pieces = [bytes((n % 251,)) * size for n in range(300)]
+    for piece in pieces:
+        body.add(piece)
+        body.add(b"")
+    assert body.size == 300 * size
+    assert body.join() == b"".join(pieces)
+
+
+def test_small_and_large_pieces_keep_their_order() -> None:
+    body = PartialBody()
+    pieces = [b"a", b"b" * 70_000, b"c", b"d" * 65_000, b"e" * 1000, b"f"]
+    for piece in pieces:
+        body.add(piece)
+    assert body.join() == b"".join(pieces)
+
+
+def test_bodies_come_in_beside_each_other_and_take_what_they_hold() -> None:
+    bodies = [PartialBody() for _ in range(50)]
+    before = memory()
+    for _ in range(40):
+        for body in bodies:
+            body.add(bytes(bytearray(50_000)))
+    held = sum(body.size for body in bodies)
+    assert memory() - before < 1.1 * held
+    kept = bodies[::10]
+    del bodies, body
+    assert memory() - before < 0.3 * held, "what is gone is not with the process any more"
+    assert [one.size for one in kept] == [2_000_000] * 5
