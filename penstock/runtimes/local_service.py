@@ -9,12 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
 from penstock.errors import ModelError, WrongType
 from penstock.request import Feed
 from penstock.runtimes.model import CONF_FILES, Model
 from penstock.runtimes.runtime import ModelOptions, OptionProblem, model_problems
+
+_THREADS: Final = 2
+"""Of a model whose ``thread_num`` is not given; the original's default."""
 
 
 class LocalPredictor:
@@ -80,7 +83,8 @@ class LocalServiceHandler:
     The parameters are the keys of ``local_service_conf``; ``model_config`` is the model's folder
     or file, ``devices`` a text such as ``"0,1"``, ``fetch_names`` the outputs wanted (None is all).
     ``workdir``, ``available_port_generator`` and ``use_profile`` concern started model servers and
-    have no effect on a model in process.
+    have no effect on a model in process. ``thread_num`` is 2, unless it is given or ``share_cpus``
+    says otherwise.
 
     Raises:
         ModelError: ``client_type`` asks for a model server, or ``dynamic_shape_info`` for TensorRT.
@@ -93,7 +97,7 @@ class LocalServiceHandler:
         model_config: str,
         client_type: str = "local_predictor",
         workdir: str = "",
-        thread_num: int = 2,
+        thread_num: int | None = None,
         device_type: int = -1,
         devices: str = "",
         fetch_names: Sequence[str] | None = None,
@@ -122,10 +126,11 @@ class LocalServiceHandler:
             raise ModelError(f"local_service_conf.devices: quote it: '{devices}'")
         if dynamic_shape_info:
             raise ModelError("dynamic_shape_info: TensorRT is not available in this build")
+        self._takes_share = thread_num is None
         self.options = ModelOptions(
             path=str(model_config),
             fetch_list=None if fetch_names is None else tuple(fetch_names),
-            thread_num=thread_num,
+            thread_num=_THREADS if thread_num is None else thread_num,
             device_type=device_type,
             devices=tuple(card for part in devices.split(",") if (card := part.strip())),
             mem_optim=mem_optim,
@@ -140,6 +145,11 @@ class LocalServiceHandler:
         )
         self._models: dict[tuple[str, ...], Model] = {}
         self._opening = Lock()
+
+    def share_cpus(self, thread_num: int) -> None:
+        """Take so many threads, if the constructor was given no number; before a model is open."""
+        if self._takes_share:
+            self.options = replace(self.options, thread_num=thread_num)
 
     def problems(self) -> list[OptionProblem]:
         """Why the model cannot be opened, as far as that shows without opening it."""

@@ -71,6 +71,8 @@ def open_model(
         return None
     try:
         if isinstance(source, LocalServiceHandler):
+            if alone:
+                source.share_cpus(options.thread_num)
             return _handed_in(source, options, cards, turn)
         return Model.open(_on_card(source, cards, turn))
     except PenstockError as error:

@@ -1,0 +1,37 @@
+"""How an op's model is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import LocalServiceHandler, Op
+from penstock.service.models import open_model
+from tests.service.inside import drawn, root
+from tests.service.models import scale
+
+
+@pytest.mark.parametrize(
+    ("given", "alone", "conf", "threads"),
+    [
+        ({}, True, {}, 1),  # hundreds of workers share the CPUs
+        ({}, True, {"thread_num": 5}, 5),
+        ({}, False, {}, 2),
+        ({"thread_num": 3}, True, {}, 3),
+        ({"thread_num": 3}, True, {"thread_num": 5}, 3),
+    ],
+)
+def test_a_handler_without_threads_of_its_own_has_its_worker_s_share(
+    tmp_path: Path, given: dict[str, Any], alone: bool, conf: dict[str, Any], threads: int
+) -> None:
+    handler = LocalServiceHandler(str(scale(tmp_path / "m.onnx", 2.0)), **given)
+    op = Op("work", input_ops=[root()], local_service_handler=handler)
+    entry = {"executor": "process", "concurrency": 1000, "local_service_conf": conf}
+    blueprint = drawn(op, {"op": {"work": entry}})
+    assert handler.options.thread_num == given.get("thread_num", 2)
+    model = open_model(op, blueprint.options[0], blueprint.config.op["work"], alone=alone)
+    assert model is not None
+    assert handler.options.thread_num == threads
+    assert handler.get_client().model.fetch_names == model.fetch_names
