@@ -23,6 +23,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any, Final
 
+from numpy.typing import NDArray
+
 from penstock.executors.processes.board import Board
 from penstock.executors.processes.crossing import outcomes_out, output, samples_in
 from penstock.executors.processes.frame import (
@@ -31,6 +33,7 @@ from penstock.executors.processes.frame import (
     FrameError,
     FrameReader,
     Kind,
+    Ref,
     decode,
     encode,
     header,
@@ -207,7 +210,7 @@ class Child:
 
     def _answer(self, number: int, value: Any) -> None:
         try:
-            pieces = encode(value, place=self._out.place, pickle=self._pickle)
+            pieces = encode(value, place=self._place, pickle=self._pickle)
             length = self._allowed(pieces)
         except FrameError:
             self._out.rollback()
@@ -226,6 +229,9 @@ class Child:
             frames = [b"".join(frames)]
         for piece in frames:
             self._channel.sendall(piece)
+
+    def _place(self, array: NDArray[Any]) -> Ref | None:
+        return self._in.find(array) or self._out.place(array)
 
     def _allowed(self, pieces: Sequence[bytes | memoryview]) -> int:
         """How long they are, if that is no more than the engine takes."""

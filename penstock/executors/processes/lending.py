@@ -11,6 +11,9 @@ owner has sent, which therefore gets nothing back and does not use that slab aga
 itself writes about generations says nothing to whom it is lent: nobody has to believe it but the
 engine, which looks when it is told of the array.
 
+What a worker gives on as it was lent it, it need not copy either: it names the loan and the place,
+and the engine looks up what that is.
+
 Guarantees: a slab is lent only where its owner has given that generation out and not got it back;
 no more than half of an owner's memory is lent, so that who keeps it for ever leaves the owner some;
 the receiver maps no more than its limit, whosever that is. It is told in time of what it is not to
@@ -29,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.executors.processes.frame import FrameError, Ref
-from penstock.executors.processes.mapping import Lease, Mapped, SlabReader
+from penstock.executors.processes.mapping import Lease, Mapped, SlabReader, part_of
 from penstock.executors.processes.slab import ALIGNMENT, LAST_GENERATION, MOST_SLABS, SlabPool
 
 FIRST_LENT: Final = 2**31
@@ -140,6 +143,19 @@ class Lender:
             raise FrameError(f"slab {slab}, loan {generation}, is given back out of turn")
         _end(lease)
 
+    def fetch(self, ref: Ref) -> memoryview:
+        """The bytes of an array that the worker gives on as it was lent it.
+
+        Raises:
+            FrameError: it was not lent it, or has given it back.
+        """
+        lent = self._numbered.get(ref.slab)
+        lease = None if lent is None else lent.loans.get(ref.generation)
+        if lease is None:
+            raise FrameError(f"slab {ref.slab}, loan {ref.generation}, is not with this worker")
+        lease.mapped.check(ref)
+        return part_of(lease, ref)
+
     def settle(self) -> None:
         """Recall what nobody has any more, not even its owner."""
         while self._gone:
@@ -168,11 +184,8 @@ class Lender:
 
     def _lend(self, array: NDArray[Any]) -> Ref | None:
         lease = lease_of(array)
-        if lease is None or not array.flags.c_contiguous:
-            return None
-        offset = _address(array) - _address(lease)
-        # Elsewhere some native code would sum in another order, and so give other last bits.
-        if offset % ALIGNMENT or not ALIGNMENT <= offset <= lease.nbytes - array.nbytes:
+        offset = None if lease is None else _offset_in(lease, array)
+        if lease is None or offset is None:
             return None
         lent = self._lent_for(lease.mapped)
         if lent is None or not (lent.filling or self._begin(lent, lease)):
@@ -230,6 +243,16 @@ class Lender:
 class Borrower(SlabReader):
     """The slabs that an engine sends to a worker: its own, and those that it lends."""
 
+    def find(self, array: NDArray[Any]) -> Ref | None:
+        """Where an array that was lent stands, for the engine, which knows; None for others."""
+        lease = lease_of(array)
+        if lease is None or not isinstance(lease.mapped, _Borrowed):
+            return None
+        offset = _offset_in(lease, array)
+        if offset is None:
+            return None
+        return Ref(lease.slab, lease.generation, offset, array.nbytes)
+
     def recall(self, slab: int) -> None:
         """It is not lent again.
 
@@ -275,7 +298,7 @@ class _Borrowed(Mapped):
         if lease is None:
             if generation <= self.generation:
                 raise FrameError(f"slab {slab}, loan {generation}, was given back")
-            lease = self.whole()
+            lease = self.whole(slab, generation)
             self.generation = generation
             self._loans[generation] = weakref.ref(lease, ended)
         return lease
@@ -292,6 +315,17 @@ def lease_of(array: NDArray[Any]) -> Lease | None:
         else:
             return None
     return owner
+
+
+def _offset_in(lease: Lease, array: NDArray[Any]) -> int | None:
+    """Where in a slab an array stands; None where that cannot be told to others."""
+    if not array.flags.c_contiguous:
+        return None
+    offset = _address(array) - _address(lease)
+    # Elsewhere some native code would sum in another order, and so give other last bits.
+    if offset % ALIGNMENT or not ALIGNMENT <= offset <= lease.nbytes - array.nbytes:
+        return None
+    return offset
 
 
 def _address(array: NDArray[Any]) -> int:

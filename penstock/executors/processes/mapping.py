@@ -28,12 +28,16 @@ class Lease(np.ndarray[Any, np.dtype[np.uint8]]):
 
     Attributes:
         mapped: the slab.
+        slab: its number.
+        generation: which.
         loans: how often it is lent (lending.py).
     """
 
-    __slots__ = ("loans", "mapped")
-    loans: int
+    __slots__ = ("generation", "loans", "mapped", "slab")
     mapped: Mapped
+    slab: int
+    generation: int
+    loans: int
 
 
 class Mapped:
@@ -59,6 +63,16 @@ class Mapped:
         """What there is of it that is still read."""
         return self._lease() if self._lease is not None else None
 
+    def check(self, ref: Ref) -> None:
+        """See whether there are such bytes.
+
+        Raises:
+            FrameError: there are none.
+        """
+        slab, _, offset, nbytes = ref
+        if offset < ALIGNMENT or offset % ALIGNMENT or not 0 < nbytes <= self.size - offset:
+            raise FrameError(f"slab {slab} has no {nbytes} bytes at {offset}")
+
     def given_up(self) -> bool:
         """Whether its owner will not use it again, and nobody reads it."""
         return bool(self.generation) and self.held() is None and self.written() == GIVEN_UP
@@ -80,17 +94,19 @@ class Mapped:
         if generation != self.generation:
             if lease is not None:
                 raise FrameError(f"slab {slab} is used again while it is read")
-            lease = self.whole()
+            lease = self.whole(slab, generation)
             self.generation = generation
             self._lease = weakref.ref(lease, lambda _: gone(slab, generation))
         elif lease is None:
             raise FrameError(f"slab {slab}, generation {generation}, was given back")
         return lease
 
-    def whole(self) -> Lease:
+    def whole(self, slab: int, generation: int) -> Lease:
         """All bytes, as a lease of their own."""
         lease = Lease((self.size,), np.uint8, self.memory)
         lease.mapped = self
+        lease.slab = slab
+        lease.generation = generation
         lease.loans = 0
         return lease
 
@@ -173,14 +189,11 @@ class SlabReader:
         Raises:
             FrameError: there are no such bytes, or no longer.
         """
-        slab, generation, offset, nbytes = ref
-        mapped = self._slabs.get(slab)
+        mapped = self._slabs.get(ref.slab)
         if mapped is None:
-            raise FrameError(f"slab {slab} is not known")
-        if offset < ALIGNMENT or offset % ALIGNMENT or not 0 < nbytes <= mapped.size - offset:
-            raise FrameError(f"slab {slab} has no {nbytes} bytes at {offset}")
-        lease = mapped.lease(slab, generation, self._gone)
-        return lease.data[offset : offset + nbytes]
+            raise FrameError(f"slab {ref.slab} is not known")
+        mapped.check(ref)
+        return part_of(mapped.lease(ref.slab, ref.generation, self._gone), ref)
 
     def freed(self) -> list[tuple[int, int]]:
         """Slab and generation of what can be given back since the last call."""
@@ -229,6 +242,11 @@ class SlabReader:
         on_freed = self._on_freed
         if on_freed is not None:
             on_freed()
+
+
+def part_of(lease: Lease, ref: Ref) -> memoryview:
+    """The bytes of an array, which are there."""
+    return lease.data[ref.offset : ref.offset + ref.nbytes]
 
 
 def _for_reading(descriptor: int) -> int | None:

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from penstock.executors.processes.frame import Kind, header
-from penstock.executors.processes.lending import Lender
+from penstock.executors.processes.frame import Kind, Ref, header
+from penstock.executors.processes.lending import FIRST_LENT, Lender
 from penstock.executors.processes.mapping import SlabReader
 from penstock.executors.processes.slab import SlabPool
 
@@ -53,6 +53,14 @@ class Upkeep:
         self._rung = False
         self._telling: asyncio.TimerHandle | None = None
         self._trimming: asyncio.TimerHandle | None = None
+
+    def fetch(self, ref: Ref) -> memoryview:
+        """The bytes of an array that the worker gave: its own, or one that it was lent.
+
+        Raises:
+            FrameError: there are no such bytes, or no longer.
+        """
+        return self.pool.fetch(ref) if ref.slab >= FIRST_LENT else self.reader.fetch(ref)
 
     def frees(self) -> list[bytes]:
         """What is to be said now of memory that is not read any more, as frames."""

@@ -356,7 +356,7 @@ class Worker:
     def _answered(self, frame: Frame) -> None:
         if not self.sent or self.sent[0].number != frame.number:
             raise FrameError("the worker answers what it was not asked")
-        value = decode(frame.body, fetch=self._in.fetch, open_blob=self._open_blob)
+        value = decode(frame.body, fetch=self._upkeep.fetch, open_blob=self._open_blob)
         sent = self.sent[0]
         work = sent.work
         if value is None:  # it was taken back

@@ -46,6 +46,11 @@ class Worker:
             self.borrower.accept(slab, os.dup(descriptor))
         return decode(body, fetch=self.borrower.fetch)
 
+    def answer(self, value: Any) -> Any:
+        """As the engine sees it; arrays that were not lent go in the frame."""
+        body = b"".join(encode(value, place=self.borrower.find))
+        return decode(body, fetch=self.lender.fetch)
+
     def give_back(self) -> list[tuple[int, int]]:
         freed = self.borrower.freed()
         for slab, loan in freed:
@@ -300,6 +305,68 @@ def test_the_worker_is_told_nothing_of_loans_that_are_over(maker: Maker, worker:
         worker.borrower.fetch(Ref(FIRST_LENT, 2, 64, 8))
     with pytest.raises(FrameError, match="no 8 bytes"):
         worker.borrower.fetch(Ref(FIRST_LENT, 4, MIB, 8))
+
+
+def test_what_a_worker_gives_on_as_it_was_lent_it_stays_where_it_is(
+    maker: Maker, worker: Worker
+) -> None:
+    lent = worker.send(maker.make(large(1, 5 * MIB)))
+    given = worker.answer({"x": lent, "y": lent[64:20_000]})
+    slab = next(iter(maker.pool._out.values()))
+    slab.memory[64:72] = np.float64(1234.5).tobytes()
+    assert given["x"][0] == 1234.5
+    assert np.array_equal(given["y"], lent[64:20_000])
+    assert not given["x"].flags.writeable
+    del lent
+    worker.give_back()
+    assert maker.give_back() == []
+    other = Worker()
+    views = other.send(given)  # and on, as if it came from its maker
+    assert is_lent(views["x"])
+    given.clear()
+    assert maker.give_back() == []
+    views.clear()
+    other.give_back()
+    assert maker.give_back() == [(0, 1)]
+    other.end()
+
+
+def test_what_was_not_lent_or_does_not_stand_in_one_piece_is_not_given_on(
+    maker: Maker, worker: Worker
+) -> None:
+    lent, sent = worker.send([maker.make(large(1, 300_000)), large(2)])
+    assert not is_lent(sent)
+    for array in (sent, lent[1:], lent[::2], large(3)):
+        assert worker.borrower.find(array) is None
+        assert np.array_equal(worker.answer(array), array)
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        Ref(FIRST_LENT, 2, 64, 8),
+        Ref(FIRST_LENT, 0, 64, 8),
+        Ref(FIRST_LENT + 1, 1, 64, 8),
+        Ref(0, 1, 64, 8),
+        Ref(2**32 - 1, 2**32 - 1, 64, 8),
+        Ref(FIRST_LENT, 1, 0, 8),
+        Ref(FIRST_LENT, 1, 65, 8),
+        Ref(FIRST_LENT, 1, 64, 0),
+        Ref(FIRST_LENT, 1, 64, MIB - 63),
+        Ref(FIRST_LENT, 1, 2**63, 2**63),
+    ],
+)
+def test_a_worker_cannot_give_on_what_it_was_not_lent(
+    maker: Maker, worker: Worker, ref: Ref
+) -> None:
+    lent = worker.send([maker.make(large()), large()])
+    assert len(worker.lender.fetch(Ref(FIRST_LENT, 1, 64, MIB - 64))) == MIB - 64
+    with pytest.raises(FrameError):
+        worker.lender.fetch(ref)
+    worker.lender.release(FIRST_LENT, 1)
+    with pytest.raises(FrameError, match="is not with this worker"):
+        worker.lender.fetch(Ref(FIRST_LENT, 1, 64, 8))
+    lent.clear()
 
 
 def test_the_worker_looks_itself_at_what_it_is_lent(worker: Worker) -> None:

@@ -80,6 +80,10 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return copied
 
 
+def is_where(one: Any, other: Any) -> bool:
+    return bool(one.__array_interface__["data"] == other.__array_interface__["data"])
+
+
 async def one(desk: Desk, **feed: Any) -> Outcome:
     ((_, (outcome,)),) = await desk.run(batch_of(1, **feed))
     desk.reports.clear()
@@ -143,9 +147,11 @@ async def test_arrays_go_on_through_several_processes_as_they_are(
         for name, array in feed.items():
             assert np.array_equal(value[name], array)
             assert value[name].dtype == array.dtype
+            assert is_where(value[name], array)
             back = (await one(chain.makes, **{name: value[name]})).value
             assert back is not None
             assert np.array_equal(back[name], array)
+            assert is_where(back[name], array)
     assert copied == []
     crooked = (await one(chain.takes, do="sum", x=made[::2])).value
     assert crooked == {"sum": int(made[::2].sum()), "owned": False}
