@@ -13,6 +13,7 @@ import asyncio
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -29,6 +30,7 @@ _LEAST = 4.0  # steps of a function that has a row of its own
 
 _BUDGETS = (
     "penstock.engine.stage._TURN",
+    "penstock.engine.settling._TURN",
     "penstock.executors.inline.TURN",
     "penstock.batching.dispatch.HAND_OVER_BUDGET",
 )
@@ -90,7 +92,9 @@ async def _counted(length: int) -> tuple[Counter[str], Counter[str]]:
         elif answered == _REQUESTS:
             over.set()
 
-    with patch(_BUDGETS[0], 60.0), patch(_BUDGETS[1], 60.0), patch(_BUDGETS[2], 60.0):
+    with ExitStack() as stack:
+        for budget in _BUDGETS:
+            stack.enter_context(patch(budget, 60.0))
         for tracer in (None, trace):  # the first time to warm up
             over.clear()
             asked, answered = IN_FLIGHT, 0

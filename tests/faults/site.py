@@ -40,10 +40,10 @@ class Call(NamedTuple):
 class Site:
     """Made by ``site``."""
 
-    def __init__(self, server: ServiceProcess, folder: Path, workers: Mapping[str, int]) -> None:
+    def __init__(self, server: ServiceProcess, folder: Path, works: Mapping[str, int]) -> None:
         self.server = server
         self.clients = Clients(server.http_port)
-        self.workers = workers
+        self._works = works
         self.pipe = folder / "pipe"
         self._calls = folder / "calls"
         self._history = folder / "history.json"
@@ -116,12 +116,19 @@ class Site:
     ) -> list[str]:
         """What the judge of histories finds wrong with both sides; after the end."""
         limits = history.Limits(
-            workers=self.workers,
-            dispatches=dict.fromkeys(self.workers, attempts),
+            workers=self._works,
+            dispatches=dict.fromkeys(self._works, attempts),
             grace=grace,
             failures=failures,
         )
         return history.check(self.clients.history.events, self.events(), limits)
+
+
+def most_works(op: Mapping[str, Any], config: Mapping[str, Any]) -> int:
+    """What an op may have been handed at once: worker processes get the next Work ahead."""
+    usual = "thread" if config.get("dag", {}).get("is_thread_op", True) else "process"
+    ahead = op.get("prefetch", 1) if op.get("executor", usual) == "process" else 0
+    return int(op.get("concurrency", 1) * (1 + ahead))
 
 
 def reached(pipe: Path, pipes: list[int]) -> bool:
@@ -166,7 +173,7 @@ async def site(
     ops = ops or {}
     whole = {"http_port": 0, "rpc_port": 0, "op": ops, **config}
     names = GRAPHS[graph]
-    workers = {name: ops.get(name, {}).get("concurrency", 1) for name in names}
+    works = {name: most_works(ops.get(name, {}), config) for name in names}
     variables = {
         "FAULTS_CONFIG": json.dumps(whole),
         "FAULTS_GRAPH": graph,
@@ -176,7 +183,7 @@ async def site(
         **(environment or {}),
     }
     with running(SCRIPT, command=command, environment=variables) as server:
-        at = Site(server, folder, workers)
+        at = Site(server, folder, works)
         try:
             yield at
         finally:
