@@ -16,25 +16,23 @@ Result = TypeVar("Result")
 
 
 class DaemonPool(Executor):
-    """A fixed number of daemon threads behind one queue.
+    """Daemon threads behind one queue, started as calls need them.
 
     Args:
-        threads: how many.
+        threads: most of them.
         name: of the threads, in logs and debuggers.
 
     Threads: ``submit`` from any thread.
     """
 
     def __init__(self, threads: int, name: str) -> None:
+        self._most = threads
+        self._name = name
+        self._starting = threading.Lock()
         # Bounded by the connections: each open call has at most one task here.
         self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._unfinished: set[Future[Any]] = set()
-        self._threads = [
-            threading.Thread(target=self._serve, name=f"{name}|{number}", daemon=True)
-            for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
 
     def __repr__(self) -> str:
         return f"<DaemonPool threads={len(self._threads)} unfinished={len(self._unfinished)}>"
@@ -45,6 +43,12 @@ class DaemonPool(Executor):
         self._unfinished.add(future)
         future.add_done_callback(self._unfinished.discard)
         self._queue.put((future, lambda: fn(*args, **kwargs)))
+        with self._starting:
+            if len(self._threads) < min(self._most, len(self._unfinished)):
+                name = f"{self._name}|{len(self._threads)}"
+                thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
         return future
 
     def unfinished(self) -> list[Future[Any]]:

@@ -1,22 +1,30 @@
 """Runs a service's coroutine on a loop of its own, and the loop to its end.
 
-``asyncio.Runner`` waits for every task that it cancels, for ever if need be; one op that catches
-its cancellation and goes on would make a service that cannot be stopped.
+``asyncio.Runner`` waits for every task that it cancels, and for every call in
+``asyncio.to_thread``, for ever if need be; one op that catches its cancellation and goes on, or
+whose call never returns, would make a service that cannot be stopped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Coroutine
 from typing import Any, Final
 
 import uvloop
 
+from penstock.service.daemons import DaemonPool
+
 _log = logging.getLogger(__name__)
 
 _LAST_WORDS: Final = 1.0
-"""Seconds that cancelled tasks are given; a guess, the same as an executor's for its calls."""
+"""Seconds that cancelled tasks are given, and then calls in threads; a guess, the same as an
+executor's for its calls."""
+
+_THREADS: Final = min(32, (os.cpu_count() or 1) + 4)
+"""For ``asyncio.to_thread``; as many as there are by default."""
 
 
 def run_on_a_loop(main: Coroutine[Any, Any, None]) -> None:
@@ -24,13 +32,15 @@ def run_on_a_loop(main: Coroutine[Any, Any, None]) -> None:
     loop = uvloop.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
+        pool = DaemonPool(_THREADS, "asyncio")
+        loop.set_default_executor(pool)
         service = loop.create_task(main)
         try:
             loop.run_until_complete(service)
         finally:
             loop.run_until_complete(_cancel_all(service))
             loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.run_until_complete(_end(pool))
     finally:
         asyncio.set_event_loop(None)
         loop.close()
@@ -53,3 +63,15 @@ async def _cancel_all(service: asyncio.Task[None]) -> None:
             " end when it is cancelled",
             names,
         )
+
+
+async def _end(pool: DaemonPool) -> None:
+    pool.shutdown(wait=False)
+    calls = [asyncio.wrap_future(each) for each in pool.unfinished()]
+    if not calls:
+        return
+    _, left = await asyncio.wait(calls, timeout=_LAST_WORDS)
+    for call in left:
+        call.cancel()  # else it would tell this loop of its end, which is closed by then
+    if left:
+        _log.error("calls in asyncio.to_thread did not return and are left behind: %d", len(left))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -55,6 +57,30 @@ def test_a_task_that_goes_on_is_left_behind_and_named(caplog: pytest.LogCaptureF
     assert "left behind: op work" in record.getMessage()
     assert not tasks[0].done()
     going_on.close()
+
+
+def test_calls_in_threads_are_given_a_moment_and_left_behind(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gate, seen = threading.Event(), list[str]()
+
+    def call() -> None:
+        seen.append("began")
+        gate.wait(0.2)
+        seen.append("ended")
+
+    async def main(call: Callable[[], None]) -> None:
+        asyncio.get_running_loop().run_in_executor(None, call)
+
+    run_on_a_loop(main(call))
+    assert seen == ["began", "ended"]
+    assert not caplog.records
+    began = time.monotonic()
+    run_on_a_loop(main(lambda: gate.wait(60.0) and None))
+    assert 0.9 < time.monotonic() - began < 10
+    (record,) = caplog.records
+    assert "left behind: 1" in record.getMessage()
+    gate.set()
 
 
 def test_what_the_service_raises_is_raised_and_a_service_cut_short_ends_by_itself() -> None:

@@ -130,6 +130,30 @@ def test_a_coroutine_that_goes_on_though_it_is_cancelled_does_not_hold_the_exit_
         assert "Traceback" not in log
 
 
+IN_A_THREAD = """
+async def process(self, feed_batch, typical_logid):
+    import asyncio
+    print("inside", flush=True)
+    await asyncio.to_thread(threading.Event().wait)
+"""
+
+
+@pytest.mark.parametrize("more", ["", '"build_dag_each_worker": True, "worker_num": 1, '])
+def test_a_coroutine_whose_thread_hangs_does_not_hold_the_exit_up(
+    more: str, tmp_path: Path
+) -> None:
+    with running(script(tmp_path, IN_A_THREAD, f'{more}"drain_timeout": 0')) as server:
+        stuck = Later(lambda: post(server, a="1"))
+        until(lambda: "inside" in server.log(), "work")
+        began = time.monotonic()
+        assert server.stop(timeout=20) == 0
+        assert time.monotonic() - began < 5.0  # an engine process would be killed after 6
+        assert stuck.result().json["err_no"] == 3001
+        log = server.log()
+        assert "calls in asyncio.to_thread did not return and are left behind: 1" in log
+        assert "Traceback" not in log
+
+
 def test_a_call_that_nobody_waits_for_may_return_before_the_exit(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     with running(script(tmp_path, GATED, '"deadline": 0.2')) as server:
