@@ -128,11 +128,11 @@ def test_the_cost_of_small_chunks_is_linear(chunk: bytes) -> None:
         best = 1e9
         for _ in range(3):
             door = connection(at_once=50)
-            begin = time.perf_counter()
+            begin = time.thread_time()
             door.receive(data)
             while door.unread:
                 door.go_on()
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.thread_time() - begin)
         return best
 
     assert seconds(24_000) < 8 * 4 * seconds(3_000)
@@ -144,11 +144,11 @@ def test_the_cost_of_pipelined_requests_is_linear() -> None:
         best = 1e9
         for _ in range(3):
             door = connection()
-            begin = time.perf_counter()
+            begin = time.thread_time()
             events = door.receive(data)
             while events:
                 events = door.next()
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.thread_time() - begin)
         return best
 
     assert seconds(32_000) < 16 * 3 * seconds(2_000)
@@ -490,10 +490,10 @@ def test_the_cost_of_a_head_in_single_bytes_is_linear() -> None:
         best = 1e9
         for _ in range(3):
             door = connection(max_header_bytes=1 << 20)
-            begin = time.perf_counter()
+            begin = time.thread_time()
             for piece in pieces:
                 door.receive(piece)
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.thread_time() - begin)
         return best
 
     assert seconds(80) < 8 * 4 * seconds(10)
