@@ -26,7 +26,9 @@ UNKNOWN: Final = "a library that cannot be told"
 
 _PROCESS: Final = Path("/proc/self")
 _STACK: Final = 4096  # bytes; those seen had their library within the first few hundred
-_NOBODYS: Final = re.compile(r"(ld-linux|libc|libm|libpthread|libstdc\+\+|libgcc_s|libpython)\b.*")
+_NOBODYS: Final = re.compile(
+    r"(ld-linux|libc|libm|libpthread|libstdc\+\+|libgcc_s|libpython[\d.]*)(?!\w).*"
+)
 _LOST_BY_FORKS: Final = re.compile(r"libgomp\b.*")
 
 

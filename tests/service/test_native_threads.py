@@ -28,6 +28,15 @@ CODE = [
     Mapping(0x7F20, 0x7F40, "/lib/libc.so.6"),
     Mapping(0x7F40, 0x7F50, "/x y/numpy.libs/libscipy_openblas64_-32.so"),
 ]
+STANDARD = (
+    "libc.so.6",
+    "libc-2.31.so",
+    "libm.so.6",
+    "libstdc++.so.6.0.30",
+    "libgcc_s.so.1",
+    "libpython3.11.so.1.0",
+    "ld-linux-x86-64.so.2",
+)
 
 
 def stack(*words: int) -> bytes:
@@ -60,6 +69,12 @@ def test_the_first_library_on_a_stack_that_is_not_everybody_s_is_named() -> None
     assert library_on(stack(0x7F25, 0x7F50, 0x7F3F, 0x7EFF), CODE) is None
     assert library_on(stack(0x7F40)[:7], CODE) is None
     assert library_on(b"", []) is None
+
+
+@pytest.mark.parametrize("name", STANDARD)
+def test_what_every_library_uses_is_nobody_s_thread(name: str) -> None:
+    code = [Mapping(0x10, 0x20, f"/lib/{name}"), Mapping(0x20, 0x30, "/capi/libcrypto.so.3")]
+    assert library_on(stack(0x11, 0x21), code) == "capi/libcrypto.so.3"
 
 
 @pytest.mark.parametrize(
