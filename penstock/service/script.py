@@ -7,7 +7,10 @@ import os
 import runpy
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeAlias
 
 from penstock.config.load import load
@@ -63,18 +66,36 @@ def _run_script(path: Path) -> None:
     if flags.current().served:
         return  # it ran its service by itself
     service = _service_in(path, names)
-    if service.is_prepared:
-        _serve(service)
-    elif isinstance(service, Service):
-        service.run()
-    else:
-        config = path.parent / "config.yml"
-        if not config.is_file():
-            raise StartupError(
-                f"{path} defines {service!r} but runs nothing, and there is no "
-                f"{config} to run it with"
-            )
-        _serve(service, config)
+    with _importable("__main__", names):
+        if service.is_prepared:
+            _serve(service)
+        elif isinstance(service, Service):
+            service.run()
+        else:
+            config = path.parent / "config.yml"
+            if not config.is_file():
+                raise StartupError(
+                    f"{path} defines {service!r} but runs nothing, and there is no "
+                    f"{config} to run it with"
+                )
+            _serve(service, config)
+
+
+@contextmanager
+def _importable(name: str, names: dict[str, Any]) -> Iterator[None]:
+    """A script that has run is the module of that name; pickles find its classes only there."""
+    module = ModuleType(name)
+    vars(module).update(names)
+    before = sys.modules.get(name)
+    if before is None or name == "__main__":  # a library that a script is called like is kept
+        sys.modules[name] = module
+    try:
+        yield
+    finally:
+        if before is not None:
+            sys.modules[name] = before
+        else:
+            sys.modules.pop(name, None)
 
 
 def _execute(path: Path, name: str) -> dict[str, Any]:
@@ -134,7 +155,8 @@ def _run_config(path: Path) -> None:
             f"{path}: {script} has no service named {wanted!r}"
             + (f": it has {', '.join(known)}" if known else "")
         )
-    _serve(found, path)
+    with _importable(script.stem, names):
+        _serve(found, path)
 
 
 def _made(cls: type[WebService], name: str | None) -> WebService:

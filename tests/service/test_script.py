@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,6 +134,42 @@ def test_a_script_s_neighbours_can_be_imported_and_the_working_directory_stays(
     monkeypatch.delitem(sys.modules, "neighbour_of_a_script", raising=False)
     run_file(script)
     assert now.served == [f"near-{tmp_path.name}"]
+
+
+PICKLES = """
+import pickle
+from penstock import Op, WebService
+
+class Thing: pass
+
+class Uci(WebService):
+    def get_pipeline_response(self, read_op):
+        assert type(pickle.loads(pickle.dumps(Thing()))) is Thing
+        return Op("uci", input_ops=[read_op])
+"""
+
+
+@pytest.mark.parametrize("text", [PICKLES, PICKLES + RUN], ids=["defines", "runs"])
+def test_what_a_script_defines_can_be_pickled_while_it_serves(text: str, now: flags.Flags) -> None:
+    main = sys.modules["__main__"]
+    run_file(written(text))
+    assert len(now.served) == 1
+    assert sys.modules["__main__"] is main
+
+
+def test_so_can_what_a_configuration_s_script_defines(now: flags.Flags) -> None:
+    written(PICKLES, name="things.py", config="rpc_port: 0\nservice: things.py:Uci\n")
+    run_file(Path("config.yml"))
+    assert now.served == ["default_service"]
+    assert "things" not in sys.modules
+
+
+def test_a_library_that_a_configuration_s_script_is_called_like_is_kept(now: flags.Flags) -> None:
+    text = CLASS.replace("return Op", "import logging; logging.getLogger(); return Op")
+    written(text, name="logging.py", config="rpc_port: 0\nservice: logging.py:Uci\n")
+    run_file(Path("config.yml"))
+    assert now.served == ["default_service"]
+    assert sys.modules["logging"] is logging
 
 
 # config.yml with the key service
