@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import socket
+import struct
 import sys
 import termios
 from abc import ABC, abstractmethod
@@ -39,6 +41,9 @@ BREATH: Final = 0.001
 worker threads wait for the interpreter's lock until it does."""
 
 NEVER: Final = inf
+
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
+"""Of SO_LINGER: what the peer has not taken is dropped with the socket."""
 
 
 class Connection(asyncio.Protocol, ABC):
@@ -340,9 +345,13 @@ class Connection(asyncio.Protocol, ABC):
             self.transport.close()
 
     def abort(self) -> None:
-        """Cut it off."""
+        """Cut it off; who has not read what was written sees a reset."""
         self.closing = self._cut = True
         self.due = NEVER
+        if self.waiting():
+            # The system would keep megabytes of it for a minute, and offer them again and again.
+            link = self.transport.get_extra_info("socket")
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         self.transport.abort()
 
     def broken(self) -> None:

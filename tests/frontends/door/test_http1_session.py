@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import select
 import socket
 import time
 from collections.abc import Callable
@@ -368,6 +369,19 @@ def test_a_client_that_reads_nothing_is_cut_off(opened: Opened, path: str) -> No
         assert site.until(lambda seen: seen.open == 0).unsent == 0
     if path.startswith("/stream"):
         assert site.parrot.gone.acquire(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("fields", [(), (b"Connection: close",)], ids=["kept", "closing"])
+def test_whoever_is_cut_off_sees_a_reset_and_leaves_nothing_with_the_system(
+    opened: Opened, fields: tuple[bytes, ...]
+) -> None:
+    site = opened(write_timeout=QUICK)
+    with small(site.port) as link:
+        link.sendall(request(f"/large/{16 << 20}", b"", *fields))
+        site.until(lambda seen: seen.stalled == 1)
+        reset = select.poll()
+        reset.register(link, 0)  # errors need not be asked for
+        assert reset.poll(1000 * PATIENCE) == [(link.fileno(), select.POLLERR | select.POLLHUP)]
 
 
 def test_a_client_that_reads_a_little_now_and_then_is_cut_off(opened: Opened) -> None:
