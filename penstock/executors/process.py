@@ -17,6 +17,7 @@ from penstock.errors import InferenceFailed, StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.control import Exited
 from penstock.executors.processes.crashes import Crashes
+from penstock.executors.processes.passing import NoDescriptorError
 from penstock.executors.processes.patrol import Patrol
 from penstock.executors.processes.recycling import why_replaced
 from penstock.executors.processes.relay import Relay
@@ -267,6 +268,8 @@ class ProcessExecutor:
             self._restarts.works |= any(each.batches for each in self._alive)
             now, worked = self._loop.time(), worker.batches > 0
             wait = died(now, had_worked=worked, had_begun=worker.has_begun)
+        elif worker.ended.done() and isinstance(worker.ended.result(), NoDescriptorError):
+            wait = self._restarts.lacked(self._loop.time())
         while not self._closing:
             if wait is None or self._given_up:
                 self._give_up()

@@ -32,7 +32,7 @@ from penstock.executors.processes.board import Board
 from penstock.executors.processes.control import Exited
 from penstock.executors.processes.frame import Blob
 from penstock.executors.processes.relay import Relay
-from penstock.executors.processes.restarts import MOST_DEATHS
+from penstock.executors.processes.restarts import MOST_DEATHS, Restarts
 from penstock.executors.processes.slab import SlabPool
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.worker import Worker
@@ -305,6 +305,33 @@ async def test_an_array_that_cannot_be_sent_for_lack_of_descriptors_goes_to_the_
     ((_, (outcome,)),) = await desk.run(*work.take_back())
     assert outcome.error is None
     assert " died" not in caplog.text
+    assert await desk.executor.close(10.0)
+
+
+async def test_workers_that_end_for_lack_of_descriptors_are_replaced_less_and_less_often(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    lacked = Restarts.lacked
+
+    def noted(restarts: Restarts, now: float) -> float:
+        waits.append(lacked(restarts, now))
+        return waits[-1]
+
+    monkeypatch.setattr(Restarts, "lacked", noted)
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    batch = batch_of(1, do="sum", x=np.zeros(1 << 20, "u1"))
+    for deaths in (1, 2, 3):
+        with monkeypatch.context() as lacking:
+            lacking.setattr(os, "dup", no_descriptor)
+            work = desk.submit([batch])
+            assert await desk.results(work) == []
+            (batch,) = work.take_back()
+        await until(lambda deaths=deaths: desk.executor.alive and len(waits) == deaths)
+    assert waits == [0.1, 0.2, 0.4]
+    ((_, (outcome,)),) = await desk.run(batch)
+    assert outcome.error is None
     assert await desk.executor.close(10.0)
 
 

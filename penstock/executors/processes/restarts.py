@@ -25,11 +25,12 @@ class Restarts:
         works: whether some worker is known to have finished a batch.
     """
 
-    __slots__ = ("_early", "_wait", "works")
+    __slots__ = ("_early", "_lacked", "_wait", "works")
 
     def __init__(self) -> None:
         self.works = False
         self._early: deque[float] = deque()
+        self._lacked = float("-inf")
         self._wait = 0.0
 
     def died(self, now: float, *, had_worked: bool, had_begun: bool = False) -> float | None:
@@ -63,6 +64,17 @@ class Restarts:
         wait = self._wait or _FIRST
         self._wait = min(_LONGEST, wait * 2)
         return wait
+
+    def lacked(self, now: float) -> float:
+        """The same after the end of one that could work, but for whose memory there was no room.
+
+        The next one may well need as much: each costs a start, for nothing. After a quiet minute
+        that is over.
+        """
+        if now > self._lacked + WITHIN:
+            self._wait = 0.0
+        self._lacked = now
+        return self.refused()
 
     def after_death(self, now: float) -> float | None:
         """The same for what has no batches."""

@@ -49,3 +49,10 @@ def test_an_op_that_dies_of_every_batch_it_was_ever_given_is_given_up() -> None:
     restarts = Restarts()
     waits = [restarts.died(float(n), had_worked=False, had_begun=True) for n in range(MOST_DEATHS)]
     assert waits == [0.0, 0.1, 0.2, 0.4, None]
+
+
+def test_workers_without_room_for_their_memory_come_back_less_often_until_a_quiet_minute() -> None:
+    restarts = Restarts()
+    assert [restarts.lacked(float(n)) for n in range(4)] == [0.1, 0.2, 0.4, 0.8]
+    assert restarts.lacked(3.0 + WITHIN) == 1.6
+    assert restarts.lacked(3.1 + 2 * WITHIN) == 0.1
