@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 
 from penstock.protocols.http1 import Http1Limits
@@ -113,7 +112,7 @@ class DoorStatistics:
     bodies_refused: int = 0
     calls_refused: int = 0
     calmed: int = 0
-    nuisances: Counter[str] = field(default_factory=Counter)
+    nuisances: dict[str, int] = field(default_factory=dict)
     resets: int = 0
     streams_beyond: int = 0
     streams_refused: int = 0
@@ -122,6 +121,11 @@ class DoorStatistics:
     tls_failed: int = 0
     errors: int = 0
     cut: int = 0
+
+    def count_nuisance(self, kind: str) -> None:
+        """A connection of HTTP/2 ends because its peer made too much of this."""
+        self.calmed += 1
+        self.nuisances[kind] = self.nuisances.get(kind, 0) + 1
 
     def count_malformed(self, status: int) -> None:
         """A request of HTTP/1.1 is answered with this status, and its connection ends."""

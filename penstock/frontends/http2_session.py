@@ -162,8 +162,7 @@ class Http2Session(Connection):
             self._lose(event.stream)
         elif isinstance(event, ConnectionFailed):
             if event.code == ErrorCode.ENHANCE_YOUR_CALM:
-                self.shared.counters.calmed += 1
-                self.shared.counters.nuisances[event.nuisance] += 1
+                self.shared.counters.count_nuisance(event.nuisance)
             else:
                 self.shared.counters.malformed += 1
             self._write()
