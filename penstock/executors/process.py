@@ -184,9 +184,9 @@ class ProcessExecutor:
             _, left = await asyncio.wait(exits, timeout=timeout)
         for worker in workers:
             if worker.exit in left:
-                _log.warning(
-                    "op %s: worker %s is killed: it does not end", self._name, worker.index
-                )
+                if timeout > 0:
+                    told = "op %s: worker %s is killed: it does not end"
+                    _log.warning(told, self._name, worker.index)
                 worker.kill()
         if left:
             await asyncio.wait(left)

@@ -108,19 +108,19 @@ class Unhurried(logging.Handler):
 
 
 class AtOnce(logging.StreamHandler[TextIO]):
-    """Writes lines itself, for a process that may have no second thread because it forks."""
+    """Writes lines itself, where no second thread may be or could come too late."""
 
 
 @contextmanager
 def logging_to_stderr(
-    level: int = logging.INFO, *, forks: bool = False, writer: str | None = None
+    level: int = logging.INFO, *, at_once: bool = False, writer: str | None = None
 ) -> Iterator[None]:
     """Give the root logger a handler for a while, unless the program configured logging itself.
 
     Args:
         level: of the root logger meanwhile.
-        forks: whether this process will fork: then it starts no thread, and a log that nobody reads
-            stops it. Its children call this again, and have threads of their own.
+        at_once: for a process that will fork, or whose last lines before a sudden end count: then
+            it starts no thread, and a log that nobody reads stops it. Children call this again.
         writer: see OneLine.
     """
     root, ours = logging.getLogger(), logging.getLogger("penstock")
@@ -130,7 +130,7 @@ def logging_to_stderr(
         return
     for each in inherited:
         root.removeHandler(each)
-    handler = AtOnce(sys.stderr) if forks else Unhurried(sys.stderr)
+    handler = AtOnce(sys.stderr) if at_once else Unhurried(sys.stderr)
     handler.setFormatter(OneLine(writer))
     before = root.level
     root.addHandler(handler)

@@ -75,7 +75,7 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
         return
     if threading.current_thread() is not threading.main_thread():
         raise StartupError("a service must run in the main thread, which takes the signals")
-    with logging_to_stderr(forks=blueprint.is_supervised):
+    with logging_to_stderr(at_once=blueprint.is_supervised):
         for warning in blueprint.warnings:
             _log.warning("%s", warning)
         try:
@@ -132,7 +132,8 @@ def _supervise(
         return 0
 
     def worker(place: Place, op: str, index: int, channel: socket.socket) -> int:
-        with logging_to_stderr(writer=place.name):
+        # The engine always reads what it writes.
+        with logging_to_stderr(at_once=True, writer=place.name):
             return serve_op(replace(blueprint, place=place), op, index, channel)
 
     def open_ports() -> None:

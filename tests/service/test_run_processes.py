@@ -96,6 +96,36 @@ def init_op(self):
         assert server.leftovers() == []
 
 
+def test_why_a_worker_cannot_start_is_told_with_the_traceback(tmp_path: Path) -> None:
+    hooks = """
+def init_op(self):
+    import logging, queue
+    queue.Queue.get = lambda *_: threading.Event().wait()  # whatever lets somebody else write
+    logging.getLogger("mine").warning("opening")
+    raise SystemExit("the disk is gone")
+"""
+    with running(service(tmp_path, hooks), ready=False) as server:
+        assert server.wait_exit() == 1
+        log = server.log()
+        assert "[mine] opening" in log
+        assert "in init_op\\n" in log
+        assert "SystemExit: the disk is gone" in log
+        assert "does not end" not in log
+
+
+def test_what_a_worker_logs_right_before_it_dies_is_told(tmp_path: Path) -> None:
+    hooks = """
+def preprocess(self, input_dicts, data_id, log_id):
+    import logging, os
+    logging.getLogger("mine").error("no way out")
+    os._exit(3)
+"""
+    with running(service(tmp_path, hooks)) as server:
+        assert answer(server, a="1")[0] == 9000
+        until(lambda: "exit status 3" in server.log(), "the report")
+        until(lambda: server.log().count("[mine] no way out") == 2, "the line, and again in it")
+
+
 def test_a_worker_that_does_not_become_ready_ends_the_start(tmp_path: Path) -> None:
     hooks = "def init_op(self):\n    threading.Event().wait()"
     with running(service(tmp_path, hooks, f'{TWO}, "start_timeout": 1'), ready=False) as server:
