@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import resource
 from pathlib import Path
 
 import pytest
 
+from penstock.frontends import body as body_module
 from penstock.frontends.body import PartialBody
 
 
@@ -46,3 +48,32 @@ def test_bodies_come_in_beside_each_other_and_take_what_they_hold() -> None:
     del bodies, body
     assert memory() - before < 0.3 * held, "what is gone is not with the process any more"
     assert [one.size for one in kept] == [2_000_000] * 5
+
+
+def test_the_memory_of_a_body_serves_the_next_one_and_little_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+    mapped = body_module._mapped
+
+    def noted(size: int) -> mmap.mmap:
+        made.append(size)
+        return mapped(size)
+
+    monkeypatch.setattr(body_module, "_mapped", noted)
+    monkeypatch.setattr(body_module, "_MAPPINGS", body_module._Mappings())
+    for n in range(5):
+        body = PartialBody()
+        pieces = [bytes((n,)) * (1_000_000 - n) for _ in range(5)]
+        for piece in pieces:
+            body.add(piece)
+        assert body.join() == b"".join(pieces)
+    assert len(made) == 1
+    before = memory()
+    bodies = [PartialBody() for _ in range(20)]
+    for body in bodies:
+        body.add(bytes(5_000_000))
+    for body in bodies:
+        assert len(body.join()) == 5_000_000
+    assert len(made) == 20
+    assert memory() - before < 17_000_000
