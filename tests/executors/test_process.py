@@ -914,6 +914,8 @@ async def test_who_is_read_by_others_gives_nothing_that_only_workers_open(
     assert isinstance(outcome.error, WrongType)
     for said in ("[read by others]", "'odd'", ".Odd cannot travel to op 'next'", "in processes"):
         assert said in str(outcome.error)
+    other = await one(desk, do="number as key")  # which would not go to a worker either
+    assert "is a text, not int. Please" in str(other.error)
     assert (await one(desk, do="array", x=np.arange(3))).error is None
     assert len(processes.pids) == 1
     assert await desk.executor.close(10.0)

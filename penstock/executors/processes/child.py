@@ -33,6 +33,7 @@ from penstock.executors.processes.frame import (
     FrameError,
     FrameReader,
     Kind,
+    OnlyPickledError,
     Ref,
     decode,
     encode,
@@ -247,7 +248,7 @@ class Child:
                 self._allowed(encode(output({key: value}), pickle=self._pickle))
             except FrameError as error:
                 text = f"its output {key!r}: {error}"
-                if outside is not None:
+                if isinstance(error, OnlyPickledError):
                     text += f" to {outside}: only ops that run in processes could open it"
                 _log.warning("op %s: %s (log_id=%s)", op, text, log_id)
                 return Outcome(None, cannot_travel(op, text))

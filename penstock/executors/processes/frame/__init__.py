@@ -12,6 +12,7 @@ from penstock.executors.processes.frame.frames import (
     FrameError,
     FrameReader,
     Kind,
+    OnlyPickledError,
     header,
 )
 from penstock.executors.processes.frame.values import LARGE, MAX_DEPTH, Blob, Ref
@@ -26,6 +27,7 @@ __all__ = [
     "FrameError",
     "FrameReader",
     "Kind",
+    "OnlyPickledError",
     "Ref",
     "decode",
     "encode",

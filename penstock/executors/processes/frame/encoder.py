@@ -15,7 +15,7 @@ import numpy as np
 import ormsgpack
 from ormsgpack import Ext
 
-from penstock.executors.processes.frame.frames import FrameError
+from penstock.executors.processes.frame.frames import FrameError, OnlyPickledError
 from penstock.executors.processes.frame.knots import knots_of
 from penstock.executors.processes.frame.values import (
     ARRAY,
@@ -237,7 +237,7 @@ class _Writer:
         if kind.__module__ != "builtins":
             name = f"{kind.__module__}.{name}"
         if self._pickle is None:
-            raise FrameError(f"a value of type {name} cannot travel")
+            raise OnlyPickledError(f"a value of type {name} cannot travel")
         try:
             data = self._pickle(value)
         except Exception as error:  # pickling runs users' code

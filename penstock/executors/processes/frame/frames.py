@@ -35,6 +35,10 @@ class FrameError(Exception):
     """
 
 
+class OnlyPickledError(FrameError):
+    """A value that travels as a pickle alone, where none may go."""
+
+
 class Kind(IntEnum):
     """What a frame is about."""
 
