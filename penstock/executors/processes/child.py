@@ -96,12 +96,13 @@ class Child:
         self._frames = FrameReader(_MOST_BODY)
         self._descriptors: deque[int] = deque()
         self._queue: deque[Frame] = deque()
-        self._skipped: deque[tuple[int, int]] = deque()
+        self._skipped: list[tuple[int, int]] = []  # first and last, in the order of their coming
         self._board, self._board_descriptor = Board.create()
         self._out = SlabPool(slab_bytes)
         self._in = Borrower(slab_bytes)
         self._trim_at = monotonic() + TRIM_EVERY
-        self._ended = False
+        self._ended = False  # nothing more is to be run, but what is here already
+        self._gone = False  # so has the engine
         self._heard = False  # by the engine, what goes to standard error
         self._last = True  # whether it is the last batch of its frame that runs
         self._untold = False  # whether there are answers that were not announced
@@ -140,10 +141,10 @@ class Child:
         self._pickle = _pickled if outside is None else None
         while True:
             if not self._queue:
+                if self._ended:
+                    return
                 self._give_back()
                 self._receive(wait=True)
-                if self._ended and not self._queue:
-                    return
                 continue
             self._run_all(op, self._queue.popleft(), outside)
 
@@ -204,10 +205,11 @@ class Child:
         return [next(ran) if id(each) in opened else Outcome(None, refusal) for each in samples]
 
     def _is_skipped(self, number: int) -> bool:
-        skipped = self._skipped
-        while skipped and skipped[0][1] < number:
-            skipped.popleft()
-        return bool(skipped) and skipped[0][0] <= number
+        if not self._skipped:
+            return False
+        # What stands further behind may have been taken back earlier.
+        self._skipped = [each for each in self._skipped if each[1] >= number]
+        return any(first <= number for first, _ in self._skipped)
 
     def _answer(self, number: int, value: Any) -> None:
         try:
@@ -304,12 +306,12 @@ class Child:
         self._trim_at = monotonic() + TRIM_EVERY
 
     def _receive(self, *, wait: bool) -> None:
-        """Take what the engine has sent; at its end, or ours, ``_ended`` is set."""
-        if self._ended:
+        """Take what the engine has sent, though we are to end: it still takes batches back."""
+        if self._gone:
             return
         if not wait:
             # All of it: word of a batch's having been taken back may stand behind those after it.
-            while not self._ended and self._poll.poll(0):
+            while not self._gone and self._poll.poll(0):
                 self._read()
             return
         self._read()
@@ -317,7 +319,7 @@ class Child:
     def _read(self) -> None:
         data, descriptors, _ = receive(self._channel, _AT_ONCE, _MOST_DESCRIPTORS)
         if not data:
-            self._ended = True  # the engine has gone: nobody wants the rest
+            self._ended = self._gone = True  # nobody wants the rest
             self._queue.clear()
             return
         self._descriptors.extend(descriptors)

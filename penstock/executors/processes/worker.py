@@ -233,9 +233,8 @@ class Worker:
         Nothing while something waits to be written to it: it could begin what it has just read
         before it hears that this is not wanted any more.
         """
-        waiting = [
-            sent for sent in self.sent if sent.work is work and not sent.begun and sent.wanted
-        ]
+        wanted = [sent for sent in self.sent if sent.work is work and sent.wanted]
+        waiting = [sent for sent in wanted if not sent.begun]
         if not waiting:
             return []
         last = encode(waiting[-1].number)
@@ -314,7 +313,8 @@ class Worker:
         """
         if self._board is not None and self.sent:
             if self._board.batch >= self._next:
-                self._begin(self.sent[0])  # its word is worth nothing, and this it may have begun
+                for sent in [each for each in self.sent if each.wanted][:1]:
+                    self._begin(sent)  # its word is worth nothing, and this it may have begun
             else:
                 self._look_at_board()
         return [(sent.work, sent.batch) for sent in self.sent if sent.begun and sent.wanted]

@@ -46,11 +46,27 @@ class Fatal:
         return os._exit, (9,)
 
 
+class Slow:
+    """A value whose opening waits for a file."""
+
+    def __init__(self, entered: Path, gate: Path) -> None:
+        self._told = entered, gate
+
+    def __reduce__(self) -> Any:
+        return wait, self._told
+
+
 class Sour:
     """A value whose opening raises."""
 
     def __reduce__(self) -> Any:
         return _raise, ("sour",)
+
+
+def wait(entered: Path, gate: Path) -> None:
+    entered.touch()
+    while not gate.exists():
+        time.sleep(0.005)  # another process cannot tell us
 
 
 def _raise(text: str) -> None:
@@ -78,9 +94,7 @@ class Acting(Op):
         elif do == "raise":
             raise ValueError("as told")
         elif do == "wait":
-            Path(feed["entered"]).touch()
-            while not Path(feed["gate"]).exists():
-                time.sleep(0.005)  # another process cannot tell us
+            wait(Path(feed["entered"]), Path(feed["gate"]))
         elif do == "leave a child":
             child = os.fork()
             if child == 0:

@@ -1,5 +1,6 @@
 """What a worker process is given to go on with. All are real."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ import pytest
 
 from penstock.errors import WorkerDied
 from penstock.executors.executor import Work
+from penstock.executors.processes.board import Board
 from penstock.executors.processes.supervision import Supervision
 from penstock.request import Batch
 from tests.executors.house import Desk, batch_of
-from tests.executors.processes.house import Processes, executor
+from tests.executors.processes.house import Processes, Slow, executor
 from tests.executors.test_process import one, until
 
 pytestmark = pytest.mark.real
@@ -131,6 +133,71 @@ async def test_what_was_taken_back_does_not_run_though_more_stands_behind_it(
     assert await ids(desk, third) == [[3]]
     assert await ids(desk, fourth) == [[4]]
     assert not mark.exists()
+    assert await desk.executor.close(10.0)
+
+
+async def test_what_was_taken_back_does_not_run_whatever_was_taken_back_before_it(
+    processes: Processes, tmp_path: Path
+) -> None:
+    gate = Gate(tmp_path)
+    desk = Desk(executor(processes, ahead=2))
+    await desk.executor.start()
+    first = desk.submit([gate.batch(1)])
+    await gate.entered()
+    mark = tmp_path / "ran"
+    second = desk.submit_ahead(batch_of(2, do="wait", entered=str(mark), gate=str(tmp_path)))
+    third = desk.submit_ahead(batch_of(3))
+    assert second is not None
+    assert third is not None
+    assert [batch.data_ids for batch in desk.executor.take_back(third)] == [[3]]
+    assert [batch.data_ids for batch in desk.executor.take_back(second)] == [[2]]
+    gate.open()
+    assert await ids(desk, first) == [[1]]
+    assert await ids(desk, second) == await ids(desk, third) == []
+    assert not mark.exists()
+    assert (await one(desk)).error is None
+    assert len(processes.pids) == 1
+    assert await desk.executor.close(10.0)
+
+
+async def test_what_is_taken_back_while_a_worker_is_to_end_does_not_run(
+    processes: Processes, tmp_path: Path
+) -> None:
+    gate, other = Gate(tmp_path), Gate(tmp_path, "other")
+    desk = Desk(executor(processes, ahead=1))
+    await desk.executor.start()
+    mark = tmp_path / "ran"
+    third = batch_of(3, do="wait", entered=str(mark), gate=str(tmp_path))
+    work = desk.submit([gate.batch(1), other.batch(2), third])
+    await gate.entered()
+    closing = asyncio.create_task(desk.executor.close(10.0))
+    await asyncio.sleep(0)
+    gate.open()
+    await other.entered()
+    assert desk.executor.take_back(work) == [third]
+    other.open()
+    assert await closing
+    assert await ids(desk, work) == [[1], [2]]
+    assert not mark.exists()
+
+
+async def test_a_board_that_lies_beside_what_was_taken_back_leaves_no_work_out(
+    processes: Processes, tmp_path: Path
+) -> None:
+    gate = Gate(tmp_path)
+    desk, first = await busy(processes, gate)
+    opening = tmp_path / "opening"
+    second = desk.submit_ahead(batch_of(2, x=Slow(opening, tmp_path / "never")))
+    assert second is not None
+    assert [batch.data_ids for batch in desk.executor.take_back(second)] == [[2]]
+    gate.open()
+    assert await ids(desk, first) == [[1]]
+    await until(opening.exists)
+    with pytest.MonkeyPatch.context() as wrong:
+        wrong.setattr(Board, "batch", 1 << 40)
+        os.kill(processes.pids[0], signal.SIGKILL)
+        assert await ids(desk, second) == []
+    assert (await one(desk)).error is None
     assert await desk.executor.close(10.0)
 
 
