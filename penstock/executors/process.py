@@ -18,7 +18,7 @@ from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.control import Exited
 from penstock.executors.processes.crashes import Crashes
 from penstock.executors.processes.passing import NoDescriptorError
-from penstock.executors.processes.patrol import Patrol
+from penstock.executors.processes.patrol import Patrol, stays
 from penstock.executors.processes.recycling import why_replaced
 from penstock.executors.processes.relay import Relay
 from penstock.executors.processes.report import BYTES, LINES, Report
@@ -159,7 +159,7 @@ class ProcessExecutor:
         worker, batch = self._busy.get(work), work.current
         if worker is None or batch is None or not batch.settled or worker.condemned:
             return
-        if self._supervision.kill_late:
+        if self._supervision.kill_late and stays(worker):
             _log.warning(
                 "op %s: worker %s (pid %s) is ended: its call is beyond the time-out, with"
                 " data_ids=%s",
@@ -318,8 +318,8 @@ class ProcessExecutor:
         return dict.fromkeys(self._busy.values())
 
     def _roomy(self) -> Worker | None:
-        """Who is to get what goes ahead: who is likely to be done first."""
-        workers = () if self._closing else self._busy_workers()
+        """Who is to get what goes ahead: who is likely to be done first, unless somebody waits."""
+        workers = () if self._closing or self._waiting else self._busy_workers()
         return next((worker for worker in workers if worker.has_room(self.ahead)), None)
 
     def _done(self, worker: Worker, work: Work, finished: Finished) -> None:
@@ -338,10 +338,8 @@ class ProcessExecutor:
         if self._leaving is not None or len(self._alive) < self.workers or self._closing:
             return False
         why = why_replaced(self._supervision, worker.batches, worker.resident())
-        if why is None:
-            return False
-        worker.spent = True
-        if worker.works:
+        worker.spent = why is not None
+        if why is None or worker.works:
             return False
         _log.info(
             "op %s: worker %s (pid %s) is replaced: %s", self._name, worker.index, worker.pid, why

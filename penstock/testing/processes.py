@@ -92,6 +92,8 @@ class ProcessWorkers(Workers):
         return any(work.ahead and work.pending for work in self._at)
 
     def _roomy(self) -> list[Process]:
+        if self._waiting:
+            return []
         return [each for each in self._alive if 0 < len(each.works) <= self.ahead]
 
     def look(self, work: Work) -> None:

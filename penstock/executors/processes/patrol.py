@@ -16,6 +16,17 @@ LOOK: Final = 0.25
 _log = logging.getLogger(__name__)
 
 
+def stays(worker: Worker) -> bool:
+    """Whether a worker that is to be ended is still at what it was seen at.
+
+    What has not begun there will not: it comes back with its Work. So it dies of nothing else.
+    """
+    begun = sum(sent.begun for sent in worker.sent)
+    for work, _ in worker.works:
+        work.pending.extend(worker.take_back(work))
+    return begun == sum(sent.begun for sent in worker.sent)
+
+
 class Patrol:
     """See the module. It rests while no worker is busy.
 
@@ -70,7 +81,7 @@ class Patrol:
             worker.kill()
             return
         fault = worker.watch.look(worker.doing(), passed)
-        if fault is not None:
+        if fault is not None and stays(worker):
             _log.error(
                 "op %s: worker %s (pid %s) hangs and is ended: it %s",
                 self._op,

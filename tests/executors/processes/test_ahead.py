@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from penstock.errors import WorkerDied
 from penstock.executors.executor import Work
 from penstock.executors.processes.board import Board
+from penstock.executors.processes.memory import Memory
 from penstock.executors.processes.supervision import Supervision
 from penstock.request import Batch
 from tests.executors.house import Desk, batch_of
@@ -41,13 +43,20 @@ class Gate:
     async def entered(self) -> None:
         await until(self._entered.exists)
 
+    def wait_entered(self) -> None:
+        """As ``entered``, while the loop stands still."""
+        until = time.monotonic() + 10.0
+        while not self._entered.exists():
+            assert time.monotonic() < until
+            time.sleep(0.005)  # another process cannot tell us
+
     def open(self) -> None:
         self._open.touch()
 
 
 async def busy(processes: Processes, gate: Gate, **more: Any) -> tuple[Desk, Work]:
     """An executor of one worker, which is in its call."""
-    desk = Desk(executor(processes, ahead=1, **more))
+    desk = Desk(executor(processes, **{"ahead": 1, **more}))
     await desk.executor.start()
     assert not desk.executor.room
     work = desk.submit([gate.batch(1)])
@@ -78,7 +87,7 @@ async def test_a_busy_worker_goes_on_with_what_it_was_given_and_has_room_again(
     assert await desk.executor.close(10.0)
 
 
-async def test_what_is_for_an_idle_worker_waits_for_one_and_not_behind_another(
+async def test_what_waits_for_an_idle_worker_is_not_overtaken_by_what_goes_ahead(
     processes: Processes, tmp_path: Path
 ) -> None:
     gate, other = Gate(tmp_path), Gate(tmp_path, "other")
@@ -87,8 +96,9 @@ async def test_what_is_for_an_idle_worker_waits_for_one_and_not_behind_another(
     gate.open()
     await ids(desk, first)
     await other.entered()
-    third = desk.submit([batch_of(3)])
     assert desk.executor.room
+    third = desk.submit([batch_of(3)])
+    assert not desk.executor.room
     other.open()
     assert await ids(desk, second) == [[2]]
     assert await ids(desk, third) == [[3]]
@@ -270,6 +280,29 @@ async def test_a_worker_that_is_soon_to_be_replaced_gets_nothing_ahead(
     assert await desk.executor.close(10.0)
 
 
+async def test_a_worker_that_is_not_to_be_replaced_any_more_is_given_batches_ahead_again(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, other = Gate(tmp_path), Gate(tmp_path, "other")
+    desk, first = await busy(processes, gate, supervision=Supervision(memory_limit=1 << 40))
+    second = desk.submit_ahead(other.batch(2))
+    with monkeypatch.context() as large:
+        large.setattr(Memory, "resident", lambda _: (1 << 40) + 1)
+        gate.open()
+        assert await ids(desk, first) == [[1]]
+        assert not desk.executor.room
+    other.open()
+    assert await ids(desk, second) == [[2]]
+    gate = Gate(tmp_path, "third")
+    third = desk.submit([gate.batch(3)])
+    await gate.entered()
+    assert desk.executor.room
+    gate.open()
+    assert await ids(desk, third) == [[3]]
+    assert len(processes.pids) == 1
+    assert await desk.executor.close(10.0)
+
+
 async def test_nothing_is_put_behind_a_call_that_was_given_up(
     processes: Processes, tmp_path: Path
 ) -> None:
@@ -281,6 +314,29 @@ async def test_nothing_is_put_behind_a_call_that_was_given_up(
     assert not desk.executor.room
     gate.open()
     await desk.results(first)
+    assert await desk.executor.close(10.0)
+
+
+async def test_who_has_gone_on_to_another_batch_is_not_ended_for_the_one_before(
+    processes: Processes, tmp_path: Path
+) -> None:
+    gate, other = Gate(tmp_path), Gate(tmp_path, "other")
+    desk, first = await busy(processes, gate, supervision=Supervision(kill_late=True), ahead=2)
+    second, third = desk.submit_ahead(other.batch(2)), desk.submit_ahead(batch_of(3))
+    assert third is not None
+    desk.executor.look(first)
+    assert first.current is not None
+    first.current.settled = True
+    gate.open()
+    other.wait_entered()  # and the engine has not heard that the first is back
+    desk.executor.abandon(first)
+    other.open()
+    assert await ids(desk, first) == [[1]]
+    ((_, (outcome,)),) = await desk.results(second)
+    assert outcome.error is None
+    assert await ids(desk, third) == []
+    assert [batch.data_ids for batch in desk.executor.take_back(third)] == [[3]]
+    assert len(processes.pids) == 1
     assert await desk.executor.close(10.0)
 
 
