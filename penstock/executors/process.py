@@ -80,7 +80,7 @@ class ProcessExecutor:
         self._waiting: deque[tuple[Work, Finished]] = deque()  # for a worker to be there again
         self._alive: set[Worker] = set()
         self._leaving: Worker | None = None  # asked to, and not gone yet
-        self._too_large = False  # to go ahead, was the last that tried
+        self._too_large = False  # to go ahead, was what was sent last, or was to be
         self._restarts = Restarts()
         self._given_up = False
         self._closing = False
@@ -309,8 +309,7 @@ class ProcessExecutor:
 
     def _hand(self, worker: Worker, work: Work, finished: Finished) -> None:
         self._busy[work] = worker
-        self._too_large = False
-        worker.run(self._name, work, finished)
+        self._too_large = not worker.run(self._name, work, finished)
         self._patrol.begin()
 
     def _busy_workers(self) -> dict[Worker, None]:

@@ -143,13 +143,13 @@ class Worker:
         self._out = self._upkeep.pool
         self._in = self._upkeep.reader
 
-    def run(self, op: str, work: Work, finished: Finished) -> None:
-        """Send a Work's batches, if they have not been taken back meanwhile."""
+    def run(self, op: str, work: Work, finished: Finished) -> bool:
+        """Send a Work's batches, if not taken back meanwhile; whether all could have gone ahead."""
         self.works.append((work, finished))
         batches = list(work.pending)
+        size = 0
         try:
-            if batches:
-                self._send(work, batches)
+            size = self._send(work, batches) if batches else 0
         except FrameError:  # there is one that cannot travel, or not in company
             for batch in batches:
                 try:
@@ -160,6 +160,7 @@ class Worker:
                     work.add_result(batch, [Outcome(None, refusal) for _ in batch.samples])
         if not self.sent:
             self.done(self, *self.works.popleft())
+        return size <= _AHEAD_BYTES
 
     def has_room(self, ahead: int) -> bool:
         """Whether it may be given one more Work, where so many may stand behind the first."""
@@ -177,13 +178,12 @@ class Worker:
                 return False
         except FrameError:  # whoever gets it in its turn finds that out again
             return False
-        last, _ = self.works[-1]
-        last.following = work
+        self.works[-1][0].following = work
         self.works.append((work, finished))
         return True
 
-    def _send(self, work: Work, batches: list[Batch], most: int | None = None) -> bool:
-        """Whether it was sent; not where it has more bytes than ``most``."""
+    def _send(self, work: Work, batches: list[Batch], most: int | None = None) -> int:
+        """How many bytes were sent; none where there are more than ``most``."""
         number = self._next
         value = [samples_out(batch.samples) for batch in batches]
         try:
@@ -197,14 +197,14 @@ class Worker:
             raise
         if most is not None and size > most:
             self._out.rollback()
-            return False
+            return 0
         for slab, descriptor in self._out.commit():
             self._link.send([header(Kind.SLAB, slab, 0)], [descriptor])
         self.sent += [_Sent(number + n, batch, work) for n, batch in enumerate(batches)]
         self._next += len(batches)
         self._upkeep.committed()
         self._link.send([*self._upkeep.frees(), head, *body])
-        return True
+        return size
 
     def look(self) -> None:
         """Bring the Works up to date with what has been answered, and with what the board says."""

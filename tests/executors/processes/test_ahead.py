@@ -16,7 +16,7 @@ from penstock.executors.executor import Work
 from penstock.executors.processes.board import Board
 from penstock.executors.processes.memory import Memory
 from penstock.executors.processes.supervision import Supervision
-from penstock.request import Batch
+from penstock.request import REQUEST_OP_NAME, Batch
 from tests.executors.house import Desk, batch_of
 from tests.executors.processes.house import Processes, Slow, executor
 from tests.executors.test_process import one, until
@@ -262,6 +262,23 @@ async def test_what_is_large_does_not_go_ahead_unless_it_is_an_array(
     ((_, (outcome,)),) = await desk.results(second)
     assert outcome.value is not None
     assert outcome.value["sum"] == int(x.sum())
+    assert await desk.executor.close(10.0)
+
+
+async def test_after_what_is_large_nothing_is_tried_ahead_until_something_small_is_sent(
+    processes: Processes, tmp_path: Path
+) -> None:
+    desk = Desk(executor(processes, ahead=1))
+    await desk.executor.start()
+    for name, text, room in (("a", "a" * 100_000, False), ("b", "b", True)):
+        gate = Gate(tmp_path, name)
+        batch = gate.batch(1)
+        batch.samples[0].inputs[REQUEST_OP_NAME]["text"] = text
+        work = desk.submit([batch])
+        await gate.entered()
+        assert desk.executor.room is room
+        gate.open()
+        assert await ids(desk, work) == [[1]]
     assert await desk.executor.close(10.0)
 
 
