@@ -674,6 +674,15 @@ async def test_a_worker_that_cannot_start_says_why(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+async def test_a_worker_that_is_ready_after_it_has_failed_has_failed(
+    processes: Processes, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(executor(processes, "fickle"))
+    with pytest.raises(StartupError, match="the model is not there"):
+        await desk.executor.start()
+    assert "Exception in callback" not in caplog.text
+
+
 async def test_a_worker_that_cannot_start_is_told_of_before_the_others_are_ready(
     processes: Processes,
 ) -> None:

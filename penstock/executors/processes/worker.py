@@ -344,7 +344,7 @@ class Worker:
                 self._in.accept(frame.number, self._link.take_descriptor())
             case Kind.FREE:
                 self._out.release(frame.number >> 32, frame.number & 0xFFFFFFFF)
-            case Kind.READY if self._board is None:
+            case Kind.READY if not self.ready.done():
                 self._board = Board.attach(self._link.take_descriptor())
                 self._link.take_answers(self._link.take_descriptor())
                 self.ready.set_result(None)

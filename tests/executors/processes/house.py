@@ -209,6 +209,8 @@ def main(op: str, index: int, descriptor: int) -> None:
         if op == "failing" or (op == "one fails" and index == 1):
             child.failed("the model is not there")
             return
+        if op == "fickle":
+            child.failed("the model is not there")
         if op == "failing for long":
             child.failed("the model is not there")
         if op in ("one fails", "failing for long"):
