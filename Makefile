@@ -6,9 +6,10 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketime wrk openssl
 
-# Two tests at a time: most wait more than they compute. Not where times are measured, nor where
-# one test uses every core.
+# Several tests at a time: those with real services wait more than they compute. Not where times are
+# measured, nor where one test uses every core.
 PAIRS  := -n 2 --dist worksteal
+THREES := -n 3 --dist worksteal
 FAULTS ?= faults
 
 .PHONY: help setup demo test check fmt test-real test-faults examples bench peers proto lock clean
@@ -32,7 +33,7 @@ test: $(READY) ## pure and engine tests (about two minutes)
 	$(BIN)/python -m pytest $(PAIRS) -m "not real and not faults and not peers" --ignore tests/examples
 
 test-real: $(READY) ## real services as processes, real models, real clients (two to three minutes)
-	$(BIN)/python -m pytest $(PAIRS) -m "real or peers" --ignore tests/examples
+	$(BIN)/python -m pytest $(THREES) -m "real or peers" --ignore tests/examples
 
 test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)
 	$(BIN)/python -m pytest -m "$(FAULTS)" tests/faults tests/attacks
