@@ -33,14 +33,21 @@ BATCHES = (1, 8)
 
 SCRIPT = """\
 import time
+import numpy as np
 from penstock import Op, WebService
 
 class Timed(Op):
+    def preprocess(self, input_dicts, data_id, log_id):
+        return {"x": np.zeros((1, 4), np.float32)}
+
     def process(self, feed_batch, typical_logid=0):
         until = time.perf_counter() + %(call)r
         while time.perf_counter() < until:
             pass
         return feed_batch[0]
+
+    def postprocess(self, input_dicts, fetch_data, data_id, log_id):
+        return {"y": str(fetch_data["x"][0, 0])}
 
 class TimedService(WebService):
     def get_pipeline_response(self, read_op):
