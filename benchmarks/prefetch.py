@@ -15,14 +15,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.load import Plan
 from benchmarks.load_http import load_http
-from benchmarks.processes import START_SECONDS, BenchmarkError, free_port
+from benchmarks.processes import START_SECONDS, BenchmarkError, free_port, is_ready
 
 LOOK = 0.002
 PATH = "/timed/prediction"
@@ -81,18 +80,6 @@ def served(folder: Path, call: float, depth: int, batch: int) -> Iterator[int]:
     finally:
         process.terminate()
         process.wait()
-
-
-def is_ready(port: int) -> bool:
-    """Whether the service says so."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
-    try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
-    except (OSError, HTTPException):
-        return False
-    finally:
-        connection.close()
 
 
 def worked(folder: Path, call: float, depth: int, batch: int, seconds: float) -> float:

@@ -52,6 +52,18 @@ def free_port() -> int:
     return port
 
 
+def is_ready(port: int) -> bool:
+    """Whether the service says so."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
 def ask_http(port: int, path: str, body: bytes) -> bytes:
     """The body of one POST's answer, by the standard library's client."""
     connection = HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)

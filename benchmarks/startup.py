@@ -15,13 +15,12 @@ import signal
 import subprocess
 import sys
 import time
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 from benchmarks.models import LINEAR_FEATURES, model_folder
-from benchmarks.processes import START_SECONDS, BenchmarkError, ask_http, free_port
+from benchmarks.processes import START_SECONDS, BenchmarkError, ask_http, free_port, is_ready
 from penstock.runtimes.model import Model
 from penstock.runtimes.runtime import ModelOptions
 
@@ -85,7 +84,7 @@ class Started:
                 [sys.executable, str(script)], cwd=folder, stdout=log, stderr=subprocess.STDOUT
             )
         try:
-            while not self._is_ready():
+            while not is_ready(self._port):
                 if self._process.poll() is not None or time.perf_counter() - began > START_SECONDS:
                     raise BenchmarkError((folder / "server.log").read_text()[-2000:])
                 time.sleep(LOOK)
@@ -127,16 +126,6 @@ class Started:
     def _ask(self) -> bool:
         answer = json.loads(ask_http(self._port, PATH, b'{"key": ["a"], "value": ["1"]}'))
         return bool(answer["err_no"] == 0)
-
-    def _is_ready(self) -> bool:
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=START_SECONDS)
-        try:
-            connection.request("GET", "/readyz")
-            return connection.getresponse().status == 200
-        except (OSError, HTTPException):
-            return False
-        finally:
-            connection.close()
 
 
 def opening(model: Path) -> float:
