@@ -53,6 +53,12 @@ class DoorConfig(Section):
         description="Most bytes of answers that wait for one connection's reader; beyond it no"
         " further request of it is begun.",
     )
+    busy_poll: Annotated[float, Field(ge=0, le=0.01)] = Field(
+        default=0.001,
+        description="Seconds that the loop looks for the next request before it sleeps, when none"
+        " is open and the last ones came as quickly. It answers them sooner, and takes what is left"
+        " of its core from about a thousand requests a second on; 0 turns it off.",
+    )
     max_request_line: Count = Field(
         default=8 << 10, description="Most bytes of the first line of a request in HTTP/1.1."
     )

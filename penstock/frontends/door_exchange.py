@@ -65,7 +65,7 @@ class DoorExchange(Exchange):
     def close(self) -> None:
         """The answer is complete. Lets go of the application, which may hold this exchange."""
         self.over = True
-        self.shared.calls -= 1
+        self.shared.answered()
         self.receiver = self.on_gone = self.on_room = self.state = None
         if self.taken:
             self.release()
@@ -76,7 +76,7 @@ class DoorExchange(Exchange):
             return
         on_gone = self.on_gone
         self.over = True
-        self.shared.calls -= 1
+        self.shared.answered()
         self.receiver = self.on_gone = self.on_room = self.state = None
         if on_gone is not None:
             guarded(on_gone)

@@ -30,6 +30,8 @@ class DoorLimits:
         max_unsent: bytes that may wait for one connection's reader; with more no further stream of
             it is begun, and a streamed answer that goes on regardless is broken off.
         backlog: connections that wait in the kernel to be accepted.
+        busy_poll: when no request is open, the loop looks for the next one so long before it
+            sleeps, if the last ones came as quickly; 0 means never.
         http1: of heads, chunks and pipelining in HTTP/1.1.
         http2: of streams, windows, heads and nuisances in HTTP/2.
     """
@@ -46,6 +48,7 @@ class DoorLimits:
     linger: float = 2.0
     max_unsent: int = 64 << 20
     backlog: int = 1024
+    busy_poll: float = 0.001
     http1: Http1Limits = field(default_factory=Http1Limits)
     http2: Http2Limits = field(default_factory=Http2Limits)
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from operator import attrgetter
 from random import random
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from penstock.engine.budget import ByteBudget
+from penstock.frontends.busy_polling import BusyPolling
 from penstock.frontends.door_limits import DoorLimits, DoorStatistics
 from penstock.frontends.exchange import Application
 from penstock.frontends.wheel import Wheel
@@ -56,7 +59,10 @@ class DoorState:
     __slots__ = (
         "_dirty",
         "_entrances",
+        "_look_until",
+        "_looking",
         "_loop",
+        "_polling",
         "_relieving",
         "application",
         "body_time",
@@ -97,6 +103,9 @@ class DoorState:
         self.on_empty: Callable[[], None] | None = None
         self._dirty: list[Connection] = []
         self._entrances: list[Entrance] = []
+        self._look_until = 0.0
+        self._looking = False
+        self._polling = BusyPolling(limits.busy_poll)
         self._relieving = False
         self._loop = asyncio.get_running_loop()
 
@@ -129,6 +138,26 @@ class DoorState:
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             connection.flush()
+
+    def answered(self) -> None:
+        """A request has its complete answer, or nobody waits for one any more.
+
+        After the last one the loop may look on for a moment instead of sleeping at once.
+        """
+        self.calls -= 1
+        if not self.calls:
+            now = monotonic()
+            self._look_until = self._polling.until(now)
+            if self._look_until > now and not self._looking:
+                self._looking = True
+                self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        if self.calls or self.draining or monotonic() >= self._look_until:
+            self._looking = False
+        else:
+            os.sched_yield()  # whoever has something to do on this core comes first
+            self._loop.call_soon(self._look)
 
     def relieve(self) -> None:
         """Give up answers until what nobody reads fits the budget, those first who hold the most.

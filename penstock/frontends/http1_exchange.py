@@ -48,7 +48,7 @@ class Http1Exchange(DoorExchange):
                 session.out += session.core.respond_apart(status, headers, body, last)
             # What close() does, without the call.
             self.over = True
-            shared.calls -= 1
+            shared.answered()
             self.receiver = self.on_gone = self.on_room = None
             if self.taken:
                 self.release()

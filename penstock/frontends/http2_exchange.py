@@ -89,7 +89,7 @@ class Http2Exchange(DoorExchange):
         stream.context = None
         # What close() does, without the call.
         self.over = True
-        self.shared.calls -= 1
+        self.shared.answered()
         self.receiver = self.on_gone = self.on_room = self.state = None
         if self.taken:
             self.release()

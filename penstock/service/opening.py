@@ -86,6 +86,7 @@ def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:
         write_timeout=config.write_timeout,
         tls_timeout=door.tls_timeout,
         max_unsent=door.max_unsent,
+        busy_poll=door.busy_poll,
         http1=Http1Limits(
             max_request_line=door.max_request_line,
             max_header_bytes=door.max_header_bytes,
