@@ -40,11 +40,15 @@ class ByteBudget:
         """
         used = self.used + count
         if used > self.limit:
-            self.refused += 1
-            raise ServiceBusy("too many bytes in flight; try again later")
+            raise self.refuse()
         self.used = used
         if used > self.peak:
             self.peak = used
+
+    def refuse(self) -> ServiceBusy:
+        """Count what does not fit, and say so."""
+        self.refused += 1
+        return ServiceBusy("too many bytes in flight; try again later")
 
     def add(self, count: int) -> None:
         """Count bytes that exist already (an answer), even beyond the limit."""
@@ -68,7 +72,14 @@ class Reservation:
 
     def take(self, count: int) -> None:
         """Reserve more; raises ServiceBusy when it does not fit."""
-        self._budget.reserve(count)
+        budget = self._budget
+        used = budget.used + count
+        # What ``reserve`` does, without the call: every request has a body.
+        if used > budget.limit:
+            raise budget.refuse()
+        budget.used = used
+        if used > budget.peak:
+            budget.peak = used
         self.taken += count
 
     def add(self, count: int) -> None:

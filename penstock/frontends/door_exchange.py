@@ -65,7 +65,10 @@ class DoorExchange(Exchange):
     def close(self) -> None:
         """The answer is complete. Lets go of the application, which may hold this exchange."""
         self.over = True
-        self.shared.answered()
+        shared = self.shared
+        shared.calls -= 1
+        if not shared.calls:
+            shared.rest()
         self.receiver = self.on_gone = self.on_room = self.state = None
         if self.taken:
             self.release()
@@ -76,7 +79,10 @@ class DoorExchange(Exchange):
             return
         on_gone = self.on_gone
         self.over = True
-        self.shared.answered()
+        shared = self.shared
+        shared.calls -= 1
+        if not shared.calls:
+            shared.rest()
         self.receiver = self.on_gone = self.on_room = self.state = None
         if on_gone is not None:
             guarded(on_gone)

@@ -139,18 +139,13 @@ class DoorState:
         for connection in dirty:
             connection.flush()
 
-    def answered(self) -> None:
-        """A request has its complete answer, or nobody waits for one any more.
-
-        After the last one the loop may look on for a moment instead of sleeping at once.
-        """
-        self.calls -= 1
-        if not self.calls:
-            now = monotonic()
-            self._look_until = self._polling.until(now)
-            if self._look_until > now and not self._looking:
-                self._looking = True
-                self._loop.call_soon(self._look)
+    def rest(self) -> None:
+        """No request is open any more: look on for a moment, or sleep at once."""
+        now = monotonic()
+        self._look_until = self._polling.until(now)
+        if self._look_until > now and not self._looking:
+            self._looking = True
+            self._loop.call_soon(self._look)
 
     def _look(self) -> None:
         if self.calls or self.draining or monotonic() >= self._look_until:

@@ -48,7 +48,9 @@ class Http1Exchange(DoorExchange):
                 session.out += session.core.respond_apart(status, headers, body, last)
             # What close() does, without the call.
             self.over = True
-            shared.answered()
+            shared.calls -= 1
+            if not shared.calls:
+                shared.rest()
             self.receiver = self.on_gone = self.on_room = None
             if self.taken:
                 self.release()

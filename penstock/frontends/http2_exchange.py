@@ -89,7 +89,10 @@ class Http2Exchange(DoorExchange):
         stream.context = None
         # What close() does, without the call.
         self.over = True
-        self.shared.answered()
+        shared = self.shared
+        shared.calls -= 1
+        if not shared.calls:
+            shared.rest()
         self.receiver = self.on_gone = self.on_room = self.state = None
         if self.taken:
             self.release()

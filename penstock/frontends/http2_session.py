@@ -59,6 +59,7 @@ class Http2Session(Connection):
         "_leaving",
         "_readers",
         "_refill_at",
+        "_small",
         "_unfinished",
         "_unfinished_since",
         "core",
@@ -68,7 +69,10 @@ class Http2Session(Connection):
 
     def __init__(self, shared: DoorState, transport: asyncio.Transport) -> None:
         super().__init__(shared, transport)
-        self.core = Http2Connection(Role.SERVER, shared.limits.http2, shared.http2_heads)
+        limits = shared.limits.http2
+        self.core = Http2Connection(Role.SERVER, limits, shared.http2_heads)
+        # All streams together keep half of the connection's window by it at most.
+        self._small = limits.connection_window // (2 * limits.max_streams)
         self.fresh = 0
         self.crowded: set[Http2Exchange] = set()
         self.due = shared.wheel.after(shared.period)
@@ -107,6 +111,8 @@ class Http2Session(Connection):
                         self._fail(exchange, stream)
                     if exchange.paused:
                         exchange.owed += event.counted
+                    elif event.ended and event.counted <= self._small:
+                        pass  # the stream gives it back when it is closed, which costs nothing
                     elif stream.state & CLOSED != CLOSED:
                         core.consumed(stream, event.counted)
                 elif type(event) is HeadReceived:

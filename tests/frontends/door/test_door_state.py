@@ -44,8 +44,7 @@ def busy(time: Time, limit: float = LIMIT) -> DoorState:
     state = DoorState(application, DoorLimits(busy_poll=limit), ByteBudget(1 << 20))
     for _ in range(50):
         time.now += SHORT
-        state.calls += 1
-        state.answered()
+        state.rest()
     return state
 
 
@@ -69,8 +68,7 @@ async def test_the_loop_looks_again_at_the_next_rest(time: Time) -> None:
     time.now += LIMIT
     await turns()
     assert time.turns == 0
-    state.calls += 1
-    state.answered()
+    state.rest()
     await turns()
     assert time.turns >= 4
 
@@ -86,8 +84,7 @@ async def test_the_loop_looks_once_a_turn_however_many_rests_it_had(time: Time) 
     state = busy(time)
     await turns(2)
     for _ in range(3):
-        state.calls += 1
-        state.answered()
+        state.rest()
     before = time.turns
     await turns(4)
     assert time.turns - before <= 4

@@ -15,10 +15,12 @@ import pytest
 
 from penstock.frontends.exchange import Exchange, Receiver
 from penstock.protocols.http2 import Http2Limits
-from tests.frontends.door.http2_client import joined
+from tests.frontends.door.http2_client import Client, joined
 from tests.frontends.door.site import PATIENCE, QUICK, Site
 
 Opened = Callable[..., Site]
+
+NARROW = Http2Limits(connection_window=65_535, stream_window=65_535, max_streams=8)
 
 NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, REFUSED, CANCEL, CALM = 0, 1, 2, 7, 8, 11
 
@@ -168,6 +170,38 @@ def test_a_sender_that_was_stopped_goes_on_later(opened: Opened) -> None:
     assert site.statistics().bodies_late == 0
 
 
+def whole(client: Client, path: str, body: bytes) -> int:
+    """Ask with head, data and end in one go, as clients with small messages do."""
+    stream = client.open(path)
+    while client.h2.local_flow_control_window(stream) < len(body):
+        client.step()
+    client.h2.send_data(stream, body, end_stream=True)
+    client.flush()
+    return stream
+
+
+def test_small_messages_use_no_window_up(opened: Opened) -> None:
+    site = opened(http2=NARROW)
+    with joined(site.port) as client:
+        for path in ("/echo", "/later"):
+            for _ in range(80):
+                answer = client.wait(whole(client, path, bytes(4000)))
+                assert answer.body == bytes(4000)
+
+
+@pytest.mark.parametrize("size", [4000, 16_000])
+def test_messages_whose_answers_are_not_ready_leave_room_for_others(
+    opened: Opened, size: int
+) -> None:
+    site = opened(http2=NARROW)
+    with joined(site.port) as client:
+        held = [whole(client, "/hold", bytes(size)) for _ in range(7)]
+        assert client.ask("/echo", bytes(100_000)).body == bytes(100_000)
+        site.call(site.parrot.let_go)
+        for stream in held:
+            assert client.wait(stream).status == 200
+
+
 def test_a_body_that_stops_half_way_gets_408(opened: Opened) -> None:
     site = opened(body_timeout=QUICK)
     with joined(site.port) as client:
@@ -222,7 +256,7 @@ def test_trailers_are_sent(opened: Opened) -> None:
 def test_the_application_hears_once_that_its_client_left(opened: Opened, way: str) -> None:
     site = opened()
     with joined(site.port) as client:
-        streams = [client.open("/hold", end=True) for _ in range(3)]
+        streams = [client.open("/hold", end=True) for _ in range(7)]
         assert all(site.parrot.arrived.acquire(timeout=PATIENCE) for _ in streams)
         if way == "reset":
             for stream in streams:
@@ -342,7 +376,7 @@ def test_streams_beyond_the_limit_are_refused(opened: Opened) -> None:
         client.ask("/echo")
         client.h2.remote_settings[h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS] = 100
         client.h2.remote_settings.acknowledge()
-        streams = [client.open("/hold", end=True) for _ in range(3)]
+        streams = [client.open("/hold", end=True) for _ in range(7)]
         assert client.wait(streams[2]).reset == REFUSED
         site.until(lambda seen: len(site.parrot.holding) == 2)
         site.call(site.parrot.let_go)
