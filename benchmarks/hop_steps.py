@@ -31,7 +31,7 @@ LEAST = 4.0  # steps of a function that has a row of its own
 _BUDGETS = (
     "penstock.engine.stage._TURN",
     "penstock.engine.settling._TURN",
-    "penstock.executors.inline.TURN",
+    "penstock.executors.turn.TURN",
     "penstock.batching.dispatch.HAND_OVER_BUDGET",
 )
 """Seconds after which somebody lets others have their turn: counting takes far longer than running,

@@ -10,13 +10,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from penstock.request import Batch, Outcome
-
-TURN: Final = 0.001
-"""Seconds of work after which no further batch of a Work is begun: they were predicted wrongly, and
-others wait, for the worker or for what has been run."""
 
 Result: TypeAlias = tuple[Batch, list[Outcome]]
 
@@ -31,9 +27,11 @@ class Work:
         crowded: whether it carries several batches.
         ahead: whether it stands behind another one that its worker has not finished.
         following: the one that stands behind it.
+        results: what has been run and was not taken yet, in order. The worker only adds at the
+            end; the engine takes with ``take_results``.
     """
 
-    __slots__ = ("_results", "ahead", "crowded", "current", "following", "pending")
+    __slots__ = ("ahead", "crowded", "current", "following", "pending", "results")
 
     def __init__(self, batches: list[Batch]) -> None:
         self.pending = deque(batches)
@@ -41,7 +39,7 @@ class Work:
         self.ahead = False
         self.following: Work | None = None
         self.current: Batch | None = None
-        self._results: list[Result] = []
+        self.results: list[Result] = []
 
     def begin_next(self) -> Batch | None:
         """The worker's step: the next batch, now ``current``; None at the end."""
@@ -63,7 +61,7 @@ class Work:
 
     def add_result(self, batch: Batch, outcomes: list[Outcome]) -> None:
         """The worker's step: a batch has been run."""
-        self._results.append((batch, outcomes))
+        self.results.append((batch, outcomes))
 
     def take_results(self) -> list[Result]:
         """What has been run and was not taken yet, in order. On the engine's loop only.
@@ -71,8 +69,8 @@ class Work:
         Executors take at the end; the engine may take earlier what would else wait for a batch that
         hangs.
         """
-        taken = self._results[:]
-        del self._results[: len(taken)]  # the worker only adds at the end
+        taken = self.results[:]
+        del self.results[: len(taken)]  # the worker only adds at the end
         return taken
 
 

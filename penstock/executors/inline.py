@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.executors.executor import TURN, Finished, LocalExecutor, Work
-from penstock.executors.work import BoundOp, run_safely
+from penstock.executors.executor import Finished, LocalExecutor, Work
+from penstock.executors.turn import take_turn
+from penstock.executors.work import BoundOp
 
 
 class InlineExecutor(LocalExecutor):
@@ -20,13 +21,7 @@ class InlineExecutor(LocalExecutor):
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Run the Work now, or as much of it as one turn allows, and report before returning."""
-        op = self._op
-        limit = op.options.timeout
-        left = TURN
-        while left > 0.0 and (batch := work.begin_next()) is not None:
-            work.add_result(batch, run_safely(op, batch, limit))
-            left -= batch.ran
-        work.current = None
+        take_turn(self._op, work, self._op.options.timeout)
         finished(work, work.take_results())
 
     def abandon(self, work: Work) -> None:

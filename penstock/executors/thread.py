@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from penstock.executors.bell import Bell
-from penstock.executors.executor import TURN, Finished, LocalExecutor, Work
-from penstock.executors.work import BoundOp, run_safely
+from penstock.executors.executor import Finished, LocalExecutor, Work
+from penstock.executors.turn import take_turn
+from penstock.executors.work import BoundOp
 
 _log = logging.getLogger(__name__)
 
@@ -85,12 +86,7 @@ class ThreadExecutor(LocalExecutor):
             item = self._queue.popleft()
             if item is None:
                 return
-            work, _ = item
-            left = TURN
-            while left > 0.0 and (batch := work.begin_next()) is not None:
-                work.add_result(batch, run_safely(op, batch))
-                left -= batch.ran
-            work.current = None
+            take_turn(op, item[0])
             done.append(item)
             answered.ring()
 

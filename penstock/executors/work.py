@@ -112,17 +112,6 @@ class BoundOp:
         self.runs = hooks.process is not None or model is not None
         self.jumps = op.is_jump_op()
 
-    def call(self, feed_batch: list[Feed], log_id: int) -> Answer:
-        """One ``process`` call; every failure is a value."""
-        process = self.process
-        try:
-            if process is None:
-                assert self.model is not None
-                return self.model.run(feed_batch[0])
-            return read_process(self.op, process(feed_batch, log_id))
-        except HOOK_FAULTS as error:
-            return process_raised(self.name, error, log_id)
-
     async def call_async(self, feed_batch: list[Feed], log_id: int) -> Answer:
         """One ``process`` call of a coroutine hook; every failure is a value."""
         assert self.process is not None
@@ -144,11 +133,13 @@ class Member:
 
     __slots__ = ("error", "feed", "result", "sample")
 
-    def __init__(self, sample: Sample) -> None:
+    def __init__(
+        self, sample: Sample, feed: Any, result: Any = None, error: RequestError | None = None
+    ) -> None:
         self.sample = sample
-        self.feed: Any = None
-        self.result: Any = None
-        self.error: RequestError | None = None
+        self.feed = feed
+        self.result = result
+        self.error = error
 
     def __repr__(self) -> str:
         return f"<Member {self.sample.data_id} {self.error or self.result or self.feed!r}>"
@@ -162,7 +153,7 @@ class Member:
 
 
 def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Outcome]:
-    """Run a batch in the calling thread. Raises nothing that a hook raised.
+    """Run a batch in the calling thread. Raises nothing, whatever happens.
 
     Args:
         op: the worker's copy.
@@ -179,15 +170,25 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
             _make_calls(op, batch, members, limit)
             return end(op, members)
         # Alone there is nothing to group, to stack or to cut apart.
-        member = Member(samples[0])
-        _preprocess(op, member, began)
-        if type(member.feed) is dict:
-            member.take(_timed_call(op, batch, [member.feed], samples[0].log_id, limit))
-        elif member.feed is not None:
+        sample = samples[0]
+        feed, result, error = _preprocess(op, sample, began)
+        if type(feed) is dict:
+            batch.started = began if op.preprocess is None else _monotonic()
+            answer = _call(op, batch, [feed], sample.log_id, limit)
+            if isinstance(answer, RequestError):
+                error = answer
+            else:
+                result = answer
+        elif feed is not None:
+            member = Member(sample, feed, result)
             _make_calls(op, batch, [member], limit)
-        if member.error is not None:
-            tell_culprits(op.name, [(member.sample, member.error)])
-        return [_postprocess(op, member)]
+            result, error = member.result, member.error
+        if error is not None:
+            tell_culprits(op.name, [(sample, error)])
+        return [_postprocess(op, sample, result, error)]
+    except BaseException:  # noqa: BLE001 - a worker that ends would take its slot along
+        _log.exception("op %s: a batch failed inside penstock; please report this", op.name)
+        return broken(batch)
     finally:
         batch.ran = _monotonic() - began
 
@@ -196,31 +197,36 @@ def _make_calls(op: BoundOp, batch: Batch, members: Sequence[Member], limit: flo
     steps = calls(op, members)
     asked = next(steps, None)
     while asked is not None:
-        answer = _timed_call(op, batch, *asked, limit)
+        batch.started = _monotonic()
+        answer = _call(op, batch, *asked, limit)
         try:
             asked = steps.send(answer)
         except StopIteration:
             asked = None
 
 
-def _timed_call(
+def _call(
     op: BoundOp, batch: Batch, feed_batch: list[Feed], log_id: int, limit: float | None
 ) -> Answer:
-    batch.started = started = _monotonic()
-    answer = op.call(feed_batch, log_id)
-    batch.started = None
-    if limit is not None and _monotonic() - started > limit:
-        return timed_out(op.name, batch)
-    return answer
-
-
-def run_safely(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Outcome]:
-    """``run_batch`` for workers that must outlive whatever happens, our own mistakes included."""
+    """One ``process`` call, which the batch says has begun; every failure is a value."""
+    process = op.process
+    answer: Answer
     try:
-        return run_batch(op, batch, limit)
-    except BaseException:  # noqa: BLE001 - a worker that ends would take its slot along
-        _log.exception("op %s: a batch failed inside penstock; please report this", op.name)
-        return broken(batch)
+        if process is None:
+            assert op.model is not None
+            answer = op.model.run(feed_batch[0])
+        else:
+            answer = process(feed_batch, log_id)
+            if type(answer) is not dict:
+                answer = read_process(op.op, answer)
+    except HOOK_FAULTS as error:
+        answer = process_raised(op.name, error, log_id)
+    if limit is not None:
+        assert batch.started is not None
+        if _monotonic() - batch.started > limit:
+            answer = timed_out(op.name, batch)
+    batch.started = None
+    return answer
 
 
 def broken(batch: Batch) -> list[Outcome]:
@@ -239,12 +245,7 @@ def begin(op: BoundOp, samples: Sequence[Sample], now: float) -> list[Member]:
         samples: at least one.
         now: monotonic seconds; whose deadline has passed by then runs no hook.
     """
-    members = []
-    for sample in samples:
-        member = Member(sample)
-        _preprocess(op, member, now)
-        members.append(member)
-    return members
+    return [Member(sample, *_preprocess(op, sample, now)) for sample in samples]
 
 
 def calls(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, Answer, None]:
@@ -260,9 +261,7 @@ def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
     failed = [(each.sample, each.error) for each in members if each.error is not None]
     if failed:
         tell_culprits(op.name, failed)
-    outcomes = []
-    for member in members:
-        outcomes.append(_postprocess(op, member))
+    outcomes = [_postprocess(op, each.sample, each.result, each.error) for each in members]
     if op.jumps:
         _ask_to_jump(op, members, outcomes)
     return outcomes
@@ -322,14 +321,13 @@ def _fail(members: Sequence[Member], error: RequestError) -> None:
         member.error = error
 
 
-def _preprocess(op: BoundOp, member: Member, now: float) -> None:
-    sample = member.sample
+def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, RequestError | None]:
+    """What ``process`` is to be fed, the result so far, and the error, as Member has them."""
     if sample.gone:
-        member.error = _GONE
-        return
+        return None, None, _GONE
     if sample.deadline <= now:
-        member.error = DeadlineExceeded("the request's deadline passed before the op began")
-        return
+        late = DeadlineExceeded("the request's deadline passed before the op began")
+        return None, None, late
     inputs = sample.inputs
     hook = op.preprocess
     data: Any
@@ -345,28 +343,24 @@ def _preprocess(op: BoundOp, member: Member, now: float) -> None:
         except HOOK_FAULTS as fault:
             error = hook_raised(op.op, "preprocess", sample, fault)
         if error is not None:
-            member.error = error
-            return
+            return None, None, error
     if skip or not op.runs:
-        member.result = data
-    elif isinstance(data, dict):
-        member.feed = data
-    elif isinstance(data, list) and all(isinstance(piece, dict) for piece in data):
-        member.feed = data
-        member.result = []
-    else:
-        member.error = not_a_feed(op.name, data)
-        tell_fault(op.name, "preprocess", sample, member.error)
+        return None, data, None
+    if isinstance(data, dict):
+        return data, None, None
+    if isinstance(data, list) and all(isinstance(piece, dict) for piece in data):
+        return data, [], None
+    error = not_a_feed(op.name, data)
+    tell_fault(op.name, "preprocess", sample, error)
+    return None, None, error
 
 
-def _postprocess(op: BoundOp, member: Member) -> Outcome:
-    if member.error is not None:
-        return Outcome(None, member.error)
-    result = member.result
+def _postprocess(op: BoundOp, sample: Sample, result: Any, error: RequestError | None) -> Outcome:
+    if error is not None:
+        return Outcome(None, error)
     hook = op.postprocess
     if hook is None:
         return Outcome(result if isinstance(result, dict) else {})
-    sample = member.sample
     try:
         value, error = read_postprocess(
             op.op, hook(sample.inputs, result, sample.data_id, sample.log_id)

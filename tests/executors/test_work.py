@@ -23,7 +23,7 @@ from penstock.errors import (
     WrongType,
 )
 from penstock.executors import work
-from penstock.executors.work import BoundOp, WorkOptions, broken, run_batch, run_safely
+from penstock.executors.work import BoundOp, WorkOptions, broken, run_batch
 from penstock.ops.op import Op
 from penstock.ops.product import CustomException
 from penstock.protocols.status import CustomExceptionCode
@@ -687,7 +687,7 @@ def test_a_mistake_of_ours_fails_the_batch_and_not_the_worker(
 ) -> None:
     monkeypatch.setattr(work, "explode", lambda feeds: raising(AssertionError("ours")))
     batch = batch_of(*[sample_of(n, feeds=[{"x": np.array([[1]])}]) for n in range(2)])
-    outcomes = run_safely(BoundOp(Mixed(), None, WorkOptions()), batch)
+    outcomes = run_batch(BoundOp(Mixed(), None, WorkOptions()), batch)
     assert [type(outcome.error) for outcome in outcomes] == [InferenceFailed] * 2
     assert "please report this" in caplog.text
 

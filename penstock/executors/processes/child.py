@@ -43,7 +43,7 @@ from penstock.executors.processes.lending import Borrower
 from penstock.executors.processes.passing import receive
 from penstock.executors.processes.slab import SlabPool
 from penstock.executors.processes.upkeep import FREED_AFTER, TRIM_EVERY, frees
-from penstock.executors.work import BoundOp, run_safely
+from penstock.executors.work import BoundOp, run_batch
 from penstock.ops.failures import HOOK_FAULTS, cannot_travel
 from penstock.request import Batch, CloseReason, Outcome, Sample
 
@@ -178,7 +178,7 @@ class Child:
     def _run(self, op: BoundOp, number: int, samples: list[Sample], outside: str | None) -> None:
         batch = _Seen(samples, self._board)
         if self._unopened is None:
-            outcomes = run_safely(op, batch)
+            outcomes = run_batch(op, batch)
         else:
             outcomes = self._run_opened(op, batch, self._unopened)
         # Before the next one is begun: its death must not take this answer along.
@@ -199,7 +199,7 @@ class Child:
         """Run those of whom everything could be opened; it is nobody else's fault."""
         samples = batch.samples
         batch.samples = [each for each in samples if not _holds_unopened(each.inputs)]
-        ran = iter(run_safely(op, batch) if batch.samples else ())
+        ran = iter(run_batch(op, batch) if batch.samples else ())
         opened = set(map(id, batch.samples))
         refusal = cannot_travel(op.name, why)
         return [next(ran) if id(each) in opened else Outcome(None, refusal) for each in samples]
