@@ -101,6 +101,7 @@ class Sample:
         log_id: int = 0,
         op: int = 0,
         flight: Any = None,
+        attempt: int = 1,
         *,
         rows: int = 1,
         key: Any = None,
@@ -112,7 +113,7 @@ class Sample:
         self.arrived = 0.0
         self.rows = rows
         self.key = key
-        self.attempt = 1
+        self.attempt = attempt
         self.spare: dict[str, Feed] | None = None
         self.waiting = False
         self.gone = False

@@ -7,42 +7,47 @@ tick, so nothing is reported early and everything within one tick.
 from __future__ import annotations
 
 import heapq
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeAlias, TypeVar
 
 Item = TypeVar("Item")
+
+Due: TypeAlias = dict[Item, None]
+"""Those who are due at the same tick. Who takes himself out of it is watched no more."""
 
 TICK = 0.02
 """Seconds; a fifth of what answers may be late by (100 ms)."""
 
 
 class Deadlines(Generic[Item]):
-    """Items by deadline. ``add`` and ``remove`` are O(1) amortised; pure, time is an argument."""
+    """Items by deadline. ``add`` is O(1) amortised; pure, time is an argument.
 
-    __slots__ = ("_buckets", "_ticks")
+    Args:
+        earlier: called when ``next_due`` has become earlier.
+    """
 
-    def __init__(self) -> None:
-        self._buckets: dict[int, dict[Item, Any]] = {}
+    __slots__ = ("_buckets", "_earlier", "_ticks")
+
+    def __init__(self, earlier: Callable[[], None]) -> None:
+        self._earlier = earlier
+        self._buckets: dict[int, Due[Item]] = {}
         self._ticks: list[int] = []  # a heap of the buckets' numbers; emptied ones stay until due
 
     def __len__(self) -> int:
         return sum(map(len, self._buckets.values()))
 
-    def add(self, item: Item, deadline: float) -> bool:
-        """Watch an item (hashable, once). Returns whether ``next_due`` has become earlier."""
+    def add(self, item: Item, deadline: float) -> Due[Item]:
+        """Watch an item (hashable, once) until it is due or taken out of what this returns."""
         tick = int(deadline / TICK) + 1
         bucket = self._buckets.get(tick)
         if bucket is not None:
             bucket[item] = None
-            return False
-        self._buckets[tick] = {item: None}
+            return bucket
+        bucket = self._buckets[tick] = {item: None}
         heapq.heappush(self._ticks, tick)
-        return self._ticks[0] == tick
-
-    def remove(self, item: Item, deadline: float) -> None:
-        """Stop watching an item; nothing happens when it is not watched."""
-        bucket = self._buckets.get(int(deadline / TICK) + 1)
-        if bucket is not None:
-            bucket.pop(item, None)
+        if self._ticks[0] == tick:
+            self._earlier()
+        return bucket
 
     def next_due(self) -> float | None:
         """The monotonic time to call ``expire`` at; None when nothing is watched."""

@@ -95,9 +95,8 @@ class Engine:
         self._journeys: set[Journey] = set()
         self._waiting: dict[Journey, None] = {}  # in order of arrival
         self._letting_in = False
-        self._running = 0
         self._next_id = self.options.first_id
-        self._deadlines: Deadlines[Journey] = Deadlines()
+        self._deadlines: Deadlines[Journey] = Deadlines(self._set_alarm)
         self._alarm: Alarm | None = None
         self._alarm_at = 0.0
         self._draining = False
@@ -153,10 +152,15 @@ class Engine:
             cancelled=self._cancelled,
             refused=self._refused,
             inside=self._running,
-            waiting=len(self._journeys) - self._running,
+            waiting=len(self._waiting),
             draining=self._draining,
             stages=tuple(stage.statistics() for stage in self.stages),
         )
+
+    @property
+    def _running(self) -> int:
+        """Who is admitted and does not wait to be let in."""
+        return len(self._journeys) - len(self._waiting)
 
     def why_stuck(self) -> str | None:
         """Why requests cannot be answered now, for probes; None when they can."""
@@ -191,10 +195,9 @@ class Engine:
         self._admitted += 1
         if self.hear is not None:
             self.hear.admitted(data_id, request.log_id, now)
-        if self._deadlines.add(journey, request.deadline):
-            self._set_alarm()
+        journey.due = self._deadlines.add(journey, request.deadline)
         most = options.max_running
-        if most is not None and (self._running >= most or self._waiting):
+        if most is not None and (self._waiting or len(journeys) > most):
             self._waiting[journey] = None
         else:
             self._start(journey, now)
@@ -272,40 +275,35 @@ class Engine:
         return None
 
     def _start(self, journey: Journey, now: float) -> None:
-        self._running += 1
         request = journey.request
         feed, request.feed = request.feed, {}  # it is the ops' now, and goes when they let it go
         self._put(journey, journey.start(feed), now)
 
-    def _put(self, journey: Journey, puts: Sequence[Put], now: float) -> None:
-        """Offer what is ready to its ops."""
+    def _put(self, journey: Journey, puts: Sequence[Put], now: float, attempt: int = 1) -> None:
+        """Offer what is ready to its ops, as a sample for each. A full queue is an op's outcome."""
+        data_id = journey.data_id
+        request = journey.request
+        deadline, log_id = request.deadline, request.log_id
         for op, inputs in puts:
             if journey.over:  # a full queue has ended it just now
                 return
-            self._offer(journey, op, inputs, 1, now)
-
-    def _offer(
-        self, journey: Journey, op: int, inputs: dict[str, Feed], attempt: int, now: float
-    ) -> None:
-        """Offer a sample to its op. A full queue is that op's outcome."""
-        stage = self.stages[op]
-        request = journey.request
-        sample = Sample(journey.data_id, inputs, request.deadline, request.log_id, op, journey)
-        sample.attempt = attempt
-        if attempt < stage.options.retry:
-            # The call that is given up may still edit the dicts it was handed.
-            sample.spare = {name: dict(feed) for name, feed in inputs.items()}
-        journey.samples.append(sample)
-        try:
-            stage.offer(sample, now)
-        except RequestError as busy:
-            self.settle(sample, Outcome(None, busy))
+            stage = self.stages[op]
+            sample = Sample(data_id, inputs, deadline, log_id, op, journey, attempt)
+            if attempt < stage.options.retry:
+                # The call that is given up may still edit the dicts it was handed.
+                sample.spare = {name: dict(feed) for name, feed in inputs.items()}
+            journey.samples.append(sample)
+            try:
+                stage.offer(sample, now)
+            except RequestError as busy:
+                self.settle(sample, Outcome(None, busy))
 
     def _try_again(self, journey: Journey, sample: Sample) -> bool:
         """After a time-out: whether the op has an attempt left, which then begins."""
         if sample.spare is None:
             return False
-        self._offer(journey, sample.op, sample.spare, sample.attempt + 1, self.clock.now())
+        again = (sample.op, sample.spare)
+        self._put(journey, [again], self.clock.now(), sample.attempt + 1)
         return True
 
     def _reply(self, journey: Journey, outcome: Outcome) -> None:
@@ -326,12 +324,10 @@ class Engine:
         """Forget the journey and what it still has in queues."""
         journey.over = True
         self._journeys.discard(journey)
-        self._deadlines.remove(journey, journey.request.deadline)
+        journey.due.pop(journey, None)
         if journey.samples:
             self._forget_samples(journey)
-        if journey.attempt:
-            self._running -= 1
-        else:
+        if self._waiting:
             self._waiting.pop(journey, None)
 
     def _go_on(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+from penstock.engine.deadlines import Due
 from penstock.graph.dag import Plan
 from penstock.graph.flight import Flight
 from penstock.request import Outcome, Request, Sample
@@ -14,10 +15,15 @@ Reply: TypeAlias = Callable[[Outcome], None]
 
 
 class Journey(Flight):
-    """One admitted request until it is answered: its flight, and whom it concerns."""
+    """One admitted request until it is answered: its flight, and whom it concerns.
+
+    Attributes:
+        due: those whose time is over together with its own; set when it is admitted.
+    """
 
     __slots__ = (
         "data_id",
+        "due",
         "over",
         "reply",
         "request",
@@ -31,6 +37,7 @@ class Journey(Flight):
         self.ended = False
         self._feed = self._joins = None
         self.data_id = data_id
+        self.due: Due[Journey]
         self.request = request
         self.reply = reply
         self.samples: list[Sample] = []  # those that are queued or running

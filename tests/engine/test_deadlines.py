@@ -3,7 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.deadlines import TICK, Deadlines
+from penstock.engine.deadlines import TICK, Deadlines, Due
+
+
+def unheard() -> None:
+    """For whom an earlier alarm is nothing."""
 
 
 @given(
@@ -14,12 +18,13 @@ from penstock.engine.deadlines import TICK, Deadlines
 def test_every_item_is_due_once_within_a_tick_after_its_deadline(
     deadlines: list[float], removed: set[int], steps: list[float]
 ) -> None:
-    wheel: Deadlines[int] = Deadlines()
+    wheel: Deadlines[int] = Deadlines(unheard)
+    dues: list[Due[int]] = []
     for item, deadline in enumerate(deadlines):
-        wheel.add(item, deadline)
+        dues.append(wheel.add(item, deadline))
     for item in removed:
         if item < len(deadlines):
-            wheel.remove(item, deadlines[item])
+            del dues[item][item]
     expected = {i: d for i, d in enumerate(deadlines) if i not in removed}
     assert len(wheel) == len(expected)
     now = 0.0
@@ -36,31 +41,34 @@ def test_every_item_is_due_once_within_a_tick_after_its_deadline(
 
 @given(deadlines=st.lists(st.floats(0.0, 100.0), min_size=1, max_size=20))
 def test_it_says_when_to_look_again(deadlines: list[float]) -> None:
-    wheel: Deadlines[int] = Deadlines()
+    told: list[float | None] = []
+    wheel: Deadlines[int] = Deadlines(lambda: told.append(wheel.next_due()))
     earliest = None
     for item, deadline in enumerate(deadlines):
-        earlier = wheel.add(item, deadline)
+        told.clear()
+        wheel.add(item, deadline)
         due = wheel.next_due()
         assert due is not None
-        assert earlier == (earliest is None or due < earliest)
+        assert told == ([due] if earliest is None or due < earliest else [])
         earliest = due
     assert min(deadlines) <= earliest <= min(deadlines) + TICK * 1.001  # type: ignore[operator]
     assert wheel.expire(earliest)  # type: ignore[arg-type]
 
 
 def test_an_empty_wheel_asks_for_nothing_and_forgets_what_came_and_went() -> None:
-    wheel: Deadlines[int] = Deadlines()
+    wheel: Deadlines[int] = Deadlines(unheard)
     for item in range(1000):
-        wheel.add(item, float(item))
-        wheel.remove(item, float(item))
+        del wheel.add(item, float(item))[item]
     assert wheel.next_due() is None
     assert not wheel._buckets
     assert not wheel._ticks
 
 
-def test_removing_what_is_not_there_does_nothing() -> None:
-    wheel: Deadlines[int] = Deadlines()
-    wheel.remove(1, 5.0)
-    wheel.add(2, 5.0)
-    wheel.remove(1, 5.0)
-    assert wheel.expire(6.0) == [2]
+def test_who_was_due_may_be_taken_out_afterwards() -> None:
+    wheel: Deadlines[int] = Deadlines(unheard)
+    due = wheel.add(1, 5.0)
+    assert due is wheel.add(2, 5.0)
+    assert wheel.expire(6.0) == [1, 2]
+    del due[1]
+    assert len(wheel) == 0
+    assert wheel.next_due() is None
