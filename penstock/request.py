@@ -145,7 +145,6 @@ class Batch:
         rows: the sum of their rows.
         reason: why it was closed.
         closed: monotonic seconds when it was closed.
-        attempt: the highest attempt among its samples.
         started: monotonic seconds when the running ``process`` call began, None outside of one.
             Written by the worker, read by the engine's time-out check.
         worker: the number of the worker that ran it, within the op.
@@ -154,7 +153,6 @@ class Batch:
     """
 
     __slots__ = (
-        "attempt",
         "closed",
         "ran",
         "reason",
@@ -172,11 +170,15 @@ class Batch:
         self.rows = len(samples) if rows is None else rows
         self.reason = reason
         self.closed = closed
-        self.attempt = samples[0].attempt
         self.started: float | None = None
         self.worker = 0
         self.ran = 0.0
         self.settled = False
+
+    @property
+    def attempt(self) -> int:
+        """The highest attempt among its samples."""
+        return max(sample.attempt for sample in self.samples)
 
     @property
     def data_ids(self) -> list[int]:

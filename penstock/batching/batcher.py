@@ -53,62 +53,70 @@ class Line:
     is left. Same contract, a fraction of the work.
     """
 
-    __slots__ = ("_samples", "_waiting", "capacity", "policy")
+    __slots__ = ("_cancelled", "_samples", "capacity", "policy")
 
     def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy
         self.capacity = policy.capacity
-        self._samples: deque[Sample] = deque()  # cancelled ones stay until they reach the front
-        self._waiting = 0
+        self._samples: deque[Sample] = deque()
+        self._cancelled = 0  # of them, who stay until they reach the front
 
     def __len__(self) -> int:
-        return self._waiting
+        return len(self._samples) - self._cancelled
 
     def __repr__(self) -> str:
-        return f"<Line {self._waiting} waiting, {self.policy}>"
+        return f"<Line {len(self)} waiting, {self.policy}>"
 
     @property
     def full(self) -> bool:
         """Whether the next ``offer`` would be refused."""
-        return self.capacity is not None and self._waiting >= self.capacity
+        return self.capacity is not None and len(self) >= self.capacity
 
     def offer(self, sample: Sample, now: float) -> None:
         """As ``Batcher.offer``."""
-        if self.capacity is not None and self._waiting >= self.capacity:
+        if self.capacity is not None and len(self) >= self.capacity:
             raise ServiceBusy("the queue in front of an op is full")
         sample.arrived = now
         sample.waiting = True
         self._samples.append(sample)
-        self._waiting += 1
 
     def cancel(self, sample: Sample) -> None:
         """As ``Batcher.cancel``."""
         sample.waiting = False
-        self._waiting -= 1
-        if len(self._samples) > 2 * self._waiting + 64:
+        self._cancelled += 1
+        if self._cancelled > len(self) + 64:
             self._samples = deque(s for s in self._samples if s.waiting)
+            self._cancelled = 0
 
     def poll(self, now: float, *, draining: bool = False) -> Batch | float | None:
         """As ``Batcher.poll``; never a time, since nobody waits for company."""
+        return self.poll_full(now)
+
+    def poll_several(
+        self, most: int, now: float, *, draining: bool = False
+    ) -> tuple[list[Batch], float | None]:
+        """As ``Batcher.poll_several``; never a time."""
         samples = self._samples
-        while samples:
+        batches: list[Batch] = []
+        while samples and len(batches) < most:
             sample = samples.popleft()
-            if sample.waiting:
-                sample.waiting = False
-                self._waiting -= 1
-                if sample.deadline > now:
-                    return Batch([sample], _FULL, now, sample.rows)
-        return None
+            if not sample.waiting:
+                self._cancelled -= 1
+                continue
+            sample.waiting = False
+            if sample.deadline > now:
+                batches.append(Batch([sample], _FULL, now, sample.rows))
+        return batches, None
 
     def poll_full(self, now: float) -> Batch | None:
         """As ``Batcher.poll_full``; one sample fills a batch."""
-        polled = self.poll(now)
-        return polled if isinstance(polled, Batch) else None
+        batches, _ = self.poll_several(1, now)
+        return batches[0] if batches else None
 
     def check_invariants(self) -> None:
         """As ``Batcher.check_invariants``."""
-        assert self._waiting == sum(s.waiting for s in self._samples)
-        assert len(self._samples) <= 2 * self._waiting + 65
+        assert self._cancelled == sum(not s.waiting for s in self._samples)
+        assert self._cancelled <= len(self) + 65
 
 
 def batcher_for(policy: BatchPolicy) -> Batcher | Line:
@@ -231,6 +239,22 @@ class Batcher:
             if batch is not None:
                 return batch
         return None
+
+    def poll_several(
+        self, most: int, now: float, *, draining: bool = False
+    ) -> tuple[list[Batch], float | None]:
+        """``poll`` for a slot that takes several batches at once.
+
+        Returns:
+            at most so many batches; and, where there are fewer, the time to ask again at, or None.
+        """
+        batches: list[Batch] = []
+        while len(batches) < most:
+            polled = self.poll(now, draining=draining)
+            if not isinstance(polled, Batch):
+                return batches, polled
+            batches.append(polled)
+        return batches, None
 
     def poll_full(self, now: float) -> Batch | None:
         """For a worker that is busy still: the batch that is next, if no company can join it."""

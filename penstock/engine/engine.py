@@ -281,14 +281,14 @@ class Engine:
 
     def _put(self, journey: Journey, puts: Sequence[Put], now: float, attempt: int = 1) -> None:
         """Offer what is ready to its ops, as a sample for each. A full queue is an op's outcome."""
-        data_id = journey.data_id
         request = journey.request
-        deadline, log_id = request.deadline, request.log_id
         for op, inputs in puts:
             if journey.over:  # a full queue has ended it just now
                 return
             stage = self.stages[op]
-            sample = Sample(data_id, inputs, deadline, log_id, op, journey, attempt)
+            sample = Sample(
+                journey.data_id, inputs, request.deadline, request.log_id, op, journey, attempt
+            )
             if attempt < stage.options.retry:
                 # The call that is given up may still edit the dicts it was handed.
                 sample.spare = {name: dict(feed) for name, feed in inputs.items()}

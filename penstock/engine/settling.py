@@ -72,42 +72,51 @@ class Settling:
                 self._hear.late(self._op, batch, self._clock.now())
 
     def _settle_some(self) -> None:
-        until = self._clock.now() + _TURN
+        now = self._clock.now
+        settle = self._settle
+        quarantine = self._quarantine
         waiting = self.waiting
+        until = now() + _TURN
         while waiting:
-            self._settle_batch(*waiting.popleft())
-            if waiting and self._clock.now() > until:
+            batch, outcomes = waiting.popleft()
+            samples, answers = batch.samples, outcomes
+            assert len(samples) == len(answers)
+            if quarantine.wary or (
+                outcomes[0].error is not None and type(outcomes[0].error) is WorkerDied
+            ):
+                samples, answers = self._judge(batch, outcomes)
+            if batch.settled:
+                self.tell_late([batch])
+                continue
+            batch.settled = True
+            # Without the keyword, which costs more than what it runs through.
+            for sample, answer in zip(samples, answers):  # noqa: B905
+                if sample.gone:
+                    _log.info("op %s: late result dropped (data_id=%s)", self._op, sample.data_id)
+                try:
+                    settle(sample, answer)
+                except Exception:  # noqa: BLE001 - our mistake with one must not harm the others
+                    _log.exception(
+                        "op %s: %r could not be settled; please report this", self._op, sample
+                    )
+            if self._hear is not None:
+                failed = sum(outcome.error is not None for outcome in outcomes)
+                self._hear.returned(self._op, batch, failed, now())
+            if waiting and now() > until:
                 self._clock.soon(self._settle_some)
                 return
         self._settled()
 
-    def _settle_batch(self, batch: Batch, outcomes: list[Outcome]) -> None:
-        settle = self._settle
-        samples, answers = batch.samples, outcomes
-        assert len(samples) == len(outcomes)
+    def _judge(self, batch: Batch, outcomes: list[Outcome]) -> tuple[list[Sample], list[Outcome]]:
+        """Learn from the batch who harms workers; who of it is to be answered, and how."""
+        samples, now = batch.samples, self._clock.now()
         if type(outcomes[0].error) is WorkerDied:
-            samples, answers = self._quarantine.died(batch, outcomes, self._clock.now())
+            samples, outcomes = self._quarantine.died(batch, outcomes, now)
             self._died()
             self._read_suspects()
-        elif self._quarantine.wary:
-            self._quarantine.came_back(batch, outcomes, self._clock.now())
-        if batch.settled:
-            self.tell_late([batch])
-            return
-        batch.settled = True
-        # Without the keyword, which costs more than what it runs through.
-        for sample, answer in zip(samples, answers):  # noqa: B905
-            if sample.gone:
-                _log.info("op %s: late result dropped (data_id=%s)", self._op, sample.data_id)
-            try:
-                settle(sample, answer)
-            except Exception:  # noqa: BLE001 - our mistake with one must not harm the others
-                _log.exception(
-                    "op %s: %r could not be settled; please report this", self._op, sample
-                )
-        if self._hear is not None:
-            failed = sum(outcome.error is not None for outcome in outcomes)
-            self._hear.returned(self._op, batch, failed, self._clock.now())
+        else:
+            self._quarantine.came_back(batch, outcomes, now)
+        return samples, outcomes
 
     def _read_suspects(self) -> None:
         if self._quarantine.read(self._clock.now):

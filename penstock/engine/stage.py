@@ -128,7 +128,7 @@ class Stage:
             self._refuse(sample)
             return
         self.batcher.offer(sample, now)
-        if (self._idle or self.executor.ahead) and not self._pumping:
+        if not self._pumping and (self._idle or self.executor.ahead):
             self._pumping = True
             self._clock.soon(self._pump)
 
@@ -224,16 +224,13 @@ class Stage:
         most = self._hand_over.batches(self._idle) if self.executor.takes_several else 1
         if self.quarantine.wary:
             return self._take_warily(most, now)
-        batches: list[Batch] = []
-        poll = self.batcher.poll
-        draining = self.draining
-        for _ in range(most):
-            answer = self._take_again(now) if self._again or self._overdue else None
-            polled = answer or poll(now, draining=draining)
-            if not isinstance(polled, Batch):
-                return batches, polled
-            batches.append(polled)
-        return batches, None
+        again: list[Batch] = []
+        while (self._again or self._overdue) and len(again) < most:
+            batch = self._take_again(now)
+            if batch is not None:
+                again.append(batch)
+        more, wait = self.batcher.poll_several(most - len(again), now, draining=self.draining)
+        return again + more, wait
 
     def _take_warily(self, most: int, now: float) -> tuple[list[Batch], float | None]:
         """The same where workers have died: a suspect has its Work for itself."""

@@ -210,7 +210,24 @@ class AnyInterleaving(RuleBasedStateMachine):
         waiting = [s for s in self.inside.values() if s.waiting]
         if isinstance(answer, Batch):
             self.judge(answer, draining, waiting)
-        elif answer is None:
+        else:
+            self.judge_rest(answer, draining, waiting)
+
+    @precondition(lambda self: self.batcher is not None)
+    @rule(draining=st.booleans(), most=st.integers(1, 4))
+    def poll_several(self, draining: bool, most: int) -> None:
+        batches, wait = self.batcher.poll_several(most, self.now, draining=draining)
+        waiting = [s for s in self.inside.values() if s.waiting]
+        for batch in batches:
+            self.judge(batch, draining, waiting)
+        assert len(batches) <= most
+        if len(batches) < most:
+            self.judge_rest(wait, draining, waiting)
+        else:
+            assert wait is None
+
+    def judge_rest(self, answer: float | None, draining: bool, waiting: list[Sample]) -> None:
+        if answer is None:
             assert not [s for s in waiting if s.deadline > self.now]
         else:
             assert answer > self.now
