@@ -21,15 +21,20 @@ _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 class Board:
-    """See the module; made by ``create`` in the worker and by ``attach`` in the engine."""
+    """See the module; made by ``create`` in the worker and by ``attach`` in the engine.
 
-    __slots__ = ("_batch", "_map", "_started")
+    Attributes:
+        batch_cell: of one element, what ``batch`` says.
+        started_cell: likewise for ``started``, where 0 is None.
+    """
+
+    __slots__ = ("_map", "batch_cell", "started_cell")
 
     def __init__(self, shared: mmap.mmap) -> None:
         view = memoryview(shared)
         self._map = shared
-        self._batch = view[:8].cast("Q")
-        self._started = view[8:16].cast("d")
+        self.batch_cell = view[:8].cast("Q")
+        self.started_cell = view[8:16].cast("d")
 
     @classmethod
     def create(cls) -> tuple[Board, int]:
@@ -60,11 +65,11 @@ class Board:
     @property
     def batch(self) -> int:
         """The number of the batch that runs, or ran last; 0 before the first."""
-        return self._batch[0]
+        return self.batch_cell[0]
 
     @batch.setter
     def batch(self, number: int) -> None:
-        self._batch[0] = number
+        self.batch_cell[0] = number
 
     @property
     def started(self) -> float | None:
@@ -72,15 +77,15 @@ class Board:
 
         What is no time, or one to come, is None: nothing is to be counted from it.
         """
-        when = self._started[0]
+        when = self.started_cell[0]
         return when if 0.0 < when <= monotonic() else None
 
     @started.setter
     def started(self, when: float | None) -> None:
-        self._started[0] = when or 0.0
+        self.started_cell[0] = when or 0.0
 
     def close(self) -> None:
         """Give the memory back."""
-        self._batch.release()
-        self._started.release()
+        self.batch_cell.release()
+        self.started_cell.release()
         self._map.close()

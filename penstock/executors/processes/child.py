@@ -19,16 +19,17 @@ import select
 import socket
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from penstock.executors.processes.board import Board
-from penstock.executors.processes.crossing import outcomes_out, output, samples_in
+from penstock.executors.processes.crossing import batches_in, outcomes_out, output
 from penstock.executors.processes.frame import (
     Blob,
+    Decoder,
     Frame,
     FrameError,
     FrameReader,
@@ -45,7 +46,7 @@ from penstock.executors.processes.slab import SlabPool
 from penstock.executors.processes.upkeep import FREED_AFTER, TRIM_EVERY, frees
 from penstock.executors.work import BoundOp, run_batch
 from penstock.ops.failures import HOOK_FAULTS, cannot_travel
-from penstock.request import Batch, CloseReason, Outcome, Sample
+from penstock.request import Batch, CloseReason, Feed, Outcome, Sample
 
 _log = logging.getLogger(__name__)
 
@@ -59,23 +60,24 @@ _UNOPENED: Final = object()
 _ANSWERS: Final = header(Kind.ANSWERS, 0, 0)
 
 
-class _Seen(Batch):
-    """A batch whose progress is on the board."""
+class _Running(Batch):
+    """The batch that runs, whichever that is, with its progress on the board."""
 
-    __slots__ = ("_board",)
+    __slots__ = ("_cell",)
 
-    def __init__(self, samples: list[Any], board: Board) -> None:
-        self._board = board
-        super().__init__(samples, CloseReason.FULL, 0.0)
+    def __init__(self, board: Board) -> None:
+        self._cell = board.started_cell
+        super().__init__([Sample(0, {}, 0.0)], CloseReason.FULL, 0.0)
+        self.samples = []
 
     @property
     def started(self) -> float | None:
         """See Batch."""
-        return self._board.started
+        return self._cell[0] or None
 
     @started.setter
     def started(self, when: float | None) -> None:
-        self._board.started = when
+        self._cell[0] = when or 0.0
 
 
 class Child:
@@ -100,6 +102,8 @@ class Child:
         self._board, self._board_descriptor = Board.create()
         self._out = SlabPool(slab_bytes)
         self._in = Borrower(slab_bytes)
+        self._decode = Decoder(self._in.fetch, self._open, trusted=True).decode
+        self._running = _Running(self._board)
         self._trim_at = monotonic() + TRIM_EVERY
         self._ended = False  # nothing more is to be run, but what is here already
         self._gone = False  # so has the engine
@@ -108,15 +112,16 @@ class Child:
         self._untold = False  # whether there are answers that were not announced
         self._unopened: str | None = None  # why a value of the batches at hand could not be opened
         self._pickle: Callable[[Any], bytes] | None = _pickled
-        self._poll = select.poll()
-        self._poll.register(channel, select.POLLIN)
+        poll = select.poll()
+        poll.register(channel, select.POLLIN)
+        self._told = poll.poll
         self._writable = select.poll()
         self._writable.register(self._answers, select.POLLOUT)
 
     def take_stderr(self) -> None:
         """Write to the engine from now on what goes to standard error: the first thing to do."""
         while not self._heard and not self._ended:
-            self._receive(wait=True)
+            self._read()
 
     def ready(self) -> None:
         """Say that the model is open and ``init_op`` has run."""
@@ -144,28 +149,33 @@ class Child:
                 if self._ended:
                     return
                 self._give_back()
-                self._receive(wait=True)
+                self._read()
                 continue
             self._run_all(op, self._queue.popleft(), outside)
 
     def _run_all(self, op: BoundOp, frame: Frame, outside: str | None) -> None:
-        number = frame.number
-        self._board.batch = number  # whoever dies of reading them dies of the first
-        batches = self._batches_in(frame)
-        while batches:
-            samples = batches.popleft()
-            self._board.batch = number
-            self._receive(wait=False)
-            self._last = not batches
-            if self._is_skipped(number):
+        on_board, number = self._board.batch_cell, frame.number
+        on_board[0] = number  # whoever dies of reading them dies of the first
+        left, batches = self._batches_in(frame)
+        for samples in batches:
+            on_board[0] = number
+            # All of it: word of a batch's having been taken back may stand behind those after it.
+            while not self._gone and self._told(0):
+                self._read()
+            left -= 1
+            self._last = not left
+            if self._skipped and self._is_skipped(number):
                 self._answer(number, None)
             else:
-                self._run(op, number, samples_in(samples), outside)
+                self._run(op, number, samples, outside)
             number += 1
+        self._running.samples = []  # what they hold goes back
 
-    def _batches_in(self, frame: Frame) -> deque[Any]:
+    def _batches_in(self, frame: Frame) -> tuple[int, Iterator[list[Sample]]]:
+        """How many, and these; what is in them goes as they do."""
         self._unopened = None
-        return deque(decode(frame.body, fetch=self._in.fetch, open_blob=self._open))
+        value = self._decode(frame.body)
+        return len(value[0] or value[2]), batches_in(value)
 
     def _open(self, blob: Blob) -> Any:
         """What another worker or the engine's own ops made; both are the user's code, as we are."""
@@ -176,24 +186,25 @@ class Child:
             return _UNOPENED
 
     def _run(self, op: BoundOp, number: int, samples: list[Sample], outside: str | None) -> None:
-        batch = _Seen(samples, self._board)
+        batch = self._running
+        batch.samples = samples
         if self._unopened is None:
             outcomes = run_batch(op, batch)
         else:
             outcomes = self._run_opened(op, batch, self._unopened)
         # Before the next one is begun: its death must not take this answer along.
         try:
-            self._answer(number, outcomes_out(batch.ran, outcomes))
+            self._answer(number, *outcomes_out(batch.ran, outcomes))
         except FrameError:
             good = [
                 self._that_travels(op.name, each, sample.log_id, outside)
                 for each, sample in zip(outcomes, samples, strict=True)
             ]
             try:
-                self._answer(number, outcomes_out(batch.ran, good))
+                self._answer(number, *outcomes_out(batch.ran, good))
             except FrameError as error:  # each could go, and all together are too large
                 refusal = Outcome(None, cannot_travel(op.name, f"its outputs: {error}"))
-                self._answer(number, outcomes_out(batch.ran, [refusal] * len(samples)))
+                self._answer(number, *outcomes_out(batch.ran, [refusal] * len(samples)))
 
     def _run_opened(self, op: BoundOp, batch: Batch, why: str) -> list[Outcome]:
         """Run those of whom everything could be opened; it is nobody else's fault."""
@@ -205,33 +216,33 @@ class Child:
         return [next(ran) if id(each) in opened else Outcome(None, refusal) for each in samples]
 
     def _is_skipped(self, number: int) -> bool:
-        if not self._skipped:
-            return False
         # What stands further behind may have been taken back earlier.
         self._skipped = [each for each in self._skipped if each[1] >= number]
         return any(first <= number for first, _ in self._skipped)
 
-    def _answer(self, number: int, value: Any) -> None:
+    def _answer(self, number: int, value: Any, outputs: Sequence[Feed] = ()) -> None:
         try:
-            pieces = encode(value, place=self._place, pickle=self._pickle)
+            pieces = encode(value, place=self._place, pickle=self._pickle, strange=outputs)
             length = self._allowed(pieces)
         except FrameError:
             self._out.rollback()
             raise
         for slab, descriptor in self._out.commit():
             self._send_slab_untold(slab, descriptor)
-        frames = [*frees(self._in), header(Kind.DONE, number, length), *pieces]
-        if not self._last:
-            self._send_untold(frames)
-            return
-        # What announces the others may as well say this itself.
-        if self._untold:
+        frames = [header(Kind.DONE, number, length), *pieces]
+        if self._in.returned:
+            frames[:0] = frees(self._in)
+        if self._last and self._untold:
+            # What announces the others may as well say this itself.
             frames.insert(0, _ANSWERS)
             self._untold = False
-        if sum(map(len, frames)) <= _AT_ONCE:
+        if length <= _AT_ONCE:
             frames = [b"".join(frames)]
-        for piece in frames:
-            self._channel.sendall(piece)
+        if self._last:
+            for piece in frames:
+                self._channel.sendall(piece)
+        else:
+            self._send_untold(frames)
 
     def _place(self, array: NDArray[Any]) -> Ref | None:
         return self._in.find(array) or self._out.place(array)
@@ -270,13 +281,14 @@ class Child:
 
     def _send_untold(self, pieces: Sequence[bytes | memoryview]) -> None:
         self._untold = True
-        if sum(map(len, pieces)) <= _AT_ONCE:
-            pieces = [b"".join(pieces)]
         for piece in pieces:
-            rest = memoryview(piece)
+            rest = piece
             while rest:
                 try:
-                    rest = rest[self._answers.send(rest, _DO_NOT_WAIT) :]
+                    sent = self._answers.send(rest, _DO_NOT_WAIT)
+                    if sent == len(rest):
+                        break
+                    rest = memoryview(rest)[sent:]
                 except BlockingIOError:
                     self._tell_and_wait()
 
@@ -292,10 +304,10 @@ class Child:
         while not self._ended:
             freed = frees(self._in)
             if freed:
-                self._poll.poll(FREED_AFTER * 1000)
+                self._told(FREED_AFTER * 1000)
                 self._channel.sendall(b"".join(freed))
             elif self._out.size:
-                if self._poll.poll(max(0.0, self._trim_at - monotonic()) * 1000):
+                if self._told(max(0.0, self._trim_at - monotonic()) * 1000):
                     return
                 self._trim()
             else:
@@ -305,18 +317,8 @@ class Child:
         self._out.trim()
         self._trim_at = monotonic() + TRIM_EVERY
 
-    def _receive(self, *, wait: bool) -> None:
-        """Take what the engine has sent, though we are to end: it still takes batches back."""
-        if self._gone:
-            return
-        if not wait:
-            # All of it: word of a batch's having been taken back may stand behind those after it.
-            while not self._gone and self._poll.poll(0):
-                self._read()
-            return
-        self._read()
-
     def _read(self) -> None:
+        """Take what the engine has sent, though we are to end: it still takes batches back."""
         data, descriptors, _ = receive(self._channel, _AT_ONCE, _MOST_DESCRIPTORS)
         if not data:
             self._ended = self._gone = True  # nobody wants the rest

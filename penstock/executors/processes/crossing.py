@@ -7,8 +7,11 @@ ends.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import chain, islice
 from math import inf
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 from penstock.errors import DeadlineExceeded, InternalError, NumberedError, RequestError
@@ -19,35 +22,54 @@ Plain: TypeAlias = list[Any]
 
 _NO_JUMP: Final = False
 _TEXT: Final = frozenset((str,))
+_NUMBERS: Final = attrgetter("data_id", "log_id", "deadline")
+_INPUTS: Final = attrgetter("inputs")
 
 
-def samples_out(samples: Sequence[Sample]) -> Plain:
-    """What a worker has to know of them."""
-    flat: Plain = []
-    for each in samples:
-        flat += each.data_id, each.log_id, each.deadline, each.inputs
-    return flat
+def batches_out(batches: Sequence[Sequence[Sample]]) -> tuple[Plain, list[dict[str, Feed]]]:
+    """What a worker has to know of the samples of these batches, and all in it that is strange."""
+    samples = list(chain.from_iterable(batches))
+    sizes = None if len(samples) == len(batches) else list(map(len, batches))
+    numbers = list(chain.from_iterable(map(_NUMBERS, samples)))
+    inputs = list(map(_INPUTS, samples))
+    return [sizes, numbers, inputs], inputs
 
 
-def samples_in(value: Any) -> list[Sample]:
-    """The worker's samples; the engine is trusted."""
-    each = iter(value)
-    return [
-        Sample(data_id, inputs, deadline, log_id)
-        for data_id, log_id, deadline, inputs in zip(each, each, each, each, strict=True)
-    ]
+def batches_in(value: Plain) -> Iterator[list[Sample]]:
+    """The worker's batches, one by one; the engine is trusted. Nothing is kept of earlier ones."""
+    sizes, numbers, inputs = value
+    left = deque(inputs)
+    inputs.clear()
+    each = iter(numbers)
+    samples = zip(each, each, each, strict=True)
+    if sizes is None:
+        for data_id, log_id, deadline in samples:
+            yield [Sample(data_id, left.popleft(), deadline, log_id)]
+        return
+    for size in sizes:
+        yield [
+            Sample(data_id, left.popleft(), deadline, log_id)
+            for data_id, log_id, deadline in islice(samples, size)
+        ]
 
 
-def outcomes_out(ran: float, outcomes: Sequence[Outcome]) -> Plain:
-    """The worker's answers to a batch that took so many seconds, in order."""
+def outcomes_out(ran: float, outcomes: Sequence[Outcome]) -> tuple[Plain, list[Feed]]:
+    """The worker's answers to a batch that took so many seconds, in order; and the outputs in it,
+    which are all that is strange.
+    """
     flat: Plain = [ran]
+    outputs: list[Feed] = []
     for each in outcomes:
         error = each.error
         if error is None:
-            flat += output(each.value or {}), None, each.jump
+            value = each.value or {}
+            if type(value) is not dict or not _TEXT.issuperset(map(type, value)):
+                value = output(value)
+            outputs.append(value)
+            flat += value, None, each.jump
         else:
             flat += None, _error_out(error), _NO_JUMP
-    return flat
+    return flat, outputs
 
 
 def outcomes_in(value: Any, count: int) -> tuple[float, list[Outcome]]:
@@ -58,10 +80,13 @@ def outcomes_in(value: Any, count: int) -> tuple[float, list[Outcome]]:
     """
     if type(value) is not list or len(value) != 1 + 3 * count or type(value[0]) is not float:
         raise FrameError("the worker did not answer each sample once")
-    each = iter(value)
-    ran = next(each)
+    ran = value[0]
     if not 0.0 <= ran < inf:
         raise FrameError("the worker gave no time that a batch can take")
+    if count == 1:
+        return ran, [_outcome_in(value[1], value[2], value[3])]
+    each = iter(value)
+    next(each)
     return ran, [_outcome_in(*parts) for parts in zip(each, each, each, strict=True)]
 
 

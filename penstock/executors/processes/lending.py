@@ -109,6 +109,8 @@ class Lender:
 
     def commit(self) -> list[tuple[int, int]]:
         """See SlabPool."""
+        if not self._filling:
+            return self._pool.commit()
         fresh = []
         for lent in self._filling:
             lent.filling = False

@@ -137,6 +137,7 @@ class SlabReader:
 
     Attributes:
         limit: the sender's limit.
+        returned: what ``freed`` gives next.
         lent: the slabs that others read now.
 
     Thread:
@@ -155,7 +156,7 @@ class SlabReader:
         self._most_lendable = most_lendable
         self._slabs: dict[int, Mapped] = {}
         self._size = 0
-        self._freed: deque[tuple[int, int]] = deque()
+        self.returned: deque[tuple[int, int]] = deque()
 
     def __repr__(self) -> str:
         held = sum(mapped.held() is not None for mapped in self._slabs.values())
@@ -197,14 +198,15 @@ class SlabReader:
 
     def freed(self) -> list[tuple[int, int]]:
         """Slab and generation of what can be given back since the last call."""
-        return [self._freed.popleft() for _ in range(len(self._freed))]
+        freed = self.returned
+        return [freed.popleft() for _ in range(len(freed))] if freed else []
 
     def close(self) -> None:
         """Forget all slabs. Views that are alive keep what they read; nothing is freed any more."""
         for mapped in self._slabs.values():
             mapped.close()
         self._slabs.clear()
-        self._freed.clear()
+        self.returned.clear()
         self._size = 0
         self._on_freed = None
 
@@ -238,7 +240,7 @@ class SlabReader:
         mapped.close()
 
     def _gone(self, slab: int, generation: int) -> None:
-        self._freed.append((slab, generation))
+        self.returned.append((slab, generation))
         on_freed = self._on_freed
         if on_freed is not None:
             on_freed()

@@ -21,10 +21,10 @@ def stays(worker: Worker) -> bool:
 
     What has not begun there will not: it comes back with its Work. So it dies of nothing else.
     """
-    begun = sum(sent.begun for sent in worker.sent)
+    begun = worker.running
     for work, _ in worker.works:
         work.pending.extend(worker.take_back(work))
-    return begun == sum(sent.begun for sent in worker.sent)
+    return begun == worker.running
 
 
 class Patrol:

@@ -152,8 +152,12 @@ class SlabPool:
             descriptors are the pool's, and stay open until the next ``place``, ``commit`` or
             ``close``.
         """
-        self._close_told()
-        fresh = []
+        if self._told:
+            self._close_told()
+        fresh: list[tuple[int, int]] = []
+        if not self._filling:
+            self._last_frame = self._placed = 0
+            return fresh
         for slab in self._filling:
             self._out[slab.number] = slab
             if slab.descriptor is not None:

@@ -108,4 +108,5 @@ class Upkeep:
 
 def frees(reader: SlabReader) -> list[bytes]:
     """Frames that give back what a reader has freed."""
-    return [header(Kind.FREE, slab << 32 | past, 0) for slab, past in reader.freed()]
+    freed = reader.freed()
+    return [header(Kind.FREE, slab << 32 | past, 0) for slab, past in freed] if freed else []

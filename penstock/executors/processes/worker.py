@@ -17,9 +17,10 @@ from penstock.errors import StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.board import Board
 from penstock.executors.processes.control import Exited
-from penstock.executors.processes.crossing import outcomes_in, samples_out
+from penstock.executors.processes.crossing import batches_out, outcomes_in
 from penstock.executors.processes.frame import (
     Blob,
+    Decoder,
     Frame,
     FrameError,
     Kind,
@@ -27,6 +28,7 @@ from penstock.executors.processes.frame import (
     encode,
     header,
 )
+from penstock.executors.processes.handed import Handed
 from penstock.executors.processes.link import Link
 from penstock.executors.processes.memory import Memory
 from penstock.executors.processes.passing import NoDescriptorError
@@ -56,23 +58,6 @@ _FAREWELL: Final = 5.0
 """Seconds within which an idle worker ends when it is asked to; its last log lines take one."""
 
 
-class _Sent:
-    """A batch at a worker.
-
-    ``wanted`` is False once the engine has taken it back; ``skippable`` once it has tried to.
-    """
-
-    __slots__ = ("batch", "begun", "number", "skippable", "wanted", "work")
-
-    def __init__(self, number: int, batch: Batch, work: Work) -> None:
-        self.number = number
-        self.work = work
-        self.batch = batch
-        self.begun = False
-        self.skippable = False
-        self.wanted = True
-
-
 class Worker:
     """One process, from its start to its end.
 
@@ -90,7 +75,7 @@ class Worker:
         exit: done with its status when it has ended.
         ended: done when it has hung up or was cut off, with the rule that it broke, if any.
         works: what it runs now, and what it goes on with.
-        sent: the batches of these, until each is answered.
+        sent: the batches of these, frame by frame, until each is answered.
         has_begun: it has begun a batch, and perhaps died of it.
         batches: how many it has finished.
         supervision: how it is looked after.
@@ -117,7 +102,7 @@ class Worker:
         self.ready: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[FrameError | None] = loop.create_future()
         self.works: deque[tuple[Work, Finished]] = deque()
-        self.sent: deque[_Sent] = deque()
+        self.sent: deque[Handed] = deque()
         self.has_begun = False
         self.batches = 0
         self.supervision = supervision = supervision or Supervision()
@@ -127,7 +112,6 @@ class Worker:
         self.condemned = False
         self.sent_away = False
         self.done: Callable[[Worker, Work, Finished], None] = _nobody
-        self._open_blob = _refuse if only_plain else None
         self._loop = loop
         self._next = 1  # number of a batch; none is ever given twice, as the board compares them
         self._pidfd = spawned.pidfd
@@ -142,6 +126,7 @@ class Worker:
         self._upkeep = Upkeep(loop, SLAB_BYTES, self._link.send)
         self._out = self._upkeep.pool
         self._in = self._upkeep.reader
+        self._decode = Decoder(self._upkeep.fetch, _refuse if only_plain else None).decode
 
     def run(self, op: str, work: Work, finished: Finished) -> bool:
         """Send a Work's batches, if not taken back meanwhile; whether all could have gone ahead."""
@@ -169,7 +154,7 @@ class Worker:
         most, current = self.supervision.max_batches, self.works[0][0].current
         if current is not None and current.settled:  # given up, and may never return
             return False
-        return most is None or self.batches + len(self.sent) < most
+        return most is None or self.batches + sum([len(each.batches) for each in self.sent]) < most
 
     def run_next(self, work: Work, finished: Finished) -> bool:
         """Send a Work that it goes on with; False where that is too much to be sent now."""
@@ -185,11 +170,13 @@ class Worker:
     def _send(self, work: Work, batches: list[Batch], most: int | None = None) -> int:
         """How many bytes were sent; none where there are more than ``most``."""
         number = self._next
-        value = [samples_out(batch.samples) for batch in batches]
+        value, inputs = batches_out([batch.samples for batch in batches])
         try:
             # Opening a blob runs users' code; if the worker dies of it, of one batch alone.
             alone = len(batches) == 1
-            body = encode(value, place=self._out.place, pickle=_pickled, blobs=alone)
+            body = encode(
+                value, place=self._out.place, pickle=_pickled, blobs=alone, strange=inputs
+            )
             size = sum(map(len, body))
             head = header(Kind.RUN, number, size)
         except FrameError:
@@ -200,7 +187,7 @@ class Worker:
             return 0
         for slab, descriptor in self._out.commit():
             self._link.send([header(Kind.SLAB, slab, 0)], [descriptor])
-        self.sent += [_Sent(number + n, batch, work) for n, batch in enumerate(batches)]
+        self.sent.append(Handed(number, batches, work))
         self._next += len(batches)
         self._upkeep.committed()
         self._link.send([*self._upkeep.frees(), head, *body])
@@ -217,13 +204,13 @@ class Worker:
         if at >= self._next:
             self._link.cut(FrameError("the worker's board tells of a batch that it was not sent"))
             return
-        for sent in self.sent:
-            if sent.number <= at and sent.wanted:
-                self._begin(sent)
+        for handed in self.sent:
+            handed.begin(at)
+            self.has_begun |= handed.begun >= handed.number
         if self.sent:
             first = self.sent[0]
             current = first.work.current
-            running = first.number == at and first.batch is current
+            running = first.number == at and first.batches[0] is current
             if current is not None:
                 current.started = self._board.started if running else None
 
@@ -233,22 +220,25 @@ class Worker:
         Nothing while something waits to be written to it: it could begin what it has just read
         before it hears that this is not wanted any more.
         """
-        wanted = [sent for sent in self.sent if sent.work is work and sent.wanted]
-        waiting = [sent for sent in wanted if not sent.begun]
-        if not waiting:
+        handed = [each for each in self.sent if each.work is work and each.waiting()]
+        if not handed:
             return []
-        last = encode(waiting[-1].number)
-        head = header(Kind.SKIP, waiting[0].number, sum(map(len, last)))
+        first, last = handed[0].waiting()[0], encode(handed[-1].waiting()[-1])
+        head = header(Kind.SKIP, first, sum(map(len, last)))
         if not self._link.send_at_once(b"".join([head, *last])):
             return []
-        for sent in waiting:
-            sent.skippable = True
+        for each in handed:
+            each.skippable = min(each.skippable, each.waiting()[0])
         self._look_at_board()  # in this order; see child.py
-        taken = [sent for sent in waiting if not sent.begun]
-        for sent in taken:
-            sent.wanted = False
-            work.pending.remove(sent.batch)
-        return [sent.batch for sent in taken]
+        taken = [batch for each in handed for batch in each.take_back()]
+        for batch in taken:
+            work.pending.remove(batch)
+        return taken
+
+    @property
+    def running(self) -> int:
+        """How many batches it has begun and not answered."""
+        return sum([len(each.running) for each in self.sent])
 
     def ask_to_stop(self) -> None:
         """It ends after what it runs."""
@@ -260,11 +250,12 @@ class Worker:
             self.look()
         if not self.sent or self._board is None:
             return None
-        sent = self.sent[0]
-        if self._board.batch < sent.number:
-            return Doing(sent.number, begun=False, wanted=True)
-        wanted = sent.wanted and not all(sample.gone for sample in sent.batch.samples)
-        return Doing(sent.number, begun=True, wanted=wanted)
+        first = self.sent[0]
+        number = first.number
+        if self._board.batch < number:
+            return Doing(number, begun=False, wanted=True)
+        gone = all(sample.gone for sample in first.batches[0].samples)
+        return Doing(number, begun=True, wanted=number < first.unwanted and not gone)
 
     def resident(self) -> int | None:
         """Bytes of memory that it has; None when they have no limit."""
@@ -313,11 +304,15 @@ class Worker:
         """
         if self._board is not None and self.sent:
             if self._board.batch >= self._next:
-                for sent in [each for each in self.sent if each.wanted][:1]:
-                    self._begin(sent)  # its word is worth nothing, and this it may have begun
+                # Its word is worth nothing, and this it may have begun.
+                wanted = (each for each in self.sent if each.number < each.unwanted)
+                first = next(wanted, None)
+                if first is not None:
+                    first.begin(first.number)
+                    self.has_begun = True
             else:
                 self._look_at_board()
-        return [(sent.work, sent.batch) for sent in self.sent if sent.begun and sent.wanted]
+        return [(each.work, batch) for each in self.sent for batch in each.running]
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pidfd < 0:  # closed, but how it has ended may not have been told yet
@@ -327,17 +322,10 @@ class Worker:
         except ProcessLookupError:
             return
 
-    def _begin(self, sent: _Sent) -> None:
-        if not sent.begun:
-            sent.begun = True
-            self.has_begun = True
-            begun = sent.work.begin_next()
-            assert begun is sent.batch
-
     def _hear(self, frame: Frame) -> None:
         match frame.kind:
             case Kind.DONE:
-                self._answered(frame)
+                self._answered(frame.number, frame.body)
             case Kind.ANSWERS:
                 self._link.read_answers()
             case Kind.SLAB:
@@ -353,33 +341,31 @@ class Worker:
             case _:
                 raise FrameError(f"a worker does not say {frame.kind.name} here")
 
-    def _answered(self, frame: Frame) -> None:
-        if not self.sent or self.sent[0].number != frame.number:
+    def _answered(self, number: int, body: bytes | memoryview) -> None:
+        handed = self.sent[0] if self.sent else None
+        if handed is None or handed.number != number:
             raise FrameError("the worker answers what it was not asked")
-        value = decode(frame.body, fetch=self._upkeep.fetch, open_blob=self._open_blob)
-        sent = self.sent[0]
-        work = sent.work
+        value = self._decode(body)
+        work = handed.work
         if value is None:  # it was taken back
-            if not sent.skippable:
+            if number < handed.skippable:
                 raise FrameError("the worker did not run what it was to run")
-            self.sent.popleft()
-            if sent.wanted and sent.begun:  # not by us, in the end
-                work.pending.appendleft(sent.batch)
-                work.current = None
-                sent.batch.started = None
-        elif not sent.wanted:
+            handed.skip()
+        elif number >= handed.unwanted:
             raise FrameError("the worker ran what was taken back")
         else:
-            ran, outcomes = outcomes_in(value, len(sent.batch.samples))
-            self.sent.popleft()
-            self._begin(sent)
-            sent.batch.worker = self.index
-            sent.batch.ran = ran
-            sent.batch.started = None
+            ran, outcomes = outcomes_in(value, len(handed.batches[0].samples))
+            batch = handed.finish()
+            batch.worker = self.index
+            batch.ran = ran
+            batch.started = None
+            self.has_begun = True
             self.batches += 1
-            work.add_result(sent.batch, outcomes)
-        if not self.sent or self.sent[0].work is not work:
-            self.done(self, *self.works.popleft())
+            work.add_result(batch, outcomes)
+        if not handed.batches:
+            self.sent.popleft()
+            if not self.sent or self.sent[0].work is not work:
+                self.done(self, *self.works.popleft())
 
     def _hung_up(self, broken: FrameError | None) -> None:
         self.sent_away |= isinstance(broken, NoDescriptorError)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from penstock.executors.processes.child import Child
-from penstock.executors.processes.crossing import samples_out
+from penstock.executors.processes.crossing import batches_out
 from penstock.executors.processes.frame import (
     UNASKED_BYTES,
     Frame,
@@ -61,7 +61,8 @@ class Engine:
 
     def run(self, *feeds: dict[str, Any]) -> None:
         batches = [batch_of(n, **feed) for n, feed in enumerate(feeds, 1)]
-        body = b"".join(encode([samples_out(batch.samples) for batch in batches]))
+        value, _ = batches_out([batch.samples for batch in batches])
+        body = b"".join(encode(value))
         self.channel.sendall(header(Kind.RUN, 1, len(body)) + body)
 
     def hear(self) -> Frame:

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+import weakref
 from math import inf, nan
 from typing import Any
 
 import pytest
 
 from penstock import errors
-from penstock.executors.processes.crossing import outcomes_in, outcomes_out, samples_in, samples_out
+from penstock.executors.processes.crossing import batches_in, batches_out, outcomes_in, outcomes_out
 from penstock.executors.processes.frame import FrameError, decode, encode
 from penstock.request import Outcome, Sample
 
@@ -19,7 +20,7 @@ def crossed(value: Any) -> Any:
 
 def test_samples_arrive_as_they_left() -> None:
     samples = [Sample(7, {"@": {"x": "1"}}, 12.5, 9), Sample(8, {"a": {}, "b": {"y": 2}}, 1e9)]
-    arrived = samples_in(crossed(samples_out(samples)))
+    (arrived,) = batches_in(crossed(batches_out([samples])[0]))
     for one, other in zip(samples, arrived, strict=True):
         assert (one.data_id, one.log_id, one.deadline, one.inputs) == (
             other.data_id,
@@ -27,6 +28,30 @@ def test_samples_arrive_as_they_left() -> None:
             other.deadline,
             other.inputs,
         )
+
+
+@pytest.mark.parametrize("sizes", [[1, 1, 1], [2, 1, 3], [1]])
+def test_batches_arrive_one_by_one_and_those_before_are_kept_by_nobody(sizes: list[int]) -> None:
+    class Held(dict[str, Any]):
+        """Can be watched."""
+
+    numbers = iter(range(100))
+    batches = [[Sample(next(numbers), {}, 1.5, 7) for _ in range(size)] for size in sizes]
+    value, strange = batches_out(batches)
+    assert strange is value[2]
+    held = [Held() for _ in strange]
+    watched = [weakref.ref(each) for each in held]
+    value[2][:] = held
+    held.clear()
+    arriving = batches_in(value)
+    found = []
+    for size in sizes:
+        found.append([each.data_id for each in next(arriving)])
+        assert [each() for each in watched[:size]] == [None] * size
+        del watched[:size]
+        assert all(each() is not None for each in watched)
+    assert found == [[each.data_id for each in batch] for batch in batches]
+    assert next(arriving, None) is None
 
 
 @pytest.mark.parametrize(
@@ -42,7 +67,7 @@ def test_samples_arrive_as_they_left() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_errors_arrive_as_they_left(error: errors.RequestError) -> None:
-    _, (arrived,) = outcomes_in(crossed(outcomes_out(0.5, [Outcome(None, error)])), 1)
+    _, (arrived,) = outcomes_in(crossed(outcomes_out(0.5, [Outcome(None, error)])[0]), 1)
     assert type(arrived.error) is type(error)
     assert str(arrived.error) == str(error)
     for name in ("number", "by_client"):
@@ -53,7 +78,7 @@ def test_an_error_class_of_the_users_arrives_as_the_nearest_of_ours() -> None:
     class Mine(errors.InputMismatch):
         """A subclass that the engine cannot know."""
 
-    _, (arrived,) = outcomes_in(crossed(outcomes_out(0.5, [Outcome(None, Mine("odd"))])), 1)
+    _, (arrived,) = outcomes_in(crossed(outcomes_out(0.5, [Outcome(None, Mine("odd"))])[0]), 1)
     assert type(arrived.error) is errors.InputMismatch
 
 
@@ -65,7 +90,7 @@ class Mine(InferenceFailed):
 from penstock.executors.processes.crossing import outcomes_in, outcomes_out
 from penstock.request import Outcome
 for error in (InferenceFailed("x"), Mine("y")):
-    _, (arrived,) = outcomes_in(outcomes_out(0.5, [Outcome(None, error)]), 1)
+    _, (arrived,) = outcomes_in(outcomes_out(0.5, [Outcome(None, error)])[0], 1)
     assert type(arrived.error) is InferenceFailed, arrived
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=50)
@@ -76,7 +101,7 @@ def test_values_and_jumps_arrive_and_dicts_become_plain() -> None:
         """What some hook may give."""
 
     sent = [Outcome({"x": 1}, None, True), Outcome(Fancy(y=2))]
-    ran, (first, second) = outcomes_in(crossed(outcomes_out(0.5, sent)), 2)
+    ran, (first, second) = outcomes_in(crossed(outcomes_out(0.5, sent)[0]), 2)
     assert ran == 0.5
     assert (first.value, first.jump) == ({"x": 1}, True)
     assert (second.value, second.jump) == ({"y": 2}, False)

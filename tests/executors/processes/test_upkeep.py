@@ -14,7 +14,7 @@ import pytest
 
 from penstock.executors.processes import child as child_module
 from penstock.executors.processes.child import Child
-from penstock.executors.processes.crossing import samples_out
+from penstock.executors.processes.crossing import batches_out
 from penstock.executors.processes.frame import (
     Frame,
     FrameError,
@@ -241,6 +241,10 @@ class Far:
         self.child._out.close()
 
 
+def run_of(inputs: dict[str, Any]) -> object:
+    return batches_out([[Sample(1, inputs, 1e12)]])[0]
+
+
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
     monkeypatch.setattr(child_module, "FREED_AFTER", 0.01)
@@ -254,7 +258,7 @@ def test_a_worker_gives_back_and_gives_up_what_it_does_not_use_while_nobody_asks
     far: Far,
 ) -> None:
     pool, reader = SlabPool(LIMIT), SlabReader(LIMIT)
-    body = b"".join(encode([samples_out([Sample(1, {"@": {"x": LARGE}}, 1e12)])], place=pool.place))
+    body = b"".join(encode(run_of({"@": {"x": LARGE}}), place=pool.place))
     for slab, descriptor in pool.commit():
         socket.send_fds(far.channel, [header(Kind.SLAB, slab, 0)], [descriptor])
     far.channel.sendall(header(Kind.RUN, 1, len(body)) + body)
@@ -282,7 +286,7 @@ def test_a_worker_reads_what_it_is_lent_and_forgets_it_when_it_is_recalled(far: 
     lender = Lender(SlabPool(LIMIT), lambda slab: None, lambda: None)
     made = sent_by(maker, reader)
     feed = {"@": {"x": made[0]}}
-    body = b"".join(encode([samples_out([Sample(1, feed, 1e12)])], place=lender.place))
+    body = b"".join(encode(run_of(feed), place=lender.place))
     ((slab, descriptor),) = lender.commit()
     socket.send_fds(far.channel, [header(Kind.SLAB, slab, 0)], [descriptor])
     far.channel.sendall(header(Kind.RUN, 1, len(body)) + body)

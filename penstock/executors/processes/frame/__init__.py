@@ -3,7 +3,7 @@
 Pure: bytes and values in, bytes and values out.
 """
 
-from penstock.executors.processes.frame.decoder import decode
+from penstock.executors.processes.frame.decoder import Decoder, decode
 from penstock.executors.processes.frame.encoder import encode
 from penstock.executors.processes.frame.frames import (
     HEADER_BYTES,
@@ -23,6 +23,7 @@ __all__ = [
     "MAX_DEPTH",
     "UNASKED_BYTES",
     "Blob",
+    "Decoder",
     "Frame",
     "FrameError",
     "FrameReader",

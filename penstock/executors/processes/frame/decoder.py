@@ -49,6 +49,7 @@ _CHEAP: Final = 2048  # bytes: to copy, or to look at each, costs less than anyt
 _BEGINS_NO_LEVEL: Final = bytes(
     octet for octet in range(256) if not (0x80 <= octet <= 0x9F or 0xDC <= octet <= 0xDF)
 )
+_NO_PARTS: Final = memoryview(b"")
 _MAX_AXIS: Final = 2**63
 _MAX_CODE_POINT: Final = 0x10FFFF
 
@@ -86,27 +87,7 @@ def decode(
     Raises:
         FrameError: the bytes are no value. What ``fetch`` and ``open_blob`` raise passes through.
     """
-    size = len(body)
-    if size < _AT:
-        raise _cut_off()
-    end = _AT + LENGTH.unpack_from(body)[0]
-    if end > size:
-        raise _cut_off()
-    plain = body[_AT:end] if end <= _CHEAP else memoryview(body)[_AT:end]
-    reader = _Reader(memoryview(body)[end:], fetch)
-    try:
-        value = ormsgpack.unpackb(plain, ext_hook=reader.extension)
-    except ormsgpack.MsgpackDecodeError as error:
-        # What our hook raised is forgotten by the library.
-        raise reader.error or FrameError("the bytes are no value") from error
-    if reader.at != len(reader.parts):
-        raise FrameError("bytes follow the value")
-    if reader.unsettled:
-        return _settled(value, 0, open_blob)
-    # Few octets can begin a level, and mostly there are fewer of them than levels are allowed.
-    if end > _CHEAP or len(bytes(plain).translate(None, _BEGINS_NO_LEVEL)) > MAX_DEPTH:
-        _look_into((value,), 0)
-    return value
+    return Decoder(fetch, open_blob).decode(body)
 
 
 def _cut_off() -> FrameError:
@@ -178,25 +159,74 @@ def _objects(value: list[Any]) -> Array:
         raise FrameError("numpy cannot hold an array of such a shape") from error
 
 
-class _Reader:
-    """Makes the values of extensions.
+class Decoder:
+    """Reads one value after the other; see ``decode``.
 
-    Attributes:
-        parts: all large parts; ``at``, where the next one begins.
-        unsettled: whether there are marks, or blobs, among the values.
-        error: what was wrong with one of them.
+    Args:
+        fetch: as ``decode`` has it.
+        open_blob: likewise.
+        trusted: whether the sender is: that it nests nothing too deeply is not looked at.
     """
 
-    __slots__ = ("_fetch", "at", "error", "parts", "unsettled")
+    __slots__ = ("_at", "_error", "_fetch", "_open_blob", "_parts", "_trusted", "_unsettled")
 
-    def __init__(self, parts: memoryview, fetch: Callable[[Ref], Buffer] | None) -> None:
-        self.parts = parts
-        self.at = 0
-        self.unsettled = False
-        self.error: Exception | None = None
+    def __init__(
+        self,
+        fetch: Callable[[Ref], Buffer] | None = None,
+        open_blob: Callable[[Blob], Any] | None = None,
+        *,
+        trusted: bool = False,
+    ) -> None:
         self._fetch = fetch
+        self._open_blob = open_blob
+        self._trusted = trusted
+        self._parts = _NO_PARTS  # all large parts of the value at hand
+        self._at = 0  # where the next one begins
+        self._unsettled = False  # whether there are marks, or blobs, among the values
+        self._error: Exception | None = None  # what was wrong with one of them
 
-    def extension(self, code: int, data: bytes) -> Any:
+    def decode(self, body: Buffer) -> Any:
+        """Read the one value that ``body`` holds.
+
+        Raises:
+            FrameError: as ``decode`` does.
+        """
+        size = len(body)
+        if size < _AT:
+            raise _cut_off()
+        end = _AT + LENGTH.unpack_from(body)[0]
+        if end > size:
+            raise _cut_off()
+        plain = body[_AT:end] if end <= _CHEAP else memoryview(body)[_AT:end]
+        if end < size:
+            self._parts = memoryview(body)[end:]
+        try:
+            value = ormsgpack.unpackb(plain, ext_hook=self._extension)
+        except ormsgpack.MsgpackDecodeError as error:
+            try:
+                # What our hook raised is forgotten by the library.
+                raise self._error or FrameError("the bytes are no value") from error
+            finally:
+                self._forget()
+        if end < size or self._unsettled:
+            whole, unsettled = self._at == len(self._parts), self._unsettled
+            self._forget()
+            if not whole:
+                raise FrameError("bytes follow the value")
+            if unsettled:
+                return _settled(value, 0, self._open_blob)
+        if self._trusted:
+            return value
+        # Few octets can begin a level, and mostly there are fewer of them than levels are allowed.
+        if end > _CHEAP or len(bytes(plain).translate(None, _BEGINS_NO_LEVEL)) > MAX_DEPTH:
+            _look_into((value,), 0)
+        return value
+
+    def _forget(self) -> None:
+        """Be ready for the next value."""
+        self._parts, self._at, self._unsettled, self._error = _NO_PARTS, 0, False, None
+
+    def _extension(self, code: int, data: bytes) -> Any:
         """The value of one."""
         try:
             if code == ARRAY:
@@ -213,15 +243,15 @@ class _Reader:
                 return _own(dtype, shape, size, self._part(size), 0)
             return self._rare(code, data)
         except Exception as error:
-            self.error = error
+            self._error = error
             raise
 
     def _rare(self, code: int, data: bytes) -> Any:
         if code in _MARKS:
-            self.unsettled = True
+            self._unsettled = True
             return _Mark(code)
         if code in (BLOB, PART_BLOB):
-            self.unsettled = True
+            self._unsettled = True
             return self._blob(code, data)
         if code == BIG_INT:
             return int.from_bytes(data, "little", signed=True)
@@ -239,11 +269,11 @@ class _Reader:
         raise FrameError(f"values of kind {code} are not known")
 
     def _part(self, size: int) -> memoryview:
-        at = self.at
-        self.at = end = at + size
-        if end > len(self.parts):
+        at = self._at
+        self._at = end = at + size
+        if end > len(self._parts):
             raise _cut_off()
-        return self.parts[at:end]
+        return self._parts[at:end]
 
     def _blob(self, code: int, data: bytes) -> Blob:
         if len(data) < _AT:

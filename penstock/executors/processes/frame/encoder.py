@@ -6,7 +6,8 @@ by whole containers at a time. A value with anything else in it is spelled out i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from struct import Struct, pack
 from struct import error as StructError
 from typing import Any, Final
@@ -55,6 +56,8 @@ _OPTIONS: Final = (
 _LEAVES: Final = KEY_TYPES | {np.ndarray}
 _CONTAINERS: Final = frozenset((list, tuple, dict))
 _TEXT: Final = frozenset((str,))
+_DICT: Final = frozenset((dict,))
+_SIMPLE_DEPTH: Final = 4
 _TUPLE_MARK: Final = Ext(TUPLE, b"")
 _DICT_MARK: Final = Ext(DICT, b"")
 _OBJECTS_MARK: Final = Ext(OBJECTS, b"")
@@ -67,6 +70,7 @@ def encode(
     place: Callable[[Array], Ref | None] | None = None,
     pickle: Callable[[Any], bytes] | None = None,
     blobs: bool = True,
+    strange: Sequence[object] | None = None,
 ) -> list[bytes | memoryview]:
     """Write a value.
 
@@ -78,6 +82,8 @@ def encode(
             arrays of records or of objects other than plain scalars, dicts with such keys,
             containers that are nested too deeply or contain themselves. They become blobs.
         blobs: whether there may be any, whoever made them.
+        strange: all in ``value`` that may be, or hold, anything but scalars and lists of them;
+            where this is not said, nothing is known of any of it.
 
     Returns:
         Pieces of a body, to be sent one after the other.
@@ -86,12 +92,44 @@ def encode(
         FrameError: there is a value of such a type and no ``pickle``, or that failed, or there is
             a blob and may be none, or the value is too large for its length to be written.
     """
-    writer = _Writer(place, pickle, blobs=blobs)
-    plain = writer.pack(value)
+    leaves = None if strange is None else _leaves_of(strange)
+    plain, parts = None, []
+    if leaves is not None and np.ndarray not in leaves:
+        plain = _packed(value)
+    if plain is None:
+        writer = _Writer(place, pickle, blobs=blobs)
+        plain, parts = writer.pack(value, looked_at=leaves is not None), writer.parts
     try:
-        return [LENGTH.pack(len(plain)), plain, *writer.parts]
+        return [LENGTH.pack(len(plain)), plain, *parts]
     except StructError as error:
         raise FrameError("the value has too many bytes") from error
+
+
+def _packed(value: object) -> bytes | None:
+    """What the library makes of a value by itself; None where it needs help."""
+    try:
+        return ormsgpack.packb(value, None, _OPTIONS)
+    except ormsgpack.MsgpackEncodeError:  # a long integer, or half of a pair of surrogates
+        return None
+
+
+def _leaves_of(items: Sequence[Any]) -> set[type] | None:
+    """What is in these, if they are dicts, and dicts in them; else None.
+
+    Looks at all dicts of a level at once; what is more complicated is looked at one by one. Keys
+    are not looked at: where they are anything but texts the library says so.
+    """
+    for _ in range(_SIMPLE_DEPTH):
+        kinds = set(map(type, items))
+        if kinds <= _LEAVES:
+            return kinds
+        if kinds != _DICT:
+            return None
+        if len(items) == 1:
+            items = list(items[0].values())
+        else:
+            items = list(chain.from_iterable(map(dict.values, items)))
+    return None
 
 
 def _is_plain(items: Iterable[Any], depth: int) -> bool:
@@ -135,15 +173,15 @@ class _Writer:
         self._knots: frozenset[int] = frozenset()
         self._error: Exception | None = None
 
-    def pack(self, value: object) -> bytes:
-        """The plain part of the body."""
-        if _is_plain((value,), 0):
+    def pack(self, value: object, *, looked_at: bool) -> bytes:
+        """The plain part of the body; if it was looked at, it is as ``_is_plain`` says."""
+        if looked_at or _is_plain((value,), 0):
             try:
                 return ormsgpack.packb(value, self._hook, _OPTIONS)
             except ormsgpack.MsgpackEncodeError:
                 if self._error is not None:
                     raise self._error from None
-                # Else there is a text with half of a pair of surrogates in it.
+                # Else there is a text with half of a pair of surrogates in it, or it is not plain.
                 self.parts.clear()
         self._knots = knots_of(value)
         return ormsgpack.packb(self._spelled(value, 0), None, _OPTIONS)
@@ -152,8 +190,10 @@ class _Writer:
         kind = type(value)
         if kind is tuple:
             return [_TUPLE_MARK, *value]
+        if kind is not np.ndarray and kind is not int:
+            raise TypeError("not looked at, and not plain")
         try:
-            if kind is not np.ndarray:
+            if kind is int:
                 return _big(value)
             items = _scalars(value)
             return self._array(value) if items is None else _objects(value, items)

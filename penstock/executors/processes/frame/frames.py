@@ -25,6 +25,8 @@ UNASKED_BYTES = 64 << 10
 
 _MAGIC = b"PF"
 _HEADER = Struct("<2sBBIQ")
+_HEADER_IN_WORDS = Struct("<IIQ")
+"""The same octets; magic, version and kind together, as one number that is right or wrong."""
 
 
 class FrameError(Exception):
@@ -74,7 +76,11 @@ class Frame(NamedTuple):
     body: bytes | memoryview
 
 
+_frame = tuple.__new__  # without the call that Frame(...) makes of it
 _KINDS = {int(kind): kind for kind in Kind}
+_KNOWN = {
+    _HEADER_IN_WORDS.unpack(_HEADER.pack(_MAGIC, VERSION, kind, 0, 0))[0]: kind for kind in Kind
+}
 
 
 def header(kind: Kind, number: int, length: int) -> bytes:
@@ -97,10 +103,20 @@ class FrameReader:
         expects: asked for each body above ``UNASKED_BYTES`` whether such a one may come.
     """
 
-    __slots__ = ("_body", "_error", "_expects", "_frame", "_head", "_length", "_max_body")
+    __slots__ = (
+        "_body",
+        "_error",
+        "_expects",
+        "_frame",
+        "_head",
+        "_length",
+        "_max_body",
+        "_unasked",
+    )
 
     def __init__(self, max_body: int, expects: Callable[[], bool] | None = None) -> None:
         self._max_body = max_body
+        self._unasked = min(max_body, UNASKED_BYTES)
         self._expects = expects
         self._head = b""  # the header's bytes while they are not all there
         self._frame: tuple[Kind, int] | None = None  # what the header said, while its body comes
@@ -126,19 +142,25 @@ class FrameReader:
             raise self._error
         frames: list[Frame] = []
         at = self._finish(data, frames) if self._head or self._frame else 0
-        size = len(data)
-        while size - at >= HEADER_BYTES:
+        if type(data) is not bytes:
+            data = bytes(data)  # of which slices are bodies
+        unpack, known, unasked = _HEADER_IN_WORDS.unpack_from, _KNOWN, self._unasked
+        last = len(data) - HEADER_BYTES
+        while at <= last:
+            word, length, number = unpack(data, at)
+            kind = known.get(word)
+            if kind is None or length > unasked:
+                kind, number, length = self._read_header(data, at)
             start = at + HEADER_BYTES
-            kind, number, length = self._read_header(data, at)
             at = start + length
-            if at > size:
+            if at > len(data):
                 self._frame, self._length = (kind, number), length
                 # Grows with what arrives: a promise of many bytes costs nothing.
                 self._body = bytearray(data[start:])
                 return frames
-            frames.append(Frame(kind, number, bytes(data[start:at])))
-        if at < size:
-            self._head = bytes(data[at:])
+            frames.append(_frame(Frame, (kind, number, data[start:at])))
+        if at < len(data):
+            self._head = data[at:]
         return frames
 
     def _finish(self, data: bytes | bytearray | memoryview, frames: list[Frame]) -> int:

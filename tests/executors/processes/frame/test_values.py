@@ -8,6 +8,7 @@ import struct
 import subprocess
 import tracemalloc
 from collections import OrderedDict
+from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
 from enum import Enum, IntEnum
@@ -17,7 +18,7 @@ from uuid import UUID
 import numpy as np
 import ormsgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -25,6 +26,7 @@ from penstock.executors.processes.frame import (
     LARGE,
     MAX_DEPTH,
     Blob,
+    Decoder,
     FrameError,
     Ref,
     decode,
@@ -142,6 +144,33 @@ def test_equal_values_are_equal_bytes(value: Any) -> None:
     assert body_of(decode(body)) == body
 
 
+@given(st.lists(st.dictionaries(texts, values, max_size=3), max_size=4), keys)
+def test_who_says_what_is_strange_gets_the_same_bytes(strange: list[Any], known: Any) -> None:
+    value = [None, [1, 2.5, known], strange]
+    assert body_of(value, strange=strange) == body_of(value)
+    deeper = [{"a": each} for each in strange]
+    assert body_of(deeper, strange=deeper) == body_of(deeper)
+
+
+@given(st.lists(st.one_of(values.map(body_of), st.binary(max_size=100)), max_size=6))
+@example([extension(ARRAY, b""), plain(b"\xc1"), plain(b"\x01")])
+@example([extension(TUPLE, b""), plain(b"\x01"), body_of((1,)), plain(b"\x91\x01")])
+@example([body_of(np.zeros(LARGE)) + b"1", body_of(np.zeros(LARGE)), plain(b"\x01")])
+def test_who_reads_several_values_reads_each_as_if_it_were_the_only_one(
+    bodies: list[bytes],
+) -> None:
+    decoder = Decoder()
+    for body in bodies:
+        assert same(read(decoder.decode, body), read(decode, body))
+
+
+def read(by: Callable[[bytes], Any], body: bytes) -> Any:
+    try:
+        return by(body)
+    except FrameError as error:
+        return "refused", str(error)
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_value_or_an_error(data: bytes) -> None:
     try:
@@ -233,6 +262,23 @@ def test_a_value_of_another_type_becomes_a_blob_that_only_some_open(value: Any) 
 
 
 @pytest.mark.parametrize("value", OTHERS, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("beside", [1, np.zeros(2), [1], 2**70, "\ud800"], ids=repr)
+def test_a_strange_value_becomes_a_blob_whatever_is_beside_it(value: Any, beside: Any) -> None:
+    strange = [{"op": {"a": value, "b": beside}}, {"op": {"a": beside}}]
+    body = body_of([0.5, strange], pickle=pickle.dumps, strange=strange)
+    assert body == body_of([0.5, strange], pickle=pickle.dumps)
+    assert type(decode(body)[1][0]["op"]["a"]) is Blob
+    with pytest.raises(FrameError, match=type(value).__qualname__):
+        encode([0.5, strange], strange=strange)
+
+
+@pytest.mark.parametrize("beside", [1, np.zeros(2)], ids=repr)
+def test_what_was_wrongly_said_to_be_known_is_written_as_anything_else(beside: Any) -> None:
+    value = [np.int64(7), {"a": beside}]
+    assert body_of(value, strange=[value[1]]) == body_of(value)
+
+
+@pytest.mark.parametrize("value", OTHERS, ids=lambda value: type(value).__name__)
 def test_without_a_way_to_pickle_it_is_refused_by_name(value: Any) -> None:
     with pytest.raises(FrameError, match=type(value).__qualname__):
         encode([value])
@@ -287,6 +333,13 @@ def test_a_deeper_value_comes_back_with_the_help_of_a_pickle(levels: int) -> Non
     assert decode(body_of(value, pickle=pickle.dumps), open_blob=opened) == value
     with pytest.raises(FrameError, match="list cannot travel"):
         encode(value)
+
+
+def test_from_a_trusted_sender_any_depth_is_taken() -> None:
+    body = plain(b"\x91" * MAX_DEPTH + b"\x90")
+    with pytest.raises(FrameError, match="deeper"):
+        Decoder().decode(body)
+    assert Decoder(trusted=True).decode(body) == nested(MAX_DEPTH + 1)
 
 
 def test_a_value_deeper_than_pickles_can_be_is_refused() -> None:
