@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import select
 import signal
 import sys
@@ -107,7 +108,12 @@ def refuse_threads() -> None:
 
 
 def fork(
-    name: str, main: Callable[[], int], leave: Callable[[], None], *, stoppable: bool
+    name: str,
+    main: Callable[[], int],
+    leave: Callable[[], None],
+    *,
+    stoppable: bool,
+    spawns: bool = False,
 ) -> Child:
     """Start a child that runs ``main`` and ends with the status that it gives.
 
@@ -117,12 +123,15 @@ def fork(
         leave: called in the child to close what only the supervisor and the siblings need.
         stoppable: whether SIGTERM and SIGINT do what they do to any program; otherwise they do
             nothing to the child, and what they do to any program to programs that it starts.
+        spawns: ``main`` becomes another program, which ends with the supervisor like a child and
+            goes on with ``take_over``. So this process may have threads.
 
     Raises:
         StartupError: this process has threads.
         OSError: there is no room for another process or descriptor.
     """
-    refuse_threads()
+    if not spawns:
+        refuse_threads()
     _flush()  # or the child would write it again
     lifeline = Lifeline()
     # A signal that came before the child has handlers of its own would be the supervisor's.
@@ -135,11 +144,13 @@ def fork(
             lifeline.close()
             raise
         if pid == 0:
-            _live(name, main, leave, lifeline, before, stoppable)
+            _live(name, main, leave, lifeline, before, stoppable, spawns)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     lifeline.keep()
-    os.setpgid(pid, pid)  # both do it, because neither knows who comes first
+    # Both do it, because neither knows who comes first.
+    with suppress(PermissionError):  # it has done it, and become another program
+        os.setpgid(pid, pid)
     try:
         return Child(name, pid, lifeline)
     except OSError:
@@ -156,19 +167,38 @@ def _live(
     lifeline: Lifeline,
     mask: set[Any],
     stoppable: bool,
+    spawns: bool,
 ) -> NoReturn:
-    status = _FAILED
-    try:
+    def live() -> int:
         os.setpgid(0, 0)
-        lifeline.hold()
+        lifeline.hold(passed_on=spawns)
         signal.set_wakeup_fd(-1)
         _take_signals()
-        if not stoppable:
+        if not stoppable and not spawns:
             _ignore_signals()
         leave()
         _close_input()
-        _reseed()
+        if not spawns:  # and other threads may have held the locks of their generators
+            _reseed()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        return main()
+
+    _run(name, live)
+
+
+def take_over(name: str, main: Callable[[], int], *, stoppable: bool) -> NoReturn:
+    """What ``fork`` does in a child, in one that has become another program meanwhile."""
+    _take_signals()
+    if not stoppable:
+        _ignore_signals()
+    random.seed()  # which a fork does by itself
+    _reseed()
+    _run(name, main)
+
+
+def _run(name: str, main: Callable[[], int]) -> NoReturn:
+    status = _FAILED
+    try:
         status = main()
     except SystemExit as error:
         status = _status_of(error)

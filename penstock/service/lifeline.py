@@ -27,13 +27,17 @@ class Lifeline:
     def __repr__(self) -> str:
         return f"<Lifeline reader={self._reader} writer={self._writer}>"
 
-    def hold(self) -> None:
+    def hold(self, *, passed_on: bool = False) -> None:
         """The child's step, as leader of its process group: from now on, that group is bound.
 
         The descriptor stays open until the process ends.
+
+        Args:
+            passed_on: and when the process becomes another program.
         """
         os.close(self._writer)
         reader = self._reader
+        os.set_inheritable(reader, passed_on)
         fcntl.fcntl(reader, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(reader, fcntl.F_SETFL, fcntl.fcntl(reader, fcntl.F_GETFL) | os.O_ASYNC)

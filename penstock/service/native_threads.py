@@ -2,7 +2,7 @@
 
 A fork leaves them behind. OpenBLAS, ONNX Runtime and OpenCV bear that: they start new ones in the
 child, when they need them. GNU's OpenMP does not: once it has threads, whoever uses it in a child
-waits for threads that are not there. So those have to be told by name, before it happens.
+waits for threads that are not there. Where those run, nothing is forked (``spawning.py``).
 
 The kernel says where the stack of a waiting thread is, and what is mapped where; the first library
 among the return addresses on that stack is whose thread it is. A guess, and good enough to name it.
@@ -41,7 +41,7 @@ class Mapping(NamedTuple):
 
 
 def tell_native_threads() -> None:
-    """Log them, with a warning about those whose library a child cannot use."""
+    """Log them: forks do not have them."""
     try:
         found = native_threads()
     except OSError:
@@ -49,13 +49,6 @@ def tell_native_threads() -> None:
     if found:
         names = ", ".join(f"{name} ({count})" for name, count in found.items())
         _log.info("threads of native libraries in the supervisor: %s", names)
-    if lost := lost_by_forks(found):
-        _log.warning(
-            "%s has threads already, and worker processes will not have them: an op that uses it"
-            " there may wait for them for ever; use it in init_op and later, not while the script"
-            " runs, or run such ops in threads",
-            ", ".join(lost),
-        )
 
 
 def native_threads() -> Counter[str]:

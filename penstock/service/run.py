@@ -19,19 +19,19 @@ import ssl
 import threading
 from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
 from penstock.executors.processes.control import Leave, Order, Serve, Stop
-from penstock.executors.processes.zygote import Zygote, report_failure
+from penstock.executors.processes.zygote import Zygote
 from penstock.frontends.door import Door
 from penstock.frontends.grpc_service import GrpcService
 from penstock.frontends.health import Health
 from penstock.frontends.listeners import is_loopback
 from penstock.observe.logs import logging_to_stderr
-from penstock.service import flags
+from penstock.service import flags, spawning
 from penstock.service.banner import announce, banner, check_report
 from penstock.service.build import Blueprint, Works
 from penstock.service.daemons import DaemonPool
@@ -39,10 +39,8 @@ from penstock.service.interpreter import share_the_lock, spare_the_collector
 from penstock.service.listening import Listeners, addresses, bind_all, listen_on_all
 from penstock.service.loop import run_on_a_loop
 from penstock.service.opening import open_door, tls_of
-from penstock.service.place import Place
+from penstock.service.processes import Processes
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
-from penstock.service.supervisor import Supervisor
-from penstock.service.worker import serve_op
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +73,14 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
         return
     if threading.current_thread() is not threading.main_thread():
         raise StartupError("a service must run in the main thread, which takes the signals")
+    number = len(now.served) - 1
+    role = spawning.role()
+    if role is not None:
+        if role.service == number:
+            tls = None if role.op is not None else tls_of(blueprint.config)
+            serve = partial(_serve, name, tls)
+            Processes(blueprint=blueprint, number=number, serve=serve).be(role)
+        return  # this process is for a service that the script runs later
     with logging_to_stderr(at_once=blueprint.is_supervised):
         for warning in blueprint.warnings:
             _log.warning("%s", warning)
@@ -83,18 +89,20 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
                 tls = tls_of(blueprint.config)
                 engines = bind_all(blueprint.config, stack)
                 if blueprint.is_supervised:
-                    _supervise(name, blueprint, engines, tls, signals)
+                    serve = partial(_serve, name, tls)
+                    processes = Processes(blueprint=blueprint, number=number, serve=serve)
+                    _supervise(name, processes, engines, signals)
                 else:
-                    _serve(name, blueprint, engines[0], tls, signals)
+                    _serve(name, tls, blueprint, engines[0], signals)
         except Stopped:
             _log.info("stopped before the start was over")
 
 
 def _serve(
     name: str | None,
+    tls: ssl.SSLContext | None,
     blueprint: Blueprint,
     listeners: Listeners,
-    tls: ssl.SSLContext | None,
     signals: StopSignals,
     control: socket.socket | None = None,
 ) -> None:
@@ -109,41 +117,19 @@ def _serve(
 
 def _supervise(
     name: str | None,
-    blueprint: Blueprint,
+    processes: Processes,
     engines: Sequence[Listeners],
-    tls: ssl.SSLContext | None,
     signals: StopSignals,
 ) -> None:
     """This process forks the engines, and the workers that they ask for."""
-    config = blueprint.config
-
-    def engine(place: Place, control: socket.socket) -> int:
-        own = replace(blueprint, place=place)
-        with logging_to_stderr(writer=place.name):
-            try:
-                with signals_stop_the_start() as its_signals:
-                    _serve(name, own, engines[place.index], tls, its_signals, control)
-            except StartupError as error:
-                if not report_failure(control, str(error)):
-                    _log.error("%s", error)
-                return 1
-            except Stopped:
-                return 0
-        return 0
-
-    def worker(place: Place, op: str, index: int, channel: socket.socket) -> int:
-        # The engine always reads what it writes.
-        with logging_to_stderr(at_once=True, writer=place.name):
-            return serve_op(replace(blueprint, place=place), op, index, channel)
+    config = processes.blueprint.config
 
     def open_ports() -> None:
         listen_on_all(config, engines)
-        _announce(name, blueprint, engines[0])
+        _announce(name, processes.blueprint, engines[0])
 
-    sockets = [tuple(own.values()) for own in engines]
     patience = config.drain_delay + max(config.drain_timeout, _LAST_WORDS) + _KILL_GRACE
-    status = Supervisor(engine, worker, sockets, open_ports, patience).run(signals)
-    if status:
+    if processes.supervise(engines, open_ports, signals, patience):
         raise StartupError("the service could not go on; what stands above says why")
 
 

@@ -73,8 +73,9 @@ class Supervisor:
             process of that engine.
         open_ports: called once, when all engines are ready: makes the listeners listen.
         patience: seconds that an engine may take to end; it is killed then.
+        spawns: both functions become other programs; then there may be other threads.
 
-    Threads: the main thread only, and there may be no other.
+    Threads: the main thread only, and otherwise there may be no other.
     """
 
     def __init__(
@@ -84,7 +85,10 @@ class Supervisor:
         listeners: Sequence[Sequence[socket.socket]] = ((),),
         open_ports: Callable[[], None] = lambda: None,
         patience: float = math.inf,
+        *,
+        spawns: bool = False,
     ) -> None:
+        self._spawns = spawns
         self._engine_main = engine_main
         self._worker_main = worker_main
         self._slots = [
@@ -128,7 +132,8 @@ class Supervisor:
                 stack.enter_context(waits_are_woken(self._waker))
                 stack.enter_context(hangups_tell(self._hang_up))
                 stack.callback(self._end_children)
-                tell_native_threads()
+                if not self._spawns:
+                    tell_native_threads()
                 self._forward_signals()  # those from before one could wake a wait
                 if self._status is None:
                     self._start_first(self._slots[0])
@@ -213,7 +218,7 @@ class Supervisor:
             try:
                 child = fork(
                     slot.name, partial(self._engine_main, place, theirs),
-                    partial(self._leave, ours, *others), stoppable=True,
+                    partial(self._leave, ours, *others), stoppable=True, spawns=self._spawns,
                 )  # fmt: skip
             except BaseException:
                 ours.close()
@@ -357,7 +362,8 @@ class Supervisor:
             with ours, theirs:
                 main = partial(self._worker_main, engine.place, wanted.op, wanted.index, theirs)
                 leave = partial(self._leave, ours, *listeners)
-                child = fork(f"{wanted.op}|{wanted.index}", main, leave, stoppable=False)
+                child = fork(f"{wanted.op}|{wanted.index}", main, leave, stoppable=False,
+                             spawns=self._spawns)  # fmt: skip
                 self._workers[child.pid] = child, engine
                 try:
                     engine.say(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)

@@ -136,14 +136,6 @@ def test_a_worker_that_does_not_become_ready_ends_the_start(tmp_path: Path) -> N
         assert server.leftovers() == []
 
 
-def test_a_script_that_starts_threads_is_told_so(tmp_path: Path) -> None:
-    thread = 'threading.Thread(target=time.sleep, args=(60,), daemon=True, name="mine").start()\n'
-    path = script(tmp_path, ACTING, TWO, before=thread)
-    with running(path, ready=False) as server:
-        assert server.wait_exit() == 1
-        assert "while threads run: mine" in server.log()
-
-
 def test_when_the_supervisor_is_killed_everybody_goes(tmp_path: Path) -> None:
     with running(service(tmp_path)) as server:
         family = descendants(server)

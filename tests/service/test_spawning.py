@@ -1,0 +1,204 @@
+"""Services whose scripts have started threads, which a fork would lack: children run them again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from subprocess import run
+
+import psutil
+import pytest
+
+from penstock.errors import StartupError
+from penstock.service import spawning
+from tests.service.scripts import PENSTOCK, PYTHON, post, script, until
+from tests.services.process import ServiceProcess, running
+
+real = pytest.mark.real
+
+THREAD = """
+import os
+print("running in", os.getpid(), flush=True)
+threading.Thread(target=time.sleep, args=(600,), daemon=True, name="mine").start()
+"""
+TELLING = """
+def process(self, feed_batch, typical_logid):
+    import os, random, numpy, subprocess, threading
+    (feed,) = feed_batch
+    return {
+        "a": feed.get("a", ""),
+        "pid": str(os.getpid()),
+        "threads": ",".join(each.name for each in threading.enumerate()),
+        "number": f"{random.random()} {numpy.random.random()}",
+        "inherited": subprocess.run(
+            ("sh", "-c", "ls /proc/$$/fd; env"), capture_output=True, text=True, close_fds=False
+        ).stdout,
+    }
+"""
+ALL = '"dag": {"is_thread_op": False}'
+TWO = f'{ALL}, "op": {{"work": {{"concurrency": 2}}}}'
+
+
+def told(server: ServiceProcess, **pairs: str) -> dict[str, str]:
+    reply = post(server, **pairs).json
+    assert reply["err_no"] == 0, reply
+    return dict(zip(reply["key"], reply["value"], strict=True))
+
+
+def everybody(server: ServiceProcess) -> list[psutil.Process]:
+    return psutil.Process(server.pid).children(recursive=True)
+
+
+@real
+@pytest.mark.parametrize("command", [PYTHON, PENSTOCK])
+def test_the_script_runs_again_in_each_process_and_its_threads_with_it(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    path = script(tmp_path, TELLING, TWO, before=THREAD)
+    with running(path, command=command) as server:
+        assert told(server, a="1")["a"] == "1"
+        assert "mine" in told(server)["threads"].split(",")
+        assert "threads run already (mine)" in server.log()
+        for each in everybody(server):
+            assert f"running in {each.pid}\n" in server.log()
+        assert server.stop() == 0
+        assert server.leftovers() == []
+        assert server.log().count("after the service") == 1
+
+
+@real
+def test_dead_workers_and_dead_engines_are_replaced(tmp_path: Path) -> None:
+    with running(script(tmp_path, TELLING, TWO, before=THREAD)) as server:
+        family = everybody(server)
+        assert len(family) == 3
+        worker = int(told(server)["pid"])
+        os.kill(worker, signal.SIGTERM)  # whoever stops all of them leaves that to the engine
+        assert told(server, a="1")["a"] == "1"
+        assert psutil.pid_exists(worker)
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: worker not in {each.pid for each in everybody(server)}, "its end")
+        until(lambda: len(everybody(server)) == 3, "a new worker")
+        assert told(server, a="2")["a"] == "2"
+        engine = psutil.Process(server.pid).children()[0]
+        engine.kill()
+        psutil.wait_procs(family, timeout=10)
+        until(lambda: len(everybody(server)) == 3 and server.is_ready(), "a new engine")
+        assert told(server, a="3")["a"] == "3"
+        assert server.stop() == 0
+
+
+@real
+def test_each_engine_of_several_has_its_own_listeners_and_workers(tmp_path: Path) -> None:
+    config = f'{ALL}, "build_dag_each_worker": True, "worker_num": 2'
+    with running(script(tmp_path, TELLING, config, before=THREAD)) as server:
+        assert len(everybody(server)) == 4
+        workers: set[str] = set()
+        until(lambda: workers.add(told(server)["pid"]) or len(workers) == 2, "both engines")
+        assert server.stop() == 0
+
+
+@real
+def test_numbers_differ_between_workers_whatever_the_script_has_sown(tmp_path: Path) -> None:
+    before = THREAD + "\nimport random, numpy\nrandom.seed(7)\nnumpy.random.seed(7)\n"
+    with running(script(tmp_path, TELLING, TWO, before=before)) as server:
+        found: dict[str, str] = {}
+
+        def both() -> bool:
+            answer = told(server)
+            found.setdefault(answer["pid"], answer["number"])
+            return len(found) == 2
+
+        until(both, "answers of both")
+        first, second = (each.split() for each in found.values())
+        assert first[0] != second[0]
+        assert first[1] != second[1]
+
+
+@real
+def test_programs_that_a_worker_starts_get_nothing_of_its_part(tmp_path: Path) -> None:
+    with running(script(tmp_path, TELLING, TWO, before=THREAD)) as server:
+        inherited = told(server)["inherited"]
+        assert "PATH=" in inherited
+        assert "_PENSTOCK_ROLE" not in inherited
+        opened = {line for line in inherited.split() if line.isdigit()}
+        assert len(opened - {"0", "1", "2"}) <= 1  # the end of a pipe, which ends it in time
+
+
+@real
+def test_the_service_is_found_though_another_came_before_it_and_the_folder_changed(
+    tmp_path: Path,
+) -> None:
+    before = """
+import os
+class Other(WebService):
+    def get_pipeline_response(self, read_op):
+        return WorkOp("other", input_ops=[read_op])
+other = Other("other")
+other.prepare_pipeline_config(yml_dict={"rpc_port": 0, "http_port": 0})
+other.run_service()
+os.chdir("/")
+"""
+    path = script(tmp_path, TELLING, TWO, before=before + THREAD)
+    with running(Path(path.name), cwd=tmp_path) as server:
+        server.send_signal(signal.SIGTERM)
+        until(lambda: "after request  2 processes" in server.log(), "the second service")
+        server.wait_ready()
+        assert told(server, a="1")["a"] == "1"
+        assert server.stop() == 0
+
+
+@real
+def test_a_process_that_has_not_reached_its_service_ends_with_the_supervisor(
+    tmp_path: Path,
+) -> None:
+    before = THREAD + 'if "_PENSTOCK_ROLE" in os.environ:\n    threading.Event().wait()\n'
+    with running(script(tmp_path, TELLING, TWO, before=before), ready=False) as server:
+        until(lambda: server.log().count("running in") == 2, "the engine on its way")
+        family = everybody(server)
+        os.kill(server.pid, signal.SIGKILL)
+        _, left = psutil.wait_procs(family, timeout=5)
+        assert left == []
+
+
+@real
+def test_a_script_that_is_not_in_a_file_is_told_what_to_do(tmp_path: Path) -> None:
+    text = script(tmp_path, TELLING, TWO, before=THREAD).read_text()
+    ended = run((sys.executable, "-"), input=text, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "while threads run (mine)" in ended.stderr
+    assert "its script is not in a file" in ended.stderr
+    assert "start threads in init_op" in ended.stderr
+
+
+def role(pid: int) -> str:
+    place = {"index": 1, "engines": 2, "generation": 3}
+    return json.dumps({"service": 0, "place": place, "line": 7, "op": "work", "pid": pid})
+
+
+def test_a_process_reads_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_PENSTOCK_ROLE", role(os.getpid()))
+    found = spawning.role()
+    assert found is not None
+    assert (found.op, found.index, found.line, found.place.name) == ("work", 0, 7, "engine 1")
+
+
+def test_what_another_process_is_for_is_not_for_those_that_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("_PENSTOCK_ROLE", role(os.getppid()))
+    assert spawning.role() is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"place": {"x": 1}}', '{"place": {}, "n": 1}'])
+def test_a_part_that_nobody_gave_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("_PENSTOCK_ROLE", text)
+    with pytest.raises(StartupError, match="is set by the service itself"):
+        spawning.role()
+
+
+def test_a_notebook_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    assert spawning.why_not_again() == "it is a notebook"
