@@ -66,7 +66,7 @@ class Sample:
         log_id: the caller's trace id.
         inputs: predecessor name -> its output dict; this op owns the inner dicts.
         deadline: monotonic seconds.
-        arrived: monotonic seconds when the sample was offered.
+        arrived: monotonic seconds when the sample was offered; not there before.
         rows: how much of a batch it fills, 1 or more.
         key: samples of unlike keys never share a batch (None is a key like any other).
         attempt: 1 for the first dispatch.
@@ -93,6 +93,8 @@ class Sample:
         "waiting",
     )
 
+    arrived: float
+
     def __init__(
         self,
         data_id: int,
@@ -110,7 +112,6 @@ class Sample:
         self.log_id = log_id
         self.inputs = inputs
         self.deadline = deadline
-        self.arrived = 0.0
         self.rows = rows
         self.key = key
         self.attempt = attempt

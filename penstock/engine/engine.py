@@ -248,7 +248,7 @@ class Engine:
         if isinstance(answer, Outcome):
             self._reply(journey, answer)
             return
-        if journey.attempt != attempt:
+        if journey.samples and journey.attempt != attempt:
             self._forget_samples(journey)
         if answer:
             self._put(journey, answer, self.clock.now())

@@ -30,6 +30,8 @@ class Journey(Flight):
         "samples",
     )
 
+    due: Due[Journey]
+
     def __init__(self, data_id: int, request: Request, plan: Plan, reply: Reply) -> None:
         # Without super(): this runs for every request.
         self.plan = plan
@@ -37,7 +39,6 @@ class Journey(Flight):
         self.ended = False
         self._feed = self._joins = None
         self.data_id = data_id
-        self.due: Due[Journey]
         self.request = request
         self.reply = reply
         self.samples: list[Sample] = []  # those that are queued or running

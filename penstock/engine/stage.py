@@ -290,8 +290,9 @@ class Stage:
             self._idle += 1
         if work.pending:
             self._take_back(work)  # its worker died, or its turn was over
-        self._take_in(results)
-        if not self._pumping:
+        if results:
+            self._take_in(results)  # hands over the next, now or when all of it is settled
+        elif not self._pumping:
             self._pump()
 
     def _take_in(self, results: list[Result]) -> None:

@@ -170,7 +170,7 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
             _make_calls(op, batch, members, limit)
             return end(op, members)
         # Alone there is nothing to group, to stack or to cut apart.
-        sample = samples[0]
+        (sample,) = samples
         feed, result, error = _preprocess(op, sample, began)
         if type(feed) is dict:
             batch.started = began if op.preprocess is None else _monotonic()
@@ -185,7 +185,8 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
             result, error = member.result, member.error
         if error is not None:
             tell_culprits(op.name, [(sample, error)])
-        return [_postprocess(op, sample, result, error)]
+            return [Outcome(None, error)]
+        return [_postprocess(op, sample, result)]
     except BaseException:  # noqa: BLE001 - a worker that ends would take its slot along
         _log.exception("op %s: a batch failed inside penstock; please report this", op.name)
         return broken(batch)
@@ -261,7 +262,12 @@ def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
     failed = [(each.sample, each.error) for each in members if each.error is not None]
     if failed:
         tell_culprits(op.name, failed)
-    outcomes = [_postprocess(op, each.sample, each.result, each.error) for each in members]
+    outcomes = [
+        _postprocess(op, each.sample, each.result)
+        if each.error is None
+        else Outcome(None, each.error)
+        for each in members
+    ]
     if op.jumps:
         _ask_to_jump(op, members, outcomes)
     return outcomes
@@ -355,9 +361,7 @@ def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, Requ
     return None, None, error
 
 
-def _postprocess(op: BoundOp, sample: Sample, result: Any, error: RequestError | None) -> Outcome:
-    if error is not None:
-        return Outcome(None, error)
+def _postprocess(op: BoundOp, sample: Sample, result: Any) -> Outcome:
     hook = op.postprocess
     if hook is None:
         return Outcome(result if isinstance(result, dict) else {})
