@@ -8,6 +8,7 @@ from collections import deque
 from typing import Final
 
 from penstock.executors.processes.relay import Relay
+from penstock.executors.processes.stack import without_our_way
 
 _AT_ONCE: Final = 64 << 10
 _MOST_LINE: Final = 8 << 10
@@ -54,18 +55,20 @@ class Stderr:
         self._end()
 
     def last(self, lines: int, size: int) -> list[str]:
-        """The last lines, oldest first; no more than so many, nor than so many bytes."""
+        """The last lines, oldest first; no more than so many, nor than so many bytes. Of a stack
+        only what is the op's own.
+        """
         chosen: list[str] = []
-        for line in reversed(self._last):
+        for line in reversed([*filter(None, without_our_way(self.kept()))]):
             size -= len(line)
             if len(chosen) == lines or size < 0:
                 break
-            chosen.append(line.decode(errors="replace"))
+            chosen.append(line)
         return chosen[::-1]
 
     def kept(self) -> list[str]:
         """All that is remembered."""
-        return self.last(_KEPT_LINES, _KEPT_BYTES)
+        return [line.decode(errors="replace") for line in self._last]
 
     def _read(self) -> int:
         try:
