@@ -1,0 +1,67 @@
+"""One turn of a worker: what it runs, and what it leaves for the next."""
+
+from typing import Any
+
+import pytest
+
+from penstock.executors import turn
+from penstock.executors.executor import Work
+from penstock.executors.turn import take_turn
+from penstock.executors.work import BoundOp, WorkOptions
+from tests.executors.house import Doing, batch_of
+
+
+def echo(feed: dict[str, Any]) -> dict[str, Any]:
+    return feed
+
+
+def bound(body: Any = echo) -> BoundOp:
+    return BoundOp(Doing(body), None, WorkOptions())
+
+
+def test_all_batches_run_in_their_order() -> None:
+    batches = [batch_of(1, 2), batch_of(3)]
+    work = Work(batches)
+    take_turn(bound(), work)
+    assert [batch for batch, _ in work.take_results()] == batches
+    assert (list(work.pending), work.current) == ([], None)
+
+
+def test_once_the_turn_is_over_no_further_batch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "TURN", 1e-9)
+    first, second = batch_of(1), batch_of(2)
+    work = Work([first, second])
+    take_turn(bound(), work)
+    assert [batch for batch, _ in work.take_results()] == [first]
+    assert (list(work.pending), work.current) == ([second], None)
+
+
+def test_results_can_be_taken_while_the_next_batch_runs() -> None:
+    first, second = batch_of(1), batch_of(2)
+    work = Work([first, second])
+    taken: list[Any] = []
+    running: list[Any] = []
+
+    def look(feed: dict[str, Any]) -> dict[str, Any]:
+        running.append(work.current)
+        taken.extend(batch for batch, _ in work.take_results())
+        return feed
+
+    take_turn(bound(look), work)
+    assert running == [first, second]
+    assert taken == [first]
+    assert [batch for batch, _ in work.take_results()] == [second]
+
+
+def test_what_is_taken_back_while_a_batch_runs_does_not_begin() -> None:
+    first, second = batch_of(1), batch_of(2)
+    work = Work([first, second])
+    back: list[Any] = []
+
+    def steal(feed: dict[str, Any]) -> dict[str, Any]:
+        back.extend(work.take_back())
+        return feed
+
+    take_turn(bound(steal), work)
+    assert [batch for batch, _ in work.take_results()] == [first]
+    assert back == [second]
