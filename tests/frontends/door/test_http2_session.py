@@ -256,7 +256,7 @@ def test_trailers_are_sent(opened: Opened) -> None:
 def test_the_application_hears_once_that_its_client_left(opened: Opened, way: str) -> None:
     site = opened()
     with joined(site.port) as client:
-        streams = [client.open("/hold", end=True) for _ in range(7)]
+        streams = [client.open("/hold", end=True) for _ in range(3)]
         assert all(site.parrot.arrived.acquire(timeout=PATIENCE) for _ in streams)
         if way == "reset":
             for stream in streams:
@@ -376,7 +376,7 @@ def test_streams_beyond_the_limit_are_refused(opened: Opened) -> None:
         client.ask("/echo")
         client.h2.remote_settings[h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS] = 100
         client.h2.remote_settings.acknowledge()
-        streams = [client.open("/hold", end=True) for _ in range(7)]
+        streams = [client.open("/hold", end=True) for _ in range(3)]
         assert client.wait(streams[2]).reset == REFUSED
         site.until(lambda seen: len(site.parrot.holding) == 2)
         site.call(site.parrot.let_go)
