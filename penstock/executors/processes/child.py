@@ -19,7 +19,7 @@ import select
 import socket
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from penstock.executors.processes.crossing import batches_in, outcomes_out, outp
 from penstock.executors.processes.frame import (
     Blob,
     Decoder,
+    Encoder,
     Frame,
     FrameError,
     FrameReader,
@@ -46,7 +47,7 @@ from penstock.executors.processes.slab import SlabPool
 from penstock.executors.processes.upkeep import FREED_AFTER, TRIM_EVERY, frees
 from penstock.executors.work import BoundOp, run_batch
 from penstock.ops.failures import HOOK_FAULTS, cannot_travel
-from penstock.request import Batch, CloseReason, Feed, Outcome, Sample
+from penstock.request import Batch, CloseReason, Outcome, Sample
 
 _log = logging.getLogger(__name__)
 
@@ -112,6 +113,7 @@ class Child:
         self._untold = False  # whether there are answers that were not announced
         self._unopened: str | None = None  # why a value of the batches at hand could not be opened
         self._pickle: Callable[[Any], bytes] | None = _pickled
+        self._encoder = Encoder(self._place, self._pickle)
         poll = select.poll()
         poll.register(channel, select.POLLIN)
         self._told = poll.poll
@@ -144,6 +146,7 @@ class Child:
                 and arrays may go there.
         """
         self._pickle = _pickled if outside is None else None
+        self._encoder = Encoder(self._place, self._pickle)
         while True:
             if not self._queue:
                 if self._ended:
@@ -220,16 +223,17 @@ class Child:
         self._skipped = [each for each in self._skipped if each[1] >= number]
         return any(first <= number for first, _ in self._skipped)
 
-    def _answer(self, number: int, value: Any, outputs: Sequence[Feed] = ()) -> None:
+    def _answer(self, number: int, value: Any, strange: Collection[Any] = ()) -> None:
         try:
-            pieces = encode(value, place=self._place, pickle=self._pickle, strange=outputs)
-            length = self._allowed(pieces)
+            frames = self._encoder.encode(value, strange)
+            length = self._allowed(frames)
         except FrameError:
             self._out.rollback()
             raise
-        for slab, descriptor in self._out.commit():
-            self._send_slab_untold(slab, descriptor)
-        frames = [header(Kind.DONE, number, length), *pieces]
+        if self._out.touched:
+            for slab, descriptor in self._out.commit():
+                self._send_slab_untold(slab, descriptor)
+        frames.insert(0, header(Kind.DONE, number, length))
         if self._in.returned:
             frames[:0] = frees(self._in)
         if self._last and self._untold:

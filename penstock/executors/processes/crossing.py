@@ -8,7 +8,7 @@ ends.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 from math import inf
 from operator import attrgetter
@@ -53,23 +53,26 @@ def batches_in(value: Plain) -> Iterator[list[Sample]]:
         ]
 
 
-def outcomes_out(ran: float, outcomes: Sequence[Outcome]) -> tuple[Plain, list[Feed]]:
-    """The worker's answers to a batch that took so many seconds, in order; and the outputs in it,
-    which are all that is strange.
+def outcomes_out(ran: float, outcomes: Sequence[Outcome]) -> tuple[Plain, Collection[Any]]:
+    """The worker's answers to a batch that took so many seconds, in order; and all that is strange
+    in it.
     """
+    if len(outcomes) == 1:
+        (one,) = outcomes
+        value = one.value
+        if one.error is None and type(value) is dict and _TEXT.issuperset(map(type, value)):
+            return [ran, value, None, one.jump], value.values()
     flat: Plain = [ran]
-    outputs: list[Feed] = []
+    strange: list[Any] = []
     for each in outcomes:
         error = each.error
         if error is None:
-            value = each.value or {}
-            if type(value) is not dict or not _TEXT.issuperset(map(type, value)):
-                value = output(value)
-            outputs.append(value)
+            value = output(each.value or {})
+            strange += value.values()
             flat += value, None, each.jump
         else:
             flat += None, _error_out(error), _NO_JUMP
-    return flat, outputs
+    return flat, strange
 
 
 def outcomes_in(value: Any, count: int) -> tuple[float, list[Outcome]]:
@@ -80,13 +83,13 @@ def outcomes_in(value: Any, count: int) -> tuple[float, list[Outcome]]:
     """
     if type(value) is not list or len(value) != 1 + 3 * count or type(value[0]) is not float:
         raise FrameError("the worker did not answer each sample once")
-    ran = value[0]
-    if not 0.0 <= ran < inf:
+    if not 0.0 <= value[0] < inf:
         raise FrameError("the worker gave no time that a batch can take")
     if count == 1:
-        return ran, [_outcome_in(value[1], value[2], value[3])]
+        ran, output, error, jump = value
+        return ran, [_outcome_in(output, error, jump)]
     each = iter(value)
-    next(each)
+    ran = next(each)
     return ran, [_outcome_in(*parts) for parts in zip(each, each, each, strict=True)]
 
 

@@ -24,6 +24,7 @@ class Handed:
         number: the first batch's.
         batches: at least one.
         work: what they belong to.
+        alone: whether each of them has one sample.
 
     Attributes:
         number: of the first batch that is not answered.
@@ -33,12 +34,15 @@ class Handed:
         unwanted: the first number that we have taken back.
     """
 
-    __slots__ = ("batches", "begun", "number", "skippable", "unwanted", "work")
+    __slots__ = ("alone", "batches", "begun", "number", "skippable", "unwanted", "work")
 
-    def __init__(self, number: int, batches: Sequence[Batch], work: Work) -> None:
+    def __init__(
+        self, number: int, batches: Sequence[Batch], work: Work, *, alone: bool = False
+    ) -> None:
         self.number = number
         self.batches = deque(batches)
         self.work = work
+        self.alone = alone
         self.begun = number - 1
         self.skippable = self.unwanted = _NONE
 
@@ -54,10 +58,12 @@ class Handed:
     def begin(self, at: int) -> None:
         """The worker has begun everything up to this number, but what was taken back."""
         last = min(at, self.unwanted - 1, self.number + len(self.batches) - 1)
-        while self.begun < last:
-            self.begun += 1
-            begun = self.work.begin_next()
-            assert begun is self.batches[self.begun - self.number]
+        if self.begun < last:
+            work, pending = self.work, self.work.pending
+            for _ in range(last - self.begun):
+                work.current = pending.popleft()
+            self.begun = last
+            assert work.current is self.batches[last - self.number]
 
     def waiting(self) -> range:
         """The numbers of those that can be taken back: wanted, and not begun as far as we know."""
@@ -77,10 +83,18 @@ class Handed:
         batch = self.batches.popleft()
         if self.begun < number:
             self.begun = number
-            begun = self.work.begin_next()
-            assert begun is batch
+            work = self.work
+            work.current = work.pending.popleft()
+            assert work.current is batch
         self.number = number + 1
         return batch
+
+    def finish_several(self, count: int) -> list[Batch]:
+        """So many, all of them wanted, have run and are answered."""
+        self.begin(self.number + count - 1)
+        self.number += count
+        pop = self.batches.popleft
+        return [pop() for _ in range(count)]
 
     def skip(self) -> None:
         """The first was not run, and is answered; if it is wanted yet it is not begun after all."""

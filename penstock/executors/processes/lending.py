@@ -110,7 +110,7 @@ class Lender:
     def commit(self) -> list[tuple[int, int]]:
         """See SlabPool."""
         if not self._filling:
-            return self._pool.commit()
+            return self._pool.commit() if self._pool.touched else []
         fresh = []
         for lent in self._filling:
             lent.filling = False

@@ -26,7 +26,7 @@ _DO_NOT_WAIT: Final = int(socket.MSG_DONTWAIT)
 _MOST_PIECES: Final = 512  # of one write; the system takes 1024
 
 Piece: TypeAlias = bytes | memoryview
-Hear: TypeAlias = Callable[[Frame], None]
+Hear: TypeAlias = Callable[[Sequence[Frame]], None]
 
 
 class Link:
@@ -36,7 +36,8 @@ class Link:
         channel: the socket; closed with the link.
         loop: the engine's.
         most: bytes of the largest frame that is taken.
-        hear: called with each frame. What it raises as FrameError ends the link.
+        hear: called with the frames of each read; takes one after the other until the link is
+            ``over``. What it raises as FrameError ends the link.
         ended: called once, in a turn of its own, when the worker has hung up or broke the rules:
             with the reason in the latter case.
         expects: whether a large frame may come now; see FrameReader.
@@ -44,6 +45,7 @@ class Link:
     Attributes:
         descriptors: those that came and were not taken, in order; each belongs to the frame that
             says so.
+        over: it has ended, or is closed: nothing more is to be heard.
     """
 
     def __init__(
@@ -64,8 +66,8 @@ class Link:
         self._ended = ended
         self._answers: socket.socket | None = None
         self._answer_reader = FrameReader(most, expects)
+        self.over = False
         self._open = True
-        self._ending = False
         self._unsent: deque[tuple[list[Piece], list[int]]] = deque()
         loop.add_reader(channel, self._read)
 
@@ -75,7 +77,7 @@ class Link:
         The pieces must not change until they are written. ``descriptors`` are duplicated at once,
         so that their owner may close them; where that is impossible the link ends.
         """
-        if not self._open or self._ending:
+        if self.over:
             return
         if not descriptors and not self._unsent and len(pieces) <= _MOST_PIECES:
             try:
@@ -104,7 +106,7 @@ class Link:
 
         It is not while something else waits to be written: that must be read first.
         """
-        if not self._open or self._ending or self._unsent:
+        if self.over or self._unsent:
             return False
         try:
             # So little comes in whole or not at all: a Unix socket cuts no piece of a page.
@@ -151,19 +153,20 @@ class Link:
     def read_rest(self) -> None:
         """Hear what has come over both, as nothing more will."""
         for _ in range(_READS_AT_ONCE):
-            if self._ending or not self._open or not self._read():
+            if self.over or not self._read():
                 break
         self.read_answers()
 
     def cut(self, error: FrameError) -> None:
         """End the line for a rule that was broken elsewhere than on it."""
-        if self._open and not self._ending:
+        if not self.over:
             self._end(error)
 
     def close(self) -> None:
         """Hang up; ``ended`` is not called any more."""
         if not self._open:
             return
+        self.over = True
         self._open = False
         self._loop.remove_reader(self._channel)
         self._loop.remove_writer(self._channel)
@@ -204,16 +207,13 @@ class Link:
         self.descriptors.extend(descriptors)
         if lost or len(self.descriptors) > _MOST_DESCRIPTORS:
             raise FrameError("the worker sent more descriptors than frames")
-        for frame in reader.receive(data):
-            if self._ending or not self._open:
-                return
-            self._hear(frame)
+        self._hear(reader.receive(data))
 
     def _read_answers(self) -> bool:
         """Whether there may be more."""
         for _ in range(_READS_AT_ONCE):
             answers = self._answers
-            if answers is None or self._ending or not self._open:
+            if answers is None or self.over:
                 return False
             try:
                 # Whether the socket blocks is nothing that the worker may decide: it has it, too.
@@ -248,7 +248,7 @@ class Link:
         self._loop.remove_writer(self._channel)
 
     def _end(self, error: FrameError | None) -> None:
-        self._ending = True
+        self.over = True
         self._loop.remove_reader(self._channel)
         self._loop.call_soon(self._tell_end, error)
 

@@ -21,10 +21,10 @@ def stays(worker: Worker) -> bool:
 
     What has not begun there will not: it comes back with its Work. So it dies of nothing else.
     """
-    begun = worker.running
+    begun = len(worker.ledger.running())
     for work, _ in worker.works:
         work.pending.extend(worker.take_back(work))
-    return begun == worker.running
+    return begun == len(worker.ledger.running())
 
 
 class Patrol:

@@ -98,6 +98,9 @@ class SlabPool:
     Args:
         limit_bytes: the most that all slabs together have. Beyond it ``place`` says None.
 
+    Attributes:
+        touched: whether there is anything for ``commit`` to do.
+
     Thread:
         one at a time.
     """
@@ -109,6 +112,7 @@ class SlabPool:
         self._filling: list[_Slab] = []  # of the frame that is being written
         self._out: dict[int, _Slab] = {}  # at the receiver
         self._told: list[int] = []  # descriptors that the caller may still be sending
+        self.touched = False
         self._placed = 0
         self._last_frame = 0  # bytes of the frame before: what the next one is likely to need
         self._size = 0
@@ -134,6 +138,7 @@ class SlabPool:
         if array.dtype.hasobject or not array.nbytes:
             return None
         self._close_told()
+        self.touched = True
         nbytes = array.nbytes
         slab = self._with_room(nbytes)
         if slab is None:
@@ -152,12 +157,9 @@ class SlabPool:
             descriptors are the pool's, and stay open until the next ``place``, ``commit`` or
             ``close``.
         """
-        if self._told:
-            self._close_told()
-        fresh: list[tuple[int, int]] = []
-        if not self._filling:
-            self._last_frame = self._placed = 0
-            return fresh
+        self._close_told()
+        self.touched = bool(self._filling)  # if so, what follows is to be looked at as well
+        fresh = []
         for slab in self._filling:
             self._out[slab.number] = slab
             if slab.descriptor is not None:

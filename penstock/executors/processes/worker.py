@@ -10,17 +10,18 @@ import os
 import pickle
 import signal
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 from penstock.errors import StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.board import Board
 from penstock.executors.processes.control import Exited
-from penstock.executors.processes.crossing import batches_out, outcomes_in
+from penstock.executors.processes.crossing import batches_out
 from penstock.executors.processes.frame import (
     Blob,
     Decoder,
+    Encoder,
     Frame,
     FrameError,
     Kind,
@@ -28,7 +29,7 @@ from penstock.executors.processes.frame import (
     encode,
     header,
 )
-from penstock.executors.processes.handed import Handed
+from penstock.executors.processes.ledger import Ledger
 from penstock.executors.processes.link import Link
 from penstock.executors.processes.memory import Memory
 from penstock.executors.processes.passing import NoDescriptorError
@@ -51,6 +52,7 @@ _AHEAD_BYTES: Final = 64 << 10
 """Most bytes, beside large arrays, of what is sent to a busy worker: less than the socket holds, so
 that word of its having been taken back fits behind it."""
 
+_DONE: Final = Kind.DONE
 _LAST_WORDS: Final = 1.0
 """Seconds that a worker which hangs is given to write down where."""
 
@@ -75,9 +77,7 @@ class Worker:
         exit: done with its status when it has ended.
         ended: done when it has hung up or was cut off, with the rule that it broke, if any.
         works: what it runs now, and what it goes on with.
-        sent: the batches of these, frame by frame, until each is answered.
-        has_begun: it has begun a batch, and perhaps died of it.
-        batches: how many it has finished.
+        ledger: the batches of these, until each is answered.
         supervision: how it is looked after.
         watch: whether it hangs.
         spent: it is to be replaced when it has run what it has.
@@ -102,9 +102,6 @@ class Worker:
         self.ready: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[FrameError | None] = loop.create_future()
         self.works: deque[tuple[Work, Finished]] = deque()
-        self.sent: deque[Handed] = deque()
-        self.has_begun = False
-        self.batches = 0
         self.supervision = supervision = supervision or Supervision()
         self.watch = Watch(supervision.hang_limit)
         self._memory = None if supervision.memory_limit is None else Memory(spawned.pid)
@@ -113,12 +110,16 @@ class Worker:
         self.sent_away = False
         self.done: Callable[[Worker, Work, Finished], None] = _nobody
         self._loop = loop
-        self._next = 1  # number of a batch; none is ever given twice, as the board compares them
         self._pidfd = spawned.pidfd
         self._last_words: asyncio.TimerHandle | None = None
         self._board: Board | None = None
         self._link = Link(
-            spawned.socket, loop, ANSWER_BYTES, self._hear, self._hung_up, lambda: bool(self.sent)
+            spawned.socket,
+            loop,
+            ANSWER_BYTES,
+            self._hear,
+            self._hung_up,
+            lambda: bool(self.ledger.sent),
         )
         self.stderr = stderr
         self._link.send([header(Kind.STDERR, 0, 0)], [stderr.writer])
@@ -126,7 +127,9 @@ class Worker:
         self._upkeep = Upkeep(loop, SLAB_BYTES, self._link.send)
         self._out = self._upkeep.pool
         self._in = self._upkeep.reader
-        self._decode = Decoder(self._upkeep.fetch, _refuse if only_plain else None).decode
+        self._encoder = Encoder(self._out.place, _pickled)
+        decoder = Decoder(self._upkeep.fetch, _refuse if only_plain else None)
+        self.ledger = Ledger(index, decoder.decode, self._work_done)
 
     def run(self, op: str, work: Work, finished: Finished) -> bool:
         """Send a Work's batches, if not taken back meanwhile; whether all could have gone ahead."""
@@ -143,8 +146,8 @@ class Worker:
                     work.pending.remove(batch)
                     refusal = cannot_travel(op, str(error))
                     work.add_result(batch, [Outcome(None, refusal) for _ in batch.samples])
-        if not self.sent:
-            self.done(self, *self.works.popleft())
+        if not self.ledger.sent:
+            self._work_done()
         return size <= _AHEAD_BYTES
 
     def has_room(self, ahead: int) -> bool:
@@ -154,7 +157,7 @@ class Worker:
         most, current = self.supervision.max_batches, self.works[0][0].current
         if current is not None and current.settled:  # given up, and may never return
             return False
-        return most is None or self.batches + sum([len(each.batches) for each in self.sent]) < most
+        return most is None or self.batches + len(self.ledger) < most
 
     def run_next(self, work: Work, finished: Finished) -> bool:
         """Send a Work that it goes on with; False where that is too much to be sent now."""
@@ -169,16 +172,13 @@ class Worker:
 
     def _send(self, work: Work, batches: list[Batch], most: int | None = None) -> int:
         """How many bytes were sent; none where there are more than ``most``."""
-        number = self._next
         value, inputs = batches_out([batch.samples for batch in batches])
         try:
             # Opening a blob runs users' code; if the worker dies of it, of one batch alone.
             alone = len(batches) == 1
-            body = encode(
-                value, place=self._out.place, pickle=_pickled, blobs=alone, strange=inputs
-            )
+            body = self._encoder.encode(value, inputs, blobs=alone)
             size = sum(map(len, body))
-            head = header(Kind.RUN, number, size)
+            head = header(Kind.RUN, self.ledger.next, size)
         except FrameError:
             self._out.rollback()
             raise
@@ -187,8 +187,7 @@ class Worker:
             return 0
         for slab, descriptor in self._out.commit():
             self._link.send([header(Kind.SLAB, slab, 0)], [descriptor])
-        self.sent.append(Handed(number, batches, work))
-        self._next += len(batches)
+        self.ledger.add(batches, work, alone=value[0] is None)
         self._upkeep.committed()
         self._link.send([*self._upkeep.frees(), head, *body])
         return size
@@ -201,14 +200,12 @@ class Worker:
     def _look_at_board(self) -> None:
         assert self._board is not None
         at = self._board.batch
-        if at >= self._next:
+        if at >= self.ledger.next:
             self._link.cut(FrameError("the worker's board tells of a batch that it was not sent"))
             return
-        for handed in self.sent:
-            handed.begin(at)
-            self.has_begun |= handed.begun >= handed.number
-        if self.sent:
-            first = self.sent[0]
+        self.ledger.begin(at)
+        if self.ledger.sent:
+            first = self.ledger.sent[0]
             current = first.work.current
             running = first.number == at and first.batches[0] is current
             if current is not None:
@@ -220,7 +217,7 @@ class Worker:
         Nothing while something waits to be written to it: it could begin what it has just read
         before it hears that this is not wanted any more.
         """
-        handed = [each for each in self.sent if each.work is work and each.waiting()]
+        handed = [each for each in self.ledger.sent if each.work is work and each.waiting()]
         if not handed:
             return []
         first, last = handed[0].waiting()[0], encode(handed[-1].waiting()[-1])
@@ -236,9 +233,14 @@ class Worker:
         return taken
 
     @property
-    def running(self) -> int:
-        """How many batches it has begun and not answered."""
-        return sum([len(each.running) for each in self.sent])
+    def batches(self) -> int:
+        """How many it has finished."""
+        return self.ledger.finished
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has begun a batch, and perhaps died of it."""
+        return self.ledger.has_begun
 
     def ask_to_stop(self) -> None:
         """It ends after what it runs."""
@@ -246,11 +248,11 @@ class Worker:
 
     def doing(self) -> Doing | None:
         """What it has at hand; None when it is idle."""
-        if self.sent and self._board is not None:
+        if self.ledger.sent and self._board is not None:
             self.look()
-        if not self.sent or self._board is None:
+        if not self.ledger.sent or self._board is None:
             return None
-        first = self.sent[0]
+        first = self.ledger.sent[0]
         number = first.number
         if self._board.batch < number:
             return Doing(number, begun=False, wanted=True)
@@ -281,7 +283,8 @@ class Worker:
 
     def close(self) -> None:
         """Give back what belongs to it; it has ended."""
-        self.sent.clear()  # shared memory is not to wait for the collector, which finds us late
+        # Shared memory is not to wait for the collector, which finds us late.
+        self.ledger.sent.clear()
         if self._last_words is not None:
             self._last_words.cancel()
         self._link.close()
@@ -302,17 +305,12 @@ class Worker:
 
         There is more than one only where it broke the rules. They may have run.
         """
-        if self._board is not None and self.sent:
-            if self._board.batch >= self._next:
-                # Its word is worth nothing, and this it may have begun.
-                wanted = (each for each in self.sent if each.number < each.unwanted)
-                first = next(wanted, None)
-                if first is not None:
-                    first.begin(first.number)
-                    self.has_begun = True
+        if self._board is not None and self.ledger.sent:
+            if self._board.batch >= self.ledger.next:  # its word is worth nothing
+                self.ledger.begin_first()
             else:
                 self._look_at_board()
-        return [(each.work, batch) for each in self.sent for batch in each.running]
+        return self.ledger.running()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pidfd < 0:  # closed, but how it has ended may not have been told yet
@@ -322,50 +320,37 @@ class Worker:
         except ProcessLookupError:
             return
 
-    def _hear(self, frame: Frame) -> None:
-        match frame.kind:
-            case Kind.DONE:
-                self._answered(frame.number, frame.body)
+    def _hear(self, frames: Sequence[Frame]) -> None:
+        link, ledger = self._link, self.ledger
+        if len(frames) > 1:
+            frames = frames[ledger.answered_at_once(frames) :]
+        for kind, number, body in frames:
+            if link.over:
+                return
+            if kind is _DONE:
+                ledger.answered(number, body)
+            else:
+                self._told(kind, number, body)
+
+    def _told(self, kind: Kind, number: int, body: bytes | memoryview) -> None:
+        match kind:
             case Kind.ANSWERS:
                 self._link.read_answers()
             case Kind.SLAB:
-                self._in.accept(frame.number, self._link.take_descriptor())
+                self._in.accept(number, self._link.take_descriptor())
             case Kind.FREE:
-                self._out.release(frame.number >> 32, frame.number & 0xFFFFFFFF)
+                self._out.release(number >> 32, number & 0xFFFFFFFF)
             case Kind.READY if not self.ready.done():
                 self._board = Board.attach(self._link.take_descriptor())
                 self._link.take_answers(self._link.take_descriptor())
                 self.ready.set_result(None)
             case Kind.FAILED if not self.ready.done():
-                self.ready.set_exception(StartupError(str(decode(frame.body))))
+                self.ready.set_exception(StartupError(str(decode(body))))
             case _:
-                raise FrameError(f"a worker does not say {frame.kind.name} here")
+                raise FrameError(f"a worker does not say {kind.name} here")
 
-    def _answered(self, number: int, body: bytes | memoryview) -> None:
-        handed = self.sent[0] if self.sent else None
-        if handed is None or handed.number != number:
-            raise FrameError("the worker answers what it was not asked")
-        value = self._decode(body)
-        work = handed.work
-        if value is None:  # it was taken back
-            if number < handed.skippable:
-                raise FrameError("the worker did not run what it was to run")
-            handed.skip()
-        elif number >= handed.unwanted:
-            raise FrameError("the worker ran what was taken back")
-        else:
-            ran, outcomes = outcomes_in(value, len(handed.batches[0].samples))
-            batch = handed.finish()
-            batch.worker = self.index
-            batch.ran = ran
-            batch.started = None
-            self.has_begun = True
-            self.batches += 1
-            work.add_result(batch, outcomes)
-        if not handed.batches:
-            self.sent.popleft()
-            if not self.sent or self.sent[0].work is not work:
-                self.done(self, *self.works.popleft())
+    def _work_done(self) -> None:
+        self.done(self, *self.works.popleft())
 
     def _hung_up(self, broken: FrameError | None) -> None:
         self.sent_away |= isinstance(broken, NoDescriptorError)

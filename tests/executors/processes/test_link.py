@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from penstock.executors.processes.frame import FrameError, Kind, header
+from penstock.executors.processes.frame import Frame, FrameError, Kind, header
 from penstock.executors.processes.link import Link
 
 SECONDS = 20.0
@@ -34,14 +34,15 @@ class Line:
         self.engines_end = answers
         self.link.take_answers(os.dup(answers.fileno()))
 
-    def _hear(self, frame: object) -> None:
-        assert isinstance(frame, tuple)
-        kind, number, _ = frame
-        if kind is Kind.ANSWERS:
-            self.link.read_answers()
-        else:
-            self.heard.append(number)
-        self.new.set()
+    def _hear(self, frames: Sequence[Frame]) -> None:
+        for kind, number, _ in frames:
+            if self.link.over:
+                return
+            if kind is Kind.ANSWERS:
+                self.link.read_answers()
+            else:
+                self.heard.append(number)
+            self.new.set()
 
     async def next(self) -> None:
         async with asyncio.timeout(SECONDS):

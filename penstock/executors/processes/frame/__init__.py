@@ -4,7 +4,7 @@ Pure: bytes and values in, bytes and values out.
 """
 
 from penstock.executors.processes.frame.decoder import Decoder, decode
-from penstock.executors.processes.frame.encoder import encode
+from penstock.executors.processes.frame.encoder import Encoder, encode
 from penstock.executors.processes.frame.frames import (
     HEADER_BYTES,
     UNASKED_BYTES,
@@ -15,15 +15,19 @@ from penstock.executors.processes.frame.frames import (
     OnlyPickledError,
     header,
 )
-from penstock.executors.processes.frame.values import LARGE, MAX_DEPTH, Blob, Ref
+from penstock.executors.processes.frame.values import KEY_TYPES as SCALARS
+from penstock.executors.processes.frame.values import LARGE, LENGTH, MAX_DEPTH, Blob, Ref
 
 __all__ = [
     "HEADER_BYTES",
     "LARGE",
+    "LENGTH",
     "MAX_DEPTH",
+    "SCALARS",
     "UNASKED_BYTES",
     "Blob",
     "Decoder",
+    "Encoder",
     "Frame",
     "FrameError",
     "FrameReader",

@@ -195,11 +195,11 @@ class Decoder:
         if size < _AT:
             raise _cut_off()
         end = _AT + LENGTH.unpack_from(body)[0]
-        if end > size:
-            raise _cut_off()
-        plain = body[_AT:end] if end <= _CHEAP else memoryview(body)[_AT:end]
-        if end < size:
+        if end != size:
+            if end > size:
+                raise _cut_off()
             self._parts = memoryview(body)[end:]
+        plain = bytes(body[_AT:end]) if end <= _CHEAP else memoryview(body)[_AT:end]
         try:
             value = ormsgpack.unpackb(plain, ext_hook=self._extension)
         except ormsgpack.MsgpackDecodeError as error:
@@ -208,7 +208,7 @@ class Decoder:
                 raise self._error or FrameError("the bytes are no value") from error
             finally:
                 self._forget()
-        if end < size or self._unsettled:
+        if end != size or self._unsettled:
             whole, unsettled = self._at == len(self._parts), self._unsettled
             self._forget()
             if not whole:
@@ -218,7 +218,7 @@ class Decoder:
         if self._trusted:
             return value
         # Few octets can begin a level, and mostly there are fewer of them than levels are allowed.
-        if end > _CHEAP or len(bytes(plain).translate(None, _BEGINS_NO_LEVEL)) > MAX_DEPTH:
+        if type(plain) is not bytes or len(plain.translate(None, _BEGINS_NO_LEVEL)) > MAX_DEPTH:
             _look_into((value,), 0)
         return value
 

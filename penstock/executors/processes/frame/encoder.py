@@ -6,7 +6,7 @@ by whole containers at a time. A value with anything else in it is spelled out i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from struct import Struct, pack
 from struct import error as StructError
@@ -70,7 +70,7 @@ def encode(
     place: Callable[[Array], Ref | None] | None = None,
     pickle: Callable[[Any], bytes] | None = None,
     blobs: bool = True,
-    strange: Sequence[object] | None = None,
+    strange: Collection[object] | None = None,
 ) -> list[bytes | memoryview]:
     """Write a value.
 
@@ -92,17 +92,47 @@ def encode(
         FrameError: there is a value of such a type and no ``pickle``, or that failed, or there is
             a blob and may be none, or the value is too large for its length to be written.
     """
-    leaves = None if strange is None else _leaves_of(strange)
-    plain, parts = None, []
-    if leaves is not None and np.ndarray not in leaves:
-        plain = _packed(value)
-    if plain is None:
-        writer = _Writer(place, pickle, blobs=blobs)
-        plain, parts = writer.pack(value, looked_at=leaves is not None), writer.parts
-    try:
-        return [LENGTH.pack(len(plain)), plain, *parts]
-    except StructError as error:
-        raise FrameError("the value has too many bytes") from error
+    return Encoder(place, pickle).encode(value, strange, blobs=blobs)
+
+
+class Encoder:
+    """Writes one value after the other; see ``encode``.
+
+    Args:
+        place: as ``encode`` has it.
+        pickle: likewise.
+    """
+
+    __slots__ = ("_pickle", "_place")
+
+    def __init__(
+        self,
+        place: Callable[[Array], Ref | None] | None = None,
+        pickle: Callable[[Any], bytes] | None = None,
+    ) -> None:
+        self._place = place
+        self._pickle = pickle
+
+    def encode(
+        self, value: object, strange: Collection[object] | None = None, *, blobs: bool = True
+    ) -> list[bytes | memoryview]:
+        """Write a value, as ``encode`` does.
+
+        Raises:
+            FrameError: as there.
+        """
+        leaves = None if strange is None else _leaves_of(strange)
+        parts: Sequence[bytes | memoryview] = ()
+        plain = None
+        if leaves is not None and np.ndarray not in leaves:
+            plain = _packed(value)
+        if plain is None:
+            writer = _Writer(self._place, self._pickle, blobs=blobs)
+            plain, parts = writer.pack(value, looked_at=leaves is not None), writer.parts
+        try:
+            return [LENGTH.pack(len(plain)), plain, *parts]
+        except StructError as error:
+            raise FrameError("the value has too many bytes") from error
 
 
 def _packed(value: object) -> bytes | None:
@@ -113,7 +143,7 @@ def _packed(value: object) -> bytes | None:
         return None
 
 
-def _leaves_of(items: Sequence[Any]) -> set[type] | None:
+def _leaves_of(items: Collection[Any]) -> set[type] | None:
     """What is in these, if they are dicts, and dicts in them; else None.
 
     Looks at all dicts of a level at once; what is more complicated is looked at one by one. Keys
@@ -125,10 +155,7 @@ def _leaves_of(items: Sequence[Any]) -> set[type] | None:
             return kinds
         if kinds != _DICT:
             return None
-        if len(items) == 1:
-            items = list(items[0].values())
-        else:
-            items = list(chain.from_iterable(map(dict.values, items)))
+        items = list(chain.from_iterable(map(dict.values, items)))
     return None
 
 

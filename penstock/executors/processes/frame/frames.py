@@ -145,7 +145,8 @@ class FrameReader:
         if type(data) is not bytes:
             data = bytes(data)  # of which slices are bodies
         unpack, known, unasked = _HEADER_IN_WORDS.unpack_from, _KNOWN, self._unasked
-        last = len(data) - HEADER_BYTES
+        size = len(data)
+        last = size - HEADER_BYTES
         while at <= last:
             word, length, number = unpack(data, at)
             kind = known.get(word)
@@ -153,13 +154,13 @@ class FrameReader:
                 kind, number, length = self._read_header(data, at)
             start = at + HEADER_BYTES
             at = start + length
-            if at > len(data):
+            if at > size:
                 self._frame, self._length = (kind, number), length
                 # Grows with what arrives: a promise of many bytes costs nothing.
                 self._body = bytearray(data[start:])
                 return frames
             frames.append(_frame(Frame, (kind, number, data[start:at])))
-        if at < len(data):
+        if at < size:
             self._head = data[at:]
         return frames
 
