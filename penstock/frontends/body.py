@@ -5,6 +5,7 @@ Compressed ones may be gzip, and are bounded after decompression too.
 
 from __future__ import annotations
 
+import io
 import mmap
 import zlib
 
@@ -16,6 +17,9 @@ _MAPPED = 256 << 10
 _SPARE = 16 << 20
 """Bytes of such memory that are kept for the bodies to come: to be given fresh pages by the system
 takes ten times as long as writing to them."""
+
+_PIECE = 1 << 20
+"""Bytes; whole pages of any system."""
 
 
 class _Mappings:
@@ -87,6 +91,8 @@ class PartialBody:
         large, self._large = self._large, None
         if large is None:
             return bytes(self._small)
+        if self.size > _SPARE:
+            return _moved(large, self.size)
         whole = large[: self.size]
         _MAPPINGS.give_back(large)
         return whole
@@ -97,6 +103,17 @@ def _mapped(size: int) -> mmap.mmap:
     # Otherwise a few bytes could take two megabytes, which nobody counts.
     mapped.madvise(mmap.MADV_NOHUGEPAGE)
     return mapped
+
+
+def _moved(mapped: mmap.mmap, size: int) -> bytes:
+    """Its bytes, of which no more than a piece is ever there twice."""
+    whole = io.BytesIO()
+    with memoryview(mapped) as view:
+        for start in range(0, size, _PIECE):
+            whole.write(view[start : min(size, start + _PIECE)])
+            mapped.madvise(mmap.MADV_DONTNEED, start, _PIECE)
+    mapped.close()
+    return whole.getvalue()
 
 
 def decompress(encoding: bytes, body: bytes, most: int) -> bytes:

@@ -17,6 +17,16 @@ def memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+def most_memory() -> int:
+    """The most bytes that were resident since the mark was taken down."""
+    (line,) = [
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM:")
+    ]
+    return int(line.split()[1]) * 1024
+
+
 @pytest.mark.parametrize("size", [1, 100, 4096, 100_000])
 def test_pieces_are_joined_in_their_order(size: int) -> None:
     body = PartialBody()
@@ -48,6 +58,18 @@ def test_bodies_come_in_beside_each_other_and_take_what_they_hold() -> None:
     del bodies, body
     assert memory() - before < 0.3 * held, "what is gone is not with the process any more"
     assert [one.size for one in kept] == [2_000_000] * 5
+
+
+def test_a_large_body_is_never_there_twice() -> None:
+    body = PartialBody()
+    pieces = [bytes((n,)) * 1_000_003 for n in range(50)]
+    for piece in pieces:
+        body.add(piece)
+    Path("/proc/self/clear_refs").write_text("5")  # the mark of the most memory, taken down
+    before = memory()
+    whole = body.join()
+    assert most_memory() - before < 10_000_000
+    assert whole == b"".join(pieces)
 
 
 def test_the_memory_of_a_body_serves_the_next_one_and_little_is_kept(
