@@ -107,7 +107,7 @@ def _mapped(size: int) -> mmap.mmap:
 
 def _moved(mapped: mmap.mmap, size: int) -> bytes:
     """Its bytes, of which no more than a piece is ever there twice."""
-    whole = io.BytesIO()
+    whole = io.BytesIO(bytes(size))  # it never grows, and is not there before it is written
     with memoryview(mapped) as view:
         for start in range(0, size, _PIECE):
             whole.write(view[start : min(size, start + _PIECE)])
