@@ -39,6 +39,7 @@ from penstock.executors.processes.frame import (
     Ref,
     decode,
     encode,
+    framed_scalars,
     header,
 )
 from penstock.executors.processes.lending import Borrower
@@ -224,29 +225,39 @@ class Child:
         return any(first <= number for first, _ in self._skipped)
 
     def _answer(self, number: int, value: Any, strange: Collection[Any] = ()) -> None:
+        frame = framed_scalars(Kind.DONE, number, value, strange)
+        if (
+            frame is None
+            or self._in.returned
+            or self._out.touched
+            or self._answer_bytes < len(frame)
+        ):
+            self._answer_at_length(number, value, strange)
+        elif self._last:
+            # What announces the others may as well say this itself.
+            self._channel.sendall(_ANSWERS + frame if self._untold else frame)
+            self._untold = False
+        else:
+            self._send_untold(frame)
+
+    def _answer_at_length(self, number: int, value: Any, strange: Collection[Any]) -> None:
         try:
             frames = self._encoder.encode(value, strange)
             length = self._allowed(frames)
         except FrameError:
             self._out.rollback()
             raise
-        if self._out.touched:
-            for slab, descriptor in self._out.commit():
-                self._send_slab_untold(slab, descriptor)
-        frames.insert(0, header(Kind.DONE, number, length))
-        if self._in.returned:
-            frames[:0] = frees(self._in)
+        for slab, descriptor in self._out.commit():
+            self._send_slab_untold(slab, descriptor)
+        frames = [*frees(self._in), header(Kind.DONE, number, length), *frames]
         if self._last and self._untold:
-            # What announces the others may as well say this itself.
             frames.insert(0, _ANSWERS)
             self._untold = False
         if length <= _AT_ONCE:
             frames = [b"".join(frames)]
-        if self._last:
-            for piece in frames:
-                self._channel.sendall(piece)
-        else:
-            self._send_untold(frames)
+        send = self._channel.sendall if self._last else self._send_untold
+        for piece in frames:
+            send(piece)
 
     def _place(self, array: NDArray[Any]) -> Ref | None:
         return self._in.find(array) or self._out.place(array)
@@ -283,18 +294,16 @@ class Child:
             except BlockingIOError:
                 self._tell_and_wait()
 
-    def _send_untold(self, pieces: Sequence[bytes | memoryview]) -> None:
+    def _send_untold(self, piece: bytes | memoryview) -> None:
         self._untold = True
-        for piece in pieces:
-            rest = piece
-            while rest:
-                try:
-                    sent = self._answers.send(rest, _DO_NOT_WAIT)
-                    if sent == len(rest):
-                        break
-                    rest = memoryview(rest)[sent:]
-                except BlockingIOError:
-                    self._tell_and_wait()
+        while True:
+            try:
+                sent = self._answers.send(piece, _DO_NOT_WAIT)
+                if sent == len(piece):
+                    return
+                piece = memoryview(piece)[sent:]
+            except BlockingIOError:
+                self._tell_and_wait()
 
     def _tell_and_wait(self) -> None:
         """No more fits there, and nobody reads what was not announced."""

@@ -75,6 +75,10 @@ class Lender:
         recall: tells the worker at once of the number of a slab that it is lent no more.
         on_gone: called when ``settle`` has something to do; see SlabReader's ``on_freed``.
 
+    Attributes:
+        touched: whether there is anything for ``commit`` to do.
+        gone: what ``settle`` is to look at.
+
     Thread:
         one at a time.
     """
@@ -88,8 +92,9 @@ class Lender:
         self._known: dict[weakref.ref[Mapped], _Lent] = {}
         self._numbered: dict[int, _Lent] = {}
         self._filling: list[_Lent] = []
-        self._gone: deque[weakref.ref[Mapped]] = deque()
+        self.gone: deque[weakref.ref[Mapped]] = deque()
         self._numbers = FIRST_LENT
+        self.touched = False
 
     def __repr__(self) -> str:
         loans = sum(len(lent.loans) for lent in self._numbered.values())
@@ -102,6 +107,7 @@ class Lender:
 
     def place(self, array: NDArray[Any]) -> Ref | None:
         """Where the worker finds an array, or a copy of it; None when there is no room."""
+        self.touched = True
         ref = self._lend(array) or self._pool.place(array)
         if ref is None and self._recall_idle():
             ref = self._pool.place(array)
@@ -109,8 +115,6 @@ class Lender:
 
     def commit(self) -> list[tuple[int, int]]:
         """See SlabPool."""
-        if not self._filling:
-            return self._pool.commit() if self._pool.touched else []
         fresh = []
         for lent in self._filling:
             lent.filling = False
@@ -119,7 +123,9 @@ class Lender:
                 fresh.append((lent.number, mapped.descriptor))
                 lent.told = True
         self._filling.clear()
-        return fresh + self._pool.commit()
+        fresh += self._pool.commit()
+        self.touched = self._pool.touched
+        return fresh
 
     def rollback(self) -> None:
         """See SlabPool."""
@@ -160,8 +166,8 @@ class Lender:
 
     def settle(self) -> None:
         """Recall what nobody has any more, not even its owner."""
-        while self._gone:
-            lent = self._known.get(self._gone.popleft())
+        while self.gone:
+            lent = self._known.get(self.gone.popleft())
             if lent is not None:
                 self._recall(lent)
 
@@ -238,7 +244,7 @@ class Lender:
 
     def _mapping_gone(self, key: weakref.ref[Mapped]) -> None:
         # In any thread, at any line of it.
-        self._gone.append(key)
+        self.gone.append(key)
         self._on_gone()
 
 

@@ -198,8 +198,7 @@ class SlabReader:
 
     def freed(self) -> list[tuple[int, int]]:
         """Slab and generation of what can be given back since the last call."""
-        freed = self.returned
-        return [freed.popleft() for _ in range(len(freed))] if freed else []
+        return [self.returned.popleft() for _ in range(len(self.returned))]
 
     def close(self) -> None:
         """Forget all slabs. Views that are alive keep what they read; nothing is freed any more."""

@@ -64,8 +64,9 @@ class Upkeep:
 
     def frees(self) -> list[bytes]:
         """What is to be said now of memory that is not read any more, as frames."""
-        self.pool.settle()
-        return frees(self.reader)
+        if self.pool.gone:
+            self.pool.settle()
+        return frees(self.reader) if self.reader.returned else []
 
     def committed(self) -> None:
         """A frame has gone out; there may be slabs to look after."""
@@ -108,5 +109,4 @@ class Upkeep:
 
 def frees(reader: SlabReader) -> list[bytes]:
     """Frames that give back what a reader has freed."""
-    freed = reader.freed()
-    return [header(Kind.FREE, slab << 32 | past, 0) for slab, past in freed] if freed else []
+    return [header(Kind.FREE, slab << 32 | past, 0) for slab, past in reader.freed()]

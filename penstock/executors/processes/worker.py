@@ -185,10 +185,11 @@ class Worker:
         if most is not None and size > most:
             self._out.rollback()
             return 0
-        for slab, descriptor in self._out.commit():
-            self._link.send([header(Kind.SLAB, slab, 0)], [descriptor])
+        if self._out.touched:
+            for slab, descriptor in self._out.commit():
+                self._link.send([header(Kind.SLAB, slab, 0)], [descriptor])
+            self._upkeep.committed()
         self.ledger.add(batches, work, alone=value[0] is None)
-        self._upkeep.committed()
         self._link.send([*self._upkeep.frees(), head, *body])
         return size
 

@@ -223,6 +223,20 @@ def test_a_frame_that_is_never_sent_keeps_nothing(ends: Ends) -> None:
     assert repr(ends.pool) == "<SlabPool 1 MiB, 0 idle, 0 filling, 1 out>"
 
 
+def test_it_tells_until_a_frame_without_arrays_that_there_is_something_to_commit(
+    ends: Ends,
+) -> None:
+    assert not ends.pool.touched
+    ends.pool.place(large(1))
+    assert ends.pool.touched
+    before = descriptors()
+    assert len(ends.pool.commit()) == 1
+    assert ends.pool.touched
+    assert ends.pool.commit() == []
+    assert descriptors() == before - 1
+    assert not ends.pool.touched
+
+
 def test_objects_and_empty_arrays_have_no_place(ends: Ends) -> None:
     assert ends.pool.place(np.array([None])) is None
     assert ends.pool.place(np.zeros((0, 3))) is None

@@ -4,7 +4,7 @@ Pure: bytes and values in, bytes and values out.
 """
 
 from penstock.executors.processes.frame.decoder import Decoder, decode
-from penstock.executors.processes.frame.encoder import Encoder, encode
+from penstock.executors.processes.frame.encoder import Encoder, encode, framed_scalars
 from penstock.executors.processes.frame.frames import (
     HEADER_BYTES,
     UNASKED_BYTES,
@@ -36,5 +36,6 @@ __all__ = [
     "Ref",
     "decode",
     "encode",
+    "framed_scalars",
     "header",
 ]

@@ -16,7 +16,12 @@ import numpy as np
 import ormsgpack
 from ormsgpack import Ext
 
-from penstock.executors.processes.frame.frames import FrameError, OnlyPickledError
+from penstock.executors.processes.frame.frames import (
+    FrameError,
+    Kind,
+    OnlyPickledError,
+    framed,
+)
 from penstock.executors.processes.frame.knots import knots_of
 from penstock.executors.processes.frame.values import (
     ARRAY,
@@ -141,6 +146,25 @@ def _packed(value: object) -> bytes | None:
         return ormsgpack.packb(value, None, _OPTIONS)
     except ormsgpack.MsgpackEncodeError:  # a long integer, or half of a pair of surrogates
         return None
+
+
+def framed_scalars(
+    kind: Kind, number: int, value: object, strange: Collection[object]
+) -> bytes | None:
+    """A frame with a value, if what is strange in that are scalars and few bytes; else None.
+
+    Args:
+        kind: the frame's.
+        number: likewise.
+        value: see ``encode``.
+        strange: likewise.
+    """
+    if not KEY_TYPES.issuperset(map(type, strange)):
+        return None
+    plain = _packed(value)
+    if plain is None or len(plain) >= LARGE:
+        return None
+    return framed(kind, number, plain)
 
 
 def _leaves_of(items: Collection[Any]) -> set[type] | None:

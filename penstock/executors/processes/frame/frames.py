@@ -25,6 +25,7 @@ UNASKED_BYTES = 64 << 10
 
 _MAGIC = b"PF"
 _HEADER = Struct("<2sBBIQ")
+_HEADER_AND_LENGTH = Struct("<2sBBIQI")
 _HEADER_IN_WORDS = Struct("<IIQ")
 """The same octets; magic, version and kind together, as one number that is right or wrong."""
 
@@ -93,6 +94,12 @@ def header(kind: Kind, number: int, length: int) -> bytes:
         return _HEADER.pack(_MAGIC, VERSION, kind, length, number)
     except StructError as error:
         raise FrameError(f"no frame can have {length} bytes and the number {number}") from error
+
+
+def framed(kind: Kind, number: int, plain: bytes) -> bytes:
+    """A frame whose body is a value with a plain part only."""
+    length = len(plain)
+    return _HEADER_AND_LENGTH.pack(_MAGIC, VERSION, kind, 4 + length, number, length) + plain
 
 
 class FrameReader:

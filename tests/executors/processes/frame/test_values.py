@@ -28,9 +28,12 @@ from penstock.executors.processes.frame import (
     Blob,
     Decoder,
     FrameError,
+    Kind,
     Ref,
     decode,
     encode,
+    framed_scalars,
+    header,
 )
 from penstock.executors.processes.frame.values import (
     ARRAY,
@@ -150,6 +153,26 @@ def test_who_says_what_is_strange_gets_the_same_bytes(strange: list[Any], known:
     assert body_of(value, strange=strange) == body_of(value)
     deeper = [{"a": each} for each in strange]
     assert body_of(deeper, strange=deeper) == body_of(deeper)
+
+
+@given(st.dictionaries(texts, st.one_of(keys, values), max_size=4), st.integers(0, 2**64 - 1))
+def test_a_frame_with_scalars_is_a_header_and_their_body(output: Any, number: int) -> None:
+    value = [0.5, output, None, False]
+    frame = framed_scalars(Kind.DONE, number, value, output.values())
+    body = body_of(value)
+    assert frame in (None, header(Kind.DONE, number, len(body)) + body)
+
+
+def test_scalars_are_framed_at_once_and_nothing_else() -> None:
+    for output in ({}, {"x": "a", "n": 1, "y": None}, {"x": b"", "z": True, "f": 2.5}):
+        assert framed_scalars(Kind.DONE, 1, [0.5, output], output.values()) is not None
+    for output in ({"x": [1]}, {"x": np.zeros(2)}, {"x": np.str_("a")}, {"x": 2**64}, {1: 2}):
+        assert framed_scalars(Kind.DONE, 1, [0.5, output], output.values()) is None
+
+
+def test_a_long_text_is_no_short_frame() -> None:
+    value = ["x" * LARGE]
+    assert framed_scalars(Kind.DONE, 1, value, value) is None
 
 
 @given(st.lists(st.one_of(values.map(body_of), st.binary(max_size=100)), max_size=6))
