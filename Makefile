@@ -46,7 +46,7 @@ check: $(READY) ## format, lint, types, floors, spelling, documents (about a min
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_docs.py
 
 examples: $(READY) ## every example as a process, asked by its own clients (two minutes)
-	$(BIN)/python -m pytest tests/examples
+	$(BIN)/python -m pytest $(PAIRS) tests/examples
 
 bench: $(READY) ## ratios against bare servers and runtimes, measured in the same run
 	$(BIN)/python -m benchmarks
