@@ -64,6 +64,7 @@ class DoorState:
         "_loop",
         "_polling",
         "_relieving",
+        "_rested",
         "application",
         "body_time",
         "budget",
@@ -107,6 +108,7 @@ class DoorState:
         self._looking = False
         self._polling = BusyPolling(limits.busy_poll)
         self._relieving = False
+        self._rested = False
         self._loop = asyncio.get_running_loop()
 
     def add_entrance(self) -> Entrance:
@@ -140,15 +142,23 @@ class DoorState:
             connection.flush()
 
     def rest(self) -> None:
-        """No request is open any more: look on for a moment, or sleep at once."""
-        now = monotonic()
-        self._look_until = self._polling.until(now)
-        if self._look_until > now and not self._looking:
+        """No request is open any more: if that is so at the end of the turn, look on for a moment,
+        or sleep at once.
+        """
+        self._rested = True
+        if not self._looking:
             self._looking = True
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
-        if self.calls or self.draining or monotonic() >= self._look_until:
+        if self.calls or self.draining:
+            self._looking = False
+            return
+        now = monotonic()
+        if self._rested:
+            self._rested = False
+            self._look_until = self._polling.until(now)
+        if now >= self._look_until:
             self._looking = False
         else:
             os.sched_yield()  # whoever has something to do on this core comes first

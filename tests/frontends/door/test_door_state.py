@@ -38,13 +38,15 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     return time
 
 
-def busy(time: Time, limit: float = LIMIT) -> DoorState:
+async def busy(time: Time, limit: float = LIMIT) -> DoorState:
     """A door that was asked again and again for a while, and has just answered."""
     application: Any = None
     state = DoorState(application, DoorLimits(busy_poll=limit), ByteBudget(1 << 20))
     for _ in range(50):
         time.now += SHORT
         state.rest()
+        await asyncio.sleep(0)
+    time.turns = 0
     return state
 
 
@@ -54,7 +56,7 @@ async def turns(loops: int = 5) -> None:
 
 
 async def test_the_loop_looks_on_after_the_last_answer_and_then_sleeps(time: Time) -> None:
-    busy(time)
+    await busy(time)
     await turns()
     looked = time.turns
     assert looked >= 4
@@ -64,7 +66,7 @@ async def test_the_loop_looks_on_after_the_last_answer_and_then_sleeps(time: Tim
 
 
 async def test_the_loop_looks_again_at_the_next_rest(time: Time) -> None:
-    state = busy(time)
+    state = await busy(time)
     time.now += LIMIT
     await turns()
     assert time.turns == 0
@@ -74,14 +76,14 @@ async def test_the_loop_looks_again_at_the_next_rest(time: Time) -> None:
 
 
 async def test_the_loop_does_not_look_while_a_request_is_open(time: Time) -> None:
-    state = busy(time)
+    state = await busy(time)
     state.calls += 1
     await turns()
     assert time.turns == 0
 
 
 async def test_the_loop_looks_once_a_turn_however_many_rests_it_had(time: Time) -> None:
-    state = busy(time)
+    state = await busy(time)
     await turns(2)
     for _ in range(3):
         state.rest()
@@ -91,13 +93,13 @@ async def test_the_loop_looks_once_a_turn_however_many_rests_it_had(time: Time) 
 
 
 async def test_the_loop_sleeps_at_once_when_it_is_not_to_look(time: Time) -> None:
-    busy(time, limit=0.0)
+    await busy(time, limit=0.0)
     await turns()
     assert time.turns == 0
 
 
 async def test_the_loop_of_a_door_that_is_drained_sleeps_at_once(time: Time) -> None:
-    state = busy(time)
+    state = await busy(time)
     state.draining = True
     await turns()
     assert time.turns == 0
