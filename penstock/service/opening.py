@@ -78,8 +78,8 @@ def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:
     return DoorLimits(
         max_connections=max_connections(config.max_connections, processes),
         max_calls=config.max_calls or _CALLS_A_REQUEST * config.max_requests,
-        header_timeout=config.header_timeout,
-        body_timeout=config.body_timeout,
+        header_timeout=_at_the_latest(config.header_timeout),
+        body_timeout=_at_the_latest(config.body_timeout),
         body_pace=door.body_pace,
         keep_alive=config.keep_alive,
         http2_idle=door.http2_idle,
@@ -109,6 +109,11 @@ def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:
             continuations=door.continuations,
         ),
     )
+
+
+def _at_the_latest(seconds: float) -> float:
+    """What to ask of the door, which may be a second late, so that what is slow is over by then."""
+    return seconds - min(1.0, seconds / 10)
 
 
 def tls_of(config: ServiceConfig) -> ssl.SSLContext | None:

@@ -54,3 +54,10 @@ def test_a_service_counts_its_worker_processes(tmp_path: Path, executor: str, mo
     hooks = "def process(self, feed_batch, typical_logid): return feed_batch[0]"
     with running(script(tmp_path, hooks, config, before=DOOR)) as server:
         assert f"at most {most}\n" in server.log()
+
+
+def test_what_comes_slowly_is_ended_by_the_time_that_is_configured() -> None:
+    limits = limits_of(ServiceConfig())
+    assert (limits.header_timeout, limits.body_timeout) == (9.0, 29.0)
+    hasty = limits_of(ServiceConfig(header_timeout=0.5, body_timeout=2))
+    assert (hasty.header_timeout, hasty.body_timeout) == (0.45, 1.8)
