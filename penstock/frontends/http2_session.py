@@ -59,7 +59,6 @@ class Http2Session(Connection):
         "_leaving",
         "_readers",
         "_refill_at",
-        "_small",
         "_unfinished",
         "_unfinished_since",
         "core",
@@ -71,8 +70,6 @@ class Http2Session(Connection):
         super().__init__(shared, transport)
         limits = shared.limits.http2
         self.core = Http2Connection(Role.SERVER, limits, shared.http2_heads)
-        # All streams together keep half of the connection's window by it at most.
-        self._small = limits.connection_window // (2 * limits.max_streams)
         self.fresh = 0
         self.crowded: set[Http2Exchange] = set()
         self.due = shared.wheel.after(shared.period)
@@ -111,7 +108,7 @@ class Http2Session(Connection):
                         self._fail(exchange, stream)
                     if exchange.paused:
                         exchange.owed += event.counted
-                    elif event.ended and event.counted <= self._small:
+                    elif event.ended and event.counted <= core.small:
                         pass  # the stream gives it back when it is closed, which costs nothing
                     elif stream.state & CLOSED != CLOSED:
                         core.consumed(stream, event.counted)
@@ -146,7 +143,7 @@ class Http2Session(Connection):
                 return
             exchange.receiver = receiver
             if event.ended:
-                receiver.data(exchange, b"", True)
+                receiver.data(exchange, event.data, True)
         except Exception:  # noqa: BLE001 - this request fails by it, and no other
             self._fail(exchange, stream)
 

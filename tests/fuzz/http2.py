@@ -16,6 +16,7 @@ from penstock.protocols.http2 import (
     events,
 )
 from tests.fuzz.choices import Choices, pieces
+from tests.protocols.http2.peers import apart
 from tests.rfc import wire
 
 LIMITS = (
@@ -74,7 +75,7 @@ class Driver:
         made = self.core.receive(data)
         self.fed += len(data)
         assert not (self.failed and made), "an event after the connection failed"
-        for event in made:
+        for event in apart(made):
             assert not self.failed, "an event after the connection failed"
             self.hear(event)
         if self.role is Role.SERVER:  # a client has as many as it asked for

@@ -14,6 +14,7 @@ import hpack
 from hyperframe import frame as frames
 
 from penstock.protocols.http2 import Http2Connection, Http2Limits, Role, events
+from tests.protocols.http2.peers import apart
 from tests.rfc import wire
 
 KNOWN_FLAGS = {
@@ -91,7 +92,7 @@ class Peer:
 
     def send(self, *pieces: bytes) -> list[Any]:
         """Hand bytes to the core; gives the events they made."""
-        made = list(self.core.receive(b"".join(pieces)))
+        made = list(apart(self.core.receive(b"".join(pieces))))
         self.events += made
         self.flush()
         return made

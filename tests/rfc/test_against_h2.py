@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from penstock.protocols.http2 import Http2Connection, Http2Limits, Role, StreamLimit, events
+from tests.protocols.http2.peers import apart
 from tests.rfc import wire
 
 OK = wire.OK
@@ -112,7 +113,7 @@ class Conversation(RuleBasedStateMachine):
                 self.h2_reads(piece)
 
     def core_reads(self, piece: bytes) -> None:
-        for event in self.core.receive(piece):
+        for event in apart(self.core.receive(piece)):
             if isinstance(event, events.PingAcknowledged):
                 self.ponged.append(event.payload)
                 continue

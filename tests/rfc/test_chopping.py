@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.protocols.http2 import Http2Connection, Http2Limits, Role, events
+from tests.protocols.http2.peers import apart
 from tests.rfc import wire
 
 
@@ -148,7 +149,7 @@ def played(role: Role, pieces: Iterable[bytes]) -> tuple[Any, ...]:
     bodies: dict[int, bytearray] = {}
     counted: dict[int, int] = {}
     for piece in pieces:
-        for event in core.receive(piece):
+        for event in apart(core.receive(piece)):
             if isinstance(event, events.DataReceived):
                 number = event.stream.id
                 bodies.setdefault(number, bytearray()).extend(event.data)

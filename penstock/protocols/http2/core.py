@@ -45,6 +45,8 @@ class ConnectionCore:
         bulk: bytes of long pieces in the output.
         closing: no new streams are to be expected or opened: a GOAWAY was sent or received.
         failed: the connection has ended by a fault of the peer's.
+        small: bytes of a body that may be left unconsumed until its stream is closed: as long as no
+            body that is kept so has more, all of them keep half of the connection's window.
         heads_refused: requests whose head was too large, since the driver last set this to 0; it
             hears of them in no other way.
     """
@@ -79,6 +81,7 @@ class ConnectionCore:
         "peer_settings",
         "queued",
         "role",
+        "small",
         "streams",
     )
 
@@ -113,6 +116,7 @@ class ConnectionCore:
         self._settings_under_way = 1
         self._announced_room = max(limits.connection_window, DEFAULT_WINDOW)
         self._half_window = self._announced_room // 2
+        self.small = min(self._half_window // limits.max_streams, self._stream_room)
         self._room = self._announced_room
         self._owed = 0
         if not self._server:

@@ -11,14 +11,21 @@ if TYPE_CHECKING:
 
 
 class HeadReceived:
-    """A request's head (server) or a response's (client; interim ones are passed over)."""
+    """A request's head (server) or a response's (client; interim ones are passed over).
 
-    __slots__ = ("ended", "head", "stream")
+    Attributes:
+        data: the whole body, where it is small and came with the head; no DataReceived follows
+            then. Its bytes are given back when the stream is closed, or ``consumed`` sooner.
+        ended: the stream's other side has: all of the body is in ``data``, if there is any.
+    """
 
-    # No __init__ here and in DataReceived: there are two for each request, and setting the
+    __slots__ = ("data", "ended", "head", "stream")
+
+    # No __init__ here and in DataReceived: there is one for each request, and setting the
     # attributes in place takes half the time of a call.
     stream: Stream
     head: RequestHead | ResponseHead
+    data: bytes
     ended: bool
 
 
@@ -124,6 +131,7 @@ def head_received(stream: Stream, head: RequestHead | ResponseHead, ended: bool)
     event = HeadReceived()
     event.stream = stream
     event.head = head
+    event.data = b""
     event.ended = ended
     return event
 

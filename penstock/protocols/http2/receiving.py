@@ -207,6 +207,7 @@ class Receiver(DataHandler):
         too_long = self._too_long
         window = self.peer_settings.initial_window_size
         stream_room = self._stream_room
+        small = self.small
         most_streams = self.limits.max_streams if self._server and not self._final else -1
         while at < until:
             word, flags, id = _unpack(data, at)
@@ -268,8 +269,30 @@ class Receiver(DataHandler):
                 head_event = HeadReceived()
                 head_event.stream = stream
                 head_event.head = head
+                head_event.data = b""
                 head_event.ended = flags == _HEAD_AND_END
                 events.append(head_event)
+                if flags == END_HEADERS and end < until:
+                    # The body behind it, when that is one small frame.
+                    word, flags, next_id = _unpack(data, end)
+                    length = word >> 8
+                    start = end + 9
+                    if (
+                        flags == END_STREAM
+                        and next_id == id
+                        and word & 0xFF == DATA
+                        and 0 < length <= small
+                        and length <= self._room
+                        and start + length <= size
+                        and word < too_long
+                        and (length_or_none is None or length_or_none == length)
+                    ):
+                        end = start + length
+                        self._room -= length
+                        stream.room = stream_room - length
+                        stream.state = HEAD_RECEIVED | REMOTE_ENDED
+                        head_event.data = data[start:end]
+                        head_event.ended = True
             else:
                 return at
             at = end

@@ -64,7 +64,7 @@ class Talk:
             ("server", "client"), peers.exchange(self.client, self.server), strict=True
         ):
             receiver = self.client if side == "server" else self.server
-            for event in events:
+            for event in peers.apart(events):
                 key = side, event.stream.id
                 if isinstance(event, HeadReceived):
                     self.heard[key] = b""

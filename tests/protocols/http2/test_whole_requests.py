@@ -1,0 +1,112 @@
+"""A small body that comes with its head is told together with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.protocols.http2 import (
+    DataReceived,
+    ErrorCode,
+    HeadReceived,
+    Http2Connection,
+    Http2Limits,
+    StreamReset,
+    encode_block,
+)
+from penstock.protocols.http2.frames import frame
+
+from . import peers
+
+KNOWN = encode_block([*peers.POST])
+SIZED = encode_block([*peers.POST, (b"content-length", b"3")])
+LIMITS = Http2Limits(max_streams=8, stream_window=100_000, connection_window=160_000)
+SMALL = 10_000  # of these limits: half of the connection's window for 8 streams
+
+
+def server(block: bytes = KNOWN) -> Http2Connection:
+    """A server that has seen this head before; the next stream is the third."""
+    core = peers.server(LIMITS)
+    core.receive(peers.headers(1, block))
+    return core
+
+
+def test_one_event_has_both() -> None:
+    core = server()
+    (event,) = core.receive(peers.headers(3, KNOWN) + peers.data(3, b"abc", end=True))
+    assert isinstance(event, HeadReceived)
+    assert (event.data, event.ended, event.stream.id) == (b"abc", True, 3)
+    assert event.stream.remote_ended
+
+
+def test_several_requests_of_one_read_have_their_own() -> None:
+    core = server()
+    read = b"".join(
+        peers.headers(id, KNOWN) + peers.data(id, b"%d" % id, end=True) for id in (3, 5, 7)
+    )
+    told = [(event.stream.id, event.data) for event in core.receive(read)]  # type: ignore[union-attr]
+    assert told == [(3, b"3"), (5, b"5"), (7, b"7")]
+
+
+def test_a_frame_that_is_not_whole_is_not_waited_for() -> None:
+    core = server()
+    read = peers.headers(3, KNOWN) + peers.data(3, b"abc", end=True)
+    head, *pieces = [*core.receive(read[:-1]), *core.receive(read[-1:])]
+    assert isinstance(head, HeadReceived)
+    assert (head.data, head.ended) == (b"", False)
+    assert b"".join(piece.data for piece in pieces) == b"abc"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        peers.data(3, b"abc"),
+        peers.data(3, b"", end=True),
+        frame(0, 9, 3, b"\x01abc\0"),
+        peers.data(3, bytes(SMALL + 1), end=True),
+    ],
+    ids=["more comes", "empty", "padded", "not small"],
+)
+def test_other_data_is_told_by_itself(behind: bytes) -> None:
+    core = server()
+    head, data = core.receive(peers.headers(3, KNOWN) + behind)
+    assert isinstance(head, HeadReceived)
+    assert isinstance(data, DataReceived)
+    assert not head.data
+    assert not head.ended
+
+
+def test_its_bytes_are_the_streams_until_it_is_closed() -> None:
+    core = server()
+    (event,) = core.receive(peers.headers(3, KNOWN) + peers.data(3, bytes(SMALL), end=True))
+    assert isinstance(event, HeadReceived)
+    assert event.stream.room == LIMITS.stream_window - SMALL
+    peers.check(core)
+    core.reply(event.stream, KNOWN, b"x")
+    assert event.stream.closed
+    peers.check(core)
+
+
+def test_its_bytes_may_be_consumed_sooner_and_once() -> None:
+    core = server()
+    (event,) = core.receive(peers.headers(3, KNOWN) + peers.data(3, bytes(SMALL), end=True))
+    assert isinstance(event, HeadReceived)
+    for _ in range(2):
+        core.consumed(event.stream, SMALL)
+        assert event.stream.room + event.stream.owed == LIMITS.stream_window
+        peers.check(core)
+
+
+@pytest.mark.parametrize("body", [b"ab", b"abcd"])
+def test_a_body_of_another_length_than_was_said_is_reset(body: bytes) -> None:
+    core = server(SIZED)
+    head, end = core.receive(peers.headers(3, SIZED) + peers.data(3, body, end=True))
+    assert isinstance(head, HeadReceived)
+    assert not head.data
+    assert isinstance(end, StreamReset)
+    assert end.code == ErrorCode.PROTOCOL_ERROR
+
+
+def test_a_body_of_the_length_that_was_said_comes_with_its_head() -> None:
+    core = server(SIZED)
+    (event,) = core.receive(peers.headers(3, SIZED) + peers.data(3, b"abc", end=True))
+    assert event.data == b"abc"  # type: ignore[union-attr]
