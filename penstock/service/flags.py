@@ -1,15 +1,29 @@
 """What the command line says to a script that it runs.
 
 ``penstock run`` and ``penstock check`` execute the user's script, which configures and starts its
-service by itself; the flags wait here until it does.
+service by itself; the flags wait here until it does. Paths on the command line are relative to the
+folder that the program was started in, which the script may leave.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+
+def _folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it has been removed
+        return None
+
+
+STARTED_IN: Final = _folder()
+"""Where the program was started, as far as we can know: this is imported with the first class that
+a script needs to have a service."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, NoReturn
 
 from penstock.errors import StartupError
+from penstock.service import flags
 from penstock.service.native_threads import lost_by_forks, native_threads
 from penstock.service.place import Place
 
@@ -25,17 +26,6 @@ _VARIABLE: Final = "_PENSTOCK_ROLE"
 """Not one of those that configure: they are all read before the service knows what it is."""
 
 _NO_FILE: Final = ("", "-")  # what a program is called that was typed, or read from a pipe
-
-
-def _folder() -> str | None:
-    try:
-        return os.getcwd()
-    except OSError:  # it has been removed
-        return None
-
-
-_FOLDER: Final = _folder()
-"""Where the program was started, as far as we can know; its script's path may be relative to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +81,8 @@ def become(role: Role) -> NoReturn:
     for fd in (role.line, *role.listeners.values()):
         os.set_inheritable(fd, True)
     text = json.dumps(asdict(replace(role, pid=os.getpid())))
-    if _FOLDER is not None:
-        os.chdir(_FOLDER)
+    if flags.STARTED_IN is not None:
+        os.chdir(flags.STARTED_IN)
     os.execve(  # noqa: S606 - no shell is wanted
         sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: text}
     )

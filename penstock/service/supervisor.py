@@ -329,6 +329,8 @@ class Supervisor:
             if engine.failure is not None:
                 raise StartupError(engine.failure)
             _log.error("%s ended before it was ready: %s", slot.name, told_of(status))
+            if self._spawns and status == 0:
+                _log.error("its script, run again, did not come to this service again")
             self._status = as_shell(status) or _GIVEN_UP  # nobody has asked it to
         else:
             self._mourn(slot, engine, status)

@@ -34,7 +34,7 @@ def runs(at: Site) -> Counter[int]:
     return Counter(int(call.nonce) for call in at.calls())
 
 
-@pytest.mark.parametrize("share", [100, 12])
+@pytest.mark.parametrize("share", [pytest.param(100, marks=pytest.mark.long), 12])
 async def test_poison_costs_two_workers_at_most_and_its_neighbours_nothing(
     tmp_path: Path, share: int
 ) -> None:

@@ -151,6 +151,25 @@ os.chdir("/")
 
 
 @real
+@pytest.mark.parametrize("command", [PYTHON, PENSTOCK])
+def test_the_script_is_found_though_it_leaves_the_folder_on_its_way(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    path = script(tmp_path, TELLING, TWO, before="import os\nos.chdir('/')\n" + THREAD)
+    with running(Path(path.name), cwd=tmp_path, command=command) as server:
+        assert told(server, a="1")["a"] == "1"
+        assert server.stop() == 0
+
+
+@real
+def test_a_script_that_does_not_come_to_its_service_again_is_told_so(tmp_path: Path) -> None:
+    before = THREAD + 'if "_PENSTOCK_ROLE" in os.environ:\n    raise SystemExit\n'
+    with running(script(tmp_path, TELLING, TWO, before=before), ready=False) as server:
+        assert server.wait_exit() == 1
+        assert "did not come to this service again" in server.log()
+
+
+@real
 def test_a_process_that_has_not_reached_its_service_ends_with_the_supervisor(
     tmp_path: Path,
 ) -> None:

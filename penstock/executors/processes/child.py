@@ -112,6 +112,7 @@ class Child:
         self._heard = False  # by the engine, what goes to standard error
         self._last = True  # whether it is the last batch of its frame that runs
         self._untold = False  # whether there are answers that were not announced
+        self._opens = True  # what it is handed, unless that was taken back
         self._unopened: str | None = None  # why a value of the batches at hand could not be opened
         self._pickle: Callable[[Any], bytes] | None = _pickled
         self._encoder = Encoder(self._place, self._pickle)
@@ -158,14 +159,18 @@ class Child:
             self._run_all(op, self._queue.popleft(), outside)
 
     def _run_all(self, op: BoundOp, frame: Frame, outside: str | None) -> None:
-        on_board, number = self._board.batch_cell, frame.number
-        on_board[0] = number  # whoever dies of reading them dies of the first
+        on_board, first = self._board.batch_cell, frame.number
+        on_board[0] = number = first  # whoever dies of reading them dies of the first
+        while not self._gone and self._told(0):  # else of one that another worker has by now
+            self._read()
+        self._opens = not (self._skipped and self._is_skipped(first))
         left, batches = self._batches_in(frame)
         for samples in batches:
-            on_board[0] = number
-            # All of it: word of a batch's having been taken back may stand behind those after it.
-            while not self._gone and self._told(0):
-                self._read()
+            if number > first:
+                on_board[0] = number
+                # All of it: word of its having been taken back may stand behind those after it.
+                while not self._gone and self._told(0):
+                    self._read()
             left -= 1
             self._last = not left
             if self._skipped and self._is_skipped(number):
@@ -183,6 +188,8 @@ class Child:
 
     def _open(self, blob: Blob) -> Any:
         """What another worker or the engine's own ops made; both are the user's code, as we are."""
+        if not self._opens:
+            return _UNOPENED
         try:
             return pickle.loads(blob.data)  # noqa: S301 - never bytes from the network
         except HOOK_FAULTS as error:

@@ -46,16 +46,6 @@ class Fatal:
         return os._exit, (9,)
 
 
-class Slow:
-    """A value whose opening waits for a file."""
-
-    def __init__(self, entered: Path, gate: Path) -> None:
-        self._told = entered, gate
-
-    def __reduce__(self) -> Any:
-        return wait, self._told
-
-
 class Sour:
     """A value whose opening raises."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import threading
 from collections.abc import Iterator
@@ -60,15 +61,41 @@ class Engine:
             return
 
     def run(self, *feeds: dict[str, Any]) -> None:
-        batches = [batch_of(n, **feed) for n, feed in enumerate(feeds, 1)]
-        value, _ = batches_out([batch.samples for batch in batches])
-        body = b"".join(encode(value))
-        self.channel.sendall(header(Kind.RUN, 1, len(body)) + body)
+        self.channel.sendall(run_frame(1, *feeds))
 
     def hear(self) -> Frame:
         while not self._heard:
             self._heard += self._frames.receive(self.channel.recv(AT_ONCE))
         return self._heard.pop(0)
+
+
+def run_frame(number: int, *feeds: dict[str, Any]) -> bytes:
+    batches = [batch_of(n, **feed) for n, feed in enumerate(feeds, number)]
+    value, _ = batches_out([batch.samples for batch in batches])
+    body = b"".join(encode(value, pickle=pickle.dumps))
+    return header(Kind.RUN, number, len(body)) + body
+
+
+def skip_frame(first: int, last: int) -> bytes:
+    body = b"".join(encode(last))
+    return header(Kind.SKIP, first, len(body)) + body
+
+
+class Opened:
+    """A value that tells of its being opened."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __reduce__(self) -> Any:
+        return _tell, (self.name,)
+
+
+OPENED: list[str] = []
+
+
+def _tell(name: str) -> None:
+    OPENED.append(name)
 
 
 @pytest.fixture
@@ -103,6 +130,17 @@ def test_memory_for_an_answer_that_the_socket_has_no_room_for_is_announced(engin
     assert len(descriptors) == 1
     done = engine.hear()
     assert (done.kind, done.number) == (Kind.DONE, 2)
+
+
+def test_what_was_taken_back_is_not_even_opened(engine: Engine) -> None:
+    OPENED.clear()
+    taken = run_frame(1, {"x": Opened("taken back")}) + skip_frame(1, 1)
+    engine.channel.sendall(taken + run_frame(2, {"x": Opened("wanted")}))
+    answers = [engine.hear(), engine.hear()]
+    assert [(each.kind, each.number) for each in answers] == [(Kind.DONE, 1), (Kind.DONE, 2)]
+    assert decode(answers[0].body) is None
+    assert decode(answers[1].body) is not None
+    assert OPENED == ["wanted"]
 
 
 def test_however_much_a_failed_start_has_to_say_the_engine_takes_it() -> None:

@@ -42,6 +42,17 @@ def test_frames_of_ours_within_the_op_s_call_are_left() -> None:
     assert list(without_our_way([*HEAD, *model, *WAY])) == [*HEAD, *model]
 
 
+def test_of_a_deep_stack_both_ends_are_left() -> None:
+    deep = [frame("/srv/app/service.py", f"level{n}") for n in range(50)]
+    assert list(without_our_way([*HEAD, *deep, *WAY])) == [
+        *HEAD,
+        *deep[:8],
+        "  ... 38 frames ...",
+        *deep[-4:],
+    ]
+    assert list(without_our_way([*HEAD, *deep[:13], *WAY])) == [*HEAD, *deep[:13]]
+
+
 def test_each_stack_is_looked_at_by_itself() -> None:
     other = ["", "Thread (most recent call first):", frame("/srv/app/service.py", "beside")]
     assert list(without_our_way([*HEAD, *OWN, *WAY, *other])) == [*HEAD, *OWN, *other]
