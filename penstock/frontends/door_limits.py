@@ -87,7 +87,8 @@ class DoorStatistics:
         bodies_refused: requests refused because too many bytes were in flight.
         calls_refused: requests refused because too many were open.
         calmed: connections of HTTP/2 ended because their peer was a nuisance.
-        nuisances: the same, by what there was too much of.
+        nuisances: the same, by what there was too much of; of HTTP/1.1 the bodies in too many
+            chunks, which are malformed, too.
         resets: streams that were reset for breaking the protocol.
         streams_beyond: streams refused because their connection had as many as it may have.
         streams_refused: streams not begun because too much waited to be read.
@@ -130,7 +131,9 @@ class DoorStatistics:
         self.calmed += 1
         self.nuisances[kind] = self.nuisances.get(kind, 0) + 1
 
-    def count_malformed(self, status: int) -> None:
+    def count_malformed(self, status: int, nuisance: str) -> None:
         """A request of HTTP/1.1 is answered with this status, and its connection ends."""
         self.malformed += 1
         self.heads_too_large += status in (414, 431)
+        if nuisance:
+            self.nuisances[nuisance] = self.nuisances.get(nuisance, 0) + 1

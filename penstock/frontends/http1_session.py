@@ -334,7 +334,7 @@ class Http1Session(Connection):
         self.mark()
 
     def _refuse_broken(self, event: Http1Failed) -> None:
-        self.shared.counters.count_malformed(event.status)
+        self.shared.counters.count_malformed(event.status, event.nuisance)
         exchange = self._exchange
         if exchange is not None:
             exchange.leave()

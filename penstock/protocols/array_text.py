@@ -138,7 +138,10 @@ def _rows(words: Sequence[str], count: int, separator: str, indent: int, width: 
 
 
 def _lines(words: Sequence[str], separator: str, room: int) -> list[str]:
-    return [separator.join(words[at : at + room]) for at in range(0, len(words), room)]
+    lines = [separator.join(words[at : at + room]) for at in range(0, len(words), room)]
+    if separator == " ":  # blanks that fill up a number go with the one behind it
+        lines[:-1] = [line.rstrip() for line in lines[:-1]]
+    return lines
 
 
 def _wrapped(words: Sequence[str], separator: str, indent: int, width: int) -> str:

@@ -119,6 +119,16 @@ def test_it_agrees_with_the_installed_numpy_where_versions_agree(array: np.ndarr
     assert array_str(array) == _by_numpy(array, str)
 
 
+@pytest.mark.parametrize("shape", [(9,), (3, 9), (2, 30)])
+def test_a_line_that_is_wrapped_ends_without_blanks(shape: tuple[int, ...]) -> None:
+    array = np.zeros(shape)
+    array.flat[0] = 100000.5
+    text = array_str(array)
+    assert not any(line.endswith(" ") for line in text.splitlines())
+    assert text == _by_numpy(array, str)
+    assert format_array(array) == _by_numpy(array, repr)
+
+
 @given(doubles)
 def test_complex_numbers_agree_too(array: np.ndarray) -> None:
     numbers = np.empty(array.shape, np.complex128)

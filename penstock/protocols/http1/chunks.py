@@ -134,7 +134,8 @@ class ChunkedBody:
             self._within = True
             self._chunks += 1
             if self._chunks > self._limits.max_chunks:
-                raise BrokenRule(400, f"more than {self._limits.max_chunks} chunks")
+                text = f"more than {self._limits.max_chunks} chunks"
+                raise BrokenRule(400, text, nuisance="chunks")
         else:
             limits = self._limits
             most = limits.max_trailer_bytes

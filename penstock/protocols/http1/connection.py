@@ -197,7 +197,7 @@ class Http1Connection(Answering):
             while self._step(events):
                 pass
         except BrokenRule as rule:
-            return [*events, self._fail(rule.status, rule.text)]
+            return [*events, self._fail(rule)]
         self.unread = self._chunks is not None and self._chunks.unread
         if self._at >= len(self._buffer):
             self._buffer = b""
@@ -314,13 +314,13 @@ class Http1Connection(Answering):
         if self.idle:
             self._close()
             return []
-        return [self._fail(400, "the request is cut short")]
+        return [self._fail(BrokenRule(400, "the request is cut short"))]
 
-    def _fail(self, status: int, text: str) -> Http1Failed:
+    def _fail(self, rule: BrokenRule) -> Http1Failed:
         if self._state == HEAD:
             self._framing = UNREAD
         self._close()
-        return Http1Failed(status, text, self._replied)
+        return Http1Failed(rule.status, rule.text, self._replied, rule.nuisance)
 
     def _close(self) -> None:
         self._state = CLOSED

@@ -98,6 +98,15 @@ def test_bodies_over_the_limit_are_counted(served: Opened) -> None:
     assert site.statistics().bodies_refused == 0
 
 
+def test_bodies_in_too_many_chunks_are_counted(opened: Opened) -> None:
+    site = opened(http1=Http1Limits(max_chunks=3))
+    head = b"POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for chunks, status, counted in ((3, 200, {}), (4, 400, {"chunks": 1})):
+        assert status_over_http1(site, head + b"1\r\na\r\n" * chunks + b"0\r\n\r\n") == status
+        assert site.statistics().nuisances == counted
+    assert site.statistics().malformed == 1
+
+
 def test_bodies_for_which_there_is_no_room_are_counted(served: Opened) -> None:
     site = served(budget=MOST // 2)
     assert status_over_http1(site, request(b" " * MOST, target=ROUTE.encode())) == 429
