@@ -12,6 +12,9 @@ from pathlib import Path
 from penstock.errors import ServiceBusy
 
 DEFAULT_MOST = 2 << 30
+_MOMENT = 10
+"""One of so many parts of the limit may be there beyond it, but only until a call returns."""
+
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -19,15 +22,20 @@ _CGROUP_LIMITS = (
 
 
 class ByteBudget:
-    """Bytes in flight against a limit. One loop owns it."""
+    """Bytes in flight against a limit. One loop owns it.
 
-    __slots__ = ("limit", "peak", "refused", "used")
+    Attributes:
+        to_come: bytes among the used ones that are reserved, and known not to be there yet.
+    """
+
+    __slots__ = ("limit", "peak", "refused", "to_come", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
         self.peak = 0
         self.refused = 0
+        self.to_come = 0
 
     def __repr__(self) -> str:
         return f"<ByteBudget {self.used} of {self.limit}, refused {self.refused}>"
@@ -64,11 +72,11 @@ class ByteBudget:
 class Reservation:
     """What one exchange has taken from a budget; ``release`` gives all of it back."""
 
-    __slots__ = ("_budget", "taken")
+    __slots__ = ("_budget", "taken", "to_come")
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
-        self.taken = 0
+        self.taken = self.to_come = 0
 
     def take(self, count: int) -> None:
         """Reserve more; raises ServiceBusy when it does not fit."""
@@ -82,6 +90,60 @@ class Reservation:
             budget.peak = used
         self.taken += count
 
+    def announce(self, size: int, there: int = 0) -> None:
+        """Reserve a body that is to come, and what it decodes to.
+
+        Whoever is let in here need not be refused when all of it has been read.
+
+        Args:
+            size: its bytes; ``arrive`` tells when they come.
+            there: so many of them have come, and are reserved already.
+
+        Raises:
+            ServiceBusy: they do not fit.
+        """
+        budget = self._budget
+        if size > largest_body(budget.limit):
+            raise budget.refuse()
+        self._expect(2 * size - there)
+
+    def arrive(self, count: int) -> None:
+        """Bytes are there, which perhaps were reserved ahead."""
+        come = min(count, self.to_come)
+        self.to_come -= come
+        self._budget.to_come -= come
+
+    def decode(self, size: int) -> None:
+        """Reserve what a body of ``size`` bytes decodes to, as far as that was not done ahead.
+
+        While it is decoded there are three of that size: the body, what it decodes to, and the copy
+        that decoders read from. The copy goes before anybody else has a turn, so there is never
+        more than one, and it may go beyond the limit by a little.
+
+        Raises:
+            ServiceBusy: they do not fit.
+        """
+        if size > self.to_come:
+            self._expect(size - self.to_come)
+        budget = self._budget
+        there = budget.used - budget.to_come
+        if there + 2 * size > budget.limit + budget.limit // _MOMENT:
+            raise budget.refuse()
+
+    def decoded(self, size: int, held: int) -> None:
+        """A body of ``size`` bytes is gone, and ``held`` bytes of what it decoded to are there.
+
+        The room that it had stays reserved, for what is made of them.
+
+        Raises:
+            ServiceBusy: they are more than the body had, and do not fit.
+        """
+        if held > size:
+            self.take(held - size)
+        room = self.taken - max(held, size)
+        self._budget.to_come += room - self.to_come
+        self.to_come = room
+
     def add(self, count: int) -> None:
         """Count bytes that exist already."""
         self._budget.add(count)
@@ -94,9 +156,22 @@ class Reservation:
 
     def release(self) -> None:
         """Give everything back; the exchange is over."""
-        if self.taken:
-            self._budget.release(self.taken)
-            self.taken = 0
+        # What ``ByteBudget.release`` does, without the call.
+        budget = self._budget
+        budget.used -= self.taken
+        assert budget.used >= 0, "more bytes were given back than taken"
+        budget.to_come -= self.to_come
+        self.taken = self.to_come = 0
+
+    def _expect(self, count: int) -> None:
+        self.take(count)
+        self.to_come += count
+        self._budget.to_come += count
+
+
+def largest_body(limit: int) -> int:
+    """Bytes of the largest body that a budget lets be decoded when nothing else is in flight."""
+    return (limit + limit // _MOMENT) // 3
 
 
 def default_budget() -> int:

@@ -11,9 +11,13 @@ import zlib
 
 from penstock.errors import TooLarge, Undecodable, UnknownEncoding
 
+SMALL = 16 << 10
+"""Bytes of a body, or a message, whose decoded form is not counted beside it."""
+
 _GZIP = 16 + zlib.MAX_WBITS
-_MAPPED = 256 << 10
-"""Bytes from which on a body has memory of its own: a mapping costs some system calls."""
+_MAPPED = 128 << 10
+"""Bytes from which on a body has memory of its own: a mapping costs some system calls, and in the
+heap remains what smaller ones leave behind."""
 _SPARE = 16 << 20
 """Bytes of such memory that are kept for the bodies to come: to be given fresh pages by the system
 takes ten times as long as writing to them."""

@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from penstock.errors import RequestError, ServiceBusy
+from penstock.frontends.body import SMALL
 from penstock.protocols import grpc
 from penstock.protocols.heads import Headers
 from penstock.protocols.status import GrpcCode, status_of
@@ -67,6 +68,16 @@ class Inbox:
         self._counted = 0
         if before < _MOST_AHEAD <= len(self._ahead):
             self._exchange.pause()
+
+    def announce(self) -> None:
+        """Reserve the message that has begun to come, if it is a large one.
+
+        Raises:
+            ServiceBusy: it does not fit.
+        """
+        size = self._reader.announced
+        if size > SMALL:
+            self._exchange.announce(size, self._counted)
 
     def end(self) -> None:
         """No more comes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import RequestError, ServiceBusy
+from penstock.frontends.body import SMALL
 from penstock.frontends.exchange import Limit
 from penstock.frontends.grpc_call import GrpcCall
 from penstock.frontends.grpc_service import Method
@@ -11,8 +12,6 @@ from penstock.protocols import paddle
 from penstock.protocols.pb import pipeline_service_pb2
 
 SERVICE = pipeline_service_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name
-
-_SMALL = 16 << 10  # bytes of a message whose decoded form is not counted beside it
 
 
 class PipelineService:
@@ -29,9 +28,12 @@ class PipelineService:
     def _inference(self, call: GrpcCall, message: bytes) -> None:
         exchange = call.exchange
         try:
-            if len(message) > _SMALL:
-                exchange.take(len(message))  # what it decodes to
+            large = len(message) > SMALL
+            if large:
+                exchange.decode(len(message))
             decoded = paddle.decode_message(message, self._name)
+            if large:
+                exchange.decoded(len(message), decoded.held())
         except RequestError as error:
             if isinstance(error, ServiceBusy):
                 exchange.beyond(Limit.ROOM)

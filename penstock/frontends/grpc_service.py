@@ -120,7 +120,10 @@ class GrpcService:
         assert method is not None
         message: bytes | None = None
         try:
-            exchange.take(len(piece))
+            if exchange.to_come:
+                exchange.arrive(len(piece))
+            else:
+                exchange.take(len(piece))
             if method.unary is None:
                 self._stream(call, piece, ended)
                 return
@@ -159,6 +162,8 @@ class GrpcService:
             inbox = call.inbox = self._inbox(call, plan)
         inbox.feed(piece)
         if not inbox:
+            if not call.exchange.to_come:
+                inbox.announce()
             if ended and not call.asked:
                 raise GrpcError(GrpcCode.INVALID_ARGUMENT, "the call has no message")
             return None

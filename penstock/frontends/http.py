@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from penstock.errors import RequestError, ServiceBusy, TooLarge, Undecodable
-from penstock.frontends.body import PartialBody, decompress
+from penstock.frontends.body import SMALL, PartialBody, decompress
 from penstock.frontends.exchange import Exchange, Limit, Receiver
 from penstock.frontends.health import Health
 from penstock.frontends.pipeline import PipelineProtocol, Reply
@@ -28,7 +28,6 @@ JSON: Final = (b"content-type", b"application/json")
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 
 _JSON_ONLY: Final[Headers] = (JSON,)
-_SMALL: Final = 16 << 10  # bytes of a body whose decoded form is not counted beside it
 _SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _BAD_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
@@ -92,7 +91,10 @@ class HttpRoutes:
             try:
                 if announced > self._most:
                     raise TooLarge(f"the body is over {self._most} bytes")
-                exchange.take(announced)
+                if announced <= SMALL or plan.encoding is not None:
+                    exchange.take(announced)
+                else:
+                    exchange.announce(announced)
             except RequestError as error:
                 self._refuse(exchange, error)
                 return None
@@ -109,6 +111,8 @@ class HttpRoutes:
                 if len(piece) > self._most:
                     raise TooLarge(f"the body is over {self._most} bytes")
                 exchange.take(len(piece))
+            elif exchange.to_come:
+                exchange.arrive(len(piece))
             if exchange.state is not None or not ended:
                 partial: PartialBody | None = exchange.state
                 if partial is None:
@@ -124,9 +128,12 @@ class HttpRoutes:
             if route.encoding is not None:
                 body = decompress(route.encoding, body, self._most)
                 exchange.take(len(body))
-            if len(body) > _SMALL:
-                exchange.take(len(body))  # what it decodes to
+            large = len(body) > SMALL
+            if large:
+                exchange.decode(len(body))
             call = paddle.decode_json(body, name=route.name, method=route.method)
+            if large:
+                exchange.decoded(len(body), call.held())
         except RequestError as error:
             self._refuse(exchange, error)
             return

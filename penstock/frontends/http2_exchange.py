@@ -59,7 +59,7 @@ class Http2Exchange(DoorExchange):
         # Without super(), one after the other: this runs for every request.
         shared = self.shared = session.shared
         self._budget = shared.budget
-        self.taken = 0
+        self.taken = self.to_come = 0
         self.head = head
         self.late_at = inf
         self.receiver = self.on_gone = self.on_room = self.state = None

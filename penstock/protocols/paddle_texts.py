@@ -18,7 +18,8 @@ _MOST: Final = 64  # keys of a message, or values; with more of them the library
 _MOST_FIELDS: Final = 16  # of what follows them
 _LARGE: Final = 64 << 10  # bytes from which on a copy costs more than a view
 _LONG_END: Final = 512  # bytes after the pairs that are worth to be remembered
-_KEY, _VALUE, _NAME, _METHOD, _LOGID, _CLIENTIP = 0x0A, 0x12, 0x22, 0x2A, 0x30, 0x3A
+_KEY, _VALUE, _TENSOR, _NAME = 0x0A, 0x12, 0x1A, 0x22
+_METHOD, _LOGID, _CLIENTIP = 0x2A, 0x30, 0x3A
 _REPLY_KEY: Final = [bytes((0x1A, size)) for size in range(128)]
 _REPLY_VALUE: Final = [bytes((0x22, size)) for size in range(128)]
 
@@ -48,6 +49,8 @@ def read_texts(data: bytes) -> Call | None:
                     texts.append(str(memoryview(data)[begin:at], "utf-8"))  # one copy, not two
                 else:
                     texts.append(data[begin:at].decode())
+        if data[at] == _TENSOR:
+            return None  # before it is copied
         # What is cut off leaves no end, and is the library's as well.
         rest = data[at:]
         end = _read_end(rest) if len(rest) <= _LONG_END else _read_end.__wrapped__(rest)

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 
 from penstock.config.resolve import OpOptions
 from penstock.config.schema import OpConfig, ServiceConfig
+from penstock.engine.budget import default_budget, largest_body
 from penstock.ops.hooks import is_coroutine, may_be_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp
@@ -50,12 +51,14 @@ def _about_strangers(graph: Graph, config: ServiceConfig) -> Iterator[str]:
 def _about_engines(config: ServiceConfig) -> Iterator[str]:
     if config.build_dag_each_worker and config.worker_num is None:
         yield "build_dag_each_worker is true without worker_num: there will be one engine"
-    most = config.max_inflight_bytes
-    if most is not None and most // config.engines < config.max_message_bytes:
+    most = config.max_inflight_bytes or default_budget()
+    largest = largest_body(most // config.engines)
+    if largest < config.max_message_bytes:
         share = "" if config.engines == 1 else f", divided among {config.engines} engines,"
         yield (
-            f"max_inflight_bytes, {most}{share} is less than max_message_bytes, "
-            f"{config.max_message_bytes}: the largest requests will always be refused"
+            f"max_inflight_bytes, {most}{share} has no room for requests above {largest} bytes, as "
+            f"one takes three times its size while it is decoded: they will always be refused, "
+            f"though max_message_bytes, {config.max_message_bytes}, allows them"
         )
 
 

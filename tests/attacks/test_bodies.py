@@ -13,9 +13,7 @@ pytestmark = pytest.mark.faults
 
 CLIENTS = 200
 BODY = 60 * MIB
-BUDGET = 128 * MIB
-READ_AHEAD = 256 << 10
-"""What a connection may have read before its request is looked at."""
+BUDGET = 192 * MIB
 
 PIECE = b"x" * (256 << 10)
 
@@ -70,8 +68,7 @@ def test_memory_stays_within_the_budget_for_bodies(announced: bool) -> None:
         assert heard["answered"] >= announced, heard
         assert heard["busy"] >= CLIENTS // 2, heard
         assert set(heard) == {"answered", "busy"}, heard
-        # The bytes and the text of a body are counted, the copy that the parser makes is not.
-        assert grown < BUDGET + BODY + CLIENTS * READ_AHEAD, f"{grown // MIB} MiB, {heard}"
+        assert grown < 1.2 * BUDGET, f"{grown // MIB} MiB, {heard}"
         at.check_good()
         assert at.resources()["threads"] <= before["threads"]
         print(f"{grown / MIB:.0f} MiB above {base / MIB:.0f}, {heard}")

@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import mmap
-import resource
-from pathlib import Path
 
 import pytest
 
 from penstock.frontends import body as body_module
 from penstock.frontends.body import PartialBody
-
-
-def memory() -> int:
-    """Bytes that are resident."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def most_memory() -> int:
-    """The most bytes that were resident since the mark was taken down."""
-    (line,) = [
-        line
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("VmHWM:")
-    ]
-    return int(line.split()[1]) * 1024
+from tests.frontends.resident import memory, most_memory, take_the_mark_down
 
 
 @pytest.mark.parametrize("size", [1, 100, 4096, 100_000])
@@ -46,7 +30,9 @@ def test_small_and_large_pieces_keep_their_order() -> None:
     assert body.join() == b"".join(pieces)
 
 
-def test_bodies_come_in_beside_each_other_and_take_what_they_hold() -> None:
+@pytest.mark.parametrize("freed", [0, 20_000_000])
+def test_bodies_come_in_beside_each_other_and_take_what_they_hold(freed: int) -> None:
+    bytearray(freed)  # from then on the allocator keeps blocks of nearly that size in its heap
     bodies = [PartialBody() for _ in range(50)]
     before = memory()
     for _ in range(40):
@@ -65,7 +51,7 @@ def test_a_large_body_is_never_there_twice() -> None:
     pieces = [bytes((n,)) * 1_000_003 for n in range(50)]
     for piece in pieces:
         body.add(piece)
-    Path("/proc/self/clear_refs").write_text("5")  # the mark of the most memory, taken down
+    take_the_mark_down()
     before = memory()
     whole = body.join()
     assert most_memory() - before < 25_000_000  # the system counts pages by and by

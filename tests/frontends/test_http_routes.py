@@ -17,7 +17,7 @@ from penstock.protocols import paddle
 from penstock.protocols.heads import RequestHead
 from tests.frontends.recorded_exchange import RecordedExchange, post
 
-MOST = 1000
+MOST = 20_000
 BODY = json.dumps({"key": ["x"], "value": ["1"]}).encode()
 
 
@@ -117,7 +117,7 @@ def test_an_announced_body_over_the_limit_is_refused_before_it_is_read(site: Sit
 
 
 def test_a_body_that_grows_over_the_limit_is_refused(site: Site) -> None:
-    piece = b"x" * 600
+    piece = b"x" * (MOST * 3 // 5)
     assert status_of(site.ask(post("/ocr/prediction"), piece, piece, b"")) == 413
     assert not site.protocol.asked
 
@@ -137,6 +137,18 @@ def test_bytes_beyond_the_budget_are_refused_before_they_are_read(site: Site) ->
     [(status, headers, _, _)] = exchange.replies
     assert status == 429
     assert (b"retry-after", b"1") in headers
+
+
+def test_what_is_to_come_of_an_announced_body_is_known(site: Site) -> None:
+    budget = ByteBudget(100_000)
+    exchange = RecordedExchange(post("/ocr/prediction", length=MOST), budget)
+    receiver = site.routes.begin(exchange)
+    assert receiver is not None
+    for piece, left in ((b"x" * 5_000, 35_000), (b"x" * 10_000, 25_000)):
+        receiver.data(exchange, piece, False)
+        assert (budget.used, budget.to_come) == (40_000, left)
+    exchange.release()
+    assert (budget.used, budget.to_come) == (0, 0)
 
 
 def test_a_compressed_body_is_unpacked(site: Site) -> None:

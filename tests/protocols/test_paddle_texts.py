@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +81,19 @@ def test_any_bytes_give_the_librarys_call_or_are_left_to_it(data: bytes) -> None
 )
 def test_the_rest_is_left_to_the_library(data: bytes) -> None:
     assert read_texts(data) is None
+
+
+class Uncut(bytes):
+    """Bytes of which no part is to be copied."""
+
+    def __getitem__(self, key: Any) -> Any:
+        assert isinstance(key, int)
+        return super().__getitem__(key)
+
+
+def test_tensors_are_not_copied_before_they_are_left_to_the_library() -> None:
+    tensor = pb.Tensor(name="x", byte_data=bytes(1 << 20))
+    assert read_texts(Uncut(pb.Request(tensors=[tensor], method="m").SerializeToString())) is None
 
 
 @given(TEXTS, TEXTS)

@@ -73,13 +73,14 @@ def test_one_engine_for_want_of_a_number_is_doubted() -> None:
 
 def test_a_share_of_the_bytes_that_no_large_request_fits_is_doubted() -> None:
     op = Op("work", input_ops=[root()])
-    config = {"max_inflight_bytes": 200, "max_message_bytes": 100}
+    config = {"max_inflight_bytes": 600, "max_message_bytes": 100}
     assert drawn(op, config).warnings == ()
     several = {**config, "build_dag_each_worker": True}
     assert drawn(op, {**several, "worker_num": 2}).warnings == ()
     assert drawn(op, {**several, "worker_num": 3}).warnings == (
-        "max_inflight_bytes, 200, divided among 3 engines, is less than max_message_bytes, 100: "
-        "the largest requests will always be refused",
+        "max_inflight_bytes, 600, divided among 3 engines, has no room for requests above "
+        "73 bytes, as one takes three times its size while it is decoded: they will always be "
+        "refused, though max_message_bytes, 100, allows them",
     )
 
 

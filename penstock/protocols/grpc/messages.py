@@ -135,6 +135,11 @@ class MessageReader:
         kept = 0 if self._store is None else self._store.size
         return f"<MessageReader {kept} of {self._length} bytes>"
 
+    @property
+    def announced(self) -> int:
+        """Bytes of the plain message of which a part is there; 0 when there is none."""
+        return 0 if self._packed or self._length < 0 else self._length
+
     def feed(self, piece: bytes) -> list[bytes]:
         """The messages that this piece completes.
 
