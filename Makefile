@@ -11,6 +11,7 @@ PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketi
 PAIRS  := -n 2 --dist worksteal
 THREES := -n 3 --dist worksteal
 FAULTS ?= faults
+REAL   ?= real or peers
 
 .PHONY: help setup demo test check fmt test-real test-faults examples bench peers proto lock clean
 
@@ -33,7 +34,7 @@ test: $(READY) ## pure and engine tests (about two minutes)
 	$(BIN)/python -m pytest $(PAIRS) -m "not real and not faults and not peers" --ignore tests/examples
 
 test-real: $(READY) ## real services as processes, real models, real clients (two to three minutes)
-	$(BIN)/python -m pytest $(THREES) -m "real or peers" --ignore tests/examples
+	$(BIN)/python -m pytest $(THREES) -m "$(REAL)" --ignore tests/examples
 
 test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)
 	$(BIN)/python -m pytest -m "$(FAULTS)" tests/faults tests/attacks

@@ -54,7 +54,7 @@ async def complaints(clients: Clients) -> list[str]:
     return found.missed() + [f"the slowest refusals took {slow:.3f} s"] * (slow > 0.05)
 
 
-@pytest.mark.parametrize("executor", ["thread", "process"])
+@pytest.mark.parametrize("executor", [pytest.param("thread", marks=pytest.mark.long), "process"])
 async def test_at_five_times_the_capacity_as_much_is_served_as_at_its_peak(
     tmp_path: Path, executor: str
 ) -> None:
