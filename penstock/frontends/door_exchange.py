@@ -38,12 +38,6 @@ class DoorExchange(Exchange):
     started: bool
     paused: bool
 
-    @property
-    def excess(self) -> bool:
-        """See ``Exchange``."""
-        shared = self.shared
-        return shared.calls > shared.limits.max_calls
-
     def beyond(self, limit: Limit) -> None:
         """See ``Exchange``."""
         counters = self.shared.counters

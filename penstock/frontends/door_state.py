@@ -53,6 +53,7 @@ class DoorState:
         held: bytes that connections keep for clients who have not read them.
         draining: every answer from now on is the last of its connection.
         leaving: requests that are not whole when they are begun are refused.
+        most_calls: of the limits.
         on_empty: called when the last connection has gone.
     """
 
@@ -79,6 +80,7 @@ class DoorState:
         "http2_heads",
         "leaving",
         "limits",
+        "most_calls",
         "on_empty",
         "period",
         "wheel",
@@ -87,6 +89,7 @@ class DoorState:
     def __init__(self, application: Application, limits: DoorLimits, budget: ByteBudget) -> None:
         self.application = application
         self.limits = limits
+        self.most_calls = limits.max_calls
         self.budget = budget
         self.counters = DoorStatistics()
         self.period = limits.period

@@ -61,6 +61,7 @@ class Exchange(Reservation, ABC):
 
     Attributes:
         head: the request's.
+        excess: more requests are open than the door is to bear: refuse all but probes.
         on_gone: set by the application; called once when the client leaves, or is cut off by a
             limit, before the answer is complete. What is sent afterwards goes nowhere, without an
             error.
@@ -71,20 +72,16 @@ class Exchange(Reservation, ABC):
         state: for the receiver: what it keeps between pieces.
     """
 
-    __slots__ = ("head", "late_at", "on_gone", "on_room", "state")
+    __slots__ = ("excess", "head", "late_at", "on_gone", "on_room", "state")
 
     def __init__(self, head: RequestHead, budget: ByteBudget) -> None:
         super().__init__(budget)
         self.head = head
+        self.excess = False
         self.late_at = inf
         self.on_gone: Callable[[], object] | None = None
         self.on_room: Callable[[], object] | None = None
         self.state: Any = None
-
-    @property
-    def excess(self) -> bool:
-        """Whether more requests are open than the door is to bear: refuse all but probes."""
-        return False
 
     def beyond(self, limit: Limit) -> None:
         """The application refuses the request for this; whoever keeps statistics counts it."""

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.errors import RequestError, ServiceBusy
 from penstock.frontends.body import PartialBody
@@ -26,7 +26,7 @@ from penstock.protocols.heads import RequestHead
 from penstock.protocols.status import GrpcCode
 
 if TYPE_CHECKING:
-    from penstock.frontends.http2_session import Http2Exchange
+    pass
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class GrpcService:
         if plan is None:
             plan = head.note = self._plan(head)
         # Only HTTP/2 brings gRPC here, and only its exchanges take blocks.
-        call = GrpcCall(cast("Http2Exchange", exchange), plan.timeout)
+        call = GrpcCall(exchange, plan.timeout)  # type: ignore[arg-type]
         refusal = plan.refusal
         if refusal is not None:
             if refusal.http != 200:
@@ -118,13 +118,14 @@ class GrpcService:
         plan: Plan = exchange.head.note
         method = plan.method
         assert method is not None
+        unary = method.unary
         message: bytes | None = None
         try:
             if exchange.to_come:
                 exchange.arrive(len(piece))
             else:
                 exchange.take(len(piece))
-            if method.unary is None:
+            if unary is None:
                 self._stream(call, piece, ended)
                 return
             if call.inbox is None and not call.asked:
@@ -147,7 +148,7 @@ class GrpcService:
             call.asked = True
             if not ended:
                 exchange.late_at = inf  # the message is whole, whatever becomes of the stream
-            method.unary(call, message)
+            unary(call, message)
 
     def late(self, exchange: Exchange) -> None:
         """No message arrived in time."""

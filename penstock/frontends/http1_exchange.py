@@ -30,6 +30,7 @@ class Http1Exchange(DoorExchange):
         self._budget = shared.budget
         self.taken = self.to_come = 0
         self.head = head
+        self.excess = shared.calls > shared.most_calls
         self.late_at = inf
         self.receiver = self.on_gone = self.on_room = self.state = None
         self.over = self.started = self.paused = False

@@ -29,29 +29,12 @@ def read_texts(data: bytes) -> Call | None:
 
     Only a method or a ``clientip`` shows the numbering for certain, so one of them must be there.
     """
-    key: list[str] = []
-    value: list[str] = []
-    at = 0
     try:
-        for tag, texts in ((_KEY, key), (_VALUE, value)):
-            while data[at] == tag:
-                if len(texts) == _MOST:
-                    return None
-                size = data[at + 1]
-                begin = at + 2
-                if size < 128:
-                    at = begin + size
-                    texts.append(data[begin:at].decode())
-                    continue
-                size, begin = _long(data, at + 1)
-                at = begin + size
-                if size > _LARGE:
-                    texts.append(str(memoryview(data)[begin:at], "utf-8"))  # one copy, not two
-                else:
-                    texts.append(data[begin:at].decode())
+        key, at = _read_run(data, 0, _KEY)
+        value, at = _read_run(data, at, _VALUE)
         if data[at] == _TENSOR:
             return None  # before it is copied
-        # What is cut off leaves no end, and is the library's as well.
+        # What is cut off, or goes on with more texts, is no end, and the library's as well.
         rest = data[at:]
         end = _read_end(rest) if len(rest) <= _LONG_END else _read_end.__wrapped__(rest)
     except (IndexError, UnicodeDecodeError):
@@ -60,6 +43,26 @@ def read_texts(data: bytes) -> Call | None:
         return None
     name, method, logid, clientip = end
     return Call(key, value, [], name, method, logid, clientip, len(data))
+
+
+def _read_run(data: bytes, at: int, tag: int) -> tuple[list[str], int]:
+    """The texts with this tag that stand there one after the other, and where they end.
+
+    Raises:
+        IndexError, UnicodeDecodeError: the bytes are no fields.
+    """
+    texts: list[str] = []
+    while data[at] == tag and len(texts) < _MOST:
+        size = data[at + 1]
+        begin = at + 2
+        if size >= 128:
+            size, begin = _long(data, at + 1)
+        at = begin + size
+        if size > _LARGE:
+            texts.append(str(memoryview(data)[begin:at], "utf-8"))  # one copy, not two
+        else:
+            texts.append(data[begin:at].decode())
+    return texts, at
 
 
 @lru_cache(maxsize=256)

@@ -58,9 +58,11 @@ def unary_message(data: bytes, most: int = _MOST_ANNOUNCED) -> bytes | None:
 
     None is not an error: give the same bytes to a ``MessageReader``, which says what they are.
     """
-    length = len(data) - _PREFIX_BYTES
-    if 0 <= length <= most and data[:_PREFIX_BYTES] == _PREFIX.pack(0, length):
-        return data[_PREFIX_BYTES:]
+    size = len(data)
+    if size >= _PREFIX_BYTES:
+        flag, length = _PREFIX.unpack_from(data)
+        if not flag and length == size - _PREFIX_BYTES and length <= most:
+            return data[_PREFIX_BYTES:]
     return None
 
 
