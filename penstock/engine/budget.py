@@ -12,8 +12,9 @@ from pathlib import Path
 from penstock.errors import ServiceBusy
 
 DEFAULT_MOST = 2 << 30
-_MOMENT = 10
-"""One of so many parts of the limit may be there beyond it, but only until a call returns."""
+_BEYOND = 10
+"""One of so many parts of the limit may be used beyond it: for decoders' copies, and for small
+requests, which are served even while large ones that only say that they will come have the rest."""
 
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -25,13 +26,16 @@ class ByteBudget:
     """Bytes in flight against a limit. One loop owns it.
 
     Attributes:
+        limit: bytes.
+        most: with what may go beyond it.
         to_come: bytes among the used ones that are reserved, and known not to be there yet.
     """
 
-    __slots__ = ("limit", "peak", "refused", "to_come", "used")
+    __slots__ = ("limit", "most", "peak", "refused", "to_come", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.most = limit + limit // _BEYOND
         self.used = 0
         self.peak = 0
         self.refused = 0
@@ -39,6 +43,11 @@ class ByteBudget:
 
     def __repr__(self) -> str:
         return f"<ByteBudget {self.used} of {self.limit}, refused {self.refused}>"
+
+    @property
+    def there(self) -> int:
+        """Bytes that are there."""
+        return self.used - self.to_come
 
     def reserve(self, count: int) -> None:
         """Take ``count`` bytes.
@@ -82,8 +91,18 @@ class Reservation:
         """Reserve more; raises ServiceBusy when it does not fit."""
         budget = self._budget
         used = budget.used + count
-        # What ``reserve`` does, without the call: every request has a body.
         if used > budget.limit:
+            raise budget.refuse()
+        budget.used = used
+        if used > budget.peak:
+            budget.peak = used
+        self.taken += count
+
+    def take_small(self, count: int) -> None:
+        """The same for a small request, for which there is some room beyond the limit."""
+        budget = self._budget
+        used = budget.used + count
+        if used > budget.most:
             raise budget.refuse()
         budget.used = used
         if used > budget.peak:
@@ -93,7 +112,8 @@ class Reservation:
     def announce(self, size: int, there: int = 0) -> None:
         """Reserve a body that is to come, and what it decodes to.
 
-        Whoever is let in here need not be refused when all of it has been read.
+        Whoever is let in here is not refused when all of it has been read, as long as nobody's
+        body decodes to more than its size, and all large ones were announced.
 
         Args:
             size: its bytes; ``arrive`` tells when they come.
@@ -126,8 +146,7 @@ class Reservation:
         if size > self.to_come:
             self._expect(size - self.to_come)
         budget = self._budget
-        there = budget.used - budget.to_come
-        if there + 2 * size > budget.limit + budget.limit // _MOMENT:
+        if budget.there + 2 * size > budget.most:
             raise budget.refuse()
 
     def decoded(self, size: int, held: int) -> None:
@@ -138,8 +157,11 @@ class Reservation:
         Raises:
             ServiceBusy: they are more than the body had, and do not fit.
         """
-        if held > size:
-            self.take(held - size)
+        more = held - size
+        if more > 0:
+            if self._budget.used + more > self._budget.most:
+                raise self._budget.refuse()
+            self.add(more)
         room = self.taken - max(held, size)
         self._budget.to_come += room - self.to_come
         self.to_come = room
@@ -171,7 +193,7 @@ class Reservation:
 
 def largest_body(limit: int) -> int:
     """Bytes of the largest body that a budget lets be decoded when nothing else is in flight."""
-    return (limit + limit // _MOMENT) // 3
+    return (limit + limit // _BEYOND) // 3
 
 
 def default_budget() -> int:

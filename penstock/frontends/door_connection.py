@@ -231,7 +231,7 @@ class Connection(asyncio.Protocol, ABC):
                 shared.budget.add(more)
             else:
                 shared.budget.release(-more)
-        if shared.budget.used > shared.budget.limit:
+        if shared.budget.there > shared.budget.limit:
             shared.relieve()
 
     def _in_system(self) -> int:

@@ -178,7 +178,7 @@ class DoorState:
             return
         self._relieving = True
         try:
-            while budget.used > budget.limit:
+            while budget.there > budget.limit:
                 worst = max(self.connections, key=attrgetter("counted"), default=None)
                 if worst is None or not worst.counted:
                     return

@@ -75,9 +75,9 @@ class Inbox:
         Raises:
             ServiceBusy: it does not fit.
         """
-        size = self._reader.announced
+        size, missing = self._reader.announced
         if size > SMALL:
-            self._exchange.announce(size, self._counted)
+            self._exchange.announce(size, size - missing)
 
     def end(self) -> None:
         """No more comes.

@@ -17,7 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.errors import RequestError, ServiceBusy
-from penstock.frontends.body import PartialBody
+from penstock.frontends.body import SMALL, PartialBody
 from penstock.frontends.exchange import Exchange, Limit, Receiver
 from penstock.frontends.grpc_call import PUSH_BACK, GrpcCall, Inbox
 from penstock.protocols import grpc
@@ -123,6 +123,8 @@ class GrpcService:
         try:
             if exchange.to_come:
                 exchange.arrive(len(piece))
+            elif len(piece) <= SMALL:
+                exchange.take_small(len(piece))
             else:
                 exchange.take(len(piece))
             if unary is None:
@@ -163,10 +165,10 @@ class GrpcService:
             inbox = call.inbox = self._inbox(call, plan)
         inbox.feed(piece)
         if not inbox:
-            if not call.exchange.to_come:
-                inbox.announce()
             if ended and not call.asked:
                 raise GrpcError(GrpcCode.INVALID_ARGUMENT, "the call has no message")
+            if not (ended or call.asked or call.exchange.to_come):
+                inbox.announce()
             return None
         if len(inbox) > 1 or call.asked:
             raise GrpcError(GrpcCode.INVALID_ARGUMENT, "the call has more than one message")

@@ -91,7 +91,9 @@ class HttpRoutes:
             try:
                 if announced > self._most:
                     raise TooLarge(f"the body is over {self._most} bytes")
-                if announced <= SMALL or plan.encoding is not None:
+                if announced <= SMALL:
+                    exchange.take_small(announced)
+                elif plan.encoding is not None:
                     exchange.take(announced)
                 else:
                     exchange.announce(announced)
@@ -180,6 +182,8 @@ class HttpRoutes:
                 text = "the header content-encoding stands more than once"
                 return failure(415, text)
             encoding = head.fields.get(b"content-encoding")
+            if encoding is not None and encoding.strip().lower() == b"identity":
+                encoding = None
             return _Route(*route, _client_timeout(head.fields), encoding)
         except _Refused as refused:
             return refused.reply

@@ -220,7 +220,7 @@ class Http2Session(Connection):
         for stream in reversed(blocked[1:]):
             self._give_up(stream, ErrorCode.ENHANCE_YOUR_CALM)
             self.count()
-            if self.counted <= most or budget.used <= budget.limit:
+            if self.counted <= most or budget.there <= budget.limit:
                 return
         if self.counted > most:
             super().give_up()

@@ -22,6 +22,8 @@ from penstock.protocols.pb import Request, Response
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
 
+_MOST_FIELDS = 3 * MAX_MEMBERS + 100  # keys, values, tensors, and what comes once
+
 
 def decode_message(data: bytes, service_name: str) -> Call:
     """The call in a message of either numbering.
@@ -37,6 +39,9 @@ def decode_message(data: bytes, service_name: str) -> Call:
     usual = read_texts(data)
     if usual is not None:
         return usual
+    # Before each of them is an object, which takes a hundred times its bytes.
+    if _has_too_many(data):
+        raise _too_many()
     try:
         request = Request.FromString(data)
     except DecodeError:
@@ -53,8 +58,35 @@ def decode_message(data: bytes, service_name: str) -> Call:
 
 def _few(call: Call) -> Call:
     if max(len(call.key), len(call.value), len(call.tensors)) > MAX_MEMBERS:
-        raise Undecodable(f"the Request message has more than {MAX_MEMBERS} pairs or tensors")
+        raise _too_many()
     return call
+
+
+def _too_many() -> Undecodable:
+    return Undecodable(f"the Request message has more than {MAX_MEMBERS} pairs or tensors")
+
+
+def _has_too_many(data: bytes) -> bool:
+    """Whether so many fields are at the top that there must be too many of some kind."""
+    if len(data) < 2 * _MOST_FIELDS:
+        return False
+    position = count = 0
+    try:
+        while position < len(data):
+            tag, position = _varint(data, position)
+            wire_type = tag & 7
+            if wire_type in (_VARINT, _LENGTH):
+                number, position = _varint(data, position)
+                if wire_type == _LENGTH:
+                    position += number
+            else:
+                position += _FIXED_SIZES.get(wire_type, 0)  # what is in a group counts by itself
+            count += 1
+            if count > _MOST_FIELDS:
+                return True
+    except ValueError:
+        return False  # what is cut off ends here for the library, too
+    return False
 
 
 def encode_message(reply: Reply | Response) -> bytes:

@@ -134,7 +134,7 @@ def test_what_decodes_to_more_than_its_size_is_counted_as_it_is() -> None:
     held.arrive(10)
     held.decode(10)
     with pytest.raises(ServiceBusy):
-        held.decoded(10, 91)
+        held.decoded(10, 101)
 
 
 def test_giving_back_too_much_is_a_bug_that_shows() -> None:

@@ -60,9 +60,13 @@ def document() -> bytes:
     return b'{"key":["load"],"value":["%b"]}' % (b"a" * SIZE)
 
 
-def message() -> bytes:
-    plain = Request(key=["load"], value=["a" * SIZE]).SerializeToString()
+def message_of(size: int) -> bytes:
+    plain = Request(key=["load"], value=["a" * size]).SerializeToString()
     return struct.pack(">BI", 0, len(plain)) + plain
+
+
+def message() -> bytes:
+    return message_of(SIZE)
 
 
 def rare_document() -> bytes:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from penstock.errors import Undecodable
 from penstock.protocols import paddle, pb
 from penstock.protocols.paddle_message import decode_message, encode_message
+from tests.frontends.resident import memory, most_memory, take_the_mark_down
 
 # key "x", value "1", name "uci", method "prediction", logid 7, clientip "10.0.0.1", one by one in
 # the numbering that clients used before there were tensors.
@@ -20,6 +21,27 @@ OLD = {
 
 def old(*fields: str) -> bytes:
     return b"".join(OLD[field] for field in fields)
+
+
+@pytest.mark.parametrize(
+    "member", [b"\x0a\x00", b"\x12\x00", b"\x1a\x00", b"\x7a\x00", b"\x7b\x7c"]
+)
+@pytest.mark.parametrize("before", [b"", b"\x7b\x7c"], ids=["", "behind a group"])
+def test_millions_of_empty_members_are_refused_before_each_is_an_object(
+    member: bytes, before: bytes
+) -> None:
+    data = before + member * 1_000_000 + b"\x2a\x01m"
+    take_the_mark_down()
+    start = memory()
+    with pytest.raises(Undecodable, match="more than 10000"):
+        decode_message(data, "")
+    assert most_memory() - start < 4 * len(data)
+
+
+def test_as_many_members_of_each_kind_as_are_allowed_are_read() -> None:
+    data = b"\x0a\x00\x12\x00\x1a\x00" * 10_000 + b"\x2a\x01m"
+    call = decode_message(data, "")
+    assert (len(call.key), len(call.value), len(call.tensors)) == (10_000, 10_000, 10_000)
 
 
 def test_an_old_request_is_told_apart_and_read() -> None:

@@ -138,9 +138,14 @@ class MessageReader:
         return f"<MessageReader {kept} of {self._length} bytes>"
 
     @property
-    def announced(self) -> int:
-        """Bytes of the plain message of which a part is there; 0 when there is none."""
-        return 0 if self._packed or self._length < 0 else self._length
+    def announced(self) -> tuple[int, int]:
+        """Bytes of the plain message that has begun to come, and how many of them are missing; both
+        0 when there is none.
+        """
+        length, store = self._length, self._store
+        if self._packed or length < 0:
+            return 0, 0
+        return length, length if store is None else length - store.size
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The messages that this piece completes.

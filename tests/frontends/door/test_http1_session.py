@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
+from penstock.engine.budget import Reservation
 from penstock.frontends.exchange import Exchange
 from tests.frontends.door.site import PATIENCE, QUICK, Site
 from tests.hostile.raw import Connection, Reply, connected
@@ -410,6 +411,19 @@ def test_who_holds_the_most_is_cut_when_the_budget_is_used_up(opened: Opened) ->
         with client:
             cut.append(not is_whole(client, size << 20))
     assert cut == [False, True, False, False]
+
+
+def test_nobody_is_cut_for_bytes_that_have_only_been_announced(opened: Opened) -> None:
+    site = opened(site={"budget": 16 << 20})
+    others = Reservation(site.budget)
+    site.call(lambda: others.announce(5 << 20))
+    with small(site.port) as client:
+        client.sendall(request(f"/large/{12 << 20}"))
+        site.until(lambda seen: seen.unsent > 8 << 20)
+        assert site.budget.used > site.budget.limit
+        assert site.statistics().overrun == 0
+        assert is_whole(client, 12 << 20)
+    site.call(others.release)
 
 
 def is_whole(client: socket.socket, size: int) -> bool:
