@@ -14,6 +14,9 @@ from penstock.protocols.pb import Request, Tensor
 MAX_MEMBERS = 10_000
 """How many pairs or tensors one request may have."""
 
+_WIDTHS = {"int64_data": 8, "int_data": 4, "uint32_data": 4, "str_data": 16}
+"""Bytes in memory of an element that may be one byte on the wire."""
+
 MAX_CLIENT_IP = 64
 """Characters of ``clientip`` that are kept: it is only logged, and callers may claim anything."""
 
@@ -60,8 +63,15 @@ class Call:
         return bool(self.tensors)
 
     def held(self) -> int:
-        """Bytes that its texts take: four for each character of one that has a rare one in it."""
-        return sum(map(getsizeof, chain(self.key, self.value)))
+        """Bytes that its texts take, four for each character of one that has a rare one in it, and
+        those elements of its tensors that may take more than they did on the wire.
+        """
+        texts = sum(map(getsizeof, chain(self.key, self.value)))
+        return texts + sum(
+            width * len(getattr(tensor, field))
+            for tensor in self.tensors
+            for field, width in _WIDTHS.items()
+        )
 
     def message(self) -> Request:
         """A new ``pb.Request`` with the same fields, for user code that wants the real message."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from penstock.engine.budget import ByteBudget
 from penstock.frontends.exchange import Application
 from penstock.protocols.heads import RequestHead
+from penstock.protocols.pb import Request, Tensor
 from tests.frontends.recorded_exchange import RecordedExchange, grpc_head, post
 from tests.frontends.test_decoding_room import CALL, Held, message_of, routes, service
 
@@ -143,3 +145,22 @@ def test_identity_is_no_compression() -> None:
         assert len(held.asked) == 1
         used.append(budget.used)
     assert used[0] == used[1] < 2 * LARGE + 200
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "width"),
+    [("int64_data", 1, 8), ("int_data", 1, 4), ("uint32_data", 1, 4), ("str_data", "", 16)],
+)
+def test_numbers_that_are_longer_than_on_the_wire_are_counted_as_they_are(
+    field: str, value: Any, width: int
+) -> None:
+    tensor = Tensor(name="x", shape=[LARGE], **{field: [value] * LARGE})
+    plain = Request(tensors=[tensor], method="m").SerializeToString()
+    for limit, fits in ((width * LARGE, False), ((width + 3) * LARGE, True)):
+        budget, held = ByteBudget(limit), Held()
+        exchange = RecordedExchange(grpc_head(CALL), budget)
+        receiver = service(held).begin(exchange)
+        assert receiver is not None
+        receiver.data(exchange, struct.pack(">BI", 0, len(plain)) + plain, True)
+        assert len(held.asked) == fits
+        assert not fits or budget.used > width * LARGE
