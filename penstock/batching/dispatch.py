@@ -1,8 +1,10 @@
-"""Decides how many batches one hand-over to a worker carries.
+"""Decides how many batches one hand-over to a worker carries, and whether to wait for more of them.
 
 Waking a worker costs more than a cheap op's work, so batches that are predicted to be done within
-half a millisecond together travel together while no other worker is idle. Each is still run, timed
-and answered by itself. Pure: it learns only from the durations it is told.
+half a millisecond together travel together while no other worker is idle. Where they have had
+company of late, a hand-over is put off for as long as each turn of the loop brings more: a loop
+that finds requests to read goes on reading, and hands over when it would sleep otherwise. Each
+batch is still run, timed and answered by itself. Pure: it learns only from what it is told.
 """
 
 from __future__ import annotations
@@ -14,15 +16,22 @@ where the gain ends and a neighbour's wait would start to be felt."""
 
 MOST_BATCHES = 32
 _SMOOTHING = 0.2
+_COMPANY = 1.5
+"""Batches of a hand-over, on average, from which on it is put off: whoever comes alone does not
+wait. Measured with a thread worker's echo and 32 connections over HTTP: a hand-over carried 8 or 9
+batches without this and nearly always 32 with it, and there were a quarter more answers a second.
+"""
 
 
 class HandOver:
-    """The history of one op's batches, as a moving average."""
+    """The history of one op's batches and hand-overs, as moving averages."""
 
-    __slots__ = ("_mean",)
+    __slots__ = ("_company", "_mean", "_seen")
 
     def __init__(self) -> None:
         self._mean: float | None = None
+        self._company = 1.0
+        self._seen = 0
 
     def learn(self, seconds: float) -> None:
         """A batch ran for so long. Slow ones are believed at once, quick ones little by little."""
@@ -40,3 +49,23 @@ class HandOver:
         if mean * MOST_BATCHES <= HAND_OVER_BUDGET:
             return MOST_BATCHES
         return max(1, int(HAND_OVER_BUDGET / mean))
+
+    def carried(self, count: int) -> None:
+        """A hand-over with so many batches was made."""
+        self._company += _SMOOTHING * (count - self._company)
+
+    def look_again(self, waiting: int) -> bool:
+        """Whether to see first what the loop's next turn brings; asked in each until it says no.
+
+        Args:
+            waiting: samples that could be handed over now.
+        """
+        mean = self._mean
+        again = (
+            self._seen < waiting < MOST_BATCHES
+            and self._company > _COMPANY
+            and mean is not None
+            and mean * MOST_BATCHES <= HAND_OVER_BUDGET
+        )
+        self._seen = waiting if again else 0
+        return again

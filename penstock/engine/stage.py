@@ -130,7 +130,7 @@ class Stage:
         self.batcher.offer(sample, now)
         if not self._pumping and (self._idle or self.executor.ahead):
             self._pumping = True
-            self._clock.soon(self._pump)
+            self._clock.soon(self._gather)
 
     @property
     def lost(self) -> bool:
@@ -153,6 +153,18 @@ class Stage:
         """No company will come any more: nobody waits for it."""
         self.draining = True
         if not self._pumping:
+            self._pump()
+
+    def _gather(self) -> None:
+        """Hand over what came in this turn, or see first what the next one brings."""
+        if (
+            self._idle
+            and not self.draining
+            and self.executor.takes_several
+            and self._hand_over.look_again(len(self.batcher))
+        ):
+            self._clock.soon(self._gather)
+        else:
             self._pump()
 
     def _pump(self) -> None:
@@ -266,6 +278,7 @@ class Stage:
         if self.hear is not None:
             for batch in batches:
                 self.hear.dispatched(self.name, batch, now)
+        self._hand_over.carried(len(batches))
         self._batches += len(batches)
         self._samples += sum([len(batch.samples) for batch in batches])
         self._out[work] = now

@@ -43,3 +43,42 @@ def test_a_hand_over_never_carries_none_nor_too_many(durations: list[float]) -> 
         assert 1 <= history.batches(1) <= MOST_BATCHES
         if min(durations) > HAND_OVER_BUDGET:
             assert history.batches(1) == 1
+
+
+def cheap_with(company: int, seconds: float = 1e-6) -> HandOver:
+    """The history of hand-overs that carried so many batches of so many seconds each."""
+    history = HandOver()
+    for _ in range(50):
+        history.learn(seconds)
+        history.carried(company)
+    return history
+
+
+def test_a_hand_over_is_put_off_while_every_turn_brings_more() -> None:
+    history = cheap_with(8)
+    assert [history.look_again(waiting) for waiting in (4, 9, 10, 10)] == [True, True, True, False]
+    assert history.look_again(1), "and the next one anew"
+
+
+def test_a_full_hand_over_is_not_put_off() -> None:
+    history = cheap_with(8)
+    assert history.look_again(MOST_BATCHES - 1)
+    assert not history.look_again(MOST_BATCHES)
+
+
+def test_what_becomes_less_is_not_waited_for() -> None:
+    history = cheap_with(8)
+    assert history.look_again(5)
+    assert not history.look_again(3)
+
+
+@pytest.mark.parametrize("history", [HandOver(), cheap_with(1), cheap_with(8, seconds=2e-5)])
+def test_who_comes_alone_and_what_takes_its_time_is_not_put_off(history: HandOver) -> None:
+    assert not any(history.look_again(waiting) for waiting in range(MOST_BATCHES))
+
+
+def test_company_that_has_gone_is_forgotten() -> None:
+    history = cheap_with(32)
+    for _ in range(20):
+        history.carried(1)
+    assert not history.look_again(1)
