@@ -159,7 +159,6 @@ class Stage:
         """Hand over what came in this turn, or see first what the next one brings."""
         if (
             self._idle
-            and not self.draining
             and self.executor.takes_several
             and self._hand_over.look_again(len(self.batcher))
         ):

@@ -80,7 +80,7 @@ def test_whoever_leaves_meanwhile_is_not_handed_over() -> None:
     assert handed_over(h) == [1]
 
 
-def test_a_service_that_drains_waits_for_nobody() -> None:
+def test_a_service_that_drains_meanwhile_answers_them_all() -> None:
     h = house()
     in_company(h)
     submit(h, 2)
