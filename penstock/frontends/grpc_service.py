@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from penstock.errors import RequestError, ServiceBusy
 from penstock.frontends.body import SMALL, PartialBody
@@ -24,9 +24,6 @@ from penstock.protocols import grpc
 from penstock.protocols.grpc import GrpcError
 from penstock.protocols.heads import RequestHead
 from penstock.protocols.status import GrpcCode
-
-if TYPE_CHECKING:
-    pass
 
 _log = logging.getLogger(__name__)
 
