@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -132,7 +133,8 @@ def test_a_worker_that_does_not_become_ready_ends_the_start(tmp_path: Path) -> N
         assert server.wait_exit() == 1
         log = server.log()
         assert "in init_op\n" in log  # its stack
-        assert "op 'work': worker 0 was not ready within 1 s (start_timeout)" in log
+        # Both hang as long; one of the two is the first to be told of.
+        assert re.search(r"op 'work': worker [01] was not ready within 1 s .start_timeout.", log)
         assert server.leftovers() == []
 
 
