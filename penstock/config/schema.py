@@ -313,8 +313,9 @@ class ServiceConfig(Section):
     start_timeout: Pause = Field(
         default=600.0,
         description="Seconds within which a worker process must be ready: its model open, and its"
-        " `init_op` run. One that is not is ended, and the start of the service fails. 0 lets it"
-        " take for ever; the log tells of it from 30 s on.",
+        " `init_op` run. One that is not is ended, and the start of the service fails. Of an op"
+        " without processes, each of the two may take so long. 0 lets it take for ever; the log"
+        " tells of it from 30 s on.",
     )
     hang_limit: Pause = Field(
         default=60.0,

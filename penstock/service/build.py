@@ -161,8 +161,14 @@ def _function_problems(op: Op, options: OpOptions) -> list[str]:
 class Works:
     """A blueprint come to life: models open, ops initialised. Makes engines."""
 
-    def __init__(self, blueprint: Blueprint) -> None:
+    def __init__(
+        self, blueprint: Blueprint, begins: Callable[[str, str], object] = lambda *_: None
+    ) -> None:
         """Open every model and run every ``init_op``.
+
+        Args:
+            blueprint: of the service.
+            begins: is told, before each of them, of which op it is, and in words what goes on.
 
         Raises:
             StartupError: with the original exception as its cause.
@@ -176,6 +182,7 @@ class Works:
             model = None
             if options.executor != "process":
                 entry = blueprint.config.op.get(op.name)
+                begins(op.name, "its model is being opened")
                 model = open_model(op, options, entry, blueprint.place.card())
                 _prepare(op, options, model)
             if model is not None:
@@ -188,6 +195,7 @@ class Works:
             if options.executor != "process"
         ]
         for op in (graph.request_op, *here, graph.response_op):
+            begins(op.name, "its init_op runs")
             _init(op)
 
     def engine(

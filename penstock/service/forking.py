@@ -132,7 +132,7 @@ def fork(
     """
     if not spawns:
         refuse_threads()
-    _flush()  # or the child would write it again
+    flush_output()  # or the child would write it again
     lifeline = Lifeline()
     # A signal that came before the child has handlers of its own would be the supervisor's.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
@@ -206,7 +206,7 @@ def _run(name: str, main: Callable[[], int]) -> NoReturn:
         _log.exception("%s ended with an exception", name)
     finally:
         try:
-            _flush()
+            flush_output()
         finally:
             os._exit(status & 0xFF if isinstance(status, int) else _FAILED)
 
@@ -261,7 +261,8 @@ def _reseed() -> None:
         paddle.default_cpu_generator().manual_seed(int.from_bytes(os.urandom(8)))
 
 
-def _flush() -> None:
+def flush_output() -> None:
+    """Write what is buffered, which a sudden end would lose."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             try:

@@ -41,6 +41,7 @@ from penstock.service.loop import run_on_a_loop
 from penstock.service.opening import open_door, tls_of
 from penstock.service.processes import Processes
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
+from penstock.service.starting import begun
 
 _log = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ def _serve(
     control: socket.socket | None = None,
 ) -> None:
     """An engine's part, in this process."""
-    works = Works(blueprint)
+    works = begun(blueprint)
     signals.stop_if_told()
     if blueprint.place.is_first:
         for note in works.notes:

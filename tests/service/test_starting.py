@@ -1,0 +1,217 @@
+"""Models and ``init_op`` of ops in this process, which have to be over in time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import StartupError
+from penstock.executors.processes import watch
+from penstock.ops.ends import RequestOp
+from penstock.ops.op import Op
+from penstock.service import starting
+from penstock.service.server import WebService
+from penstock.service.starting import begun
+from tests.service.inside import drawn
+from tests.service.scripts import PENSTOCK, PYTHON, script
+from tests.service.test_run import assert_failed_clearly, started
+
+WAYS = pytest.mark.parametrize("way", [PYTHON, PENSTOCK], ids=["python", "penstock run"])
+LIMIT = {"start_timeout": 0.5}
+
+
+def service(hang: Callable[[], object], name: str = "work") -> Op:
+    def init_op(self: Op) -> None:
+        hang()
+
+    kind = type("Hanging", (Op,), {"init_op": init_op, "process": lambda self, feeds, _: feeds[0]})
+    op: Op = kind(name, input_ops=[RequestOp()])
+    return op
+
+
+def forever() -> None:
+    threading.Event().wait()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(caplog: pytest.LogCaptureFixture) -> Any:
+    caplog.set_level(logging.WARNING)
+    before = signal.getsignal(signal.SIGURG), set(threading.enumerate())
+    yield
+    assert (signal.getsignal(signal.SIGURG), set(threading.enumerate())) == before
+
+
+def test_an_init_op_that_hangs_is_interrupted_where_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cleared: list[bool] = []
+
+    def hang() -> None:
+        try:
+            forever()
+        finally:
+            cleared.append(True)
+
+    with pytest.raises(StartupError) as caught:
+        begun(drawn(service(hang), LIMIT))
+    assert str(caught.value) == (
+        "op 'work' was not ready within 0.5 s (start_timeout): its init_op runs; the log has its"
+        " stack"
+    )
+    assert cleared
+    (told,) = caplog.records
+    assert told.getMessage().startswith("op work hangs as it starts, and is ended:\n  File ")
+    assert "in forever\n    threading.Event().wait()\n" in told.getMessage()
+    assert "in begun" not in told.getMessage()
+
+
+def test_what_an_op_makes_of_the_interruption_changes_nothing() -> None:
+    def swallow() -> None:
+        try:
+            forever()
+        except BaseException:
+            return
+
+    def turn() -> None:
+        try:
+            forever()
+        except BaseException as error:
+            raise ValueError("the model") from error
+
+    for hang in (swallow, turn):
+        with pytest.raises(StartupError, match=r"'work' was not ready within 0\.5 s"):
+            begun(drawn(service(hang), LIMIT))
+
+
+def test_a_model_that_hangs_is_told_apart(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.service.build.open_model", lambda *_: forever())
+    with pytest.raises(StartupError, match=r"'work' was not ready .*model is being opened"):
+        begun(drawn(Op("work", input_ops=[RequestOp()]), LIMIT))
+
+
+def test_a_start_that_goes_on_is_told_of_each_time_after_twice_as_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(watch, "TOLD_AFTER", 0.5)
+    told = threading.Semaphore(0)
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.release()
+
+    def hang() -> None:
+        for _ in range(2):
+            assert told.acquire(timeout=20)
+
+    log = logging.getLogger("penstock.service.starting")
+    heard = Heard()
+    log.addHandler(heard)
+    try:
+        begun(drawn(service(hang), {"start_timeout": 0}))
+    finally:
+        log.removeHandler(heard)
+    assert [each.levelno for each in caplog.records] == [logging.WARNING] * 2
+    for each in caplog.records:
+        assert re.fullmatch(
+            r"op work has not become ready for \d+ s: its init_op runs", each.getMessage()
+        )
+
+
+def test_each_op_has_a_time_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits until the watch has looked at it, three times; the limit is five looks."""
+    looked = threading.Semaphore(0)
+    look = watch.Start.look
+
+    def noting(start: watch.Start, passed: float) -> bool:
+        looked.release()
+        return look(start, starting.LOOK)
+
+    monkeypatch.setattr(watch.Start, "look", noting)
+
+    def hang() -> None:
+        for _ in range(3):
+            assert looked.acquire(timeout=20)
+
+    last = service(hang, "first")
+    for name in ("second", "third"):
+        after = service(hang, name)
+        after.set_input_ops([last])
+        last = after
+    begun(drawn(last, {"start_timeout": 5 * starting.LOOK}))
+
+
+def test_an_exception_of_a_start_stays_itself() -> None:
+    def fail() -> None:
+        raise ValueError("no file")
+
+    with pytest.raises(StartupError, match="init_op failed") as caught:
+        begun(drawn(service(fail), LIMIT))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+@pytest.mark.real
+def test_whoever_runs_a_service_in_its_own_process_lives_on() -> None:
+    class Hanging(WebService):
+        def get_pipeline_response(self, read_op: RequestOp) -> Op:
+            op = service(forever)
+            op.set_input_ops([read_op])
+            return op
+
+    mine = Hanging("work")
+    mine.prepare_pipeline_config(yml_dict={"rpc_port": 0, **LIMIT})
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(StartupError, match=r"op 'work' was not ready within 0\.5 s"):
+        mine.run_service()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+NATIVE = """
+def init_op(self):
+    import ctypes
+    print("buffered")
+    mutex = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.CDLL(None).pthread_mutex_lock(mutex)
+"""
+
+
+@pytest.mark.real
+@WAYS
+@pytest.mark.parametrize("executor", ["thread", "inline"])
+def test_a_service_whose_init_op_hangs_ends_with_1(
+    executor: str, way: tuple[str, ...], tmp_path: Path
+) -> None:
+    config = f'"start_timeout": 1, "op": {{"work": {{"executor": "{executor}"}}}}'
+    done = started(script(tmp_path, "def init_op(self): threading.Event().wait()", config), way)
+    assert_failed_clearly(done, way, r"op 'work' was not ready within 1 s \(start_timeout\)")
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("ERROR 2"))
+    assert "op work hangs as it starts, and is ended:" in line
+    assert "in init_op\\n" in line
+
+
+@pytest.mark.real
+@WAYS
+def test_native_code_that_hangs_ends_with_the_process(way: tuple[str, ...], tmp_path: Path) -> None:
+    done = started(script(tmp_path, NATIVE, '"start_timeout": 1'), way)
+    assert done.returncode == 1
+    assert "in init_op\\n" in done.stderr
+    assert "op 'work' was not ready within 1 s (start_timeout)" in done.stderr
+    assert "buffered" in done.stdout
+    assert "after the service" not in done.stdout
+
+
+@pytest.mark.real
+def test_of_several_engines_each_sees_to_its_own_start(tmp_path: Path) -> None:
+    config = '"start_timeout": 1, "build_dag_each_worker": True, "worker_num": 2'
+    done = started(script(tmp_path, "def init_op(self): threading.Event().wait()", config), PYTHON)
+    assert_failed_clearly(done, PYTHON, "op 'work' was not ready within 1 s")
