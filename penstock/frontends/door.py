@@ -18,11 +18,14 @@ import asyncio
 import dataclasses
 import socket
 import ssl
+from contextlib import suppress
+from time import monotonic
 from typing import Final
 
 from penstock.engine.budget import ByteBudget
 from penstock.frontends.door_greeting import Greeting
 from penstock.frontends.door_limits import DoorLimits, DoorStatistics
+from penstock.frontends.door_queue import take_the_rest
 from penstock.frontends.door_state import DoorState
 from penstock.frontends.door_tls import TlsListener
 from penstock.frontends.exchange import Application
@@ -37,6 +40,10 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
 )
 
+_FIRST_WORDS: Final = 0.5
+"""Seconds in which a client that has just connected says something, where the door closes; a guess
+at a TLS handshake across a network."""
+
 
 class Door:
     """Takes connections and gives their requests to an application.
@@ -49,7 +56,7 @@ class Door:
 
     def __init__(self, application: Application, limits: DoorLimits, budget: ByteBudget) -> None:
         self._shared = DoorState(application, limits, budget)
-        self._listeners: list[asyncio.AbstractServer | TlsListener] = []
+        self._listeners: list[tuple[asyncio.AbstractServer | TlsListener, socket.socket]] = []
 
     def __repr__(self) -> str:
         return f"<Door of {len(self._listeners)} listeners, {len(self._shared.connections)} open>"
@@ -72,15 +79,14 @@ class Door:
             for option in _KEEPALIVE:
                 listener.setsockopt(*option)
         if tls is not None:
-            self._listeners.append(TlsListener(shared, entrance, listener, tls))
+            self._listeners.append((TlsListener(shared, entrance, listener, tls), listener))
             return
         loop = asyncio.get_running_loop()
         is_unix = listener.family == socket.AF_UNIX
         serve = loop.create_unix_server if is_unix else loop.create_server
         backlog = shared.limits.backlog
-        self._listeners.append(
-            await serve(lambda: Greeting(shared, entrance), sock=listener, backlog=backlog)
-        )
+        server = await serve(lambda: Greeting(shared, entrance), sock=listener, backlog=backlog)
+        self._listeners.append((server, listener))
 
     def statistics(self) -> DoorStatistics:
         """A copy of the counters."""
@@ -121,19 +127,14 @@ class Door:
         Returns:
             Whether all have ended in time.
         """
-        for one in self._listeners:
-            if isinstance(one, TlsListener):
-                one.stop()
-            else:
-                one.close()
+        handshakes = self._stop_listening()
         self.drain()
         shared = self._shared
         empty = asyncio.Event()
         try:
             async with asyncio.timeout(timeout):
-                for one in self._listeners:
-                    if isinstance(one, TlsListener):
-                        await one.wait_closed()
+                for one in handshakes:
+                    await one.wait_closed()
                 shared.on_empty = empty.set
                 if shared.connections:
                     await empty.wait()
@@ -141,29 +142,51 @@ class Door:
             return False
         return True
 
-    async def close(self, timeout: float) -> None:
+    def _stop_listening(self) -> list[TlsListener]:
+        """Accept no more; those with handshakes, which may come to their end."""
+        handshakes = []
+        for one, _ in self._listeners:
+            if isinstance(one, TlsListener):
+                one.stop()
+                handshakes.append(one)
+            else:
+                one.close()
+        self._listeners.clear()
+        return handshakes
+
+    async def close(self, timeout: float, *, for_good: bool = False) -> None:
         """Stop accepting, refuse requests that are not whole, let the others finish, close.
 
         Args:
             timeout: seconds after which open exchanges are cut off.
+            for_good: nobody else accepts on these sockets, now or later: whoever has connected is
+                answered, if he says soon what he wants.
         """
         self.drain()
-        listeners, self._listeners = self._listeners, []
-        for one in listeners:
-            one.close()
-        for one in listeners:
-            if isinstance(one, TlsListener):
-                await one.wait_closed()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
         shared = self._shared
         empty = asyncio.Event()
         shared.leaving = True
+        soon = min(_FIRST_WORDS, timeout)
+        shared.last_head = monotonic() + soon
         self.refuse_partial()
         for connection in list(shared.connections):
             if not connection.closing:
                 connection.leave()
+        if for_good and self._listeners:
+            await take_the_rest([listener for _, listener in self._listeners], timeout)
+        handshakes = self._stop_listening()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(soon):
+                for one in handshakes:
+                    await one.wait_closed()
+        for one in handshakes:
+            one.close()
+            await one.wait_closed()
         if shared.connections:
             shared.on_empty = empty.set
-            if not await _within(timeout, empty):
+            if not await _within(end - loop.time(), empty):
                 for connection in list(shared.connections):
                     shared.counters.cut += 1
                     connection.abort()

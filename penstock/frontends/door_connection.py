@@ -134,8 +134,8 @@ class Connection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """The door closes: end as soon as no exchange is open. ``drain`` came before, and so did
-        ``refuse_partial``.
+        """The door closes: end as soon as no exchange is open, and no first request is expected
+        (``DoorState.last_head``). ``drain`` came before, and so did ``refuse_partial``.
         """
 
     def tally(self) -> None:

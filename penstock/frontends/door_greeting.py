@@ -51,7 +51,7 @@ class Greeting(Connection):
         shared.connections.add(self)
         self.entrance = self._by
         self._by.open += 1
-        self.due = shared.wheel.after(shared.limits.header_timeout)
+        self.due = min(shared.wheel.after(shared.limits.header_timeout), shared.last_head)
         tls = transport.get_extra_info("ssl_object")
         chosen = None if tls is None else tls.selected_alpn_protocol()
         if chosen == "h2":
@@ -82,6 +82,9 @@ class Greeting(Connection):
         connections.add(session)
         session.entrance, self.entrance = self.entrance, None
         session.start(data)
+        if self.shared.leaving and not session.closing:
+            session.refuse_partial()
+            session.leave()
 
     def flush(self) -> None:
         """Nothing is ever written."""
@@ -105,5 +108,5 @@ class Greeting(Connection):
         """See ``Connection``; no request has begun."""
 
     def leave(self) -> None:
-        """See ``Connection``."""
-        self.abort()
+        """See ``Connection``; who has just connected is about to say something."""
+        self.due = min(self.due, self.shared.last_head)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from math import inf
 from operator import attrgetter
 from random import random
 from time import monotonic
@@ -52,6 +53,7 @@ class DoorState:
         handshakes: connections that have not agreed on TLS yet.
         held: bytes that connections keep for clients who have not read them.
         draining: every answer from now on is the last of its connection.
+        last_head: when a request's head must have come at the latest, as the door closes.
         leaving: requests that are not whole when they are begun are refused.
         most_calls: of the limits.
         on_empty: called when the last connection has gone.
@@ -78,6 +80,7 @@ class DoorState:
         "held",
         "http1_heads",
         "http2_heads",
+        "last_head",
         "leaving",
         "limits",
         "most_calls",
@@ -103,6 +106,7 @@ class DoorState:
         self.body_time = limits.body_timeout + self.wheel.tick
         self.held = 0
         self.draining = False
+        self.last_head = inf
         self.leaving = False
         self.on_empty: Callable[[], None] | None = None
         self._dirty: list[Connection] = []

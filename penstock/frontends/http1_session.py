@@ -159,6 +159,8 @@ class Http1Session(Connection):
                     self._fail(exchange)
             elif type(event) is Http1Failed:
                 self._refuse_broken(event)
+        if shared.leaving:
+            self.refuse_partial()
 
     # Output.
 
@@ -209,8 +211,6 @@ class Http1Session(Connection):
                 self.due = self.shared.wheel.now + self._patience
                 if events := core.next():
                     self._take(events)
-                    if self.shared.leaving:
-                        self.refuse_partial()
                 if len(self.out) > 1 and sum(map(len, self.out)) > HIGH_MARK:
                     # Small requests may have large answers: see in time that nobody reads them.
                     self._write()
@@ -227,7 +227,9 @@ class Http1Session(Connection):
         if not left and self.answered and not self.closing:
             self.mark()
         if self._crowded and not self.lagging:
-            self._tell_of_room()
+            self._crowded = False
+            if self._exchange is not None:
+                self._exchange.check_room()
 
     def _write(self) -> None:
         out = self.out
@@ -243,11 +245,6 @@ class Http1Session(Connection):
         out.clear()
         if self.lagging or self.counted:
             self.count()
-
-    def _tell_of_room(self) -> None:
-        self._crowded = False
-        if self._exchange is not None:
-            self._exchange.check_room()
 
     def crowd(self) -> None:
         """Tell the application when there is room again."""
@@ -384,8 +381,10 @@ class Http1Session(Connection):
 
     def leave(self) -> None:
         """See ``Connection``."""
-        if self._exchange is None and not self.out:
-            self.end(linger=not self.core.idle)
+        if self._in_head:
+            self.due = min(self.due, self.shared.last_head)
+        elif self._exchange is None and not self.out:
+            self.end()
 
     # Whether a client that has closed its half still listens.
 

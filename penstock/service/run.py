@@ -167,6 +167,7 @@ class _Service:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._can_be_replaced = False
+        self._is_the_end = control is None  # of the service, and not only of this engine
         self._patience = math.inf  # until then calls that nobody waits for are waited for
 
     async def run(self, signals: StopSignals) -> None:
@@ -263,6 +264,7 @@ class _Service:
             case Leave():
                 self._leave.set()
             case Stop(hurry):
+                self._is_the_end = True
                 if not self._stop.is_set():
                     self._told_to_stop()
                 if hurry:
@@ -320,10 +322,11 @@ class _Service:
             await self._unless_hurried(_finished(pool), end - _LAST_WORDS / 2 - loop.time())
         grpc.end_streams()
         if self._hurry.is_set():
-            await door.close(_LAST_WORDS)
+            await door.close(_LAST_WORDS, for_good=self._is_the_end)
         else:
             # The answers are given, but perhaps not read yet.
-            await self._unless_hurried(door.close(end - loop.time()))
+            closed = door.close(end - loop.time(), for_good=self._is_the_end)
+            await self._unless_hurried(closed)
         seen = engine.statistics()
         _log.info(
             "stopped: %s admitted, %s answered, %s cancelled, %s refused",

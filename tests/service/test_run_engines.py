@@ -281,6 +281,29 @@ def test_an_engine_that_is_told_to_stop_ends_well_and_is_replaced_without_a_loss
         assert server.stop() == 0
 
 
+def test_an_engine_that_goes_before_another_can_serve_leaves_the_port_open(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    hooks = f"""{HOOKS}
+def init_op(self):
+    import pathlib
+    while not pathlib.Path({str(gate)!r}).exists():
+        time.sleep(0.005)
+"""
+    config = '"dag": {"is_thread_op": False}'
+    with running(service(tmp_path, config, hooks)) as server:
+        gate.unlink()
+        engine = engines_of(server)[0]
+        engine.send_signal(signal.SIGTERM)
+        until(lambda: "serving until another process does" in server.log(), "the wish")
+        engine.send_signal(signal.SIGTERM)
+        until(lambda: "stopped: 0 admitted" in server.log(), "its end")
+        waiting = Later(lambda: ask(server))  # in the queue
+        gate.touch()
+        assert waiting.result()["n"] == "1"
+        assert server.stop() == 0
+
+
 def test_a_rolling_restart_opens_models_anew(tmp_path: Path) -> None:
     hooks = """
 def init_op(self):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
@@ -29,6 +31,9 @@ HALF = (
 LEFT_BEHIND = "calls did not return in time and were left behind: ['work|0']"
 
 
+WHOLE = HALF + b' "value": ["1"]}'
+
+
 @pytest.fixture
 def nothing() -> Iterator[Iterator[bytes]]:
     """Messages of a gRPC call: none, and no end before that of the test."""
@@ -40,6 +45,35 @@ def nothing() -> Iterator[Iterator[bytes]]:
 
     yield wait()
     over.set()
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["", '"dag": {"is_thread_op": False}', '"build_dag_each_worker": True, "worker_num": 2'],
+    ids=["threads", "processes", "engines"],
+)
+def test_who_has_connected_when_a_service_is_told_to_stop_is_answered(
+    config: str, tmp_path: Path
+) -> None:
+    with running(script(tmp_path, config=config)) as server, ExitStack() as stack:
+        family = [server.pid, *(each.pid for each in server.descendants())]
+        for pid in family:
+            os.kill(pid, signal.SIGSTOP)  # so that the system alone accepts
+        address = ("127.0.0.1", server.http_port)
+        clients = [
+            stack.enter_context(socket.create_connection(address, timeout=20)) for _ in range(200)
+        ]
+        for client in clients:
+            client.sendall(WHOLE)
+        server.send_signal(signal.SIGTERM)
+        for pid in family:
+            os.kill(pid, signal.SIGCONT)
+        for client in clients:
+            answer = b"".join(iter(lambda client=client: client.recv(4096), b""))
+            assert answer.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 503 "))
+            client.close()
+        assert server.wait_exit() == 0
+        assert "Traceback" not in server.log()
 
 
 def test_clients_that_stall_in_a_request_are_told_and_do_not_hold_the_exit_up(

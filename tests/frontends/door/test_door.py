@@ -8,10 +8,13 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from penstock.frontends import door
 from penstock.frontends.listeners import bind, port_of
 from tests.frontends.door.http2_client import Client, joined
 from tests.frontends.door.site import PATIENCE, QUICK, Site
@@ -360,6 +363,106 @@ def test_closing_cuts_off_what_does_not_end(opened: Opened) -> None:
     assert (seen.cut, seen.open, seen.gone) == (2, 0, 2)
     assert site.parrot.gone.acquire(blocking=False)
     assert site.parrot.gone.acquire(blocking=False)
+
+
+def closing(site: Site, connected: threading.Event) -> Future[None]:
+    """A door that closes as soon as that is set, and does nothing at all before."""
+    stands_still = threading.Event()
+
+    async def close() -> None:
+        stands_still.set()
+        assert connected.wait(PATIENCE)
+        await site.door.close(60.0, for_good=True)
+
+    future = asyncio.run_coroutine_threadsafe(close(), site.parrot.loop)
+    assert stands_still.wait(PATIENCE)
+    return future
+
+
+def test_whoever_has_connected_when_the_door_closes_for_good_is_answered(
+    opened: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "_FIRST_WORDS", 60.0)
+    site = opened(linger=QUICK)
+    everybody = threading.Event()
+    closed = closing(site, everybody)
+    with ExitStack() as stack:
+        some = [stack.enter_context(connected(site.port)) for _ in range(50)]
+        for one in some:
+            one.send(request("/echo", b"x"))
+        half = stack.enter_context(connected(site.port))
+        half.send(request("/echo", b"half")[:-1])
+        streams = stack.enter_context(joined(site.port))
+        asked = streams.open("/echo", end=True)
+        late = stack.enter_context(connected(site.port))
+        everybody.set()
+        for one in some:
+            reply = one.reply()
+            assert (reply.body, reply.header("connection")) == (b"x", "close")
+            assert one.is_closed()
+            one.socket.close()
+        late.send(request("/echo", b"late"))
+        reply = late.reply()
+        assert (reply.body, reply.header("connection")) == (b"late", "close")
+        assert half.reply().status == 503
+        assert streams.wait(asked).status == 200
+        streams.wait_closed()
+        streams.socket.close()
+    closed.result(PATIENCE)
+    assert site.statistics().cut == 0
+
+
+def test_who_has_connected_with_tls_may_shake_hands_when_the_door_closes_for_good(
+    opened: Opened,
+    server_tls: ssl.SSLContext,
+    certificate: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(door, "_FIRST_WORDS", 60.0)
+    site = opened(site={"tls": server_tls}, linger=QUICK)
+    context = ssl.create_default_context(cafile=str(certificate[0]))
+    everybody = threading.Event()
+    closed = closing(site, everybody)
+    plain = [socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) for _ in range(4)]
+    everybody.set()
+    for each in plain:
+        with context.wrap_socket(each, server_hostname="localhost") as link:
+            link.sendall(request("/echo", b"x"))
+            answer = b""
+            while not answer.endswith(b"\r\n\r\nx"):
+                answer += link.recv(4096)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+            assert b"connection: close" in answer
+    closed.result(PATIENCE)
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+def test_who_says_nothing_does_not_hold_a_closing_door_up(
+    secure: bool, opened: Opened, server_tls: ssl.SSLContext
+) -> None:
+    site = opened(site={"tls": server_tls} if secure else None, linger=QUICK)
+    everybody = threading.Event()
+    closed = closing(site, everybody)
+    with connected(site.port) as silent, connected(site.port) as part:
+        part.send(request("/echo", b"x")[:-6])
+        everybody.set()
+        assert silent.is_closed()
+        if not secure:
+            assert part.reply().status == 408
+        part.socket.close()
+        closed.result(PATIENCE)
+    assert site.statistics().cut == 0
+
+
+def test_a_closing_door_leaves_a_socket_alone_that_others_accept_on(opened: Opened) -> None:
+    site = opened()
+    with site.listening[0].dup() as heir:
+        site.run(site.door.close(PATIENCE))
+        with connected(site.port) as link:
+            accepted, _ = heir.accept()
+            with accepted:
+                accepted.sendall(b"!")
+                assert link.socket.recv(1) == b"!"
 
 
 def test_a_fault_in_on_gone_harms_nobody(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
