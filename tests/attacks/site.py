@@ -173,8 +173,8 @@ class Target:
 
 
 def _gently(run: Callable[[], None], failed: list[BaseException]) -> None:
-    """Attack at the lowest priority: real attackers do not use the processors of their victim."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+    """Attack in what time the good clients leave: real attackers do not use their processors."""
+    os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
     try:
         run()
     except BaseException as error:
