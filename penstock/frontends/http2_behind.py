@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SLICE: Final = 32
 """Events after which we look at the time, and at what the peer is up to."""
 
+_SHORT_SLICE: Final = 8
+"""The same of a peer that makes a nuisance: a call that is given up, or refused, takes 25 µs."""
+
 _TURN: Final = 0.002
 """Seconds that one read may take; then others have their turn. A client with a hundred calls at
 once needs about so long, and each part of a read costs a write of its own."""
@@ -42,7 +45,7 @@ class Behind:
     def turn(self, events: list[Event]) -> Iterator[Event]:
         """These events and those behind them, until the turn is over.
 
-        A peer that makes a nuisance has a turn of one slice.
+        A peer that makes a nuisance has a turn of one slice, and a short one from then on.
         """
         session = self._session
         core = session.core
@@ -52,6 +55,11 @@ class Behind:
             if not core.behind or core.annoyed or session.closing or monotonic() >= until:
                 return
             events = core.go_on(SLICE)
+
+    def events(self) -> list[Event]:
+        """What is to be looked at next."""
+        core = self._session.core
+        return core.go_on(_SHORT_SLICE if core.annoyed else SLICE)
 
     def wait(self) -> None:
         """Go on after the others' turn, or when the client reads again: this is called then, too.

@@ -92,7 +92,7 @@ class Http2Session(Connection):
         core = self.core
         try:
             # All in one frame, for speed.
-            events = core.receive(data, SLICE) if data else core.go_on(SLICE)
+            events = core.receive(data, SLICE) if data else self._behind.events()
             for event in self._behind.turn(events) if len(events) >= SLICE else events:
                 if type(event) is DataReceived:
                     stream = event.stream

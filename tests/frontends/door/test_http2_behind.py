@@ -61,7 +61,14 @@ def test_who_makes_a_nuisance_has_a_short_turn(
     events = read(session, resets())
     assert session.core.annoyed
     assert len(events) <= SLICE + 1
-    assert len(events) + len(session.core.go_on()) == 2 * CALLS
+    further = Behind(session).events()
+    assert 0 < len(further) < SLICE // 2, "and shorter ones from then on"
+    assert len(events) + len(further) + len(session.core.go_on()) == 2 * CALLS
+
+
+def test_who_makes_none_has_no_shorter_ones(session: Any) -> None:
+    session.core.receive(calls(), SLICE)
+    assert len(Behind(session).events()) > SLICE // 2
 
 
 def test_nothing_more_is_begun_on_a_connection_that_ends(
