@@ -320,7 +320,8 @@ class ServiceConfig(Section):
     hang_limit: Pause = Field(
         default=60.0,
         description="Seconds that a call in a process of its own may go on after nobody waits for"
-        " it any more; then its worker hangs, and is ended and replaced. 0 lets it go on for ever.",
+        " it any more; then its worker hangs, and is ended and replaced. So is one that does not"
+        " begin a batch within this time, 1 s at least and 5 at most. 0 lets calls go on for ever.",
     )
     crash_dir: Text | None = Field(
         default=None,

@@ -531,10 +531,10 @@ async def test_workers_ended_for_their_late_calls_are_no_early_deaths(
 
 
 async def test_a_stopped_workers_batch_goes_to_another_and_it_is_ended_and_replaced(
-    processes: Processes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watch, "BEGIN_LIMIT", 2.0)
-    house = House("process", None, executor=executor(processes, workers=2))
+    supervised = executor(processes, workers=2, supervision=Supervision(hang_limit=2.0))
+    house = House("process", None, executor=supervised)
     await house.executor.start()
     os.kill(processes.pids[0], signal.SIGSTOP)
     began = time.monotonic()
@@ -543,7 +543,8 @@ async def test_a_stopped_workers_batch_goes_to_another_and_it_is_ended_and_repla
     assert time.monotonic() - began < 2.0  # before the one that is stopped counts as hanging
     await until(lambda: len(processes.pids) == 3)
     await house.at_rest()
-    assert any("hangs and is ended" in each.getMessage() for each in caplog.records)
+    (told,) = [text for text in caplog.messages if "hangs and is ended" in text]
+    assert "has not begun a batch within 2 s" in told
     assert not Path(f"/proc/{processes.pids[0]}").exists()
     assert house.verdict() == []
     await house.close()

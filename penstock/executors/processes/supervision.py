@@ -13,7 +13,8 @@ class Supervision:
         kill_late: whether a call beyond its time-out is ended with its worker, rather than left to
             return.
         start_timeout: seconds within which a worker must be ready; None for ever.
-        hang_limit: seconds that a call may go on after nobody waits for it; None for ever.
+        hang_limit: seconds that a call may go on after nobody waits for it, None for ever; and
+            within which, if that is less than it is given anyway, a worker begins a batch.
         memory_limit: bytes of memory beyond which a worker is replaced; None is no limit.
         max_batches: batches after which it is replaced; None is never.
         crash_dir: folder for reports of workers that died; None is none.

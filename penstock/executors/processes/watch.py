@@ -13,9 +13,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 BEGIN_LIMIT: Final = 5.0
-"""Seconds within which a worker begins a batch that it could run; a guess far above the
-milliseconds that it takes on a machine that is under load."""
-
+"""Seconds within which a worker begins a batch that it could run, unless a shorter ``hang_limit``
+says so; a guess far above the milliseconds that it takes on a machine that is under load."""
+BEGIN_LEAST: Final = 1.0
+"""Seconds that it is given for that however short ``hang_limit`` is: several looks, so that the one
+after a time in which nobody ran, we or it, does not decide alone. Fresh workers that were ended too
+early would give the op up."""
 
 TOLD_AFTER: Final = 30.0
 """Seconds after which a start that goes on is told of for the first time; a guess at what makes
@@ -75,13 +78,15 @@ class Watch:
     """One worker's.
 
     Args:
-        hang_limit: seconds that a batch may go on after nobody waits for it; None for ever.
+        hang_limit: seconds that a batch may go on after nobody waits for it; None for ever. One
+            that is not begun may not, beyond BEGIN_LIMIT.
     """
 
-    __slots__ = ("_doing", "_for", "_hang_limit")
+    __slots__ = ("_begin_limit", "_doing", "_for", "_hang_limit")
 
     def __init__(self, hang_limit: float | None) -> None:
         self._hang_limit = hang_limit
+        self._begin_limit = min(BEGIN_LIMIT, max(BEGIN_LEAST, hang_limit or BEGIN_LIMIT))
         self._doing: Doing | None = None
         self._for = 0.0
 
@@ -101,8 +106,8 @@ class Watch:
         if doing is None:
             return None
         if not doing.begun:
-            if self._for >= BEGIN_LIMIT:
-                return f"was idle, and has not begun a batch within {BEGIN_LIMIT:g} s"
+            if self._for >= self._begin_limit:
+                return f"was idle, and has not begun a batch within {self._begin_limit:g} s"
         elif not doing.wanted and limit is not None and self._for >= limit:
             return f"runs a call that nobody has waited for these {limit:g} s"
         return None

@@ -2,7 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.executors.processes.watch import BEGIN_LIMIT, TOLD_AFTER, Doing, Start, Watch
+from penstock.executors.processes.watch import (
+    BEGIN_LEAST,
+    BEGIN_LIMIT,
+    TOLD_AFTER,
+    Doing,
+    Start,
+    Watch,
+)
 
 STEP = 0.25
 
@@ -27,6 +34,20 @@ def test_a_hang_is_noticed_soon_after_its_limit_and_not_before(doing: Doing, lim
     assert f"{limit:g} s" in fault
 
 
+@pytest.mark.parametrize(
+    ("hang_limit", "limit"),
+    [(None, BEGIN_LIMIT), (60.0, BEGIN_LIMIT), (2.0, 2.0), (0.1, BEGIN_LEAST)],
+)
+def test_a_batch_is_begun_within_the_hang_limit_if_that_is_no_single_look(
+    hang_limit: float | None, limit: float
+) -> None:
+    watch = Watch(hang_limit)
+    assert looks(watch, Doing(1, False, True), limit) is None
+    fault = watch.look(Doing(1, False, True), STEP)
+    assert fault is not None
+    assert f"within {limit:g} s" in fault
+
+
 def test_a_call_that_somebody_waits_for_may_take_as_long_as_it_likes() -> None:
     watch = Watch(1.0)
     assert looks(watch, Doing(1, True, True), 3600.0) is None
@@ -41,7 +62,7 @@ def test_without_a_limit_a_call_in_vain_goes_on() -> None:
 def test_every_batch_has_a_time_of_its_own() -> None:
     watch = Watch(1.0)
     for number in range(1, 100):
-        assert looks(watch, Doing(number, False, True), BEGIN_LIMIT - STEP) is None
+        assert looks(watch, Doing(number, False, True), BEGIN_LEAST - STEP) is None
         assert looks(watch, Doing(number, True, False), 0.75) is None
 
 
