@@ -130,8 +130,8 @@ class OpConfig(Section):
     on_timeout: Literal["abandon", "kill"] = Field(
         default="abandon",
         description="What becomes of a call beyond `timeout`, whose callers are answered at once:"
-        " it is left to return (`abandon`), or its worker is ended and replaced (`kill`), which"
-        " only ops in processes can do.",
+        " it is left to return (`abandon`), or its worker is ended, with its stack in the log,"
+        " and replaced (`kill`), which only ops in processes can do.",
     )
     retry: Count = Field(
         default=1, description="Attempts of `process` in all; repeated after a timeout."

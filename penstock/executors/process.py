@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import replace
 from typing import Final
 
 from penstock.errors import InferenceFailed, StartupError
@@ -21,10 +20,9 @@ from penstock.executors.processes.passing import NoDescriptorError
 from penstock.executors.processes.patrol import Patrol, stays
 from penstock.executors.processes.recycling import why_replaced
 from penstock.executors.processes.relay import Relay
-from penstock.executors.processes.report import BYTES, LINES, Report
 from penstock.executors.processes.restarts import Restarts
 from penstock.executors.processes.spawner import Spawner
-from penstock.executors.processes.starting import NoRoomError, Starter, how_it_ended
+from penstock.executors.processes.starting import NoRoomError, Starter
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.worker import Worker
 from penstock.executors.work import broken
@@ -85,8 +83,7 @@ class ProcessExecutor:
         self._given_up = False
         self._closing = False
         self._keepers: list[asyncio.Task[None]] = []
-        folder = self._supervision.crash_dir
-        self._crashes = None if folder is None else Crashes(folder)
+        self._crashes = Crashes(name, self._supervision.crash_dir)
         self._patrol = Patrol(name, self._busy_workers, loop)
 
     def __repr__(self) -> str:
@@ -152,7 +149,8 @@ class ProcessExecutor:
         return work.take_back() if worker is None else worker.take_back(work)
 
     def abandon(self, work: Work) -> None:
-        """A call beyond its time-out is left to return, or ended with its worker.
+        """A call beyond its time-out is left to return, or ended with its worker, which tells where
+        it was.
 
         One that merely nobody waits for is left: callers who come and go must not cost workers.
         """
@@ -168,8 +166,8 @@ class ProcessExecutor:
                 worker.pid,
                 batch.data_ids,
             )
-            worker.sent_away = True
-            worker.kill()
+            worker.late = worker.sent_away = True
+            worker.abort()
 
     async def close(self, timeout: float) -> bool:
         """Let the workers end after what they run, and end those that do not."""
@@ -201,8 +199,7 @@ class ProcessExecutor:
             self._bury(worker)
             worker.stderr.close()
         await asyncio.to_thread(self._relay.flush, _LAST_LINES)
-        if self._crashes is not None:
-            await asyncio.to_thread(self._crashes.wait, _LAST_LINES)
+        await asyncio.to_thread(self._crashes.wait, _LAST_LINES)
         return not left
 
     async def _start(self, index: int) -> Worker:
@@ -241,24 +238,8 @@ class ProcessExecutor:
         if self._closing:
             return
         worker.stderr.close()
-        if not worker.sent_away:
-            self._report(worker, end, lost)
-
-    def _report(self, worker: Worker, end: Exited, lost: Batch | None) -> None:
-        """Tell of a death: in the log the last lines, in a file all that is known."""
-        report = Report(
-            op=self._name,
-            worker=worker.index,
-            pid=worker.pid,
-            how=how_it_ended(end.status),
-            data_ids=[] if lost is None else lost.data_ids,
-            batches=worker.batches,
-            peak=end.peak,
-            wrote=worker.stderr.last(LINES, BYTES),
-        )
-        _log.error("%s", report.line())
-        if self._crashes is not None:
-            self._crashes.save(replace(report, wrote=worker.stderr.kept()))
+        if worker.late or not worker.sent_away:
+            self._crashes.tell(worker, end, lost)
 
     async def _replace(self, worker: Worker) -> Worker | None:
         """A new worker in the place of one that died; None when there will be none."""
@@ -325,7 +306,8 @@ class ProcessExecutor:
         """It has answered everything of a Work."""
         del self._busy[work]
         work.current = None
-        if not (self._supervision.recycles and self._lets_go(worker)) and not worker.works:
+        leaves = worker.condemned or (self._supervision.recycles and self._lets_go(worker))
+        if not leaves and not worker.works:
             self._take_up(worker)
         finished(work, work.take_results())
 

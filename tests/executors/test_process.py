@@ -524,10 +524,37 @@ async def test_workers_ended_for_their_late_calls_are_no_early_deaths(
         await house.at_rest()
     assert (await house.ask()).error is None
     assert house.verdict() == []
-    lines = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    assert len(lines) == MOST_DEATHS + 1
-    assert all("beyond the time-out, with data_ids=" in line for line in lines)
+    lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert len(lines) == 2 * (MOST_DEATHS + 1)
+    assert all("beyond the time-out, with data_ids=" in line for line in lines[::2])
+    for line in lines[1::2]:
+        assert "died: SIGABRT at its time-out, with data_ids=" in line
+        assert re.search(r"house.py\", line \d+ in wait ", line)
+        assert "in run_batch" not in line
+    assert not [each for each in caplog.records if each.levelno > logging.WARNING]
     await house.close()
+
+
+async def test_who_goes_on_beyond_its_time_out_all_the_same_gets_nothing_more_and_is_ended(
+    processes: Processes, tmp_path: Path
+) -> None:
+    desk = Desk(executor(processes, supervision=Supervision(kill_late=True)))
+    await desk.executor.start()
+    gate, entered = tmp_path / "gate", tmp_path / "entered"
+    work = desk.submit([batch_of(1, do="wait deaf", gate=str(gate), entered=str(entered))])
+    await until(entered.exists)
+    desk.executor.look(work)
+    assert work.current is not None
+    work.current.settled = True
+    desk.executor.abandon(work)
+    gate.touch()
+    ((_, (outcome,)),) = await desk.results(work)
+    assert outcome.value is not None
+    assert outcome.value["pid"] == processes.pids[0]
+    value = (await one(desk)).value
+    assert value is not None
+    assert value["pid"] == processes.pids[1]
+    assert await desk.executor.close(10.0)
 
 
 async def test_a_stopped_workers_batch_goes_to_another_and_it_is_ended_and_replaced(

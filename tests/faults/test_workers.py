@@ -174,7 +174,9 @@ async def test_a_call_beyond_its_time_out_ends_with_its_worker_where_that_is_wan
     async with supervised(tmp_path, {"timeout": 200, "on_timeout": "kill"}) as at:
         for _ in range(6):  # more than would give the op up, were they its own deaths
             assert (await at.clients.ask(do_work="spin")).err_no == TIMED_OUT
-        assert " died: " not in at.server.log()
+        await until(lambda: at.server.log().count(" died: SIGABRT at its time-out") == 6)
+        assert at.server.log().count(" died: ") == 6
+        assert "in do_spin" in at.server.log()
 
 
 async def test_a_call_that_fills_the_memory_is_ended_at_its_limit(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ class Worker:
         spent: it is to be replaced when it has run what it has.
         condemned: we are ending it.
         sent_away: we are ending it though it did nothing wrong: that is no death.
+        late: we are ending it for a call beyond its time-out.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Worker:
         self.spent = False
         self.condemned = False
         self.sent_away = False
+        self.late = False
         self.done: Callable[[Worker, Work, Finished], None] = _nobody
         self._loop = loop
         self._pidfd = spawned.pidfd

@@ -83,7 +83,9 @@ class Acting(Op):
             os._exit(7)
         elif do == "raise":
             raise ValueError("as told")
-        elif do == "wait":
+        elif do in ("wait", "wait deaf"):
+            if do == "wait deaf":
+                signal.signal(signal.SIGABRT, signal.SIG_IGN)
             wait(Path(feed["entered"]), Path(feed["gate"]))
         elif do == "leave a child":
             child = os.fork()
