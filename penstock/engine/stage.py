@@ -82,7 +82,7 @@ class Stage:
             name, clock, settle, self.quarantine, hear, self._died, self._settled
         )
         self._key_of = key_of
-        self._idle = executor.workers
+        self._busy = 0
         self._hand_over = HandOver()
         self._out: dict[Work, float] = {}  # and when each was handed over
         self._again: deque[Batch] = deque()  # taken back from a worker that hangs or died
@@ -112,6 +112,11 @@ class Stage:
             suspects=len(self.quarantine.suspects),
             refused=self.quarantine.refused,
         )
+
+    @property
+    def _idle(self) -> int:
+        """Slots that are free; an executor may come to have fewer workers than Works are out."""
+        return max(0, self.executor.workers - self._busy)
 
     def offer(self, sample: Sample, now: float) -> None:
         """Queue a sample; it leaves with the turn's company, or with whoever is there by then.
@@ -193,7 +198,7 @@ class Stage:
                 if wait is not None:
                     self._window.at(wait)
                 return False
-            self._idle -= 1
+            self._busy += 1
             work = Work(batches)
             self._give(work, batches, now)
             self.executor.submit(work, self._finished)
@@ -299,7 +304,7 @@ class Stage:
             work.following.ahead = False
             self._out[work.following] = self._clock.now()
         else:
-            self._idle += 1
+            self._busy -= 1
         if work.pending:
             self._take_back(work)  # its worker died, or its turn was over
         if results:

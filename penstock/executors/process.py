@@ -316,7 +316,9 @@ class ProcessExecutor:
 
         One at a time, so that the others go on working meanwhile, however like they are.
         """
-        if self._leaving is not None or len(self._alive) < self.workers or self._closing:
+        if self._leaving is not None or len(self._alive) < self.workers:
+            return False
+        if self._given_up or self._closing:  # nobody would come in its place
             return False
         why = why_replaced(self._supervision, worker.batches, worker.resident())
         worker.spent = why is not None
@@ -362,6 +364,8 @@ class ProcessExecutor:
         return [Outcome(None, error) for _ in lost.samples]
 
     def _give_up(self) -> None:
+        """A worker is not replaced. Its slot ends with it, or a Work would always wait for it."""
+        self.workers = max(1, self.workers - 1)
         if not self._given_up:
             self._given_up = True
             _log.error(

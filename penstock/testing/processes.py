@@ -164,6 +164,7 @@ class ProcessWorkers(Workers):
             clock.at(self.next_start, self._start)
             return
         self.given_up = True
+        self.workers = max(1, self.workers - 1)
         while self._waiting and not self._alive:
             self._refuse(*self._waiting.popleft())
 

@@ -277,7 +277,10 @@ class Simulation:
         world = self.world
         stages = world.engine.stages
         limits = Limits(
-            workers={s.name: s.executor.workers * (1 + s.executor.ahead) for s in stages},
+            workers={
+                stage.name: executor.places * (1 + executor.ahead)
+                for stage, executor in zip(stages, world.workers, strict=True)
+            },
             dispatches={
                 s.name: s.options.retry * world.plan.attempts * (1 + s.options.retry_on_crash)
                 for s in stages

@@ -40,13 +40,17 @@ class Doer(Protocol):
 
 
 class Workers(LocalExecutor):
-    """One op's fake executor. Its ``kind`` is drawn by the world."""
+    """One op's fake executor. Its ``kind`` is drawn by the world.
+
+    Attributes:
+        places: how many workers it had at first.
+    """
 
     retry_on_crash = False
 
     def __init__(self, world: World, op: int, kind: str) -> None:
         self.kind = kind
-        self.workers = 1 if kind == "inline" else world.random.choice((1, 1, 2, 3))
+        self.places = self.workers = 1 if kind == "inline" else world.random.choice((1, 1, 2, 3))
         self.takes_several = world.random.random() < 0.8
         self.seconds = world.random.choice((0.0, 1e-6, 1e-4, 0.01))
         self.running = 0

@@ -97,6 +97,23 @@ def test_an_idle_worker_with_nothing_to_do_takes_over_what_stands_ahead_at_anoth
     assert h.engine.stages[0].statistics().idle == 1  # the other is told that its next is gone
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_when_a_worker_is_given_up_the_others_are_given_batches_ahead_as_before(busy: bool) -> None:
+    h = started(house(workers=2, ahead=1))
+    ids = stand(h, 2) if busy else []
+    h.workers["op"].workers = 1
+    if busy:  # the Work of the other has not come to a worker, and does so now
+        finish(h)
+    ids += stand(h, 4)
+    for n in range(int(busy), len(ids) - 1):
+        assert (running(h), ahead(h)) == ([ids[n : n + 1]], [ids[n + 1 : n + 2]])
+        finish(h)
+    finish(h)
+    assert all(len(h.answers[each]) == 1 for each in ids)
+    stats = h.engine.stages[0].statistics()
+    assert (stats.idle, stats.workers) == (1, 1)
+
+
 def test_who_leaves_while_he_stands_ahead_is_not_run() -> None:
     h = started(house(ahead=1))
     first = h.ask(x=1)

@@ -118,7 +118,7 @@ def test_a_channel_that_fills_up_inside_ends_the_request_that_found_it_full() ->
     h = house({"a": ["@"], "b": ["a"]}, policy=BatchPolicy(capacity=1), workers=3)
     h.workers["b"].workers = 3
     journeys = [h.ask() for _ in range(3)]
-    h.engine.stages[1]._idle = 0  # nobody takes from b's queue
+    h.engine.stages[1]._busy = 3  # nobody takes from b's queue
     for _ in range(3):
         h.workers["a"].finish()
         h.clock.run()
@@ -367,7 +367,7 @@ EDGES = {"top": ["@"], "a": ["top"], "b": ["top"], "end": ["a", "b"]}
 def test_nothing_more_is_put_for_a_request_that_a_full_queue_has_just_ended() -> None:
     h = house(EDGES, policy=BatchPolicy(capacity=1), workers=3)
     h.engine.plan = plan_of(EDGES, "end", first_arrival=True)
-    h.engine.stages[1]._idle = 0  # nobody takes from a's queue
+    h.engine.stages[1]._busy = 3  # nobody takes from a's queue
     journeys = [h.ask() for _ in range(2)]
     h.workers["top"].finish()
     h.clock.run()

@@ -142,12 +142,12 @@ def test_who_leaves_is_not_run_again_and_who_is_late_neither() -> None:
     leaver, late, stays = h.ask(x="a"), h.ask(life=5.0, x="b"), h.ask(x="c")
     finish(h)
     h.workers["op"].workers = 1
-    h.engine.stages[0]._idle -= 1  # nobody is there to run anything
+    h.engine.stages[0]._busy += 1  # nobody is there to run anything
     die(h)
     h.engine.cancel(leaver)
     h.clock.advance(6.0)
     assert codes(h)[late.data_id] == "deadline"
-    h.engine.stages[0]._idle += 1
+    h.engine.stages[0]._busy -= 1
     h.engine.stages[0].drain()
     assert running(h) == [[stays.data_id]]
 

@@ -34,6 +34,7 @@ from penstock.executors.processes.frame import Blob
 from penstock.executors.processes.relay import Relay
 from penstock.executors.processes.restarts import MOST_DEATHS, Restarts
 from penstock.executors.processes.slab import SlabPool
+from penstock.executors.processes.starting import Starter
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.worker import Worker
 from penstock.executors.work import WorkOptions
@@ -811,6 +812,32 @@ async def test_an_op_whose_workers_die_as_they_start_is_given_up_and_answers_at_
     assert not desk.executor.alive
     assert type((await one(desk)).error) is InferenceFailed
     assert len(processes.pids) == 1 + MOST_DEATHS
+    assert await desk.executor.close(10.0)
+
+
+async def give_one_up(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first of several workers dies, and none can be started any more."""
+
+    async def start(starter: Starter, index: int) -> Worker:
+        raise StartupError("as told")
+
+    monkeypatch.setattr(Starter, "start", start)
+    os.kill(processes.pids[0], signal.SIGKILL)
+    await until(lambda: "it is given up" in caplog.text)
+
+
+async def test_where_a_worker_was_given_up_the_others_do_not_leave_to_be_replaced(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(executor(processes, workers=2, supervision=Supervision(max_batches=1)))
+    await desk.executor.start()
+    await give_one_up(processes, monkeypatch, caplog)
+    for _ in range(3):
+        value = (await one(desk)).value
+        assert value is not None
+        assert value["pid"] == processes.pids[1]
     assert await desk.executor.close(10.0)
 
 

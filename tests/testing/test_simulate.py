@@ -191,7 +191,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     real = Stage._give_up
 
     def give_up(self: Stage, batch: Any) -> None:
-        self._idle += 1
+        self._busy -= 1
         real(self, batch)
 
     patch.setattr(Stage, "_give_up", give_up)

@@ -19,9 +19,9 @@ from penstock.executors.processes.ledger import Ledger
 from penstock.executors.processes.memory import Memory
 from penstock.executors.processes.supervision import Supervision
 from penstock.request import REQUEST_OP_NAME, Batch
-from tests.executors.house import Desk, batch_of
+from tests.executors.house import Desk, House, batch_of
 from tests.executors.processes.house import Processes, executor
-from tests.executors.test_process import one, until
+from tests.executors.test_process import give_one_up, one, until
 
 pytestmark = pytest.mark.real
 
@@ -325,6 +325,32 @@ async def test_a_worker_that_is_not_to_be_replaced_any_more_is_given_batches_ahe
     assert await ids(desk, third) == [[3]]
     assert len(processes.pids) == 1
     assert await desk.executor.close(10.0)
+
+
+async def test_the_others_are_given_batches_ahead_when_a_worker_is_given_up(
+    processes: Processes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    house = House("process", None, executor=executor(processes, workers=2, ahead=1))
+    await house.executor.start()
+    await give_one_up(processes, monkeypatch, caplog)
+    gates = [Gate(tmp_path, name) for name in "abc"]
+    asked = []
+    for n, gate in enumerate(gates):
+        feed = gate.batch(n).samples[0].inputs[REQUEST_OP_NAME]
+        asked.append(asyncio.create_task(house.ask(**feed)))
+        await asyncio.sleep(0)
+    for gate in gates[:2]:
+        await gate.entered()
+        assert [work.ahead for work in house.stage._out] == [False, True]
+        gate.open()
+    gates[2].open()
+    assert [(await each).error for each in asked] == [None] * 3
+    assert house.executor.workers == house.stage.statistics().workers == 1
+    assert house.verdict() == []
+    await house.close()
 
 
 async def test_nothing_is_put_behind_a_call_that_was_given_up(
