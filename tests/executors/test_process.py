@@ -429,6 +429,27 @@ async def test_a_wrong_board_costs_its_workers_batches_their_answers_at_most(
     assert await desk.executor.close(10.0)
 
 
+async def test_a_board_that_takes_back_what_it_said_does_not_put_the_hang_limit_off(
+    processes: Processes, tmp_path: Path
+) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    (worker,) = desk.executor._alive
+    gate, entered = tmp_path / "gate", tmp_path / "entered"
+    batch = batch_of(1, do="wait", gate=str(gate), entered=str(entered))
+    work = desk.submit([batch])
+    await until(entered.exists)
+    assert worker.doing() == watch.Doing(1, begun=True, wanted=True)
+    batch.samples[0].gone = True
+    for at in (0, 1):
+        with pytest.MonkeyPatch.context() as wrong:
+            wrong.setattr(Board, "batch", at)
+            assert worker.doing() == watch.Doing(1, begun=True, wanted=False)
+    gate.touch()
+    await desk.results(work)
+    assert await desk.executor.close(10.0)
+
+
 async def test_a_death_is_seen_though_something_else_holds_the_workers_socket(
     processes: Processes,
 ) -> None:

@@ -76,6 +76,11 @@ class Board:
         """When the running call began, in monotonic seconds, which all processes share; or None.
 
         What is no time, or one to come, is None: nothing is to be counted from it.
+
+        A worker that lies here evades the ``timeout`` of its calls, for which no bound from the
+        hand-over on can stand in: nobody limits how many calls a batch makes, nor how long the
+        hooks around them take, so that it would end honest workers, too. What does not hang on its
+        word is the deadline at which the caller is answered, and the hang limit from then on.
         """
         when = self.started_cell[0]
         return when if 0.0 < when <= monotonic() else None

@@ -256,11 +256,11 @@ class Worker:
         if not self.ledger.sent or self._board is None:
             return None
         first = self.ledger.sent[0]
-        number = first.number
-        if self._board.batch < number:
-            return Doing(number, begun=False, wanted=True)
+        if first.begun < first.number:
+            return Doing(first.number, begun=False, wanted=True)
+        # Once it has, whatever the board says now: in turns, that would put the hang limit off.
         gone = all(sample.gone for sample in first.batches[0].samples)
-        return Doing(number, begun=True, wanted=number < first.unwanted and not gone)
+        return Doing(first.number, begun=True, wanted=not gone)
 
     def resident(self) -> int | None:
         """Bytes of memory that it has; None when they have no limit."""
