@@ -12,7 +12,9 @@ PATIENCE = 4 * HAND_OVER_BUDGET
 ONE_PATIENCE = 0.2
 """Seconds within which a worker begins the one batch that it was handed, unless it is stopped. Far
 more than a process needs to wake up on a machine under load, where handing over again only adds to
-the load."""
+the load. What stands ahead waits as long behind a slow call, unless a worker is idle and has
+nothing else to do: while all have, to wait less would take a guess at what is slow, which goes
+wrong when the machine is busiest, and nothing more is put behind that call meanwhile."""
 
 
 def patience(work: Work) -> float:

@@ -357,8 +357,9 @@ class Stage:
                 self._take_in(work.take_results())
             self._looking.at(now + max(PATIENCE, now - since))
         elif work.pending:
-            self._overdue = self._overdue or now >= since + ONE_PATIENCE
-            self._looking.at(now + ONE_PATIENCE)
+            due = since + ONE_PATIENCE
+            self._overdue = self._overdue or now >= due
+            self._looking.at(due if now < due else now + ONE_PATIENCE)
         timeout = self.options.timeout
         if timeout is None:
             return

@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.batching.batcher import BatchPolicy
+from penstock.engine.patience import ONE_PATIENCE
 from penstock.errors import KillsWorkers
 from penstock.executors.work import WorkOptions
 from tests.engine.test_engine import House, house
@@ -95,6 +96,26 @@ def test_an_idle_worker_with_nothing_to_do_takes_over_what_stands_ahead_at_anoth
     assert [len(h.answers[each]) for each in (a, b, c)] == [1, 1, 1]
     h.clock.run()
     assert h.engine.stages[0].statistics().idle == 1  # the other is told that its next is gone
+
+
+def test_what_stands_ahead_of_a_slow_call_goes_to_another_when_its_own_time_is_up() -> None:
+    h = started(house(workers=2, ahead=1))
+    stand(h, 4)
+    h.clock.advance(0.5 * ONE_PATIENCE)
+    finish(h)
+    finish(h, 1)
+    slow, _ = running(h)
+    behind, next_one, last = ([each] for each in stand(h, 3))
+    assert ahead(h) == [behind, next_one]
+    h.clock.advance(0.6 * ONE_PATIENCE)  # once the first ones were due, and not these
+    h.clock.run()
+    h.clock.advance(0.5 * ONE_PATIENCE)
+    h.clock.run()
+    finish(h, 1)
+    # Nothing more is given to the other one, so that it is idle soon.
+    assert (running(h), ahead(h)) == ([slow, next_one], [behind])
+    finish(h, 1)
+    assert (running(h), ahead(h)) == ([slow, behind], [last])
 
 
 @pytest.mark.parametrize("busy", [False, True])
