@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 SLICE: Final = 32
 """Events after which we look at the time, and at what the peer is up to."""
 
-_SHORT_SLICE: Final = 8
-"""The same of a peer that makes a nuisance: a call that is given up, or refused, takes 25 µs."""
+_SHORT_SLICE: Final = 4
+"""The same of a peer that makes a nuisance: a call that is given up, or refused, takes 25 µs, and
+others may meet several of them."""
 
 _TURN: Final = 0.002
 """Seconds that one read may take; then others have their turn. A client with a hundred calls at
@@ -45,7 +46,7 @@ class Behind:
     def turn(self, events: list[Event]) -> Iterator[Event]:
         """These events and those behind them, until the turn is over.
 
-        A peer that makes a nuisance has a turn of one slice, and a short one from then on.
+        A peer that makes a nuisance has a turn of one slice, and short ones from then on.
         """
         session = self._session
         core = session.core

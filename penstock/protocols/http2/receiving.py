@@ -47,7 +47,11 @@ from penstock.protocols.http2.stream import (
 )
 
 _STRIDE: Final = 2048
-"""Bytes of frames that are worked through between two looks at how many they were."""
+"""Bytes of frames that are worked through between two looks at how many they were; fewer for whom a
+few events are enough."""
+
+_EVENT: Final = 64
+"""Bytes that they have for each event that is wanted."""
 
 _FEW: Final = 16
 """Frames of one turn that are never too many, however small."""
@@ -140,8 +144,9 @@ class Receiver(DataHandler):
         begin = at
         silent = 0  # frames without an event
         needed = 0
+        stride = _STRIDE if most > _STRIDE // _EVENT else most * _EVENT
         while True:
-            until = at + _STRIDE
+            until = at + stride
             at = self._read_known(data, at, until if until <= last else last + 1, events)
             count = len(events) + silent
             if at > last:

@@ -145,6 +145,14 @@ def test_a_turn_ends_soon_after_its_events_and_nothing_is_lost() -> None:
     assert count == 3000
 
 
+def test_a_turn_of_few_events_is_short_though_frames_are_small() -> None:
+    connection = peers.server()
+    connection.receive(peers.headers(1))
+    flood = peers.data(1, b"x") * 3000
+    assert 4 <= len(connection.receive(flood, 4)) < 4 + 4 * 64 // 10 + 2
+    assert 4 <= len(connection.go_on(4)) < 4 + 4 * 64 // 10 + 2
+
+
 def test_frames_without_events_end_a_turn_as_well() -> None:
     connection = peers.server(Http2Limits(priorities=10**6))
     connection.receive(frame(PRIORITY, 0, 9, bytes(5)) * 1000, 100)
