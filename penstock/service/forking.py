@@ -132,7 +132,7 @@ def fork(
     """
     if not spawns:
         refuse_threads()
-    flush_output()  # or the child would write it again
+    _flush()  # or the child would write it again
     lifeline = Lifeline()
     # A signal that came before the child has handlers of its own would be the supervisor's.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
@@ -205,10 +205,7 @@ def _run(name: str, main: Callable[[], int]) -> NoReturn:
     except BaseException:  # noqa: BLE001 - it must not reach the caller's frames
         _log.exception("%s ended with an exception", name)
     finally:
-        try:
-            flush_output()
-        finally:
-            os._exit(status & 0xFF if isinstance(status, int) else _FAILED)
+        end_now(status & 0xFF if isinstance(status, int) else _FAILED)
 
 
 def _take_signals() -> None:
@@ -261,8 +258,15 @@ def _reseed() -> None:
         paddle.default_cpu_generator().manual_seed(int.from_bytes(os.urandom(8)))
 
 
-def flush_output() -> None:
-    """Write what is buffered, which a sudden end would lose."""
+def end_now(status: int) -> NoReturn:
+    """End this process, whatever its threads are at, without a way back through their frames."""
+    try:
+        _flush()
+    finally:
+        os._exit(status)
+
+
+def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             try:

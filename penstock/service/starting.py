@@ -9,7 +9,6 @@ the process ends.
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import threading
@@ -23,7 +22,7 @@ from penstock.errors import StartupError
 from penstock.executors.processes.patrol import LOOK
 from penstock.executors.processes.watch import Start
 from penstock.service.build import Blueprint, Works
-from penstock.service.forking import flush_output
+from penstock.service.forking import end_now
 
 _log = logging.getLogger(__name__)
 
@@ -145,8 +144,7 @@ class _Watch:
         if not self._ended.wait(_GRACE) and not self.is_over:
             _log.critical("%s; it cannot be ended, and so the process is", self.late)
             logging.shutdown()
-            flush_output()
-            os._exit(1)
+            end_now(1)
 
 
 def _stack_of(thread: int) -> str:
