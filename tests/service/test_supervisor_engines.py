@@ -313,12 +313,17 @@ def test_a_hangup_replaces_all_one_after_the_other_and_none_leaves_before_its_su
     with run(tmp_path, OBEDIENT) as service:
         before = all_serve(service)
         service.signal(signal.SIGHUP)
-        for index in range(3):
-            assert service.hear("started")[:2] == [str(index), "1"]
-            heard = {tuple(service.next_line()), tuple(service.next_line())}
-            (leaving,) = (words for words in heard if words[0] == "Leave")
-            assert leaving[1:] == (str(index), str(before[index]))
-            assert any(words[:2] == ("Serve", str(index)) for words in heard)
+        lines = [service.next_line() for _ in range(9)]
+        told = [(words[0], int(words[1])) for words in lines]
+        assert sorted(told) == [(w, n) for w in ("Leave", "Serve", "started") for n in range(3)]
+        # A process may tell late of what it heard, and the one that left was its predecessor.
+        one_after_the_other = [(word, n) for n in range(3) for word in ("started", "Leave")]
+        assert [each for each in told if each[0] != "Serve"] == one_after_the_other
+        for word, index, *rest in lines:
+            assert word != "Leave" or rest == [str(before[int(index)])]
+            assert word != "started" or rest[0] == "1"
+        for n in range(3):
+            assert told.index(("Serve", n)) > told.index(("started", n))
         service.signal(signal.SIGTERM)
         for _ in range(3):
             service.hear("Stop")
