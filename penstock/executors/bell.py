@@ -50,10 +50,15 @@ class Bell:
 
     def wait(self) -> None:
         """Block until a ring that nobody else has heard."""
-        if _EVENTS:
-            os.eventfd_read(self._from)
-        else:
+        if not _EVENTS:
             os.read(self._from, 1)
+            return
+        while True:
+            try:
+                os.eventfd_read(self._from)
+            except InterruptedError:  # a signal; of this call Python does not begin anew by itself
+                continue
+            return
 
     def clear(self) -> None:
         """The loop's: hear all rings so far; it may have been woken for none."""

@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import os
+import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -95,3 +97,28 @@ def test_its_descriptors_end_with_whoever_held_it_last() -> None:
     del thread
     gc.collect()
     assert set(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_signal_does_not_end_the_wait() -> None:
+    bell = Bell()
+    heard = threading.Event()
+
+    def wait() -> None:
+        bell.wait()
+        heard.set()
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        state = Path(f"/proc/self/task/{thread.native_id}/stat")
+        for _ in range(20):
+            while state.read_text().rpartition(")")[2].split()[0] != "S":
+                os.sched_yield()
+            assert thread.ident is not None
+            signal.pthread_kill(thread.ident, signal.SIGUSR1)
+        assert not heard.is_set()
+        bell.ring()
+        assert heard.wait(10.0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)

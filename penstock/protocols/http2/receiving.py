@@ -54,7 +54,7 @@ _EVENT: Final = 64
 """Bytes that they have for each event that is wanted."""
 
 _FEW: Final = 16
-"""Frames of one turn that are never too many, however small."""
+"""Frames of one turn that are never too many, however small, unless turns are to be shorter."""
 
 _SMALL: Final = 16
 """Bytes of a frame, with its head, below which it counts as small: not even a message of gRPC with
@@ -180,7 +180,7 @@ class Receiver(DataHandler):
             at = end
         if at < size and not self.behind:
             self._hold(data[at:], needed or 9)
-        if count > _FEW and self._server:
+        if (count > _FEW or most < _FEW) and self._server:
             self._judge_size(count, at - begin)
 
     def _judge_size(self, count: int, size: int) -> None:
