@@ -50,7 +50,7 @@ _STRIDE: Final = 2048
 """Bytes of frames that are worked through between two looks at how many they were; fewer for whom a
 few events are enough."""
 
-_EVENT: Final = 64
+_BYTES_PER_EVENT: Final = 64
 """Bytes that they have for each event that is wanted."""
 
 _FEW: Final = 16
@@ -144,7 +144,7 @@ class Receiver(DataHandler):
         begin = at
         silent = 0  # frames without an event
         needed = 0
-        stride = _STRIDE if most > _STRIDE // _EVENT else most * _EVENT
+        stride = min(_STRIDE, most * _BYTES_PER_EVENT)
         while True:
             until = at + stride
             at = self._read_known(data, at, until if until <= last else last + 1, events)
