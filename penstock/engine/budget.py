@@ -94,15 +94,21 @@ class Reservation:
 
     def take_small(self, count: int) -> None:
         """The same for a small request, for which there is some room beyond the limit."""
+        if not self.try_small(count):
+            raise self._budget.refuse()
+
+    def try_small(self, count: int) -> bool:
+        """``take_small`` where it fits; says whether it did."""
         budget = self._budget
         used = budget.used + count
         # Much of what ``reserve`` does, without the call: nearly every request comes here.
         if used > budget.most:
-            raise budget.refuse()
+            return False
         budget.used = used
         if used > budget.peak:
             budget.peak = used
         self.taken += count
+        return True
 
     def announce(self, size: int, there: int = 0) -> None:
         """Reserve a body that is to come, and what it decodes to.

@@ -20,7 +20,8 @@ class Frontend:
         """Hand the exchange to the application that it is for."""
         head = exchange.head
         if type(head.note) is Plan or (head.version == HTTP_2 and is_grpc(head)):
-            return self._grpc.begin(exchange)
+            # Of an Http2Exchange, as nothing else brings gRPC.
+            return self._grpc.begin(exchange)  # type: ignore[arg-type]
         return self._http.begin(exchange)
 
 

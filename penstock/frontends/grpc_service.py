@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.errors import RequestError, ServiceBusy
 from penstock.frontends.body import SMALL, PartialBody
@@ -24,6 +24,9 @@ from penstock.protocols import grpc
 from penstock.protocols.grpc import GrpcError
 from penstock.protocols.heads import RequestHead
 from penstock.protocols.status import GrpcCode
+
+if TYPE_CHECKING:
+    from penstock.frontends.http2_exchange import Http2Exchange
 
 _log = logging.getLogger(__name__)
 
@@ -51,12 +54,17 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a head says, worked out once for all calls that share it; see RequestHead.note."""
+    """What a head says, worked out once for all calls that share it; see RequestHead.note.
+
+    Attributes:
+        unary: the method's handler, where the call is not refused.
+    """
 
     method: Method | None
     timeout: float | None
     encoding: bytes | None
     refusal: GrpcError | None
+    unary: UnaryHandler | None = None
 
 
 class GrpcService:
@@ -78,14 +86,21 @@ class GrpcService:
             _stop(call.exchange)
             call.fail(GrpcCode.UNAVAILABLE, "the server is shutting down")
 
-    def begin(self, exchange: Exchange) -> Receiver | None:
-        """Find the method; a stream's handler starts at once."""
+    def begin(self, exchange: Http2Exchange) -> Receiver | None:
+        """Find the method; a stream's handler starts at once, as does one whose message is here."""
         head = exchange.head
         plan: Plan | None = head.note
         if plan is None:
             plan = head.note = self._plan(head)
-        # Only HTTP/2 brings gRPC here, and only its exchanges take blocks.
-        call = GrpcCall(exchange, plan.timeout)  # type: ignore[arg-type]
+        whole, unary = exchange.whole, plan.unary
+        if whole is not None and unary is not None and not exchange.excess:
+            # What nearly every call is, without the steps that others need.
+            message = grpc.unary_message(whole, self._most)
+            size = len(whole)
+            if message is not None and size <= SMALL and exchange.try_small(size):
+                unary(GrpcCall(exchange, plan.timeout), message)
+                return None
+        call = GrpcCall(exchange, plan.timeout)
         refusal = plan.refusal
         if refusal is not None:
             if refusal.http != 200:
@@ -197,7 +212,7 @@ class GrpcService:
         if method is None:
             refusal = GrpcError(GrpcCode.UNIMPLEMENTED, "no such method")
             return Plan(None, None, None, refusal)
-        return Plan(method, request.timeout, request.encoding, None)
+        return Plan(method, request.timeout, request.encoding, None, method.unary)
 
 
 def _stop(exchange: Exchange) -> None:

@@ -51,11 +51,19 @@ def checked(fields: Headers | list[tuple[bytes, bytes]]) -> Headers | list[tuple
 
 
 class Http2Exchange(DoorExchange):
-    """One of the exchanges that its connection has open."""
+    """One of the exchanges that its connection has open.
 
-    __slots__ = ("_session", "_stream", "owed")
+    Attributes:
+        whole: the request's body, where all of it is there when the application begins; None when
+            it is still to come.
+        owed: bytes that came while it was paused.
+    """
 
-    def __init__(self, session: Http2Session, stream: Stream, head: RequestHead) -> None:
+    __slots__ = ("_session", "_stream", "owed", "whole")
+
+    def __init__(
+        self, session: Http2Session, stream: Stream, head: RequestHead, whole: bytes | None = None
+    ) -> None:
         # Without super(), one after the other: this runs for every request.
         shared = self.shared = session.shared
         self._budget = shared.budget
@@ -67,7 +75,8 @@ class Http2Exchange(DoorExchange):
         self.over = self.started = self.paused = False
         self._session = session
         self._stream = stream
-        self.owed = 0  # bytes that came while it was paused
+        self.whole = whole
+        self.owed = 0
 
     def reply(
         self, status: int, headers: Headers, body: bytes = b"", *, close: bool = False

@@ -133,17 +133,17 @@ class Http2Session(Connection):
             return
         shared.counters.requests += 1
         shared.calls += 1
-        exchange = Http2Exchange(self, stream, event.head)  # type: ignore[arg-type]
-        stream.context = exchange
-        if not event.ended:
+        whole = event.data if event.ended else None
+        stream.context = exchange = Http2Exchange(self, stream, event.head, whole)  # type: ignore[arg-type]
+        if whole is None:
             exchange.late_at = shared.wheel.now + shared.body_time
         try:
             receiver = shared.application.begin(exchange)
             if receiver is None or exchange.over:
                 return
             exchange.receiver = receiver
-            if event.ended:
-                receiver.data(exchange, event.data, True)
+            if whole is not None:
+                receiver.data(exchange, whole, True)
         except Exception:  # noqa: BLE001 - this request fails by it, and no other
             self._fail(exchange, stream)
 

@@ -10,8 +10,11 @@ from penstock.protocols.heads import HTTP_1_1, HTTP_2, Headers, RequestHead
 class RecordedExchange(Exchange):
     """Keeps everything: whole replies in ``replies``, blocks and pieces in ``sent``."""
 
-    def __init__(self, head: RequestHead, budget: ByteBudget | None = None) -> None:
+    def __init__(
+        self, head: RequestHead, budget: ByteBudget | None = None, whole: bytes | None = None
+    ) -> None:
         super().__init__(head, budget or ByteBudget(1 << 20))
+        self.whole = whole
         self.replies: list[tuple[int, Headers, bytes, bool]] = []
         self.sent: list[tuple[str, bytes]] = []
         self.waiting = 0

@@ -72,6 +72,7 @@ async def sleeps(call: GrpcCall) -> None:
 SERVICE = GrpcService(
     {
         "/a.B/Echo": Method(unary=echo),
+        "/a.B/Probe": Method(unary=echo, always=True),
         "/a.B/Echoes": Method(stream=echoes),
         "/a.B/Labels": Method(unary=labels),
         "/a.B/Labelled": Method(stream=labelled),
@@ -109,6 +110,41 @@ async def test_a_unary_call_is_answered_by_its_function() -> None:
     exchange = begun("/a.B/Echo")
     SERVICE.data(exchange, framed(b"abc"), True)
     assert exchange.sent == GOOD
+
+
+WHOLE_BODIES = {
+    "good": framed(b"abc"),
+    "no content": framed(b""),
+    "nothing": b"",
+    "cut off": framed(b"abc")[:-1],
+    "too much": framed(b"abc") + b"x",
+    "two": framed(b"abc") + framed(b"def"),
+    "packed": framed(gzip.compress(b"abc"), packed=True),
+    "large": framed(bytes(10_000)),
+    "too large": framed(bytes(MOST + 1)),
+}
+
+
+@pytest.mark.parametrize("most", [1 << 20, 0], ids=["room", "no room"])
+@pytest.mark.parametrize("excess", [False, True], ids=["usual", "excess"])
+@pytest.mark.parametrize("path", ["Echo", "Probe", "Labels", "Remarks", "Unheard"])
+@pytest.mark.parametrize("body", WHOLE_BODIES.values(), ids=list(WHOLE_BODIES))
+async def test_what_is_there_as_a_whole_is_answered_as_any_other(
+    body: bytes, path: str, excess: bool, most: int
+) -> None:
+    exchanges = []
+    for whole in (None, body):
+        exchange = RecordedExchange(grpc_head(f"/a.B/{path}"), ByteBudget(most), whole)
+        exchange.excess = excess
+        receiver = SERVICE.begin(exchange)
+        if receiver is not None:
+            receiver.data(exchange, body, True)
+        assert exchange.sent or exchange.replies
+        exchanges.append(exchange)
+    usual, at_once = exchanges
+    assert (at_once.sent, at_once.replies) == (usual.sent, usual.replies)
+    assert at_once.taken == usual.taken
+    assert at_once._budget.refused == usual._budget.refused
 
 
 @pytest.mark.parametrize("path", ["/a.B/Labels", "/a.B/Labelled"])

@@ -116,7 +116,9 @@ class ConnectionCore:
         self._settings_under_way = 1
         self._announced_room = max(limits.connection_window, DEFAULT_WINDOW)
         self._half_window = self._announced_room // 2
-        self.small = min(self._half_window // limits.max_streams, self._stream_room)
+        self.small = min(
+            self._half_window // limits.max_streams, self._stream_room, limits.max_frame_size
+        )
         self._room = self._announced_room
         self._owed = 0
         if not self._server:

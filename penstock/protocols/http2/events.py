@@ -15,7 +15,7 @@ class HeadReceived:
 
     Attributes:
         data: the whole body, where it is small and came with the head; no DataReceived follows
-            then. Its bytes are given back when the stream is closed, or ``consumed`` sooner.
+            then, and the peer may send as many bytes more: nothing of it is to be ``consumed``.
         ended: the stream's other side has: all of the body is in ``data``, if there is any.
     """
 

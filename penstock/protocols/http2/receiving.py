@@ -1,8 +1,8 @@
-"""Bytes to frames: the loop over what was read, and the cases that nearly every frame is.
+"""Bytes to frames: the loop over what was read.
 
-The loop takes a request's head that is known by its bytes, and data that is all there, in place.
-Everything else goes to the handlers. Frames other than DATA wait until they are whole, at most one
-of them, and no longer than we announced to take.
+What nearly every frame is, ``usual`` takes in place; everything else goes to the handlers. Frames
+other than DATA wait until they are whole, at most one of them, and no longer than we announced to
+take.
 
 A read may hold tens of thousands of frames. A driver that serves others meanwhile says how many
 events it wants at most; the rest of the read then waits for ``go_on``.
@@ -16,21 +16,15 @@ from typing import Final
 
 from penstock.protocols.http2.budget import Nuisance
 from penstock.protocols.http2.codes import ConnectionFault, ErrorCode
-from penstock.protocols.http2.data import DataHandler
 from penstock.protocols.http2.events import (
     ConnectionFailed,
-    DataReceived,
     Event,
-    HeadReceived,
     StreamReset,
 )
 from penstock.protocols.http2.frames import (
     ACK,
     DATA,
-    END_HEADERS,
-    END_STREAM,
     FRAME_HEAD,
-    HEADERS,
     MAX_STREAM_ID,
     PREFACE,
     SETTINGS,
@@ -38,13 +32,7 @@ from penstock.protocols.http2.frames import (
 )
 from penstock.protocols.http2.limits import Http2Limits, Role
 from penstock.protocols.http2.memo import HeadMemo
-from penstock.protocols.http2.stream import (
-    HEAD_RECEIVED,
-    LENGTH_UNKNOWN,
-    LOCAL_ENDED,
-    REMOTE_ENDED,
-    Stream,
-)
+from penstock.protocols.http2.usual import UsualFrames
 
 _STRIDE: Final = 2048
 """Bytes of frames that are worked through between two looks at how many they were; fewer for whom a
@@ -62,12 +50,10 @@ its prefix and two bytes needs so few."""
 
 _ALL: Final = 1 << 62
 
-_HEAD_AND_END = END_HEADERS | END_STREAM
-_TAKES_DATA = HEAD_RECEIVED | REMOTE_ENDED
 _unpack = FRAME_HEAD.unpack_from
 
 
-class Receiver(DataHandler):
+class Receiver(UsualFrames):
     """The half of a connection that listens.
 
     Attributes:
@@ -75,21 +61,17 @@ class Receiver(DataHandler):
     """
 
     __slots__ = (
-        "_begun",
         "_held",
         "_needed",
         "_preface_left",
         "_rest",
         "_rest_at",
-        "_too_long",
         "behind",
     )
 
     def __init__(self, role: Role, limits: Http2Limits, heads: HeadMemo) -> None:
         super().__init__(role, limits, heads)
         self._preface_left = PREFACE if role is Role.SERVER else b""
-        self._begun = False  # the peer's first SETTINGS have come
-        self._too_long = limits.max_frame_size + 1 << 8
         # Bytes of a frame that is not whole, and how many are needed to go on.
         self._held = bytearray()
         self._needed = 0
@@ -188,120 +170,6 @@ class Receiver(DataHandler):
         more = count - size // _SMALL
         if more > 0:
             self._budget.spend(Nuisance.SMALL, count=more)
-
-    def _read_known(self, data: bytes, at: int, until: int, events: list[Event]) -> int:
-        """The frames that traffic is made of, as long as they are whole and nothing is special.
-
-        A request's head that is known by its bytes, and data within all limits. Written out, with
-        no call that can be avoided: this loop is what a request costs.
-
-        Args:
-            data: as read.
-            at: where a frame begins.
-            until: no frame is begun from here on, which is nine bytes before the end at the latest.
-            events: where to put what they mean.
-
-        Returns:
-            Where the first frame begins that is something else, or that is not to be begun.
-        """
-        if self._block_id or not self._begun:
-            return at
-        size = len(data)
-        streams = self.streams
-        requests = self._blocks.requests
-        too_long = self._too_long
-        window = self.peer_settings.initial_window_size
-        stream_room = self._stream_room
-        small = self.small
-        most_streams = self.limits.max_streams if self._server and not self._final else -1
-        while at < until:
-            word, flags, id = _unpack(data, at)
-            start = at + 9
-            end = start + (word >> 8)
-            if end > size:
-                return at
-            kind = word & 0xFF
-            if kind == DATA:
-                stream = streams.get(id)
-                if stream is None or word >= too_long:
-                    return at
-                length = end - start
-                room = self._room - length
-                stream_left = stream.room - length
-                state = stream.state
-                if state & _TAKES_DATA != HEAD_RECEIVED or room < 0 or stream_left < 0:
-                    return at
-                expected = stream.expected
-                if flags == END_STREAM and (expected < 0 or expected == length):
-                    stream.state = state | REMOTE_ENDED
-                elif flags or not length or expected >= 0:
-                    return at
-                self._room = room
-                stream.room = stream_left
-                data_event = DataReceived()
-                data_event.stream = stream
-                data_event.data = data[start:end]
-                data_event.counted = length
-                data_event.ended = flags == END_STREAM
-                events.append(data_event)
-                if flags and state & LOCAL_ENDED:
-                    self._forget(stream)
-            elif kind == HEADERS:
-                head = requests.get(data[start:end])
-                if (
-                    head is None
-                    or id != self._last_peer + 2
-                    or id > MAX_STREAM_ID
-                    or len(streams) >= most_streams
-                ):
-                    return at
-                length_or_none = head.content_length
-                if flags == _HEAD_AND_END:
-                    if length_or_none:
-                        return at
-                elif flags != END_HEADERS:
-                    return at
-                self._last_peer = id
-                streams[id] = stream = Stream()
-                stream.id = id
-                stream.state = HEAD_RECEIVED | flags & END_STREAM  # the bit is REMOTE_ENDED's
-                stream.window = window
-                stream.room = stream_room
-                stream.expected = LENGTH_UNKNOWN if length_or_none is None else length_or_none
-                stream.owed = 0
-                stream.outbox = None
-                stream.context = None
-                head_event = HeadReceived()
-                head_event.stream = stream
-                head_event.head = head
-                head_event.data = b""
-                head_event.ended = flags == _HEAD_AND_END
-                events.append(head_event)
-                if flags == END_HEADERS and end < until:
-                    # The body behind it, when that is one small frame.
-                    word, flags, next_id = _unpack(data, end)
-                    length = word >> 8
-                    start = end + 9
-                    if (
-                        flags == END_STREAM
-                        and next_id == id
-                        and word & 0xFF == DATA
-                        and 0 < length <= small
-                        and length <= self._room
-                        and start + length <= size
-                        and word < too_long
-                        and (length_or_none is None or length_or_none == length)
-                    ):
-                        end = start + length
-                        self._room -= length
-                        stream.room = stream_room - length
-                        stream.state = HEAD_RECEIVED | REMOTE_ENDED
-                        head_event.data = data[start:end]
-                        head_event.ended = True
-            else:
-                return at
-            at = end
-        return at
 
     def _check_first(self, kind: int, flags: int) -> None:
         if not self._begun and (kind != SETTINGS or flags & ACK):

@@ -119,11 +119,9 @@ class Sender(ConnectionCore):
             # What _forget does, without the calls.
             stream.state = state | LOCAL_ENDED
             del self.streams[id]
-            owed = self._owed + self._stream_room - stream.room - stream.owed
-            if owed < self._half_window and self._room > 0:
-                self._owed = owed
-            else:
-                self._give_back(owed - self._owed)
+            held = self._stream_room - stream.room - stream.owed
+            if held:  # a body that came whole has been given back
+                self._give_back(held)
         else:
             stream.window -= size
             stream.state = state | LOCAL_ENDED

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.protocols.http2 import (
+    ConnectionFailed,
     DataReceived,
     ErrorCode,
     HeadReceived,
@@ -13,7 +14,7 @@ from penstock.protocols.http2 import (
     StreamReset,
     encode_block,
 )
-from penstock.protocols.http2.frames import frame
+from penstock.protocols.http2.frames import frame, window_update_frame
 
 from . import peers
 
@@ -75,25 +76,55 @@ def test_other_data_is_told_by_itself(behind: bytes) -> None:
     assert not head.ended
 
 
-def test_its_bytes_are_the_streams_until_it_is_closed() -> None:
+def test_its_bytes_are_given_back_at_once() -> None:
     core = server()
-    (event,) = core.receive(peers.headers(3, KNOWN) + peers.data(3, bytes(SMALL), end=True))
-    assert isinstance(event, HeadReceived)
-    assert event.stream.room == LIMITS.stream_window - SMALL
-    peers.check(core)
+    core.take_output()
+    for id in (3, 5, 7, 9, 11, 13, 15):  # 70,000 bytes; half of the window is 80,000
+        (event,) = core.receive(peers.headers(id, KNOWN) + peers.data(id, bytes(SMALL), end=True))
+        assert isinstance(event, HeadReceived)
+        assert event.stream.room == LIMITS.stream_window
+        peers.check(core)
+    assert not core.has_output
     core.reply(event.stream, KNOWN, b"x")
     assert event.stream.closed
     peers.check(core)
+    core.take_output()
+    core.receive(peers.headers(17, KNOWN) + peers.data(17, bytes(SMALL), end=True))
+    assert core.take_output() == window_update_frame(0, 8 * SMALL)
+    peers.check(core)
 
 
-def test_its_bytes_may_be_consumed_sooner_and_once() -> None:
+def test_there_is_nothing_of_it_to_consume() -> None:
     core = server()
     (event,) = core.receive(peers.headers(3, KNOWN) + peers.data(3, bytes(SMALL), end=True))
     assert isinstance(event, HeadReceived)
     for _ in range(2):
         core.consumed(event.stream, SMALL)
-        assert event.stream.room + event.stream.owed == LIMITS.stream_window
+        assert event.stream.room == LIMITS.stream_window
         peers.check(core)
+
+
+def test_no_body_goes_beyond_the_connections_window() -> None:
+    core = server()
+    core.receive(peers.headers(3, KNOWN) + b"".join(peers.data(3, bytes(10_000)) for _ in range(9)))
+    core.receive(peers.headers(5, KNOWN) + b"".join(peers.data(5, bytes(10_000)) for _ in range(6)))
+    core.receive(peers.headers(7, KNOWN) + peers.data(7, bytes(9_000), end=True))
+    peers.check(core)  # a thousand bytes are left; no update was due yet
+    (*_, failed) = core.receive(peers.headers(9, KNOWN) + peers.data(9, bytes(SMALL), end=True))
+    assert isinstance(failed, ConnectionFailed)
+    assert failed.code == ErrorCode.FLOW_CONTROL_ERROR
+
+
+def test_heads_of_other_lengths_in_turns() -> None:
+    core = server()
+    other = encode_block([*peers.POST, (b"x", b"y")])
+    core.receive(peers.headers(3, other, end=True))
+    read = b"".join(
+        peers.headers(id, block) + peers.data(id, b"%d" % id, end=True)
+        for id, block in ((5, KNOWN), (7, other), (9, other), (11, KNOWN))
+    )
+    told = [(event.stream.id, event.data) for event in core.receive(read)]  # type: ignore[union-attr]
+    assert told == [(5, b"5"), (7, b"7"), (9, b"9"), (11, b"11")]
 
 
 @pytest.mark.parametrize("body", [b"ab", b"abcd"])
