@@ -31,12 +31,11 @@ from penstock.errors import (
     OpTimeout,
     RequestError,
 )
-from penstock.ops.channel_data import ChannelData
+from penstock.executors.jumping import ask_to_jump
 from penstock.ops.failures import (
     HOOK_FAULTS,
     cannot_be_cut,
     hook_raised,
-    hook_raised_for,
     not_a_feed,
     process_raised,
     tell_culprits,
@@ -83,9 +82,14 @@ class BoundOp:
         op: the op after its ``init_op``; copied shallowly.
         model: what the default ``process`` runs; None skips it.
         index: the worker's number within the op.
+
+    Attributes:
+        runs: whether there is something to run between the hooks.
+        fed_as_it_is: whether what the op is given is what it runs on, as nothing prepares it.
     """
 
     __slots__ = (
+        "fed_as_it_is",
         "hooks",
         "index",
         "jumps",
@@ -110,6 +114,7 @@ class BoundOp:
         self.options = options
         self.index = index
         self.runs = hooks.process is not None or model is not None
+        self.fed_as_it_is = self.runs and hooks.preprocess is None
         self.jumps = op.is_jump_op()
 
     async def call_async(self, feed_batch: list[Feed], log_id: int) -> Answer:
@@ -171,7 +176,13 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
             return end(op, members)
         # Alone there is nothing to group, to stack or to cut apart.
         (sample,) = samples
-        feed, result, error = _preprocess(op, sample, began)
+        inputs = sample.inputs
+        result: Any = None
+        error: RequestError | None = None
+        if op.fed_as_it_is and len(inputs) == 1 and not sample.gone and sample.deadline > began:
+            (feed,) = inputs.values()
+        else:
+            feed, result, error = _preprocess(op, sample, began)
         if type(feed) is dict:
             batch.started = began if op.preprocess is None else _monotonic()
             answer = _call(op, batch, [feed], sample.log_id, limit)
@@ -186,6 +197,8 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
         if error is not None:
             tell_culprits(op.name, [(sample, error)])
             return [Outcome(None, error)]
+        if op.postprocess is None and type(result) is dict:
+            return [Outcome(result)]
         return [_postprocess(op, sample, result)]
     except BaseException:  # noqa: BLE001 - a worker that ends would take its slot along
         _log.exception("op %s: a batch failed inside penstock; please report this", op.name)
@@ -269,7 +282,7 @@ def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
         for each in members
     ]
     if op.jumps:
-        _ask_to_jump(op, members, outcomes)
+        ask_to_jump(op.op, [member.sample for member in members], outcomes)
     return outcomes
 
 
@@ -375,24 +388,3 @@ def _postprocess(op: BoundOp, sample: Sample, result: Any) -> Outcome:
         return Outcome(value)
     tell_fault(op.name, "postprocess", sample, error)
     return Outcome(None, error)
-
-
-def _ask_to_jump(op: BoundOp, members: Sequence[Member], outcomes: list[Outcome]) -> None:
-    """``check_jumping`` sees what is good of the whole batch and speaks for all of that."""
-    good = [at for at, outcome in enumerate(outcomes) if outcome.error is None]
-    if not good:
-        return
-    samples = [members[at].sample for at in good]
-    data = {
-        sample.data_id: ChannelData(outcomes[at], sample.data_id, sample.log_id)
-        for at, sample in zip(good, samples, strict=True)
-    }
-    try:
-        jump = bool(op.op.check_jumping(data))
-    except HOOK_FAULTS as error:
-        errors = hook_raised_for(op.op, "check_jumping", samples, error)
-        for at, each in zip(good, errors, strict=True):
-            outcomes[at] = Outcome(None, each)
-        return
-    for at in good:
-        outcomes[at].jump = jump
