@@ -38,7 +38,7 @@ from penstock.executors.work import WorkOptions
 from penstock.graph.dag import Plan
 from penstock.graph.flight import Put
 from penstock.instrument import Instrument
-from penstock.request import Feed, Outcome, Request, Sample
+from penstock.request import REQUEST_OP_NAME, Feed, Outcome, Request, Sample
 
 _log = logging.getLogger(__name__)
 
@@ -237,11 +237,8 @@ class Engine:
         sample.gone = True
         journey: Journey = sample.flight
         journey.samples.remove(sample)
-        if (
-            outcome.error is not None
-            and isinstance(outcome.error, OpTimeout)
-            and self._try_again(journey, sample)
-        ):
+        error = outcome.error
+        if error is not None and isinstance(error, OpTimeout) and self._try_again(journey, sample):
             return
         attempt = journey.attempt
         answer = journey.arrived(sample.op, outcome)
@@ -277,33 +274,42 @@ class Engine:
     def _start(self, journey: Journey, now: float) -> None:
         request = journey.request
         feed, request.feed = request.feed, {}  # it is the ops' now, and goes when they let it go
-        self._put(journey, journey.start(feed), now)
+        straight = self.plan.straight
+        if straight is None:
+            self._put(journey, journey.start(feed), now)
+        else:
+            self._offer(journey, straight, {REQUEST_OP_NAME: feed}, now)
 
-    def _put(self, journey: Journey, puts: Sequence[Put], now: float, attempt: int = 1) -> None:
-        """Offer what is ready to its ops, as a sample for each. A full queue is an op's outcome."""
-        request = journey.request
+    def _put(self, journey: Journey, puts: Sequence[Put], now: float) -> None:
+        """Offer what is ready to its ops."""
         for op, inputs in puts:
             if journey.over:  # a full queue has ended it just now
                 return
-            stage = self.stages[op]
-            sample = Sample(
-                journey.data_id, inputs, request.deadline, request.log_id, op, journey, attempt
-            )
-            if attempt < stage.options.retry:
-                # The call that is given up may still edit the dicts it was handed.
-                sample.spare = {name: dict(feed) for name, feed in inputs.items()}
-            journey.samples.append(sample)
-            try:
-                stage.offer(sample, now)
-            except RequestError as busy:
-                self.settle(sample, Outcome(None, busy))
+            self._offer(journey, op, inputs, now)
+
+    def _offer(
+        self, journey: Journey, op: int, inputs: dict[str, Feed], now: float, attempt: int = 1
+    ) -> None:
+        """Offer a sample with these inputs to an op. A full queue is an op's outcome."""
+        request = journey.request
+        stage = self.stages[op]
+        sample = Sample(
+            journey.data_id, inputs, request.deadline, request.log_id, op, journey, attempt
+        )
+        if attempt < stage.options.retry:
+            # The call that is given up may still edit the dicts it was handed.
+            sample.spare = {name: dict(feed) for name, feed in inputs.items()}
+        journey.samples.append(sample)
+        try:
+            stage.offer(sample, now)
+        except RequestError as busy:
+            self.settle(sample, Outcome(None, busy))
 
     def _try_again(self, journey: Journey, sample: Sample) -> bool:
         """After a time-out: whether the op has an attempt left, which then begins."""
         if sample.spare is None:
             return False
-        again = (sample.op, sample.spare)
-        self._put(journey, [again], self.clock.now(), sample.attempt + 1)
+        self._offer(journey, sample.op, sample.spare, self.clock.now(), sample.attempt + 1)
         return True
 
     def _reply(self, journey: Journey, outcome: Outcome) -> None:
@@ -312,7 +318,12 @@ class Engine:
         self._replied += 1
         if self.hear is not None:
             self.hear.replied(journey.data_id, outcome.error, self.clock.now())
-        self._finish(journey)
+        # What _finish does, without the call.
+        journey.over = True
+        self._journeys.discard(journey)
+        journey.due.pop(journey, None)
+        if journey.samples or self._waiting:
+            self._forget(journey)
         try:
             journey.reply(outcome)
         except Exception:  # noqa: BLE001 - whatever the transport does, the engine goes on
@@ -325,10 +336,11 @@ class Engine:
         journey.over = True
         self._journeys.discard(journey)
         journey.due.pop(journey, None)
-        if journey.samples:
-            self._forget_samples(journey)
-        if self._waiting:
-            self._waiting.pop(journey, None)
+        self._forget(journey)
+
+    def _forget(self, journey: Journey) -> None:
+        self._forget_samples(journey)
+        self._waiting.pop(journey, None)
 
     def _go_on(self) -> None:
         """After an end, and after its answer has been delivered: the next ones, or the rest."""

@@ -35,7 +35,7 @@ class Journey(Flight):
     def __init__(self, data_id: int, request: Request, plan: Plan, reply: Reply) -> None:
         # Without super(): this runs for every request.
         self.plan = plan
-        self.attempt = 0
+        self.attempt = 1
         self.ended = False
         self._feed = self._joins = None
         self.data_id = data_id

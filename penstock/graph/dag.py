@@ -63,6 +63,8 @@ class Plan:
         plain: no op jumps and every join waits for all.
         only: per op, and at the end (index ``REQUEST``) for the request: its one consumer, when
             that consumer reads nothing else, so that there is nothing to join; else None.
+        straight: the op that ``only`` has for the request, where the graph runs once: a flight
+            need not be asked how it begins.
     """
 
     names: tuple[str, ...]
@@ -73,6 +75,7 @@ class Plan:
     jump_to: tuple[tuple[int, ...], ...]
     channels: tuple[ChannelSpec, ...]
     only: tuple[int | None, ...]
+    straight: int | None = None
     attempts: int = 1
     first_arrival: bool = False
     plain: bool = True
@@ -107,6 +110,10 @@ def compile_graph(
     jump_to = tuple(_jumps(spec, index, consumers, order) for spec in order)
     entry = tuple(i for i, mine in enumerate(inputs) if REQUEST in mine)
     plain = not first_arrival and not any(jump_to)
+    only = tuple(
+        mine[0] if plain and len(mine) == 1 and len(inputs[mine[0]]) == 1 else None
+        for mine in (*consumers, entry)
+    )
     return Plan(
         names=tuple(spec.name for spec in order),
         inputs=inputs,
@@ -115,10 +122,8 @@ def compile_graph(
         last=index[last],
         jump_to=jump_to,
         channels=_channels(order, inputs, consumers, index[last]),
-        only=tuple(
-            mine[0] if plain and len(mine) == 1 and len(inputs[mine[0]]) == 1 else None
-            for mine in (*consumers, entry)
-        ),
+        only=only,
+        straight=only[REQUEST] if attempts == 1 else None,
         attempts=attempts,
         first_arrival=first_arrival,
         plain=plain,

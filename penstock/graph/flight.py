@@ -55,7 +55,7 @@ class Flight:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.attempt = 0
+        self.attempt = 1
         self.ended = False
         self._feed: Feed | None = None
         self._joins: _Joins | None = None  # made at the first need; most flights have none
@@ -71,7 +71,6 @@ class Flight:
         Args:
             feed: the request's dict; the entry ops own it afterwards.
         """
-        self.attempt = 1
         plan = self.plan
         if plan.attempts > 1:
             self._feed = dict(feed)
