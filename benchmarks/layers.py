@@ -133,12 +133,14 @@ class _Client:
         self.session.data_received(preface + windows)
 
     def send(self) -> None:
+        """All heads, then all messages, as clients send who have several calls to make at once."""
+        ids = range(self._next, self._next + 2 * CALLS, 2)
+        self._next = ids.stop
         out = []
-        for _ in range(CALLS):
-            out.append(_frame(1, 4, self._next, self._block))
-            out.append(_frame(0, 1, self._next, self._message))
+        for id in ids:
+            out.append(_frame(1, 4, id, self._block))
             self._block = self._again
-            self._next += 2
+        out += [_frame(0, 1, id, self._message) for id in ids]
         self.session.data_received(b"".join(out))
 
     def check(self, layer: str) -> None:

@@ -1,7 +1,8 @@
 """The frames that traffic is made of, taken in place: no call that can be avoided.
 
-A request's head that is known by its bytes, its body behind it, and data that is all there. What is
-anything else, or breaks any rule, is left where it stands, for the loop that takes every frame.
+A request's head that is known by its bytes, its body, right behind it or behind other heads, and
+data that is all there. What is anything else, or breaks any rule, is left where it stands, for the
+loop that takes every frame.
 
 Source: RFC 9113, sections 4.1, 6.1, 6.2.
 """
@@ -69,14 +70,16 @@ class UsualFrames(DataHandler):
             at: where a frame begins.
             until: no frame is begun from here on, but the one behind a head; nine bytes before the
                 end at the latest.
-            events: where to put what they mean.
+            events: where to put what they mean; a small body goes with its head.
 
         Returns:
             Where the first frame begins that is something else, or that is not to be begun.
         """
-        if self._block_id or not self._begun:
-            return at
         size = len(data)
+        next_id = self._last_peer + 2
+        # Near the last identifier of all, each is looked at by itself.
+        if self._block_id or not self._begun or next_id + size > MAX_STREAM_ID:
+            return at
         streams = self.streams
         requests = self._blocks.requests
         window = self.peer_settings.initial_window_size
@@ -85,64 +88,81 @@ class UsualFrames(DataHandler):
         most_streams = self.limits.max_streams if self._server and not self._final else -1
         room = self._room
         taken = 0  # bytes of whole bodies, which are given back at once
-        next_id = self._last_peer + 2
-        # The identifiers of so many bytes of heads are all good.
-        far = size if next_id + size <= MAX_STREAM_ID else -1
+        bodiless: dict[int, HeadReceived] = {}  # heads of this data whose body may follow in it
         unpack_whole, whole_word, whole_size = self._whole
-        whole_last = far - whole_size
+        whole_last = size - whole_size
         while at < until:
-            if at <= whole_last:
-                # A head as long as the last one, and its body behind it in one small frame.
-                word, flags, id, block, data_word, data_flags, data_id = unpack_whole(data, at)
-                if (
-                    word == whole_word
-                    and flags == END_HEADERS
-                    and data_flags == END_STREAM
-                    and data_id == id == next_id
-                    and not data_word & 0xFF  # its type is DATA
-                ):
-                    head = requests.get(block)
-                    length = data_word >> 8
-                    start = at + whole_size
+            kind = data[at + 3]
+            if kind == HEADERS:
+                if at <= whole_last:
+                    word, flags, id, block, next_word, next_flags, data_id = unpack_whole(data, at)
+                    end = at + 9 + (word >> 8)
+                else:
+                    word, flags, id = _unpack(data, at)
+                    end = at + 9 + (word >> 8)
+                    block = data[at + 9 : end]
+                    data_id = 0
+                if word != whole_word or end > size:
+                    if end > size or data[at + 9 : end] not in requests:
+                        break
+                    # Of another length than the one before: once more, with its own shape.
+                    self._whole = unpack_whole, whole_word, whole_size = _whole_shape(word)
+                    whole_last = size - whole_size
+                    continue
+                head = requests.get(block)
+                if head is None or id != next_id or len(streams) >= most_streams:
+                    break
+                expected = head.content_length
+                if flags != END_HEADERS and (flags != _HEAD_AND_END or expected):
+                    break
+                at = end
+                next_id = id + 2
+                streams[id] = stream = Stream()
+                stream.id = id
+                stream.window = window
+                stream.room = stream_room
+                stream.expected = LENGTH_UNKNOWN if expected is None else expected
+                stream.owed = 0
+                stream.outbox = stream.context = None
+                head_event = HeadReceived()
+                head_event.stream = stream
+                head_event.head = head
+                events.append(head_event)
+                if data_id == id and next_flags == END_STREAM and not next_word & 0xFF:  # DATA
+                    length = next_word >> 8
+                    start = end + 9
                     end = start + length
                     if (
-                        head is not None
-                        and 0 < length <= small
-                        and end <= size
+                        0 < length <= small
                         and length <= room
-                        and (head.content_length is None or head.content_length == length)
-                        and len(streams) < most_streams
+                        and end <= size
+                        and (expected is None or expected == length)
+                        and flags == END_HEADERS
                     ):
                         at = end
                         room -= length
                         taken += length
-                        next_id = id + 2
-                        streams[id] = stream = Stream()
-                        stream.id = id
                         stream.state = _WHOLE
-                        stream.window = window
-                        stream.room = stream_room
-                        stream.expected = LENGTH_UNKNOWN
-                        stream.owed = 0
-                        stream.outbox = stream.context = None
-                        head_event = HeadReceived()
-                        head_event.stream = stream
-                        head_event.head = head
                         head_event.data = data[start:end]
                         head_event.ended = True
-                        events.append(head_event)
                         continue
-            word, flags, id = _unpack(data, at)
-            start = at + 9
-            end = start + (word >> 8)
-            if end > size:
-                break
-            kind = word & 0xFF
-            if kind == DATA:
+                head_event.data = b""
+                if flags == END_HEADERS:
+                    stream.state = HEAD_RECEIVED
+                    head_event.ended = False
+                    bodiless[id] = head_event
+                else:
+                    stream.state = _WHOLE
+                    head_event.ended = True
+            elif kind == DATA:
+                word, flags, id = _unpack(data, at)
                 known = streams.get(id)
-                length = end - start
+                start = at + 9
+                length = word >> 8
+                end = start + length
                 if (
                     known is None
+                    or end > size
                     or word >= self._too_long
                     or known.state & _TAKES_DATA != HEAD_RECEIVED
                     or length > room
@@ -154,7 +174,15 @@ class UsualFrames(DataHandler):
                     known.state |= REMOTE_ENDED
                 elif flags or not length or expected >= 0:
                     break
+                at = end
                 room -= length
+                if id in bodiless:
+                    head_event = bodiless.pop(id)
+                    if flags and 0 < length <= small:
+                        taken += length
+                        head_event.data = data[start:end]
+                        head_event.ended = True
+                        continue
                 known.room -= length
                 data_event = DataReceived()
                 data_event.stream = known
@@ -166,44 +194,8 @@ class UsualFrames(DataHandler):
                     self._room = room
                     self._forget(known)
                     room = self._room
-            elif kind == HEADERS:
-                head = requests.get(data[start:end])
-                if (
-                    head is None
-                    or id != next_id
-                    or id > MAX_STREAM_ID
-                    or len(streams) >= most_streams
-                ):
-                    break
-                promised = head.content_length
-                if flags == _HEAD_AND_END:
-                    if promised:
-                        break
-                elif flags != END_HEADERS:
-                    break
-                elif word != whole_word:
-                    # Of another length: look at it once more, as the beginning of a whole request.
-                    self._whole = unpack_whole, whole_word, whole_size = _whole_shape(word)
-                    whole_last = far - whole_size
-                    continue
-                next_id = id + 2
-                streams[id] = stream = Stream()
-                stream.id = id
-                stream.state = HEAD_RECEIVED | flags & END_STREAM  # the bit is REMOTE_ENDED's
-                stream.window = window
-                stream.room = stream_room
-                stream.expected = LENGTH_UNKNOWN if promised is None else promised
-                stream.owed = 0
-                stream.outbox = stream.context = None
-                head_event = HeadReceived()
-                head_event.stream = stream
-                head_event.head = head
-                head_event.data = b""
-                head_event.ended = flags == _HEAD_AND_END
-                events.append(head_event)
             else:
                 break
-            at = end
         self._last_peer = next_id - 2
         self._room = room
         if taken:

@@ -115,6 +115,53 @@ def test_no_body_goes_beyond_the_connections_window() -> None:
     assert failed.code == ErrorCode.FLOW_CONTROL_ERROR
 
 
+def test_bodies_behind_several_heads_come_with_their_heads() -> None:
+    core = server()
+    heads = b"".join(peers.headers(id, KNOWN) for id in (3, 5, 7, 9))
+    bodies = b"".join(
+        [
+            peers.data(5, b"5", end=True),
+            peers.data(3, b"3"),
+            peers.data(7, b"7", end=True),
+            peers.data(3, b"x", end=True),
+            peers.data(9, b"", end=True),
+        ]
+    )
+    told = [
+        (type(event), event.stream.id, event.data, event.ended)  # type: ignore[union-attr]
+        for event in core.receive(heads + bodies)
+    ]
+    assert told == [
+        (HeadReceived, 3, b"", False),
+        (HeadReceived, 5, b"5", True),
+        (HeadReceived, 7, b"7", True),
+        (HeadReceived, 9, b"", False),
+        (DataReceived, 3, b"3", False),
+        (DataReceived, 3, b"x", True),
+        (DataReceived, 9, b"", True),
+    ]
+    peers.check(core)
+
+
+def test_a_head_at_the_very_end_is_told_without_its_body() -> None:
+    core = server()
+    (head,) = core.receive(peers.headers(3, KNOWN))
+    (event,) = core.receive(peers.data(3, b"abc", end=True))
+    assert isinstance(head, HeadReceived)
+    assert not head.ended
+    assert isinstance(event, DataReceived)
+    assert (event.data, event.ended) == (b"abc", True)
+
+
+def test_the_last_identifiers_are_the_last() -> None:
+    core = server()
+    core.receive(peers.headers(2**31 - 3, KNOWN) + peers.data(2**31 - 3, b"a", end=True))
+    head, *_ = core.receive(peers.headers(2**31 - 1, KNOWN) + peers.data(2**31 - 1, b"b", end=True))
+    assert isinstance(head, HeadReceived)
+    assert head.stream.id == 2**31 - 1
+    peers.check(core)
+
+
 def test_heads_of_other_lengths_in_turns() -> None:
     core = server()
     other = encode_block([*peers.POST, (b"x", b"y")])
