@@ -21,8 +21,14 @@ def take_turn(op: BoundOp, work: Work, limit: float | None = None) -> None:
         limit: as ``run_batch`` has it.
     """
     results = work.results
+    pending = work.pending
     left = TURN
-    while left > 0.0 and (batch := work.begin_next()) is not None:
+    while pending and left > 0.0:
+        try:
+            # What ``begin_next`` does, without the call.
+            batch = work.current = pending.popleft()
+        except IndexError:  # the engine has just taken the last one back
+            break
         results.append((batch, run_batch(op, batch, limit)))
         left -= batch.ran
     work.current = None

@@ -156,13 +156,30 @@ class UsualFrames(DataHandler):
                     head_event.ended = True
             elif kind == DATA:
                 word, flags, id = _unpack(data, at)
-                known = streams.get(id)
                 start = at + 9
                 length = word >> 8
                 end = start + length
+                if end > size:
+                    break
+                head_or_none = bodiless.pop(id, None)
+                if (
+                    head_or_none is not None
+                    and flags == END_STREAM
+                    and 0 < length <= small
+                    and length <= room
+                ):
+                    stream = head_or_none.stream
+                    if stream.expected < 0 or stream.expected == length:
+                        at = end
+                        room -= length
+                        taken += length
+                        stream.state = _WHOLE
+                        head_or_none.data = data[start:end]
+                        head_or_none.ended = True
+                        continue
+                known = streams.get(id)
                 if (
                     known is None
-                    or end > size
                     or word >= self._too_long
                     or known.state & _TAKES_DATA != HEAD_RECEIVED
                     or length > room
@@ -176,13 +193,6 @@ class UsualFrames(DataHandler):
                     break
                 at = end
                 room -= length
-                if id in bodiless:
-                    head_event = bodiless.pop(id)
-                    if flags and 0 < length <= small:
-                        taken += length
-                        head_event.data = data[start:end]
-                        head_event.ended = True
-                        continue
                 known.room -= length
                 data_event = DataReceived()
                 data_event.stream = known
