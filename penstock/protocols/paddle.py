@@ -1,7 +1,8 @@
 """The Paddle pipeline protocol: what goes over its HTTP and gRPC doors, and what ops make of it.
 
 Bytes become a ``Call``, a ``Call`` becomes a feed dict; an op's result becomes a ``Reply``, and a
-``Reply`` becomes bytes. Nothing here knows servers, and nothing a caller sends is ever evaluated.
+``Reply`` becomes bytes. The usual ones, of texts only, take shorter ways. Nothing here knows
+servers, and nothing a caller sends is ever evaluated.
 Source: ``docs/compatibility.md``.
 
 Pure; safe from any thread.
@@ -17,9 +18,10 @@ import numpy as np
 from penstock.errors import InputMismatch, PackageError
 from penstock.protocols import tensors
 from penstock.protocols.array_text import format_value
-from penstock.protocols.paddle_json import decode_json, encode_json, gateway_error
+from penstock.protocols.paddle_json import decode_json, encode_json, gateway_error, write_json
 from penstock.protocols.paddle_message import decode_message, encode_message
-from penstock.protocols.paddle_records import Call, Reply
+from penstock.protocols.paddle_records import PROFILE_KEY, Call, Reply
+from penstock.protocols.paddle_texts import write_texts
 from penstock.protocols.pb import Request, Tensor
 from penstock.protocols.status import CustomExceptionCode
 from penstock.request import Feed
@@ -36,9 +38,10 @@ __all__ = [
     "gateway_error",
     "pack",
     "unpack",
+    "write_json",
+    "write_texts",
 ]
 
-PROFILE_KEY = "pipeline.profile"
 _MAX_NAME = 256
 
 

@@ -7,6 +7,7 @@ of its own. Source: ``docs/compatibility.md`` (HTTP).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -22,8 +23,16 @@ from penstock.protocols.json_values import (
     check_numbers,
     wrong,
 )
-from penstock.protocols.paddle_records import MAX_CLIENT_IP, MAX_MEMBERS, Call, Reply, mended
-from penstock.protocols.pb import Response
+from penstock.protocols.paddle_records import (
+    MAX_CLIENT_IP,
+    MAX_MEMBERS,
+    PROFILE_KEY,
+    Call,
+    OnePair,
+    Reply,
+    mended,
+)
+from penstock.protocols.pb import Response, Tensor
 from penstock.protocols.status import GrpcCode
 
 _BLANK = b" \t\r\n"
@@ -57,6 +66,12 @@ def decode_json(body: bytes | bytearray, *, name: str, method: str) -> Call:
                 if type(item) is not str:
                     break
             else:
+                if len(key) == len(value) == 1 and key[0] != PROFILE_KEY:
+                    call: OnePair = OnePair()
+                    call.feed = {key[0]: value[0]}
+                    call.name, call.method, call.logid, call.clientip = name, method, 0, ""
+                    call.nbytes = len(body)
+                    return call
                 return Call(key, value, [], name, method, 0, "", len(body))
     return _decode_members(document, body, name, method)
 
@@ -68,26 +83,29 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
         raise wrong("the body", "an object", document)
     if len(document) > MAX_MEMBERS:
         raise Undecodable(f"the body has more than {MAX_MEMBERS} members")
-    call = Call([], [], [], name, method, 0, "", len(body))
+    key: list[str] = []
+    value: list[str] = []
+    tensors: list[Tensor] = []
+    logid, clientip = 0, ""
     numbers = False  # whether any number may stand in the body
     for member, content in document.items():
         if content is None:
             continue
         if member == "key":
-            call.key = as_texts(_few(content, "key"), "key")
+            key = as_texts(_few(content, "key"), "key")
         elif member == "value":
-            call.value = as_texts(_few(content, "value"), "value")
+            value = as_texts(_few(content, "value"), "value")
         elif member == "tensors":
             numbers = True
-            call.tensors = [
+            tensors = [
                 tensor_json.decode(item, f"tensors[{index}]")
                 for index, item in enumerate(_few(content, "tensors"))
             ]
         elif member == "logid":
             numbers = True
-            call.logid = as_integer(content, "logid", -(2**63), 2**63 - 1)
+            logid = as_integer(content, "logid", -(2**63), 2**63 - 1)
         elif member == "clientip":
-            call.clientip = as_text(content, "clientip")[:MAX_CLIENT_IP]
+            clientip = as_text(content, "clientip")[:MAX_CLIENT_IP]
         elif member in ("name", "method"):
             as_text(content, member)
         else:
@@ -95,7 +113,7 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
             check_depth(content, 1)
     if numbers:
         check_numbers(body)
-    return call
+    return Call(key, value, tensors, name, method, logid, clientip, len(body))
 
 
 def _few(content: Any, where: str) -> list[Any]:
@@ -128,6 +146,26 @@ def encode_json(reply: Reply | Response) -> bytes:
         body["key"] = list(map(mended, key))
         body["value"] = list(map(mended, value))
         return orjson.dumps(body, option=_WITH_ARRAYS)
+
+
+def write_json(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
+    """The HTTP body of a good reply that carries texts only; None for any other to be encoded.
+
+    Args:
+        names: of the texts, in the same order.
+        texts: what an op gave under these names.
+    """
+    key, value = [*names], [*texts]
+    for text in key:
+        if type(text) is not str:
+            return None
+    for text in value:
+        if type(text) is not str:
+            return None
+    try:
+        return orjson.dumps({"err_no": 0, "err_msg": "", "key": key, "value": value, "tensors": []})
+    except orjson.JSONEncodeError:
+        return None
 
 
 def gateway_error(code: GrpcCode, text: str) -> bytes:

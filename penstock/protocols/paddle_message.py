@@ -99,9 +99,10 @@ def encode_message(reply: Reply | Response) -> bytes:
     """
     if not isinstance(reply, Reply):  # in this order: asking for the library's class takes longer
         return reply.SerializeToString()
-    usual = write_texts(reply)
-    if usual is not None:
-        return usual
+    if not (reply.err_no or reply.err_msg or reply.tensors):
+        usual = write_texts(reply.key, reply.value)
+        if usual is not None:
+            return usual
     try:
         message = Response(
             err_no=reply.err_no, err_msg=reply.err_msg, key=reply.key, value=reply.value
@@ -142,7 +143,9 @@ def _is_old(data: bytes, service_name: str) -> bool:
 
 
 def _decode_old(data: bytes) -> Call:
-    call = Call([], [], [], nbytes=len(data))
+    key: list[str] = []
+    value: list[str] = []
+    call = Call(key, value, [], nbytes=len(data))
     try:
         for number, _, content in _fields(data):
             if isinstance(content, int):
@@ -150,9 +153,9 @@ def _decode_old(data: bytes) -> Call:
                     call.logid = content - 2**64 if content >= 2**63 else content
                 continue
             if number == 1:
-                call.key.append(content.decode())
+                key.append(content.decode())
             elif number == 2:
-                call.value.append(content.decode())
+                value.append(content.decode())
             elif number == 3:
                 call.name = content.decode()
             elif number == 4:

@@ -17,10 +17,12 @@ def run(data: bytes) -> Hashable:
         feed, _ = paddle.unpack(call)
     except RequestError as error:
         return type(error).__name__, str(error)[:24]
+    assert call.feed is None or call.feed == feed
     size = sum(getattr(value, "nbytes", 0) for value in feed.values())
     assert size <= 64 + 16 * len(data) or call.tensors
     try:
-        encode_json(paddle.pack(feed, typed=call.typed, keep_text=True))
+        reply = encode_json(paddle.pack(feed, typed=call.typed, keep_text=True))
+        assert paddle.write_json(feed, feed.values()) in (None, reply)
     except (RequestError, TypeError) as error:
         return "reply", type(error).__name__, str(error)[:24]
     return "good", len(feed), call.typed

@@ -19,11 +19,13 @@ def run(data: bytes) -> Hashable:
     except RequestError as error:
         return type(error).__name__, str(error)[:24]
     size = sum(getattr(value, "nbytes", 0) for value in feed.values())
+    assert call.feed is None or call.feed == feed
     # Texts of an array are padded to the longest; numbers take up to eight octets from one.
     assert size <= 64 + 16 * len(data) or call.tensors
     call.message().SerializeToString()
     try:
-        encode_message(paddle.pack(feed, typed=call.typed, keep_text=True))
+        reply = encode_message(paddle.pack(feed, typed=call.typed, keep_text=True))
+        assert paddle.write_texts(feed, feed.values()) in (None, reply)
     except (RequestError, TypeError) as error:
         return "reply", type(error).__name__, str(error)[:24]
     return "good", len(feed), call.typed

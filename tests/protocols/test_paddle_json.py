@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,9 +7,10 @@ from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Undecodable
+from penstock.errors import PackageError, Undecodable
 from penstock.protocols import paddle, pb, tensors
-from penstock.protocols.paddle_json import decode_json, encode_json, gateway_error
+from penstock.protocols.paddle_json import decode_json, encode_json, gateway_error, write_json
+from penstock.protocols.paddle_records import OnePair
 from penstock.protocols.status import GrpcCode
 
 
@@ -19,9 +21,28 @@ def decode(body: bytes) -> paddle.Call:
 def test_the_usual_body_is_a_call() -> None:
     body = b'{"key":["x"],"value":["0.1,0.2"]}'
     call = decode(body)
-    assert (call.key, call.value, call.tensors) == (["x"], ["0.1,0.2"], [])
+    assert (call.key, call.value, [*call.tensors]) == (["x"], ["0.1,0.2"], [])
     assert (call.name, call.method, call.logid, call.clientip) == ("uci", "prediction", 0, "")
     assert call.nbytes == len(body)
+
+
+@given(st.lists(st.text(), max_size=2), st.lists(st.text(), max_size=2))
+def test_a_body_of_texts_is_the_same_call_whatever_stands_beside_them(
+    key: list[str], value: list[str]
+) -> None:
+    call = decode(json.dumps({"key": key, "value": value}).encode())
+    with_more = decode(json.dumps({"key": key, "value": value, "logid": 0}).encode())
+    assert call.message() == with_more.message()
+    assert call.held() == with_more.held()
+    assert (type(call) is OnePair) == (len(key) == len(value) == 1)
+    if call.feed is not None:
+        assert paddle.unpack(with_more) == (call.feed, False)
+
+
+def test_the_pair_that_asks_for_a_profile_is_not_fed() -> None:
+    call = decode(json.dumps({"key": [paddle.PROFILE_KEY], "value": ["1"]}).encode())
+    assert call.feed is None
+    assert paddle.unpack(call) == ({}, True)
 
 
 @pytest.mark.parametrize("body", [b"", b" \r\n", b"null", b" null ", b"{}"])
@@ -170,6 +191,29 @@ def test_a_reply_always_has_five_members_in_order() -> None:
     assert encode_json(pb.Response()) == (
         b'{"err_no":0,"err_msg":"","key":[],"value":[],"tensors":[]}'
     )
+
+
+results = st.dictionaries(
+    st.text() | st.sampled_from(["\udfff", 1]),
+    st.text() | st.sampled_from(["\ud800", 1, None, ["a"], np.str_("a"), np.ones(2)]),
+)
+
+
+@given(results)
+def test_a_result_is_written_as_its_reply_would_be_or_not_at_all(value: dict[Any, Any]) -> None:
+    written = write_json(value, value.values())
+    try:
+        reply = paddle.pack(value, typed=False, keep_text=True)
+    except PackageError:
+        assert written is None
+        return
+    assert written in (None, encode_json(reply))
+    texts = [*value, *value.values()]
+    assert (written is not None) == all(type(text) is str and is_unicode(text) for text in texts)
+
+
+def is_unicode(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def test_a_tensor_in_a_reply_has_every_member() -> None:
