@@ -69,8 +69,11 @@ def _echo(call: GrpcCall, message: bytes) -> None:
 
 
 def _echo_pairs(call: GrpcCall, message: bytes) -> None:
-    feed, _ = paddle.unpack(paddle.decode_message(message, "echo"))
-    call.reply(paddle.encode_message(paddle.pack(feed, typed=False, keep_text=True)))
+    feed = paddle.decode_message(message, "echo").feed
+    assert feed is not None, "one pair has its feed from the start"
+    written = paddle.write_texts(feed, feed.values())
+    assert written is not None, "there are texts only"
+    call.reply(written)
 
 
 def _grpc(method: Method) -> Frontend:

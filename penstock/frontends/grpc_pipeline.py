@@ -7,7 +7,7 @@ from penstock.frontends.body import SMALL
 from penstock.frontends.exchange import Limit
 from penstock.frontends.grpc_call import GrpcCall
 from penstock.frontends.grpc_service import Method
-from penstock.frontends.pipeline import PipelineProtocol, Reply
+from penstock.frontends.pipeline import Answer, PipelineProtocol
 from penstock.protocols import paddle
 from penstock.protocols.pb import pipeline_service_pb2
 
@@ -15,7 +15,9 @@ SERVICE = pipeline_service_pb2.DESCRIPTOR.services_by_name["PipelineService"].fu
 
 
 class PipelineService:
-    """``PipelineService/inference``. Belongs to the engine's loop."""
+    """``PipelineService/inference``; a port of the protocol. Belongs to the engine's loop."""
+
+    write = staticmethod(paddle.write_texts)
 
     def __init__(self, protocol: PipelineProtocol) -> None:
         self._protocol = protocol
@@ -39,11 +41,12 @@ class PipelineService:
                 exchange.beyond(Limit.ROOM)
             self._failed(call, error)
             return
-        exchange.on_gone = self._protocol.start(decoded, call.timeout, self._done, call)
+        exchange.on_gone = self._protocol.start(decoded, call.timeout, self, call)
 
-    def _done(self, call: GrpcCall, reply: Reply | None, error: RequestError | None) -> None:
-        if reply is not None:
-            call.reply(paddle.encode_message(reply))
+    def done(self, call: GrpcCall, answer: Answer | None, error: RequestError | None, /) -> None:
+        """Answer a call; see Port."""
+        if answer is not None:
+            call.reply(answer if isinstance(answer, bytes) else paddle.encode_message(answer))
         elif error is not None:
             self._failed(call, error)
 

@@ -18,7 +18,7 @@ from penstock.errors import RequestError, ServiceBusy, TooLarge, Undecodable
 from penstock.frontends.body import SMALL, PartialBody, decompress
 from penstock.frontends.exchange import Exchange, Limit, Receiver
 from penstock.frontends.health import Health
-from penstock.frontends.pipeline import PipelineProtocol, Reply
+from penstock.frontends.pipeline import Answer, PipelineProtocol
 from penstock.protocols import paddle
 from penstock.protocols.grpc import GrpcError, parse_timeout
 from penstock.protocols.heads import Headers, RequestHead
@@ -61,13 +61,15 @@ class _Route:
 
 
 class HttpRoutes:
-    """Every route over HTTP. Belongs to the engine's loop.
+    """Every route over HTTP; a port of the protocol. Belongs to the engine's loop.
 
     Args:
         protocol: answers the pipeline's calls.
         health: answers probes.
         max_body: bytes of a body, before and after decompression.
     """
+
+    write = staticmethod(paddle.write_json)
 
     def __init__(self, protocol: PipelineProtocol, health: Health, *, max_body: int) -> None:
         self._protocol = protocol
@@ -139,15 +141,19 @@ class HttpRoutes:
         except RequestError as error:
             self._refuse(exchange, error)
             return
-        exchange.on_gone = self._protocol.start(call, route.timeout, self._done, exchange)
+        exchange.on_gone = self._protocol.start(call, route.timeout, self, exchange)
 
     def late(self, exchange: Exchange) -> None:
         """The body took too long to arrive."""
         self._send(exchange, failure(408, "the request took too long to arrive"))
 
-    def _done(self, exchange: Exchange, reply: Reply | None, error: RequestError | None) -> None:
-        if reply is not None:
-            exchange.reply(200, _JSON_ONLY, paddle.encode_json(reply))
+    def done(
+        self, exchange: Exchange, answer: Answer | None, error: RequestError | None, /
+    ) -> None:
+        """Answer a call; see Port."""
+        if answer is not None:
+            body = answer if isinstance(answer, bytes) else paddle.encode_json(answer)
+            exchange.reply(200, _JSON_ONLY, body)
         elif error is not None:
             self._fail(exchange, error)
 

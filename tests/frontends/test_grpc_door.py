@@ -21,7 +21,7 @@ from penstock.frontends.grpc_service import GrpcService
 from penstock.frontends.health import Health
 from penstock.frontends.http import HttpRoutes
 from penstock.frontends.listeners import bind, port_of
-from penstock.frontends.pipeline import Done, PipelineOptions
+from penstock.frontends.pipeline import PipelineOptions, Port
 from penstock.protocols import paddle, pb
 
 SERVICE = "baidu.paddle_serving.pipeline_serving.PipelineService"
@@ -39,12 +39,12 @@ class Held:
         self.arrived = asyncio.Semaphore(0)
         self.go = asyncio.Event()
 
-    def start(self, call: paddle.Call, timeout: float | None, done: Done, context: Any) -> Any:
+    def start(self, call: paddle.Call, timeout: float | None, port: Port, context: Any) -> Any:
         self.arrived.release()
 
         async def answer() -> None:
             await self.go.wait()
-            done(context, pb.Response(key=["x"], value=["1"]), None)
+            port.done(context, pb.Response(key=["x"], value=["1"]), None)
 
         return asyncio.ensure_future(answer()).cancel
 

@@ -31,10 +31,10 @@ class Held:
         self.dropped = 0
 
     def start(
-        self, call: paddle.Call, timeout: float | None, done: Any, context: Any
+        self, call: paddle.Call, timeout: float | None, port: Any, context: Any
     ) -> Callable[[], None]:
         self.asked.append((call, timeout))
-        self.done, self.context = done, context
+        self.done, self.context = port.done, context
         return self._drop
 
     def _drop(self) -> None:

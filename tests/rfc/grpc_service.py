@@ -17,7 +17,7 @@ from penstock.frontends.grpc_health import HealthService
 from penstock.frontends.grpc_service import GrpcService, Method
 from penstock.frontends.health import Health
 from penstock.frontends.http import HttpRoutes
-from penstock.frontends.pipeline import Done, PipelineOptions
+from penstock.frontends.pipeline import PipelineOptions, Port
 from penstock.protocols import paddle
 from penstock.protocols.grpc import GrpcError, encode_metadata
 from penstock.protocols.status import GrpcCode
@@ -35,7 +35,7 @@ class Nothing:
 
     options = PipelineOptions(name=None)
 
-    def start(self, call: paddle.Call, timeout: float | None, done: Done, context: Any) -> Any:
+    def start(self, call: paddle.Call, timeout: float | None, port: Port, context: Any) -> Any:
         raise AssertionError("no case asks the pipeline")
 
     def as_reply(self, error: RequestError) -> None:

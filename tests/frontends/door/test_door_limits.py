@@ -15,7 +15,7 @@ from penstock.frontends.grpc_pipeline import PipelineService
 from penstock.frontends.grpc_service import GrpcService
 from penstock.frontends.health import Health
 from penstock.frontends.http import HttpRoutes
-from penstock.frontends.pipeline import Done, PipelineOptions
+from penstock.frontends.pipeline import PipelineOptions, Port
 from penstock.protocols import paddle
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
@@ -38,7 +38,7 @@ class Silent:
 
     options = PipelineOptions(name=None)
 
-    def start(self, call: paddle.Call, timeout: float | None, done: Done, context: Any) -> None:
+    def start(self, call: paddle.Call, timeout: float | None, port: Port, context: Any) -> None:
         return
 
     def as_reply(self, error: RequestError) -> None:
