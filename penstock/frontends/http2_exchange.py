@@ -101,8 +101,6 @@ class Http2Exchange(DoorExchange):
         self.over = True
         shared = self.shared
         shared.calls -= 1
-        if not shared.calls:
-            shared.rest()
         self.receiver = self.on_gone = self.on_room = self.state = None
         if self.taken:
             self.release()
@@ -111,6 +109,9 @@ class Http2Exchange(DoorExchange):
             session.stop_sender(stream)
         if not session.dirty:
             session.mark()
+        if not shared.calls:
+            shared.flush()  # nothing can come any more that would be written together with it
+            shared.rest()
 
     def start(self, status: int, headers: Headers) -> None:
         """See ``Exchange``."""
