@@ -57,6 +57,7 @@ class DoorState:
         leaving: requests that are not whole when they are begun are refused.
         most_calls: of the limits.
         on_empty: called when the last connection has gone.
+        rested: ``rest`` was called in this turn; calling it again adds nothing.
     """
 
     __slots__ = (
@@ -67,7 +68,6 @@ class DoorState:
         "_loop",
         "_polling",
         "_relieving",
-        "_rested",
         "application",
         "body_time",
         "budget",
@@ -86,6 +86,7 @@ class DoorState:
         "most_calls",
         "on_empty",
         "period",
+        "rested",
         "wheel",
     )
 
@@ -115,7 +116,7 @@ class DoorState:
         self._looking = False
         self._polling = BusyPolling(limits.busy_poll)
         self._relieving = False
-        self._rested = False
+        self.rested = False
         self._loop = asyncio.get_running_loop()
 
     def add_entrance(self) -> Entrance:
@@ -152,18 +153,18 @@ class DoorState:
         """No request is open any more: if that is so at the end of the turn, look on for a moment,
         or sleep at once.
         """
-        self._rested = True
+        self.rested = True
         if not self._looking:
             self._looking = True
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
+        rested, self.rested = self.rested, False
         if self.calls or self.draining:
             self._looking = False
             return
         now = monotonic()
-        if self._rested:
-            self._rested = False
+        if rested:
             self._look_until = self._polling.until(now)
         if now >= self._look_until:
             self._looking = False
