@@ -67,8 +67,7 @@ def core(requests: list[bytes]) -> Callable[[], None]:
     def turn() -> None:
         data = next(reads)
         assert connection.whole(data) or len(connection.receive(data)) == 2
-        connection.respond(200, HEADERS, ANSWER)
-        assert connection.rest()
+        assert connection.conclude(200, HEADERS, ANSWER)
 
     return turn
 

@@ -2,7 +2,8 @@
 
 Its transport, when it is due to be looked at, what waits for its reader, and how it ends: an
 orderly end never loses the last answer. Output is written once per turn of the loop for all
-connections that have some (``DoorState.flush``), or at the end of a read.
+connections that have some (``DoorState.flush``), at the end of a read, or at once where one piece
+is all there is to write.
 """
 
 from __future__ import annotations

@@ -39,25 +39,34 @@ class Http1Exchange(DoorExchange):
 
     def reply(self, status: int, headers: Headers, body: bytes = b"", close: bool = False) -> None:
         """See ``Exchange``."""
-        if not self.over:
-            session = self._session
-            shared = self.shared
+        if self.over:
+            return
+        session = self._session
+        shared = self.shared
+        answer = None
+        if len(body) <= _LARGE and not (
+            close or shared.draining or session.out or session.lagging or session.closing
+        ):
+            answer = session.core.conclude(status, headers, body)
+        if answer is None:
             last = close or not self.whole or shared.draining
             if len(body) <= _LARGE:
                 session.out.append(session.core.respond(status, headers, body, last))
             else:
                 session.out += session.core.respond_apart(status, headers, body, last)
-            # What close() does, without the call.
-            self.over = True
-            shared.calls -= 1
-            if not shared.calls:
-                shared.rest()
-            self.receiver = self.on_gone = self.on_room = None
-            if self.taken:
-                self.release()
+        # What close() does, without the call.
+        self.over = True
+        shared.calls -= 1
+        if not (shared.calls or shared.rested):
+            shared.rest()
+        self.receiver = self.on_gone = self.on_room = None
+        if self.taken:
+            self.release()
+        if answer is None:
             session.answered = True
-            if not session.dirty:
-                session.mark()
+            session.mark()
+        else:
+            session.conclude(answer)
 
     def start(self, status: int, headers: Headers) -> None:
         """See ``Exchange``."""

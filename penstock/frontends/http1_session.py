@@ -1,8 +1,9 @@
 """HTTP/1.1 on one connection of a door: requests of the core to the application, answers back.
 
 One exchange at a time. The next request is begun when the last answer has been written, from the
-flush and never inside a call of the application's. However much one read holds, a turn of the loop
-takes only so much of it as a usual request or two cost; the rest waits for the next turns.
+flush and never inside a call of the application's; where no request waits, the answer is written
+without a flush. However much one read holds, a turn of the loop takes only so much of it as a usual
+request or two cost; the rest waits for the next turns.
 """
 
 from __future__ import annotations
@@ -71,28 +72,32 @@ class Http1Session(Connection):
         """See ``asyncio.Protocol``."""
         if self.closing:
             return
+        core = self.core
+        body = core.whole(data) if self._reading else None
+        if body is None:
+            self._receive(data)
+            return
+        try:
+            # What _take does, for what nearly always comes. ``due`` stays: ``check`` knows that
+            # there is an exchange.
+            shared = self.shared
+            shared.counters.requests += 1
+            shared.calls += 1
+            exchange = self._exchange = Http1Exchange(self, core.framing.head, True)
+            try:
+                receiver = shared.application.begin(exchange)
+                if receiver is not None and not exchange.over:
+                    exchange.receiver = receiver
+                    receiver.data(exchange, body, True)
+            except Exception:  # noqa: BLE001 - this request fails by it, and no other
+                self._fail(exchange)
+        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+            self.broken()
+
+    def _receive(self, data: bytes) -> None:
         self.dirty = True
         try:
-            framing = self.core.whole(data) if self._reading else None
-            if framing is None:
-                self._take(self.core.receive(data))
-            else:
-                # What _take does, for what nearly always comes.
-                shared = self.shared
-                shared.counters.requests += 1
-                shared.calls += 1
-                exchange = self._exchange = Http1Exchange(self, framing.head, True)
-                try:
-                    receiver = shared.application.begin(exchange)
-                    if receiver is not None and not exchange.over:
-                        exchange.receiver = receiver
-                        receiver.data(exchange, data[framing.size :], True)
-                except Exception:  # noqa: BLE001 - this request fails by it, and no other
-                    self._fail(exchange)
-                if not (self.answered or self.out or self.closing):
-                    self.due = NEVER
-                    self.dirty = False
-                    return
+            self._take(self.core.receive(data))
         except Exception:  # noqa: BLE001 - nothing but this connection ends by it
             self.broken()
         self.flush()
@@ -164,36 +169,29 @@ class Http1Session(Connection):
 
     # Output.
 
-    def flush(self) -> None:
-        """Write, and begin the next request when an answer is complete and its client reads."""
-        out = self.out
-        if (
-            self.answered
-            and len(out) == 1
-            and not (self.closing or self.lagging or self.secure or self._crowded)
-            and self.core.rest()
-        ):
-            # What the other way does, where one answer is all there is.
-            self._exchange = None
-            self.answered = self._in_head = False
-            self.due = self.shared.wheel.now + self._patience
-            answer = out.pop()
-            if not self.transport.is_closing():
+    def conclude(self, answer: bytes) -> None:
+        """What ``flush`` does where this answer, which the core has concluded, is all there is."""
+        self._exchange = None
+        self._in_head = False
+        self.due = self.shared.wheel.now + self._patience
+        transport = self.transport
+        try:
+            if self.secure:
+                self.write(answer)
+            elif not transport.is_closing():
+                # What write() does, without the call.
                 size = self.piece = len(answer)
                 self.written += size
-                try:
-                    self.transport.write(answer)
-                    if self.lagging or self.counted:
-                        self.count()
-                    if not self._reading:
-                        self.rearm()
-                except Exception:  # noqa: BLE001 - nothing but this connection ends by it
-                    self.broken()
-            self.dirty = False
-        else:
-            self._flush_all()
+                transport.write(answer)
+            if self.lagging or self.counted:
+                self.count()
+            if not self._reading:
+                self.rearm()
+        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+            self.broken()
 
-    def _flush_all(self) -> None:
+    def flush(self) -> None:
+        """Write, and begin the next request when an answer is complete and its client reads."""
         self.dirty = True
         core = self.core
         left = _REQUESTS_AT_ONCE

@@ -62,13 +62,12 @@ class Driver:
                 self.open = False
 
     def feed(self, data: bytes) -> None:
-        framing = self.core.whole(data) if self.shortly else None
-        if framing is None:
+        body = self.core.whole(data) if self.shortly else None
+        if body is None:
             self.hear(self.core.receive(data))
-        elif framing.event.ended:
-            self.hear([framing.event])
         else:
-            self.hear([framing.event, Http1Data(data[framing.size :], True)])
+            event = self.core.framing.event
+            self.hear([event] if event.ended else [event, Http1Data(body, True)])
         self.answer()
         self.go_on()
 
@@ -81,14 +80,19 @@ class Driver:
         while self.open and not self.failed and (self.early or self.core.body_ended):
             core = self.core
             core.proceed()
-            if self.parts:
+            at_once = None
+            if self.shortly and not self.parts:
+                at_once = core.conclude(200, ANSWER, b"abc")
+            if at_once is not None:
+                out = at_once
+            elif self.parts:
                 out = core.start(200, ANSWER) + core.chunk(b"abc") + core.finish()
             else:
                 out = core.respond(200, ANSWER, b"abc")
             assert out.startswith(b"HTTP/1.1 200 ")
             self.story.append(["answer", out])
             self.open = False
-            if not (self.shortly and core.rest()):
+            if at_once is None:
                 self.hear(core.next())
 
     def end(self) -> None:

@@ -27,15 +27,16 @@ class Answering:
     """What answers need to know of a connection and its request in turn.
 
     Attributes:
+        framing: what the head of the request in turn says.
         keep_alive: whether the connection stays when the current answer is out. False also when the
             client has half-closed and nothing of it is left: close as soon as no answer is open.
     """
 
-    __slots__ = ("_awaits", "_framing", "_replied", "_sends", "_state", "keep_alive")
+    __slots__ = ("_awaits", "_replied", "_sends", "_state", "framing", "keep_alive")
 
     def __init__(self) -> None:
         self._state: int = HEAD
-        self._framing: Framing = UNREAD
+        self.framing: Framing = UNREAD
         self._awaits = False  # the client waits for a word before it sends the body
         self._replied = False
         self._sends: bool | None = None  # pieces as chunks, as they are, or (None) not at all
@@ -54,7 +55,7 @@ class Answering:
         Raises:
             ValueError: the status or a header cannot be sent.
         """
-        if self._state == WHOLE and self.keep_alive and self._framing.is_usual and not close:
+        if self._state == WHOLE and self.keep_alive and self.framing.is_usual and not close:
             usual = whole_head(status, headers, len(body))
             if usual is not None:
                 return usual + body
@@ -69,7 +70,7 @@ class Answering:
         if not has_body:
             return (start + connection + b"\r\n",)
         head = start + connection + b"content-length: %d\r\n\r\n" % len(body)
-        return (head,) if self._framing.wants_no_body else (head, body)
+        return (head,) if self.framing.wants_no_body else (head, body)
 
     def start(self, status: int, headers: Headers) -> bytes:
         """The head of an answer of unknown length: in chunks, or up to the close for HTTP/1.0.
@@ -78,7 +79,7 @@ class Answering:
             ValueError: the status or a header cannot be sent.
         """
         start, closes, has_body = reply_head(status, headers)
-        framing = self._framing
+        framing = self.framing
         has_body = has_body and not framing.wants_no_body
         connection = self._begin_reply(closes or (has_body and framing.is_1_0))
         self._sends = None if not has_body else not framing.is_1_0
@@ -115,4 +116,4 @@ class Answering:
             self.keep_alive = False
         if not self.keep_alive:
             return CLOSE
-        return KEEP_ALIVE if self._framing.is_1_0 else b""
+        return KEEP_ALIVE if self.framing.is_1_0 else b""

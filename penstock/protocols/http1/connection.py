@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.protocols.heads import Headers
 from penstock.protocols.http1.answering import CHUNKS, CLOSED, HEAD, LENGTH, WHOLE, Answering
 from penstock.protocols.http1.chunks import ChunkedBody
 from penstock.protocols.http1.events import Event, Http1Data, Http1Failed
 from penstock.protocols.http1.head import UNREAD, Framing, HeadMemo, parse_head
 from penstock.protocols.http1.limits import BrokenRule, Http1Limits
 from penstock.protocols.http1.lines import HeadLines
+from penstock.protocols.http1.reply import whole_head
 
 _CR: Final = 13
 _STATES = ("head", "length", "chunks", "whole", "closed")
@@ -92,27 +94,30 @@ class Http1Connection(Answering):
         kept = len(self._buffer) - self._at
         return not self.unread and (self._state != WHOLE or kept < self._limits.max_kept_bytes)
 
-    def whole(self, data: bytes) -> Framing | None:
+    def whole(self, data: bytes) -> bytes | None:
         """Receive a whole request at once, which is what nearly always comes.
 
         Returns:
-            What its head says; the rest of ``data`` is its body. None when anything else has come,
-            or the head is new: then nothing has happened, and it is for ``receive``.
+            Its body; ``framing`` is what its head says. None when anything else has come, or the
+            head is new: then nothing has happened, and it is for ``receive``.
         """
         if self._state != HEAD or self._buffer:
             return None
-        framing = self._framing
-        if not data.startswith(framing.raw):
-            known = self._known.get(data[: data.find(b"\r\n\r\n") + 4])
-            if known is None:
-                return None
-            framing = known
-        if len(data) != framing.total:
+        framing = self.framing
+        if len(data) == framing.total:
+            # Nearly always the head is that of the last time: one call compares it and cuts it off.
+            # It lets the connection stay, or nothing more would be read.
+            body = data.removeprefix(framing.raw)
+            if len(body) == framing.body_length:
+                self._state = WHOLE
+                return body
+        known = self._known.get(data[: data.find(b"\r\n\r\n") + 4])
+        if known is None or len(data) != known.total:
             return None
-        self._framing = framing
-        self.keep_alive = framing.keep_alive
+        self.framing = known
+        self.keep_alive = known.keep_alive
         self._state = WHOLE
-        return framing
+        return data[known.size :]
 
     def receive(self, data: bytes) -> list[Event]:
         """What these bytes say. Never raises; see ``Http1Failed``.
@@ -124,7 +129,7 @@ class Http1Connection(Answering):
             end = data.find(b"\r\n\r\n") + 4
             framing = self._known.get(data[:end]) or self._learn(data[:end])
             if framing is not None and framing.total == len(data):
-                self._framing = framing
+                self.framing = framing
                 self.keep_alive = framing.keep_alive
                 self._state = WHOLE
                 if framing.body_length:
@@ -170,13 +175,30 @@ class Http1Connection(Answering):
             return []
         return self._advance()
 
-    def rest(self) -> bool:
-        """``next``, if nothing of another request has come; whether that was so."""
-        if self._state != WHOLE or self._buffer or self._ended or not self.keep_alive:
-            return False
+    def conclude(self, status: int, headers: Headers, body: bytes) -> bytes | None:
+        """``respond`` and ``next`` in one, for a whole request with nothing behind it.
+
+        Returns:
+            The answer, behind which the connection stays. None for any other, and where something
+            has come behind the request: then nothing has happened, and it is for the two.
+
+        Raises:
+            ValueError: as ``respond``.
+        """
+        if (
+            self._state != WHOLE
+            or self._buffer
+            or self._ended
+            or not self.keep_alive
+            or not self.framing.is_usual
+        ):
+            return None
+        head = whole_head(status, headers, len(body))
+        if head is None:
+            return None
         self._state = HEAD
         self._replied = self._blank = False
-        return True
+        return head + body
 
     def _keep(self, data: bytes) -> None:
         """Put data behind what is there; what was taken goes away."""
@@ -246,8 +268,8 @@ class Http1Connection(Answering):
                 not self._blank and at + 1 == len(buffer) and buffer[at] == _CR
             ):
                 return None
-            if self._framing is not UNREAD and buffer.startswith(self._framing.raw, at):
-                return self._read_head(self._framing.raw)
+            if self.framing is not UNREAD and buffer.startswith(self.framing.raw, at):
+                return self._read_head(self.framing.raw)
             most = self._limits.max_request_line + self._limits.max_header_bytes + 2
             end = buffer.find(b"\r\n\r\n", at, at + most)
             if end >= 0:
@@ -278,7 +300,7 @@ class Http1Connection(Answering):
         return framing
 
     def _begin(self, framing: Framing) -> None:
-        self._framing = framing
+        self.framing = framing
         self.keep_alive = framing.keep_alive
         self._awaits = framing.awaits_continue
         if framing.body_length is None:
@@ -318,7 +340,7 @@ class Http1Connection(Answering):
 
     def _fail(self, rule: BrokenRule) -> Http1Failed:
         if self._state == HEAD:
-            self._framing = UNREAD
+            self.framing = UNREAD
         self._close()
         return Http1Failed(rule.status, rule.text, self._replied, rule.nuisance)
 

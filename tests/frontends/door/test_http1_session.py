@@ -345,12 +345,14 @@ def test_an_idle_connection_is_closed(opened: Opened) -> None:
 
 def test_a_connection_that_waits_for_its_answer_is_not_idle(opened: Opened) -> None:
     site = opened(keep_alive=QUICK, header_timeout=QUICK, body_timeout=QUICK)
-    with connected(site.port) as silent, connected(site.port) as connection:
-        connection.send(request("/hold", b"x"))
-        assert site.parrot.arrived.acquire(timeout=PATIENCE)
-        assert silent.is_closed()
-        site.call(site.parrot.let_go)
-        assert connection.reply().body == b"held"
+    with connected(site.port) as connection:
+        for _ in range(2):
+            with connected(site.port) as silent:
+                connection.send(request("/hold", b"x"))
+                assert site.parrot.arrived.acquire(timeout=PATIENCE)
+                assert silent.is_closed()
+            site.call(site.parrot.let_go)
+            assert connection.reply().body == b"held"
 
 
 def small(port: int) -> socket.socket:

@@ -91,19 +91,20 @@ def play(
     def take(new: list[Event]) -> None:
         events.extend(new)
         while ends_request(new):
+            if shortly and door.conclude(200, (), b"") is not None:
+                break
             door.respond(200, (), b"")
             if not door.keep_alive:
                 break
-            new = [] if shortly and door.rest() else door.next()
+            new = door.next()
             events.extend(new)
 
     def feed(piece: bytes) -> list[Event]:
-        framing = door.whole(piece) if shortly else None
-        if framing is None:
+        body = door.whole(piece) if shortly else None
+        if body is None:
             return door.receive(piece)
-        if framing.event.ended:
-            return [framing.event]
-        return [framing.event, Http1Data(piece[framing.size :], True)]
+        event = door.framing.event
+        return [event] if event.ended else [event, Http1Data(body, True)]
 
     for piece in pieces:
         take(feed(piece))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.protocols.heads import Headers
 from penstock.protocols.http1 import HeadMemo, Http1Data, Http1Head
 from tests.protocols.http1.driving import (
     bytewise,
@@ -19,6 +20,22 @@ from tests.protocols.http1.driving import (
 
 JSON = ((b"content-type", b"application/json"),)
 CHUNKS = b"3;a=b\r\nabc\r\n0002\r\nde\r\n0\r\nX: y\r\nContent-Length: 9\r\n\r\n"
+
+
+one_request = st.sampled_from(
+    [
+        request(),
+        b"\r\n" + request(),
+        request(b"abc"),
+        request(b"abc", b"X: " + b"a" * 3000),
+        chunked(CHUNKS),
+        chunked(b"0\r\n\r\n"),
+        request(b"ab", b"Expect: 100-continue"),
+        request(b"", b"Connection: close"),
+        request(b"", b"Connection: keep-alive", line=b"GET http://y/ HTTP/1.0"),
+        request(line=b"HEAD / HTTP/1.1"),
+    ]
+)
 
 
 def test_a_request_and_its_body_are_told() -> None:
@@ -55,16 +72,32 @@ def test_a_whole_request_with_a_known_head_takes_the_short_way() -> None:
     assert door.whole(first) is None
     (head, _) = door.receive(first)
     assert door.whole(first) is None  # it has not been answered
-    assert door.respond(200, JSON, b"{}").endswith(b"\r\ncontent-length: 2\r\n\r\n{}")
-    assert door.rest()
-    for odd in (first[:-1], first + b"x", first[:-4], second, b"\r\n" + first, b"\0", b""):
+    answer = door.conclude(200, JSON, b"{}")
+    assert answer is not None
+    assert answer.endswith(b"\r\ncontent-length: 2\r\n\r\n{}")
+    odd_ones = (first[:-1], first + b"x", first[:-4], second, b"\r\n" + first, b"\0", b"")
+    same_size = (first.replace(b"/a/b", b"/a/c"), first[1:] + b"x", b"x" * len(first))
+    for odd in (*odd_ones, *same_size):
         assert door.whole(odd) is None
         assert door.idle
-    framing = door.whole(first)
-    assert framing is not None
-    assert framing.event is head
-    assert first[framing.size :] == b"abc"
+    assert door.whole(first) == b"abc"
+    assert door.framing.event is head
     assert door.body_ended
+    assert door.conclude(200, JSON, b"{}") == answer
+    assert door.idle
+
+
+def test_the_short_way_is_taken_by_heads_in_turns() -> None:
+    door = connection()
+    requests = [request(b"abc"), request(b"abcd", line=b"POST /a/ HTTP/1.1"), request()]
+    assert len(requests[0]) == len(requests[1])
+    for each in requests:
+        door.receive(each)
+        assert door.conclude(200, (), b"")
+    for each in requests * 2:
+        assert door.whole(each) == each.partition(b"\r\n\r\n")[2]
+        assert each.startswith(door.framing.raw)
+        assert door.conclude(200, (), b"")
 
 
 @pytest.mark.parametrize(
@@ -74,14 +107,62 @@ def test_the_short_way_to_the_next_request_is_closed_where_there_is_more_to_do(
     behind: bytes, ended: bool
 ) -> None:
     door = connection()
-    assert not door.rest()
+    assert door.conclude(200, (), b"") is None
     door.receive(request() + behind)
     if ended:
         door.eof()
+    assert door.conclude(200, (), b"") is None
     door.respond(200, (), b"")
-    assert not door.rest()
     assert door.body_ended
     assert len(door.next()) == (behind == request())
+
+
+def test_an_empty_line_may_precede_each_request_by_the_short_way() -> None:
+    door = connection()
+    for _ in range(3):
+        assert door.receive(b"\r\n") == []
+        assert door.whole(request()) is not None or door.receive(request())
+        assert door.conclude(200, (), b"") is not None
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.sampled_from([200, 204, 304, 404, 503]),
+    st.sampled_from([(), JSON, (*JSON, (b"connection", b"close"))]),
+    st.binary(max_size=3),
+    st.data(),
+)
+def test_the_short_answer_is_the_long_one(
+    status: int, headers: Headers, body: bytes, data: st.DataObject
+) -> None:
+    first, *others = data.draw(st.lists(one_request, min_size=1, max_size=3), label="requests")
+    stream = b"".join([first, *others])
+    cut = data.draw(st.just(len(first)) | st.integers(0, len(stream)), label="cut")
+    ends = data.draw(st.booleans(), label="ends")
+    short, long = connection(), connection()
+    for door in (short, long):
+        door.receive(stream[:cut])
+        if ends:
+            door.eof()
+    answer = short.conclude(status, headers, body) if short.body_ended else None
+    if answer is not None:
+        assert answer == long.respond(status, headers, body)
+        assert long.next() == []
+    for door in (short, long):
+        assert (door.idle, door.keep_alive) == (long.idle, long.keep_alive)
+        assert door.wants_data == long.wants_data
+    assert told(short.receive(stream[cut:])) == told(long.receive(stream[cut:]))
+
+
+@pytest.mark.parametrize(("status", "name"), [(100, b"x"), (200, b"x y")])
+def test_what_cannot_be_sent_is_refused_by_the_short_way_and_leaves_the_request_open(
+    status: int, name: bytes
+) -> None:
+    door = connection()
+    door.receive(request())
+    with pytest.raises(ValueError, match=r"cannot be sent|is not the status"):
+        door.conclude(status, ((name, b""),), b"")
+    assert door.conclude(500, (), b"") is not None
 
 
 def test_so_many_chunks_are_taken_by_one_call() -> None:
@@ -434,21 +515,6 @@ def test_what_just_fits_the_limits_is_taken() -> None:
         said, keep_alive = play([data])
         assert said[-1][-1] is True
         assert keep_alive
-
-
-one_request = st.sampled_from(
-    [
-        request(),
-        b"\r\n" + request(),
-        request(b"abc"),
-        request(b"abc", b"X: " + b"a" * 3000),
-        chunked(CHUNKS),
-        chunked(b"0\r\n\r\n"),
-        request(b"ab", b"Expect: 100-continue"),
-        request(b"", b"Connection: close"),
-        request(b"", b"Connection: keep-alive", line=b"GET http://y/ HTTP/1.0"),
-    ]
-)
 
 
 @settings(deadline=None, max_examples=300)
