@@ -33,6 +33,9 @@ HIGH_MARK: Final = 64 << 10
 
 _LOW_MARK: Final = 16 << 10
 
+_JOIN_LIMIT: Final = 16 << 10
+"""Bytes of pieces that are joined to be written at once; larger ones are handed on one by one."""
+
 _SLICE: Final = 64 << 10
 """Bytes given to TLS at once. Of a larger write it would not say how much waits: it encrypts all of
 it, and the layer below keeps that."""
@@ -186,6 +189,13 @@ class Connection(asyncio.Protocol, ABC):
         self._backlog_size += size
         if not self.lagging:
             self._pour()
+
+    def write_joined(self, pieces: Sequence[bytes]) -> None:
+        """Write several pieces: small ones as one."""
+        if len(pieces) > 1 and sum(map(len, pieces)) <= _JOIN_LIMIT:
+            pieces = (b"".join(pieces),)
+        for piece in pieces:
+            self.write(piece)
 
     def write_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Write without joining, where the loop can; not over TLS."""

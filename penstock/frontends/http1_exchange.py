@@ -44,8 +44,12 @@ class Http1Exchange(DoorExchange):
         session = self._session
         shared = self.shared
         answer = None
-        if len(body) <= _LARGE and not (
-            close or shared.draining or session.out or session.lagging or session.closing
+        # At once only without company: clients that are answered one by one ask one by one again,
+        # and the engine makes the most of those who come together.
+        if (
+            shared.calls == 1
+            and len(body) <= _LARGE
+            and not (close or shared.draining or session.out or session.lagging or session.closing)
         ):
             answer = session.core.conclude(status, headers, body)
         if answer is None:
@@ -64,7 +68,8 @@ class Http1Exchange(DoorExchange):
             self.release()
         if answer is None:
             session.answered = True
-            session.mark()
+            if not session.dirty:
+                session.mark()
         else:
             session.conclude(answer)
 

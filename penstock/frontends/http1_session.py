@@ -1,9 +1,9 @@
 """HTTP/1.1 on one connection of a door: requests of the core to the application, answers back.
 
 One exchange at a time. The next request is begun when the last answer has been written, from the
-flush and never inside a call of the application's; where no request waits, the answer is written
-without a flush. However much one read holds, a turn of the loop takes only so much of it as a usual
-request or two cost; the rest waits for the next turns.
+flush and never inside a call of the application's; where no other request is open, the answer is
+written without a flush. However much one read holds, a turn of the loop takes only so much of it as
+a usual request or two cost; the rest waits for the next turns.
 """
 
 from __future__ import annotations
@@ -21,9 +21,6 @@ from penstock.frontends.http1_exchange import Http1Exchange
 from penstock.protocols.heads import HTTP_1_1
 from penstock.protocols.http1 import Event, Http1Connection, Http1Data, Http1Failed, Http1Head
 from penstock.protocols.http1.reply import CONTINUE
-
-_JOIN_LIMIT: Final = 16 << 10
-"""Bytes of pieces that are joined to be written at once; larger ones are handed on one by one."""
 
 _REQUESTS_AT_ONCE: Final = 8
 """Requests that are begun in one turn when each is answered at once; a read may hold thousands."""
@@ -170,7 +167,7 @@ class Http1Session(Connection):
     # Output.
 
     def conclude(self, answer: bytes) -> None:
-        """What ``flush`` does where this answer, which the core has concluded, is all there is."""
+        """Write an answer that is all there is, behind which the core is ready for the next."""
         self._exchange = None
         self._in_head = False
         self.due = self.shared.wheel.now + self._patience
@@ -192,6 +189,19 @@ class Http1Session(Connection):
 
     def flush(self) -> None:
         """Write, and begin the next request when an answer is complete and its client reads."""
+        out = self.out
+        if (
+            self.answered
+            and len(out) == 1
+            and not (self.closing or self.lagging or self._crowded)
+            and self.core.rest()
+        ):
+            self.answered = self.dirty = False
+            self.conclude(out.pop())
+        else:
+            self._flush_all()
+
+    def _flush_all(self) -> None:
         self.dirty = True
         core = self.core
         left = _REQUESTS_AT_ONCE
@@ -230,19 +240,11 @@ class Http1Session(Connection):
                 self._exchange.check_room()
 
     def _write(self) -> None:
-        out = self.out
-        if len(out) == 1:
-            self.write(out[0])
-        elif not out:
-            return
-        elif sum(map(len, out)) <= _JOIN_LIMIT:
-            self.write(b"".join(out))
-        else:
-            for piece in out:
-                self.write(piece)
-        out.clear()
-        if self.lagging or self.counted:
-            self.count()
+        if self.out:
+            self.write_joined(self.out)
+            self.out.clear()
+            if self.lagging or self.counted:
+                self.count()
 
     def crowd(self) -> None:
         """Tell the application when there is room again."""

@@ -175,6 +175,14 @@ class Http1Connection(Answering):
             return []
         return self._advance()
 
+    def rest(self) -> bool:
+        """``next``, if nothing of another request has come; whether that was so."""
+        if self._state != WHOLE or self._buffer or self._ended or not self.keep_alive:
+            return False
+        self._state = HEAD
+        self._replied = self._blank = False
+        return True
+
     def conclude(self, status: int, headers: Headers, body: bytes) -> bytes | None:
         """``respond`` and ``next`` in one, for a whole request with nothing behind it.
 
