@@ -196,6 +196,7 @@ class ProcessExecutor:
             worker.kill()
             await worker.exit
         for worker in workers + late:
+            worker.hear_out()
             self._bury(worker)
             worker.stderr.close()
         await asyncio.to_thread(self._relay.flush, _LAST_LINES)
@@ -226,10 +227,10 @@ class ProcessExecutor:
         """Wait for a worker's end, give back what it had, and tell of it."""
         # What it has started may hold its socket open beyond its end.
         await asyncio.wait((worker.ended, worker.exit), return_when=asyncio.FIRST_COMPLETED)
-        if worker.exit.done():
-            worker.hear_out()
         fault = worker.ended.result() if worker.ended.done() else None
-        if fault is not None:
+        if fault is None:
+            worker.hear_out()
+        else:
             _log.error("op %s: worker %s is ended: %s", self._name, worker.index, fault)
         if not self._closing:
             worker.kill()  # it may have hung up and live on

@@ -1,9 +1,8 @@
-"""Reads the answers to many batches of one sample at once, where all of them are simple.
+"""Answers to batches of one sample, where they are simple: written, and read, with few steps.
 
-That is how answers mostly come when many batches travel together: each ran well, and gave scalars.
-What is anything else, or breaks a rule, is left to be read one by one, where it is judged. A sender
-who cuts its values elsewhere than between its frames gives other answers, but none that it could
-not have given anyway.
+That is how answers mostly are when many batches travel together: each ran well, and gave scalars.
+What is anything else, or breaks a rule, is left to crossing.py and the general codec, where it is
+judged.
 """
 
 from __future__ import annotations
@@ -11,20 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 from math import inf
-from operator import itemgetter, sub
-from struct import Struct
 from struct import error as StructError
 from typing import Final
 
 import ormsgpack
 
-from penstock.executors.processes.frame import LENGTH, SCALARS
+from penstock.executors.processes.frame import LENGTH, SCALARS, packed
 from penstock.request import Outcome
 
-_ARRAY: Final = Struct(">BI")
-_ARRAY_CODE: Final = 0xDD
-_PLAIN: Final = itemgetter(slice(LENGTH.size, None))
-_NO_PARTS: Final = {LENGTH.size}
 _LISTS: Final = {list}
 _FOUR: Final = {4}
 _FLOATS: Final = {float}
@@ -33,21 +26,36 @@ _NONES: Final = {type(None)}
 _TRUTHS: Final = {bool}
 
 
-def simple_answers(
-    bodies: Sequence[bytes | memoryview],
-) -> list[tuple[float, Outcome]] | None:
+def simple_answer(ran: float, outcomes: Sequence[Outcome]) -> bytes | None:
+    """The plain part of the answer to a batch that took so many seconds; None if it is not simple.
+
+    What is in it is what ``outcomes_out`` has.
+    """
+    if len(outcomes) != 1:
+        return None
+    (one,) = outcomes
+    value = one.value
+    if one.error is not None or type(value) is not dict:
+        return None
+    if not SCALARS.issuperset(map(type, value.values())):
+        return None
+    return packed([ran, value, None, one.jump])  # a key that is no text is no text to it, either
+
+
+def simple_answers(body: bytes | memoryview) -> list[tuple[float, Outcome]] | None:
     """How long each batch took, and the outcome of its only sample; None where one is not simple.
 
     Args:
-        bodies: of the answers, one frame each.
+        body: of the frame of all of them.
     """
     try:
-        lengths = chain.from_iterable(map(LENGTH.unpack_from, bodies))
-        if set(map(sub, map(len, bodies), lengths)) != _NO_PARTS:
+        (length,) = LENGTH.unpack_from(body)
+        if len(body) != LENGTH.size + length:
             return None
-        head = _ARRAY.pack(_ARRAY_CODE, len(bodies))
-        values = ormsgpack.unpackb(b"".join((head, *map(_PLAIN, bodies))))
+        values = ormsgpack.unpackb(body[LENGTH.size :])
     except (StructError, ormsgpack.MsgpackDecodeError):  # too short; extensions, or no values
+        return None
+    if type(values) is not list or not values:
         return None
     if set(map(type, values)) != _LISTS or set(map(len, values)) != _FOUR:
         return None

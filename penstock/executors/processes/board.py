@@ -2,7 +2,8 @@
 
 Two numbers in memory that both share: the batch that is running, and when its ``process`` call
 began. The worker writes, the engine reads; each is one aligned word, so there is no half of one.
-A worker that hangs or is killed leaves it as it was, which tells what it died of.
+A worker that hangs or is killed leaves it as it was, which tells what it died of. The rest of that
+memory is for what it has answered and not sent (kept.py).
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Final
 from penstock.executors.processes.frame import FrameError
 from penstock.executors.processes.passing import unusable
 
-_SIZE: Final = mmap.PAGESIZE
+_SIZE: Final = 64 << 10
+_CELLS: Final = 64  # bytes
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -26,15 +28,17 @@ class Board:
     Attributes:
         batch_cell: of one element, what ``batch`` says.
         started_cell: likewise for ``started``, where 0 is None.
+        kept: for answers that are not sent yet.
     """
 
-    __slots__ = ("_map", "batch_cell", "started_cell")
+    __slots__ = ("_map", "batch_cell", "kept", "started_cell")
 
     def __init__(self, shared: mmap.mmap) -> None:
         view = memoryview(shared)
         self._map = shared
         self.batch_cell = view[:8].cast("Q")
         self.started_cell = view[8:16].cast("d")
+        self.kept = view[_CELLS:]
 
     @classmethod
     def create(cls) -> tuple[Board, int]:
@@ -55,7 +59,7 @@ class Board:
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
                 raise FrameError("the worker's board is not sealed")
             if os.fstat(descriptor).st_size != _SIZE:
-                raise FrameError("the worker's board is not one page")
+                raise FrameError("the worker's board has another size")
             return cls(mmap.mmap(descriptor, _SIZE, prot=mmap.PROT_READ))
         except OSError as error:
             raise unusable("the worker's board cannot be mapped", error) from error
@@ -93,4 +97,5 @@ class Board:
         """Give the memory back."""
         self.batch_cell.release()
         self.started_cell.release()
+        self.kept.release()
         self._map.close()

@@ -1,8 +1,5 @@
-"""The worker process: batches come in over its socket, outcomes go out, one after the other.
-
-The outcomes of a frame's last batch wake the engine. The others go over a socket of their own, at
-which it does not wait: it reads there when it is told so, before it hears of the last, and when
-this process has ended.
+"""The worker process: batches come in over its socket, outcomes go out (answering.py), one after
+the other.
 
 Single-threaded and blocking. Before each batch it says on its board which one it begins, then looks
 whether that batch is still wanted; the engine asks in the opposite order. So a batch that the
@@ -17,29 +14,24 @@ import os
 import pickle
 import select
 import socket
-from array import array
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any, Final
 
-from numpy.typing import NDArray
-
+from penstock.executors.processes.answering import Answering
 from penstock.executors.processes.board import Board
-from penstock.executors.processes.crossing import batches_in, outcomes_out, output
+from penstock.executors.processes.crossing import batches_in, output
 from penstock.executors.processes.frame import (
     Blob,
     Decoder,
-    Encoder,
     Frame,
     FrameError,
     FrameReader,
     Kind,
     OnlyPickledError,
-    Ref,
     decode,
     encode,
-    framed_scalars,
     header,
 )
 from penstock.executors.processes.lending import Borrower
@@ -55,11 +47,9 @@ _log = logging.getLogger(__name__)
 _AT_ONCE: Final = 64 << 10
 _MOST_DESCRIPTORS: Final = 16
 _STDERR: Final = 2
-_DO_NOT_WAIT: Final = int(socket.MSG_DONTWAIT)
 _MOST_BODY: Final = (1 << 32) - 1
 _MOST_WORDS: Final = 10_000  # characters, far below UNASKED_BYTES in any alphabet
 _UNOPENED: Final = object()
-_ANSWERS: Final = header(Kind.ANSWERS, 0, 0)
 
 
 class _Running(Batch):
@@ -95,8 +85,6 @@ class Child:
         self, channel: socket.socket, slab_bytes: int, answer_bytes: int = _MOST_BODY
     ) -> None:
         self._channel = channel
-        self._answer_bytes = answer_bytes
-        self._answers, self._engines_end = socket.socketpair()
         self._frames = FrameReader(_MOST_BODY)
         self._descriptors: deque[int] = deque()
         self._queue: deque[Frame] = deque()
@@ -110,17 +98,14 @@ class Child:
         self._ended = False  # nothing more is to be run, but what is here already
         self._gone = False  # so has the engine
         self._heard = False  # by the engine, what goes to standard error
-        self._last = True  # whether it is the last batch of its frame that runs
-        self._untold = False  # whether there are answers that were not announced
         self._opens = True  # what it is handed, unless that was taken back
         self._unopened: str | None = None  # why a value of the batches at hand could not be opened
         self._pickle: Callable[[Any], bytes] | None = _pickled
-        self._encoder = Encoder(self._place, self._pickle)
+        self._answering = Answering(channel, self._board.kept, self._out, self._in, answer_bytes)
+        self._answering.use(self._pickle)
         poll = select.poll()
         poll.register(channel, select.POLLIN)
         self._told = poll.poll
-        self._writable = select.poll()
-        self._writable.register(self._answers, select.POLLOUT)
 
     def take_stderr(self) -> None:
         """Write to the engine from now on what goes to standard error: the first thing to do."""
@@ -129,10 +114,10 @@ class Child:
 
     def ready(self) -> None:
         """Say that the model is open and ``init_op`` has run."""
-        descriptors = [self._board_descriptor, self._engines_end.fileno()]
+        descriptors = [self._board_descriptor, self._answering.engines_end.fileno()]
         socket.send_fds(self._channel, [header(Kind.READY, 0, 0)], descriptors)
         os.close(self._board_descriptor)
-        self._engines_end.close()
+        self._answering.engines_end.close()
 
     def failed(self, text: str) -> None:
         """Say why not."""
@@ -148,7 +133,7 @@ class Child:
                 and arrays may go there.
         """
         self._pickle = _pickled if outside is None else None
-        self._encoder = Encoder(self._place, self._pickle)
+        self._answering.use(self._pickle)
         while True:
             if not self._queue:
                 if self._ended:
@@ -164,17 +149,17 @@ class Child:
         while not self._gone and self._told(0):  # else of one that another worker has by now
             self._read()
         self._opens = not (self._skipped and self._is_skipped(first))
-        left, batches = self._batches_in(frame)
+        count, batches = self._batches_in(frame)
+        answering = self._answering
+        answering.last = first + count - 1
         for samples in batches:
             if number > first:
                 on_board[0] = number
                 # All of it: word of its having been taken back may stand behind those after it.
                 while not self._gone and self._told(0):
                     self._read()
-            left -= 1
-            self._last = not left
             if self._skipped and self._is_skipped(number):
-                self._answer(number, None)
+                answering.tell(number, None)
             else:
                 self._run(op, number, samples, outside)
             number += 1
@@ -203,19 +188,20 @@ class Child:
             outcomes = run_batch(op, batch)
         else:
             outcomes = self._run_opened(op, batch, self._unopened)
+        answer = self._answering.answer
         # Before the next one is begun: its death must not take this answer along.
         try:
-            self._answer(number, *outcomes_out(batch.ran, outcomes))
+            answer(number, batch.ran, outcomes)
         except FrameError:
             good = [
                 self._that_travels(op.name, each, sample.log_id, outside)
                 for each, sample in zip(outcomes, samples, strict=True)
             ]
             try:
-                self._answer(number, *outcomes_out(batch.ran, good))
+                answer(number, batch.ran, good)
             except FrameError as error:  # each could go, and all together are too large
                 refusal = Outcome(None, cannot_travel(op.name, f"its outputs: {error}"))
-                self._answer(number, *outcomes_out(batch.ran, [refusal] * len(samples)))
+                answer(number, batch.ran, [refusal] * len(samples))
 
     def _run_opened(self, op: BoundOp, batch: Batch, why: str) -> list[Outcome]:
         """Run those of whom everything could be opened; it is nobody else's fault."""
@@ -231,56 +217,11 @@ class Child:
         self._skipped = [each for each in self._skipped if each[1] >= number]
         return any(first <= number for first, _ in self._skipped)
 
-    def _answer(self, number: int, value: Any, strange: Collection[Any] = ()) -> None:
-        frame = framed_scalars(Kind.DONE, number, value, strange)
-        if (
-            frame is None
-            or self._in.returned
-            or self._out.touched
-            or self._answer_bytes < len(frame)
-        ):
-            self._answer_at_length(number, value, strange)
-        elif self._last:
-            # What announces the others may as well say this itself.
-            self._channel.sendall(_ANSWERS + frame if self._untold else frame)
-            self._untold = False
-        else:
-            self._send_untold(frame)
-
-    def _answer_at_length(self, number: int, value: Any, strange: Collection[Any]) -> None:
-        try:
-            frames = self._encoder.encode(value, strange)
-            length = self._allowed(frames)
-        except FrameError:
-            self._out.rollback()
-            raise
-        for slab, descriptor in self._out.commit():
-            self._send_slab_untold(slab, descriptor)
-        frames = [*frees(self._in), header(Kind.DONE, number, length), *frames]
-        if self._last and self._untold:
-            frames.insert(0, _ANSWERS)
-            self._untold = False
-        if length <= _AT_ONCE:
-            frames = [b"".join(frames)]
-        send = self._channel.sendall if self._last else self._send_untold
-        for piece in frames:
-            send(piece)
-
-    def _place(self, array: NDArray[Any]) -> Ref | None:
-        return self._in.find(array) or self._out.place(array)
-
-    def _allowed(self, pieces: Sequence[bytes | memoryview]) -> int:
-        """How long they are, if that is no more than the engine takes."""
-        length = sum(map(len, pieces))
-        if length > self._answer_bytes:
-            raise FrameError(f"{length} bytes are more than the {self._answer_bytes} allowed")
-        return length
-
     def _that_travels(self, op: str, outcome: Outcome, log_id: int, outside: str | None) -> Outcome:
         """The outcome, or the error that it cannot leave this process."""
         for key, value in (outcome.value or {}).items():
             try:
-                self._allowed(encode(output({key: value}), pickle=self._pickle))
+                self._answering.allowed(encode(output({key: value}), pickle=self._pickle))
             except FrameError as error:
                 text = f"its output {key!r}: {error}"
                 if isinstance(error, OnlyPickledError):
@@ -288,34 +229,6 @@ class Child:
                 _log.warning("op %s: %s (log_id=%s)", op, text, log_id)
                 return Outcome(None, cannot_travel(op, text))
         return outcome
-
-    def _send_slab_untold(self, slab: int, descriptor: int) -> None:
-        self._untold = True
-        piece = header(Kind.SLAB, slab, 0)
-        passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))]
-        while True:
-            try:
-                # So little goes out whole or not at all.
-                self._answers.sendmsg([piece], passed, _DO_NOT_WAIT)
-                return
-            except BlockingIOError:
-                self._tell_and_wait()
-
-    def _send_untold(self, piece: bytes | memoryview) -> None:
-        self._untold = True
-        while True:
-            try:
-                sent = self._answers.send(piece, _DO_NOT_WAIT)
-                if sent == len(piece):
-                    return
-                piece = memoryview(piece)[sent:]
-            except BlockingIOError:
-                self._tell_and_wait()
-
-    def _tell_and_wait(self) -> None:
-        """No more fits there, and nobody reads what was not announced."""
-        self._channel.sendall(_ANSWERS)
-        self._writable.poll()
 
     def _give_back(self) -> None:
         """Until the engine says something: what is not read, or not used, any more goes back."""

@@ -7,7 +7,6 @@ ends.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, islice
 from math import inf
@@ -36,19 +35,26 @@ def batches_out(batches: Sequence[Sequence[Sample]]) -> tuple[Plain, list[dict[s
 
 
 def batches_in(value: Plain) -> Iterator[list[Sample]]:
-    """The worker's batches, one by one; the engine is trusted. Nothing is kept of earlier ones."""
+    """The worker's batches, each until the next is asked for; the engine is trusted.
+
+    Nothing is kept of earlier ones, and where each has one sample it is the same for all of them.
+    """
     sizes, numbers, inputs = value
-    left = deque(inputs)
-    inputs.clear()
+    inputs.reverse()
+    take = inputs.pop
     each = iter(numbers)
     samples = zip(each, each, each, strict=True)
     if sizes is None:
-        for data_id, log_id, deadline in samples:
-            yield [Sample(data_id, left.popleft(), deadline, log_id)]
+        sample = Sample(0, {}, 0.0)
+        alone = [sample]
+        for sample.data_id, sample.log_id, sample.deadline in samples:
+            sample.inputs = take()
+            yield alone
+        sample.inputs = {}
         return
     for size in sizes:
         yield [
-            Sample(data_id, left.popleft(), deadline, log_id)
+            Sample(data_id, take(), deadline, log_id)
             for data_id, log_id, deadline in islice(samples, size)
         ]
 

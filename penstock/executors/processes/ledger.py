@@ -13,13 +13,14 @@ from typing import Any, Final
 from penstock.executors.executor import Work
 from penstock.executors.processes.answers import simple_answers
 from penstock.executors.processes.crossing import outcomes_in
-from penstock.executors.processes.frame import Frame, FrameError, Kind
+from penstock.executors.processes.frame import FrameError
 from penstock.executors.processes.handed import Handed
-from penstock.request import Batch
+from penstock.request import Batch, Outcome
 
-_DONE: Final = Kind.DONE
+_NONE: Final = -1
+"""Below every number."""
 _NOT_SIMPLE: Final = 64
-"""Batches, a guess: after answers that were not simple, so many are read one by one."""
+"""Batches, a guess: after answers that were not simple, so many are read in the general way."""
 
 
 class Ledger:
@@ -48,6 +49,7 @@ class Ledger:
         self._decode = decode
         self._done = done
         self._simple_from = 0  # batches finished: from then on answers may be simple
+        self._foreseen = _NONE  # the last number whose answer was taken before it was sent
 
     def __repr__(self) -> str:
         return f"<Ledger {self.finished} finished, {len(self)} not answered>"
@@ -78,23 +80,70 @@ class Ledger:
         """What it has begun and not answered."""
         return [(each.work, batch) for each in self.sent for batch in each.running]
 
-    def answered_at_once(self, frames: Sequence[Frame]) -> int:
-        """Take in answers from the first one on where that can be done at once; how many."""
-        if not self.sent or self.finished < self._simple_from:
-            return 0
-        handed = self.sent[0]
-        number = handed.number
-        count = min(len(frames), len(handed.batches), handed.unwanted - number)
-        if not handed.alone or count < 2:
-            return 0
-        kinds, numbers, bodies = zip(*frames[:count], strict=True)
-        if kinds.count(_DONE) != count or numbers != tuple(range(number, number + count)):
-            return 0
-        answers = simple_answers(bodies)
-        if answers is None:
+    def answered_several(self, number: int, body: bytes | memoryview) -> None:
+        """Take in the answers to batches in a row, but those that were ``foreseen``.
+
+        Raises:
+            FrameError: they are none, or none that may come now.
+        """
+        known = 0
+        if number <= self._foreseen:
+            known, self._foreseen = self._foreseen - number + 1, _NONE
+        if self._take_several(number, body, known) < known:
+            raise FrameError("the worker did not send what it had kept")
+
+    def foresee(self, number: int, body: bytes | memoryview) -> None:
+        """Take in answers, as far as they are new, which will be sent again if the worker lives.
+
+        Raises:
+            FrameError: they are none, or none that may come now.
+        """
+        first = self.sent[0].number if self.sent else 0
+        if number > first:  # they follow others, which were sent and are not read yet
+            return
+        count = self._take_several(number, body, first - number, most=len(self.sent[0].batches) - 1)
+        self._foreseen = number + count - 1
+
+    def _take_several(
+        self, number: int, body: bytes | memoryview, known: int, most: int | None = None
+    ) -> int:
+        """Take in all but so many, which are known; how many there are."""
+        handed = self.sent[0] if self.sent else None
+        simple = self._simple(handed, number, body)
+        values = self._decode(body) if simple is None else simple
+        if type(values) is not list:
+            raise FrameError("the worker's answers are no list")
+        count = len(values)
+        if count <= known:
+            return count
+        if handed is None or handed.number != number + known:
+            raise FrameError("the worker answers what it was not asked")
+        if count - known > (len(handed.batches) if most is None else most):
+            raise FrameError("the worker answers more than it was asked")
+        if simple is not None:
+            self._take_simple(handed, simple[known:] if known else simple)
+        else:
+            for at in range(known, count):
+                self._take(handed, number + at, values[at])
+        self._let_go(handed)
+        return count
+
+    def _simple(
+        self, handed: Handed | None, number: int, body: bytes | memoryview
+    ) -> list[tuple[float, Outcome]] | None:
+        """The answers, where all are simple and wanted."""
+        if handed is None or not handed.alone or self.finished < self._simple_from:
+            return None
+        simple = simple_answers(body)
+        if simple is None:
             self._simple_from = self.finished + _NOT_SIMPLE
-            return 0
+        elif number + len(simple) > handed.unwanted:
+            return None
+        return simple
+
+    def _take_simple(self, handed: Handed, answers: list[tuple[float, Outcome]]) -> None:
         worker, results = self._worker, handed.work.results
+        count = len(answers)
         for batch, (ran, outcome) in zip(handed.finish_several(count), answers, strict=True):
             batch.worker = worker
             batch.ran = ran
@@ -102,8 +151,6 @@ class Ledger:
             results.append((batch, [outcome]))
         self.has_begun = True
         self.finished += count
-        self._let_go(handed)
-        return count
 
     def answered(self, number: int, body: bytes | memoryview) -> None:
         """Take in the answer to a batch.
@@ -114,7 +161,11 @@ class Ledger:
         if not self.sent or self.sent[0].number != number:
             raise FrameError("the worker answers what it was not asked")
         handed = self.sent[0]
-        value = self._decode(body)
+        self._take(handed, number, self._decode(body))
+        self._let_go(handed)
+
+    def _take(self, handed: Handed, number: int, value: Any) -> None:
+        """The answer to the first batch of these."""
         if value is None:  # it was taken back
             if number < handed.skippable:
                 raise FrameError("the worker did not run what it was to run")
@@ -130,7 +181,6 @@ class Ledger:
             self.has_begun = True
             self.finished += 1
             handed.work.results.append((batch, outcomes))
-        self._let_go(handed)
 
     def _let_go(self, handed: Handed) -> None:
         if not handed.batches:

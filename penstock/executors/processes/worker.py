@@ -29,6 +29,7 @@ from penstock.executors.processes.frame import (
     encode,
     header,
 )
+from penstock.executors.processes.kept import read_kept
 from penstock.executors.processes.ledger import Ledger
 from penstock.executors.processes.link import Link
 from penstock.executors.processes.memory import Memory
@@ -53,6 +54,7 @@ _AHEAD_BYTES: Final = 64 << 10
 that word of its having been taken back fits behind it."""
 
 _DONE: Final = Kind.DONE
+_SEVERAL: Final = Kind.SEVERAL
 _LAST_WORDS: Final = 1.0
 """Seconds that a worker which hangs is given to write down where."""
 
@@ -198,7 +200,18 @@ class Worker:
     def look(self) -> None:
         """Bring the Works up to date with what has been answered, and with what the board says."""
         self._link.read_answers()
+        self._look_at_kept()
         self._look_at_board()
+
+    def _look_at_kept(self) -> None:
+        """Take what it has answered and not sent."""
+        assert self._board is not None
+        try:
+            kept = read_kept(self._board.kept)
+            if kept is not None:
+                self.ledger.foresee(*kept)
+        except FrameError as error:
+            self._link.cut(error)
 
     def _look_at_board(self) -> None:
         assert self._board is not None
@@ -298,10 +311,13 @@ class Worker:
             self._memory.close()
         if self._board is not None:
             self._board.close()
+            self._board = None
 
     def hear_out(self) -> None:
         """It has ended: take what it has still said, though others may hold its socket open."""
         self._link.read_rest()
+        if self._board is not None:
+            self._look_at_kept()
 
     def lost(self) -> list[tuple[Work, Batch]]:
         """Those that it had begun, the one that it died of first; the others have not begun.
@@ -325,12 +341,12 @@ class Worker:
 
     def _hear(self, frames: Sequence[Frame]) -> None:
         link, ledger = self._link, self.ledger
-        if len(frames) > 1:
-            frames = frames[ledger.answered_at_once(frames) :]
         for kind, number, body in frames:
             if link.over:
                 return
-            if kind is _DONE:
+            if kind is _SEVERAL:
+                ledger.answered_several(number, body)
+            elif kind is _DONE:
                 ledger.answered(number, body)
             else:
                 self._told(kind, number, body)

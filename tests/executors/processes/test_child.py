@@ -39,7 +39,7 @@ class Engine:
         self.channel, theirs = socket.socketpair()
         stack.enter_context(theirs)
         self.child = Child(theirs, 64 << 20)
-        stack.callback(self.child._answers.close)
+        stack.callback(self.child._answering.socket.close)
         thread = threading.Thread(target=self._serve, daemon=True)
         stack.callback(thread.join, 10.0)
         stack.enter_context(self.channel)  # that ends it, whatever it waits for
@@ -116,7 +116,7 @@ def fill(sending: socket.socket) -> int:
 
 def test_memory_for_an_answer_that_the_socket_has_no_room_for_is_announced(engine: Engine) -> None:
     large = {"do": "array", "x": np.zeros(20_000)}
-    filled = fill(engine.child._answers)
+    filled = fill(engine.child._answering.socket)
     engine.run(large, {})
     assert engine.hear().kind is Kind.ANSWERS
     while filled:
@@ -148,7 +148,7 @@ def test_however_much_a_failed_start_has_to_say_the_engine_takes_it() -> None:
     theirs.settimeout(5.0)
     with ours, theirs:
         child = Child(theirs, 1 << 20)
-        with child._answers, child._engines_end:
+        with child._answering.socket, child._answering.engines_end:
             os.close(child._board_descriptor)
             child.failed("字" * 1_000_000)
         (frame,) = FrameReader(1 << 30, lambda: False).receive(ours.recv(2 * UNASKED_BYTES))

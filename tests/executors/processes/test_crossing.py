@@ -45,13 +45,24 @@ def test_batches_arrive_one_by_one_and_those_before_are_kept_by_nobody(sizes: li
     held.clear()
     arriving = batches_in(value)
     found = []
+    before = 0
     for size in sizes:
         found.append([each.data_id for each in next(arriving)])
-        assert [each() for each in watched[:size]] == [None] * size
-        del watched[:size]
-        assert all(each() is not None for each in watched)
+        assert [each() for each in watched[:before]] == [None] * before
+        before += size
+        assert all(each() is not None for each in watched[before:])
     assert found == [[each.data_id for each in batch] for batch in batches]
     assert next(arriving, None) is None
+    assert [each() for each in watched] == [None] * len(watched)
+
+
+def test_lone_samples_arrive_as_they_left_each_until_the_next_is_asked_for() -> None:
+    samples = [Sample(n, {"@": {"x": n}}, 1e9 + n, -n) for n in range(5)]
+    arriving = batches_in(crossed(batches_out([[each] for each in samples])[0]))
+    for sample, (arrived,) in zip(samples, arriving, strict=True):
+        assert (arrived.data_id, arrived.log_id) == (sample.data_id, sample.log_id)
+        assert (arrived.deadline, arrived.inputs) == (sample.deadline, sample.inputs)
+        assert not arrived.gone
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ class Far:
     def close(self) -> None:
         self.channel.sendall(header(Kind.STOP, 0, 0))
         self._thread.join(20.0)
-        for each in (self.channel, self.answers, self._theirs, self.child._answers):
+        for each in (self.channel, self.answers, self._theirs, self.child._answering.socket):
             each.close()
         self.child._out.close()
 

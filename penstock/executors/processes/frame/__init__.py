@@ -4,7 +4,13 @@ Pure: bytes and values in, bytes and values out.
 """
 
 from penstock.executors.processes.frame.decoder import Decoder, decode
-from penstock.executors.processes.frame.encoder import Encoder, encode, framed_scalars
+from penstock.executors.processes.frame.encoder import (
+    Encoder,
+    encode,
+    listed,
+    packed,
+    packed_scalars,
+)
 from penstock.executors.processes.frame.frames import (
     HEADER_BYTES,
     UNASKED_BYTES,
@@ -13,6 +19,7 @@ from penstock.executors.processes.frame.frames import (
     FrameReader,
     Kind,
     OnlyPickledError,
+    framed,
     header,
 )
 from penstock.executors.processes.frame.values import KEY_TYPES as SCALARS
@@ -36,6 +43,9 @@ __all__ = [
     "Ref",
     "decode",
     "encode",
-    "framed_scalars",
+    "framed",
     "header",
+    "listed",
+    "packed",
+    "packed_scalars",
 ]

@@ -16,12 +16,7 @@ import numpy as np
 import ormsgpack
 from ormsgpack import Ext
 
-from penstock.executors.processes.frame.frames import (
-    FrameError,
-    Kind,
-    OnlyPickledError,
-    framed,
-)
+from penstock.executors.processes.frame.frames import FrameError, OnlyPickledError
 from penstock.executors.processes.frame.knots import knots_of
 from penstock.executors.processes.frame.values import (
     ARRAY,
@@ -63,6 +58,8 @@ _CONTAINERS: Final = frozenset((list, tuple, dict))
 _TEXT: Final = frozenset((str,))
 _DICT: Final = frozenset((dict,))
 _SIMPLE_DEPTH: Final = 4
+_LIST: Final = Struct(">BI")
+_LIST_CODE: Final = 0xDD
 _TUPLE_MARK: Final = Ext(TUPLE, b"")
 _DICT_MARK: Final = Ext(DICT, b"")
 _OBJECTS_MARK: Final = Ext(OBJECTS, b"")
@@ -130,7 +127,7 @@ class Encoder:
         parts: Sequence[bytes | memoryview] = ()
         plain = None
         if leaves is not None and np.ndarray not in leaves:
-            plain = _packed(value)
+            plain = packed(value)
         if plain is None:
             writer = _Writer(self._place, self._pickle, blobs=blobs)
             plain, parts = writer.pack(value, looked_at=leaves is not None), writer.parts
@@ -140,7 +137,7 @@ class Encoder:
             raise FrameError("the value has too many bytes") from error
 
 
-def _packed(value: object) -> bytes | None:
+def packed(value: object) -> bytes | None:
     """What the library makes of a value by itself; None where it needs help."""
     try:
         return ormsgpack.packb(value, None, _OPTIONS)
@@ -148,23 +145,22 @@ def _packed(value: object) -> bytes | None:
         return None
 
 
-def framed_scalars(
-    kind: Kind, number: int, value: object, strange: Collection[object]
-) -> bytes | None:
-    """A frame with a value, if what is strange in that are scalars and few bytes; else None.
+def packed_scalars(value: object, strange: Collection[object]) -> bytes | None:
+    """The plain part of a value, if what is strange in that are scalars and few bytes; else None.
 
     Args:
-        kind: the frame's.
-        number: likewise.
         value: see ``encode``.
         strange: likewise.
     """
     if not KEY_TYPES.issuperset(map(type, strange)):
         return None
-    plain = _packed(value)
-    if plain is None or len(plain) >= LARGE:
-        return None
-    return framed(kind, number, plain)
+    plain = packed(value)
+    return None if plain is None or len(plain) >= LARGE else plain
+
+
+def listed(count: int, plain: bytes) -> bytes:
+    """The plain part of a list of so many values, whose plain parts stand one behind the other."""
+    return _LIST.pack(_LIST_CODE, count) + plain
 
 
 def _leaves_of(items: Collection[Any]) -> set[type] | None:

@@ -67,6 +67,8 @@ class Kind(IntEnum):
     """Engine, first of all: what is to be standard error; its descriptor comes along."""
     RECALL = 11
     """Engine: memory that was lent, and is read no longer, is not lent again."""
+    SEVERAL = 12
+    """Worker: the outcomes of batches in a row, as a list; the first of them has the number."""
 
 
 class Frame(NamedTuple):

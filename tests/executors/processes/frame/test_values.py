@@ -32,8 +32,11 @@ from penstock.executors.processes.frame import (
     Ref,
     decode,
     encode,
-    framed_scalars,
+    framed,
     header,
+    listed,
+    packed,
+    packed_scalars,
 )
 from penstock.executors.processes.frame.values import (
     ARRAY,
@@ -158,21 +161,30 @@ def test_who_says_what_is_strange_gets_the_same_bytes(strange: list[Any], known:
 @given(st.dictionaries(texts, st.one_of(keys, values), max_size=4), st.integers(0, 2**64 - 1))
 def test_a_frame_with_scalars_is_a_header_and_their_body(output: Any, number: int) -> None:
     value = [0.5, output, None, False]
-    frame = framed_scalars(Kind.DONE, number, value, output.values())
+    written = packed_scalars(value, output.values())
     body = body_of(value)
-    assert frame in (None, header(Kind.DONE, number, len(body)) + body)
+    if written is not None:
+        assert framed(Kind.DONE, number, written) == header(Kind.DONE, number, len(body)) + body
 
 
-def test_scalars_are_framed_at_once_and_nothing_else() -> None:
+def test_scalars_are_packed_at_once_and_nothing_else() -> None:
     for output in ({}, {"x": "a", "n": 1, "y": None}, {"x": b"", "z": True, "f": 2.5}):
-        assert framed_scalars(Kind.DONE, 1, [0.5, output], output.values()) is not None
+        assert packed_scalars([0.5, output], output.values()) is not None
     for output in ({"x": [1]}, {"x": np.zeros(2)}, {"x": np.str_("a")}, {"x": 2**64}, {1: 2}):
-        assert framed_scalars(Kind.DONE, 1, [0.5, output], output.values()) is None
+        assert packed_scalars([0.5, output], output.values()) is None
 
 
-def test_a_long_text_is_no_short_frame() -> None:
+def test_a_long_text_is_not_packed_at_once() -> None:
     value = ["x" * LARGE]
-    assert framed_scalars(Kind.DONE, 1, value, value) is None
+    assert packed_scalars(value, value) is None
+
+
+@given(st.lists(st.one_of(keys, st.lists(keys), st.dictionaries(texts, keys)), max_size=40))
+def test_plain_values_one_behind_the_other_are_a_list(items: list[Any]) -> None:
+    parts = [each for each in map(packed, items) if each is not None]
+    alone = [decode(plain(each)) for each in parts]
+    together = listed(len(parts), b"".join(parts))
+    assert repr(decode(plain(together))) == repr(alone)
 
 
 @given(st.lists(st.one_of(values.map(body_of), st.binary(max_size=100)), max_size=6))
