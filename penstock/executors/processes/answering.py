@@ -126,7 +126,8 @@ class Answering:
             # What announces the others may as well say this itself.
             self._channel.sendall(_ANSWERS + frame if self._untold else frame)
             self._untold = False
-            kept.clear()
+            if kept.any:
+                kept.clear()
         elif not kept.add(number, plain):
             self._send_kept()
             self._send_untold(framed(Kind.DONE, number, plain))

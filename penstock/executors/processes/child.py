@@ -1,10 +1,10 @@
-"""The worker process: batches come in over its socket, outcomes go out (answering.py), one after
-the other.
+"""The worker process: batches come in over its socket, outcomes go out, one after the other.
 
 Single-threaded and blocking. Before each batch it says on its board which one it begins, then looks
-whether that batch is still wanted; the engine asks in the opposite order. So a batch that the
-engine takes back is either not begun here or, when both were at it in the same moment, skipped by
-both and handed over again: it never runs twice.
+there whether it is called to its socket, where it hears whether that batch is still wanted; the
+engine tells, calls, and then looks what has begun. So a batch that the engine takes back is either
+not begun here or, when both were at it in the same moment, skipped by both and handed over again:
+it never runs twice.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ _MOST_DESCRIPTORS: Final = 16
 _STDERR: Final = 2
 _MOST_BODY: Final = (1 << 32) - 1
 _MOST_WORDS: Final = 10_000  # characters, far below UNASKED_BYTES in any alphabet
+_CHEAP: Final = 100e-6  # seconds
 _UNOPENED: Final = object()
 
 
@@ -97,6 +98,7 @@ class Child:
         self._trim_at = monotonic() + TRIM_EVERY
         self._ended = False  # nothing more is to be run, but what is here already
         self._gone = False  # so has the engine
+        self._calls = 0  # to the socket, that were heard
         self._heard = False  # by the engine, what goes to standard error
         self._opens = True  # what it is handed, unless that was taken back
         self._unopened: str | None = None  # why a value of the batches at hand could not be opened
@@ -150,20 +152,25 @@ class Child:
             self._read()
         self._opens = not (self._skipped and self._is_skipped(first))
         count, batches = self._batches_in(frame)
-        answering = self._answering
+        answering, running, calls = self._answering, self._running, self._board.calls_cell
         answering.last = first + count - 1
         for samples in batches:
-            if number > first:
+            # What is known not to be wanted is not begun: the engine is just looking what is.
+            if number > first and not (self._skipped and self._is_skipped(number)):
                 on_board[0] = number
-                # All of it: word of its having been taken back may stand behind those after it.
-                while not self._gone and self._told(0):
-                    self._read()
+                # To ask the system costs as much as a tenth of a cheap batch. What takes longer
+                # may as well hear in time of memory that it can use again.
+                if calls[0] != self._calls or running.ran > _CHEAP:
+                    self._calls = calls[0]
+                    # All of it: word of its having been taken back may stand behind those after.
+                    while not self._gone and self._told(0):
+                        self._read()
             if self._skipped and self._is_skipped(number):
                 answering.tell(number, None)
             else:
                 self._run(op, number, samples, outside)
             number += 1
-        self._running.samples = []  # what they hold goes back
+        running.samples = []  # what they hold goes back
 
     def _batches_in(self, frame: Frame) -> tuple[int, Iterator[list[Sample]]]:
         """How many, and these; what is in them goes as they do."""

@@ -240,6 +240,8 @@ class Worker:
         head = header(Kind.SKIP, first, sum(map(len, last)))
         if not self._link.send_at_once(b"".join([head, *last])):
             return []
+        assert self._board is not None
+        self._board.call()
         for each in handed:
             each.skippable = min(each.skippable, each.waiting()[0])
         self._look_at_board()  # in this order; see child.py

@@ -6,13 +6,14 @@ import os
 import pickle
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import pytest
 
+from penstock.executors.processes import child as child_module
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.crossing import batches_out
 from penstock.executors.processes.frame import (
@@ -92,6 +93,19 @@ class Opened:
 
 
 OPENED: list[str] = []
+MEDDLE: list[Callable[[], None]] = []
+
+
+class Meddling:
+    """A value that takes the batch after its own back when it is opened."""
+
+    def __reduce__(self) -> Any:
+        return _meddle, ()
+
+
+def _meddle() -> None:
+    for each in MEDDLE:
+        each()
 
 
 def _tell(name: str) -> None:
@@ -141,6 +155,22 @@ def test_what_was_taken_back_is_not_even_opened(engine: Engine) -> None:
     assert decode(answers[0].body) is None
     assert decode(answers[1].body) is not None
     assert OPENED == ["wanted"]
+
+
+@pytest.mark.parametrize("called", [True, False])
+def test_between_two_cheap_batches_a_worker_hears_what_it_is_called_for_and_asks_nobody_else(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, called: bool
+) -> None:
+    monkeypatch.setattr(child_module, "_CHEAP", 1e9)
+
+    MEDDLE[:] = [lambda: engine.channel.sendall(skip_frame(2, 2)), engine.child._board.call]
+    if not called:
+        MEDDLE.pop()
+    engine.run({"x": Meddling()}, {"x": 2}, {"x": 3})
+    frame = engine.hear()
+    assert (frame.kind, frame.number) == (Kind.SEVERAL, 1)
+    answers = decode(frame.body)
+    assert [answer is None for answer in answers] == [False, called, False]
 
 
 def test_however_much_a_failed_start_has_to_say_the_engine_takes_it() -> None:

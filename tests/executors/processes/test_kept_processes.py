@@ -1,4 +1,4 @@
-"""What a worker has answered is not lost, of whatever kind, wherever in a frame it dies or hangs."""
+"""What a worker has answered is not lost, of whatever kind, wherever it dies or hangs."""
 
 from __future__ import annotations
 
