@@ -195,6 +195,8 @@ class Child:
             outcomes = run_batch(op, batch)
         else:
             outcomes = self._run_opened(op, batch, self._unopened)
+        for sample in samples:
+            sample.inputs = {}  # what nobody else has of it goes back with the answer
         answer = self._answering.answer
         # Before the next one is begun: its death must not take this answer along.
         try:

@@ -209,10 +209,15 @@ class Double(Op):
         return {"x": feed_batch[0]["x"] * 2}
 
 
+class Same(Op):
+    def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+        return {"x": feed_batch[0]["x"]}
+
+
 class Far:
     """A worker in a thread, and the engine's ends of its sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, op: Op) -> None:
         self.channel, theirs = socket.socketpair()
         self.channel.settimeout(20.0)
         self.child = Child(theirs, LIMIT)
@@ -224,7 +229,7 @@ class Far:
         assert self._frames.receive(data)[0].kind is Kind.READY
         os.close(descriptors[0])
         self.answers = socket.socket(fileno=descriptors[1])
-        bound = BoundOp(Double(name="double"), None, WorkOptions())
+        bound = BoundOp(op, None, WorkOptions())
         self._thread = threading.Thread(target=self.child.serve, args=(bound,))
         self._thread.start()
 
@@ -246,12 +251,25 @@ def run_of(inputs: dict[str, Any]) -> object:
 
 
 @pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
+def far(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Far]:
     monkeypatch.setattr(child_module, "FREED_AFTER", 0.01)
     monkeypatch.setattr(child_module, "TRIM_EVERY", 0.02)
-    far = Far()
+    far = Far(getattr(request, "param", Double)(name="op"))
     yield far
     far.close()
+
+
+@pytest.mark.parametrize("far", [Same], indirect=True)
+def test_what_the_answer_holds_goes_back_by_itself_when_nobody_asks(far: Far) -> None:
+    pool = SlabPool(LIMIT)
+    body = b"".join(encode(run_of({"@": {"x": LARGE}}), place=pool.place))
+    for slab, descriptor in pool.commit():
+        socket.send_fds(far.channel, [header(Kind.SLAB, slab, 0)], [descriptor])
+    far.channel.sendall(header(Kind.RUN, 1, len(body)) + body)
+    announced, done, freed = far.next(), far.next(), far.next()
+    assert (announced.kind, done.kind) == (Kind.ANSWERS, Kind.DONE)
+    assert (freed.kind, freed.number) == (Kind.FREE, 1)
+    pool.close()
 
 
 def test_a_worker_gives_back_and_gives_up_what_it_does_not_use_while_nobody_asks(
@@ -262,9 +280,9 @@ def test_a_worker_gives_back_and_gives_up_what_it_does_not_use_while_nobody_asks
     for slab, descriptor in pool.commit():
         socket.send_fds(far.channel, [header(Kind.SLAB, slab, 0)], [descriptor])
     far.channel.sendall(header(Kind.RUN, 1, len(body)) + body)
-    announced, done, freed = far.next(), far.next(), far.next()
+    announced, freed, done = far.next(), far.next(), far.next()
     assert (announced.kind, done.kind) == (Kind.ANSWERS, Kind.DONE)
-    assert (freed.kind, freed.number) == (Kind.FREE, 1)
+    assert (freed.kind, freed.number) == (Kind.FREE, 1)  # so with the answer
     pool.release(0, 1)
     data, descriptors, _ = receive(far.answers, 1 << 16, 4)
     assert data == header(Kind.SLAB, 0, 0)
@@ -290,9 +308,8 @@ def test_a_worker_reads_what_it_is_lent_and_forgets_it_when_it_is_recalled(far: 
     ((slab, descriptor),) = lender.commit()
     socket.send_fds(far.channel, [header(Kind.SLAB, slab, 0)], [descriptor])
     far.channel.sendall(header(Kind.RUN, 1, len(body)) + body)
-    kinds = [far.next().kind for _ in range(2)]
-    assert kinds == [Kind.ANSWERS, Kind.DONE]
-    freed = far.next()
+    announced, freed, done = far.next(), far.next(), far.next()
+    assert (announced.kind, done.kind) == (Kind.ANSWERS, Kind.DONE)
     assert (freed.kind, freed.number) == (Kind.FREE, slab << 32 | 1)
     assert slab in far.child._in._slabs
     far.channel.sendall(header(Kind.RECALL, slab, 0))
