@@ -43,7 +43,9 @@ def service(folder: Path, config: str = TWO, hooks: str = HOOKS, before: str = "
 
 
 def ask(server: ServiceProcess, n: int = 1, **pairs: str) -> dict[str, str]:
-    reply = post(server, NAME, 30.0, n=str(n), **pairs).json
+    answer = post(server, NAME, 30.0, n=str(n), **pairs)
+    assert answer.status == 200, answer  # 503 to whom a service that stops does not admit
+    reply = answer.json
     assert reply["err_no"] == 0, reply
     return dict(zip(reply["key"], reply["value"], strict=True))
 
