@@ -182,6 +182,39 @@ def test_10_5_1_a_header_list_over_our_limit_ends_its_stream_only(what: str) -> 
     peer.alive()
 
 
+def in_frames(stream: int, block: bytes) -> bytes:
+    """HEADERS that end the stream, and as many CONTINUATION frames as the block needs."""
+    pieces = [block[at : at + 16_384] for at in range(0, len(block), 16_384)]
+    last = len(pieces) - 1
+    return b"".join(
+        wire.continuation(stream, piece, whole=n == last)
+        if n
+        else wire.headers(stream, piece, end=True, whole=n == last)
+        for n, piece in enumerate(pieces)
+    )
+
+
+@pytest.mark.parametrize("size", [20_000, 60_000, 120_000])
+def test_10_5_1_a_far_too_large_list_ends_its_stream_only(size: int) -> None:
+    peer = Peer()
+    peer.send(in_frames(1, wire.block([*wire.GET, (b"x", b"v" * size)])))
+    assert not peer.seen(events.ConnectionFailed)
+    assert [dict(fields)[b":status"] for stream, fields in peer.heads if stream == 1] == [b"431"]
+    peer.alive()
+
+
+def test_10_5_1_far_too_large_lists_one_after_the_other_end_the_connection() -> None:
+    peer = Peer()
+    block = wire.block([*wire.GET, (b"x", b"v" * 120_000)])
+    count = 0
+    while not peer.seen(events.ConnectionFailed):
+        peer.send(in_frames(2 * count + 1, block))
+        count += 1
+        assert count < 40
+    assert count > 4
+    peer.judge(CALM, alive=False)
+
+
 BOMB = bomb(10_000, 3000)  # 13 KB that stand for 30 MB
 
 

@@ -29,9 +29,9 @@ Fields: TypeAlias = list[tuple[bytes, bytes]]
 FIELD_OVERHEAD: Final = 32
 """Added to name and value, in the sizes of the table and of header lists."""
 
-HARD_FACTOR: Final = 4
-"""A list of this many times the allowed size is no mistake, and decoding it for the table's sake is
-work for nothing."""
+HARD_FACTOR: Final = 8
+"""A list of this many times the allowed size, or a block of so many bytes, is no mistake, and
+decoding it for the table's sake is work for nothing. Smaller ones are refused on their stream."""
 
 _STATIC: Final = ((b"", b""), *HeaderTable.STATIC_TABLE)
 _FIRST_DYNAMIC: Final = len(_STATIC)
@@ -125,7 +125,7 @@ class FieldDecoder:
         if self._most > self._allowed:
             raise HPACKError("the table was not made smaller")
         if large or total > most or len(fields) > most_fields:
-            raise HeadersTooLarge("header list too large")
+            raise HeadersTooLarge("header list too large", total // most)
         return fields, total
 
     def _entry(self, index: int) -> tuple[bytes, bytes]:

@@ -45,7 +45,15 @@ class MalformedMessage(Exception):
 
 
 class HeadersTooLarge(Exception):
-    """A header list is over a limit of ours, but was decoded: the stream alone is refused."""
+    """A header list is over a limit of ours, but was decoded: the stream alone is refused.
+
+    Attributes:
+        times: how many times as large as we allow it is, rounded down.
+    """
+
+    def __init__(self, text: str, times: int) -> None:
+        super().__init__(text)
+        self.times = times
 
 
 class StreamLimit(Exception):

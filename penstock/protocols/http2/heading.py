@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.protocols.http2.blocks import encode_block
+from penstock.protocols.http2.blocks import HARD_FACTOR, encode_block
 from penstock.protocols.http2.budget import Nuisance
 from penstock.protocols.http2.codes import (
     ConnectionFault,
@@ -82,7 +82,7 @@ class FrameHandler(ControlHandler):
         self._block_count = 0
         self._block_end = False
         self._block_self_dependent = False
-        self._most_block = limits.max_header_bytes * 2
+        self._most_block = limits.max_header_bytes * HARD_FACTOR
 
     def _handle(self, kind: int, flags: int, id: int, payload: bytes, events: list[Event]) -> None:
         """One whole frame other than DATA."""
@@ -191,6 +191,8 @@ class FrameHandler(ControlHandler):
         except MalformedMessage as error:
             self._fault(stream, _PROTOCOL, str(error), events)
         except HeadersTooLarge as error:
+            # It took so much longer to decode.
+            self._budget.spend(Nuisance.RESET, self._finished(), max(error.times - 1, 0))
             if take == self._request:
                 self._refuse_large(stream, end)
             else:

@@ -150,7 +150,8 @@ def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> b
     ],
 )
 def test_nuisances_are_counted_by_their_kind(opened: Opened, flood: bytes, nuisance: str) -> None:
-    site = opened(http2=Http2Limits(pings=4, settings=4, continuations=4))
+    limits = Http2Limits(pings=4, settings=4, continuations=4, max_header_bytes=4096)
+    site = opened(http2=limits)
     with joined(site.port) as client:
         client.socket.sendall(flood)
         client.wait_closed()
