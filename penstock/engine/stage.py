@@ -188,10 +188,10 @@ class Stage:
         """Returns whether there may be more to do after the loop has taken a breath."""
         now = began = self._clock.now()
         # Not faster than answers can be given: what has come back is memory, too.
-        while self._idle and not self._settling.waiting:
+        while (idle := self._idle) and not self._settling.waiting:
             if now - began > _TURN:
                 return True
-            batches, wait = self._take(now)
+            batches, wait = self._take(idle, now)
             if not batches:
                 if self.executor.ahead and self._take_over():
                     continue
@@ -235,9 +235,9 @@ class Stage:
                     return True
         return False
 
-    def _take(self, now: float) -> tuple[list[Batch], float | None]:
+    def _take(self, idle: int, now: float) -> tuple[list[Batch], float | None]:
         """The batches of the next hand-over; or when to ask again."""
-        most = self._hand_over.batches(self._idle) if self.executor.takes_several else 1
+        most = self._hand_over.batches(idle) if self.executor.takes_several else 1
         if self.quarantine.wary:
             return self._take_warily(most, now)
         again: list[Batch] = []
@@ -318,8 +318,8 @@ class Stage:
             self._settling.take_in(results)
 
     def _settled(self) -> None:
-        """All that has come back is settled."""
-        if not self._pumping:
+        """All that has come back is settled: hand over what there is."""
+        if not self._pumping and (self._out or self._again or self.quarantine.wary or self.batcher):
             self._pump()
 
     def _died(self) -> None:

@@ -85,8 +85,10 @@ class Answering:
         Raises:
             FrameError: something in them cannot travel; nothing was sent.
         """
-        plain = simple_answer(ran, outcomes)
-        if plain is None or self._in.returned or self._out.touched:
+        plain = None
+        if not (self._in.returned or self._out.touched):
+            plain = simple_answer(ran, outcomes)
+        if plain is None:
             self.tell(number, *outcomes_out(ran, outcomes))
         elif number == self.last or not self._kept.add(number, plain):
             self._tell_plainly(number, plain)

@@ -347,7 +347,7 @@ def _may_lend(lease: Lease) -> bool:
     lent = mapped.reader.lent
     if mapped in lent:
         return True
-    size = sum([each.size for each in lent], mapped.size)
+    size = sum([each.size for each in lent], mapped.size) if lent else mapped.size
     return len(lent) < MOST_SLABS // _SHARE and size <= mapped.reader.limit // _SHARE
 
 

@@ -237,10 +237,12 @@ class SlabPool:
         need = nbytes + ALIGNMENT
         # Of those of a size the one that was used last: it may be in the processor's cache yet.
         fitting = [slab for slab in reversed(self._idle.values()) if slab.size >= need]
-        fitting.sort(key=attrgetter("size"))
         if fitting:
-            ample = (slab for slab in fitting if slab.size >= wish)
-            slab = self._idle.pop(next(ample, fitting[-1]).number)
+            best = fitting[0]
+            if len(fitting) > 1:
+                fitting.sort(key=attrgetter("size"))
+                best = next((slab for slab in fitting if slab.size >= wish), fitting[-1])
+            slab = self._idle.pop(best.number)
         else:
             made = self._made(_size_for(wish)) or self._made(_size_for(need))
             if made is None:

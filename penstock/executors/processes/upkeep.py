@@ -66,7 +66,7 @@ class Upkeep:
         """What is to be said now of memory that is not read any more, as frames."""
         if self.pool.gone:
             self.pool.settle()
-        return frees(self.reader) if self.reader.returned else []
+        return frees(self.reader)
 
     def committed(self) -> None:
         """A frame has gone out; there may be slabs to look after."""
@@ -109,4 +109,6 @@ class Upkeep:
 
 def frees(reader: SlabReader) -> list[bytes]:
     """Frames that give back what a reader has freed."""
+    if not reader.returned:
+        return []
     return [header(Kind.FREE, slab << 32 | past, 0) for slab, past in reader.freed()]
