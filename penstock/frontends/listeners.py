@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from ipaddress import ip_address
@@ -92,7 +93,11 @@ def bind_unix(path: Path, what: str) -> socket.socket:
         listener.bind(str(path))
     except OSError as error:
         listener.close()
-        raise StartupError(f"{what}: {path} cannot be bound: {error.strerror or error}") from error
+        why = error.strerror or str(error)
+        if error.errno == errno.EADDRINUSE:
+            # Who is bound there may not listen yet, so whether it is forgotten cannot be tried.
+            why = "it exists; unless a service is there, one that was killed has left it: remove it"
+        raise StartupError(f"{what}: {path} cannot be bound: {why}") from error
     finally:
         os.umask(before)
     return listener

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from pathlib import Path
 
 import pytest
 
 from penstock.engine.budget import ByteBudget
 from penstock.errors import StartupError
 from penstock.frontends.door import Door, DoorLimits
-from penstock.frontends.listeners import bind, bind_shared, port_of
+from penstock.frontends.listeners import bind, bind_shared, bind_unix, port_of
 from tests.frontends.door.applications import Parrot
 
 HOST = "127.0.0.1"
@@ -63,6 +64,18 @@ def test_sockets_of_one_port_are_refused_where_somebody_listens_who_would_share_
         stranger.listen()
         with pytest.raises(StartupError, match="cannot be bound"):
             bind_shared(HOST, port_of(stranger), "port", 2)
+
+
+def test_a_unix_socket_that_a_killed_service_has_left_is_named_and_left_alone(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "penstock.sock"
+    bind_unix(path, "door.unix_socket").close()  # without removing it, as the killed do
+    with pytest.raises(StartupError, match=r"penstock\.sock cannot be bound: it exists; .* remove"):
+        bind_unix(path, "door.unix_socket")
+    assert path.is_socket()
+    with pytest.raises(StartupError, match="cannot be bound: No such file or directory"):
+        bind_unix(tmp_path / "none" / "penstock.sock", "door.unix_socket")
 
 
 def test_each_of_the_sockets_of_one_port_gets_connections() -> None:
