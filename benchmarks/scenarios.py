@@ -221,7 +221,7 @@ def _arrays() -> Scenario:
         body=echo_json,
         right=lambda answer, _models: orjson.loads(answer)["value"] == [str(LARGE_BYTES)],
         floor=contender(1),
-        ours=(contender(2), contender(3)),
+        ours=(contender(2), contender(3), Contender(name="bare copies", loop="copy_loop")),
         loads=(Load(protocol="http", connections=1),),
         programs=True,
     )
@@ -239,7 +239,7 @@ def in_threads(arrays: Scenario) -> Scenario:
         name=f"{arrays.name}-thread",
         title=arrays.title.replace("processes", "threads"),
         floor=contender(arrays.floor),
-        ours=tuple(contender(ours) for ours in arrays.ours),
+        ours=tuple(contender(ours) for ours in arrays.ours if ours.server is not None),
     )
 
 

@@ -76,6 +76,7 @@ def table(rows: list[Row], copies: dict[str, float]) -> Table:
         for name, executor in (("arrays-thread", "thread"), ("arrays", "process"))
     ]
     add("5 MiB on the way to the next op", hops, f"<= {HOP_MS} ms")
+    add("between two bare processes", ["", _round(by_name.get(("arrays", "bare copies")))], "")
     counted = [f"{copies[each]:g}" if each in copies else None for each in EXECUTORS]
     add("copies of them", counted, f"<= {HOP_COPIES}")
     workers = [_ratio(by_name.get(("compute", f"{executor} x2"))) for executor in EXECUTORS]
@@ -96,6 +97,12 @@ def _later(found: Summary | None, door: Summary | None) -> str | None:
     if found is None or door is None:
         return None
     return f"{(found.p50_us - door.p50_us) / 1000:.2f} ms"
+
+
+def _round(found: Summary | None) -> str | None:
+    if found is None:
+        return None
+    return f"{found.cpu_s_per_1000:.2f} ms CPU, {found.p50_us / 1000:.2f} ms"
 
 
 def _hop(two: Summary | None, one: Summary | None) -> str | None:

@@ -48,6 +48,7 @@ def test_figures_stand_under_their_executor() -> None:
         row("latency", "process", p50_us=400.0),
         row("arrays", "1 process ops", p50_us=400.0, cpu_s_per_1000=0.3),
         row("arrays", "2 process ops", p50_us=900.0, cpu_s_per_1000=1.0),
+        row("arrays", "bare copies", p50_us=310.0, cpu_s_per_1000=0.3),
         row("compute", "process x2", ratio=1.9),
         row("compute", "bare loop x2", ratio=1.95),
     ]
@@ -59,6 +60,7 @@ def test_figures_stand_under_their_executor() -> None:
     later = found["one request at a time, later than by the door alone"]
     assert later == ("0.09 ms", "0.25 ms")
     assert found["5 MiB on the way to the next op"][1] == "0.70 ms CPU, 0.50 ms later"
+    assert found["between two bare processes"] == ("", "0.30 ms CPU, 0.31 ms")
     assert found["two bare processes over that one"][1].startswith("1.95")
 
 
