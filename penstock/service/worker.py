@@ -9,6 +9,7 @@ import socket
 import traceback
 from contextlib import suppress
 
+from penstock.errors import StartupError
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.worker import ANSWER_BYTES, SLAB_BYTES
 from penstock.service.build import Blueprint, bound_op
@@ -33,7 +34,9 @@ def serve_op(blueprint: Blueprint, op: str, index: int, channel: socket.socket) 
         bound, notes = bound_op(blueprint, op, index)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the service is told
         _log.error("op %s: worker %s cannot start", op, index, exc_info=error)
-        child.failed("".join(traceback.format_exception_only(error)).strip())
+        told = traceback.format_exception_only(error)
+        # What we raise says all by itself, and will be raised again as what it is.
+        child.failed(str(error) if isinstance(error, StartupError) else "".join(told).strip())
         return 1
     if index == 0:
         for note in notes:

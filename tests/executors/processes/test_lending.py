@@ -233,10 +233,25 @@ def test_rows_and_views_are_lent_where_they_stand_in_one_piece_at_a_multiple_of_
         "wide": np.broadcast_to(batch[0], (2, 100_000)),
         "bent": np.lib.stride_tricks.as_strided(batch[0], (50_000,), (16,)),
     }
-    copied = {"odd", "columns", "every other", "backwards", "turned", "wide", "bent"}
+    copied = {"odd", "columns", "every other", "backwards", "wide", "bent"}
     got = worker.send(views)
     assert all(np.array_equal(got[name], view) for name, view in views.items())
     assert {name for name, view in got.items() if not is_lent(view)} == copied
+    assert got["turned"].strides == batch.T.strides
+
+
+def test_an_array_in_fortran_order_is_lent_and_given_on_in_that_order(
+    maker: Maker, worker: Worker
+) -> None:
+    made = np.asfortranarray(np.arange(600_000.0).reshape(3, 100, 2000))
+    array = maker.make(made)
+    view = worker.send(array)
+    back = worker.answer(view)
+    for each in (array, view, back):
+        assert np.array_equal(each, made)
+        assert each.strides == made.strides
+    assert is_lent(view)
+    assert address(back) == address(array)
 
 
 def test_what_is_in_no_slab_of_a_worker_is_copied(maker: Maker, worker: Worker) -> None:

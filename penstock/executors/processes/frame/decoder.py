@@ -37,6 +37,7 @@ from penstock.executors.processes.frame.values import (
     SLAB_ARRAY,
     SURROGATES,
     TUPLE,
+    TURNED,
     Array,
     Blob,
     Buffer,
@@ -233,15 +234,17 @@ class Decoder:
                 dtype, shape, size, at = _head_of(data)
                 if len(data) - at != size:
                     raise _cut_off()
-                return _own(dtype, shape, size, data, at)
-            if code == SLAB_ARRAY:
-                return self._slab_array(data)
-            if code == PART_ARRAY:
+                array = _own(dtype, shape, size, data, at)
+            elif code == SLAB_ARRAY:
+                array = self._slab_array(data)
+            elif code == PART_ARRAY:
                 dtype, shape, size, at = _head_of(data)
                 if at != len(data):
                     raise FrameError("bytes follow the head of an array")
-                return _own(dtype, shape, size, self._part(size), 0)
-            return self._rare(code, data)
+                array = _own(dtype, shape, size, self._part(size), 0)
+            else:
+                return self._rare(code, data)
+            return array if data[1 + data[0]] < TURNED else array.T
         except Exception as error:
             self._error = error
             raise
@@ -323,7 +326,7 @@ def _head_of(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
     axes_at = 1 + data[0] if data else 1
     if axes_at >= len(data):
         raise _cut_off()
-    end = axes_at + 1 + 8 * data[axes_at]
+    end = axes_at + 1 + 8 * (data[axes_at] % TURNED)
     if end > len(data):
         raise _cut_off()
     dtype, shape, size = _read_head(data[:end])
@@ -334,7 +337,7 @@ def _head_of(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int]:
 def _read_head(head: bytes) -> _Head:
     """Those of a batch, and of one batch after the other, are mostly the same."""
     dtype, axes_at = _dtype_in(head)
-    shape = unpack_from(f"<{head[axes_at]}Q", head, axes_at + 1)
+    shape = unpack_from(f"<{head[axes_at] % TURNED}Q", head, axes_at + 1)
     if max(shape, default=0) >= _MAX_AXIS:
         raise FrameError("an array has an axis that is too long")
     return dtype, shape, prod(shape) * dtype.itemsize

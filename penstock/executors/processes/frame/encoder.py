@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
-from struct import Struct, pack
+from struct import Struct
 from struct import error as StructError
 from typing import Any, Final
 
@@ -40,6 +40,7 @@ from penstock.executors.processes.frame.values import (
     SLAB_ARRAY,
     SURROGATES,
     TUPLE,
+    TURNED,
     Array,
     Blob,
     Ref,
@@ -298,33 +299,38 @@ class _Writer:
         name = DTYPE_NAMES.get(dtype) or dtype_name(dtype)
         if name is None:
             return self._other(value)
+        key = id(value)
+        axes = count = value.ndim
+        if axes > 1 and value.flags.fnc:  # in Fortran order, and not in C's as well
+            value = value.T
+            count += TURNED
         shape = value.shape
-        axes = len(shape)
-        sizes = _SHAPES[axes].pack(axes, *shape) if axes <= 8 else pack(f"<B{axes}Q", axes, *shape)
+        sizes = (_SHAPES[axes] if axes <= 8 else Struct(f"<B{axes}Q")).pack(count, *shape)
         head = bytes((len(name),)) + name + sizes
         if value.nbytes < LARGE:
             return Ext(ARRAY, head + value.tobytes())
-        ref = self._placing(value) if dtype.kind not in CHECKED_KINDS else None
+        ref = self._placing(key, value) if dtype.kind not in CHECKED_KINDS else None
         if ref is not None:
             return Ext(SLAB_ARRAY, head + REF.pack(*ref))
         self.parts.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
         return Ext(PART_ARRAY, head)
 
-    def _placing(self, value: Array) -> Ref | None:
+    def _placing(self, key: int, value: Array) -> Ref | None:
+        """Where it is; ``key`` tells it from all others of what is being written."""
         if self._place is None:
             return None
-        key = id(value)
         if key not in self._placed:
             self._placed[key] = self._place(value)
         return self._placed[key]
 
-    def _other(self, value: object) -> Ext:
+    def _other(self, value: Any) -> Ext:
         kind = type(value)
         name = kind.__qualname__
         if kind.__module__ != "builtins":
             name = f"{kind.__module__}.{name}"
         if self._pickle is None:
-            raise OnlyPickledError(f"a value of type {name} cannot travel")
+            of = f" of {value.dtype}" if kind is np.ndarray else ""
+            raise OnlyPickledError(f"a value of type {name}{of} cannot travel")
         try:
             data = self._pickle(value)
         except Exception as error:  # pickling runs users' code

@@ -17,15 +17,17 @@
       SLAB_ARRAY               head, a Ref
       BLOB                     length (4 octets), the name of its type, octets
       PART_BLOB                the same, but 8 octets that say how long the next large part is
-    head     = dtype, axes (1 octet), 8 octets each
+    head     = dtype, axes (1 octet), 8 octets each; 128 more axes say that this is the transpose:
+               it, and not the array, is in C order
     dtype    = length (1 octet), as numpy's ``dtype.str`` writes it
 
 All our numbers are little-endian. A value is a tree: what stands in it twice is written twice,
 except large arrays, which are placed once.
 
 Decides which values travel and how; must not know what they mean, nor what is in a blob: nothing
-here opens one. Guarantees: a value comes back equal, with its types; equal bytes for one value
-whenever it is written; any bytes give a value or a FrameError, in memory in proportion to them;
+here opens one. Guarantees: a value comes back equal, with its types, and an array in C or Fortran
+order in that order (others in C order), as sums depend on it; equal bytes for one value whenever it
+is written; any bytes give a value or a FrameError, in memory in proportion to them;
 nothing is evaluated; at most MAX_DEPTH levels of nesting, in either direction.
 """
 
@@ -47,6 +49,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 LARGE = 64 * 1024
 """Bytes from which on an array may go to a slab, or is a part of its own, which is not copied."""
 MAX_DEPTH = 64
+
+TURNED = 128
+"""Added to the number of axes, of which numpy allows fewer."""
 
 TUPLE, DICT, OBJECTS, BIG_INT, SURROGATES, NUMPY_STR, NUMPY_BYTES, SCALAR = range(1, 9)
 ARRAY, PART_ARRAY, SLAB_ARRAY, BLOB, PART_BLOB = range(9, 14)

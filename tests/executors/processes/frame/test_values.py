@@ -86,6 +86,7 @@ def same(one: Any, two: Any) -> bool:
             one.dtype == two.dtype
             and one.dtype.byteorder == two.dtype.byteorder
             and one.shape == two.shape
+            and one.flags.fnc == two.flags.fnc
             and one.tobytes() == two.tobytes()
         )
     if isinstance(one, list | tuple):
@@ -111,7 +112,8 @@ dtypes = st.one_of(
     npst.timedelta64_dtypes(endianness="?"),
 )
 shapes = npst.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4)
-arrays = dtypes.flatmap(lambda dtype: npst.arrays(dtype, shapes))
+in_c_order = dtypes.flatmap(lambda dtype: npst.arrays(dtype, shapes))
+arrays = st.one_of(in_c_order, in_c_order.map(lambda array: np.array(array, order="F")))
 texts = st.text(st.characters(exclude_categories=()))
 keys = st.one_of(
     st.none(),
@@ -319,6 +321,11 @@ def test_without_a_way_to_pickle_it_is_refused_by_name(value: Any) -> None:
         encode([value])
 
 
+def test_an_array_that_cannot_travel_is_refused_by_what_it_holds() -> None:
+    with pytest.raises(FrameError, match=r"numpy.ndarray of \[\('a', '<i4'\)\] cannot travel"):
+        encode([np.zeros(2, [("a", "<i4")])])
+
+
 @pytest.mark.parametrize("value", [Blob(b"", "Thing"), Decimal(1)])
 def test_where_no_blob_may_be_a_value_that_needs_one_is_refused(value: object) -> None:
     with pytest.raises(FrameError, match=r"(Thing|Decimal) cannot travel here"):
@@ -452,6 +459,39 @@ def test_large_arrays_are_placed_and_small_ones_are_not() -> None:
     back = decode(body, fetch=shelf.fetch)
     assert same(back, value)
     assert not back["large"].flags.writeable
+
+
+@pytest.mark.parametrize("shape", [(30, 41), (901, 733), (7, 30, 41, 13)])
+@pytest.mark.parametrize("placed", [True, False])
+def test_sums_of_an_array_in_fortran_order_have_the_same_last_bits(
+    shape: tuple[int, ...], *, placed: bool
+) -> None:
+    shelf = Shelf()
+    normal = np.random.default_rng(1).normal(size=shape).astype("f4")
+    value = {"fortran": np.asfortranarray(normal), "turned": normal.T, "c": normal}
+    body = body_of(value, place=shelf.place if placed else None)
+    back = decode(body, fetch=shelf.fetch)
+    for name, array in value.items():
+        assert back[name].strides == array.strides
+        assert back[name].sum().tobytes() == array.sum().tobytes()
+        assert same(back[name], array)
+
+
+def test_an_array_and_its_transpose_are_told_apart() -> None:
+    shelf = Shelf()
+    array = np.arange(LARGE).reshape(2, -1)
+    twice = [array, array.T, np.asfortranarray(array), array]
+    back = decode(body_of(twice, place=shelf.place), fetch=shelf.fetch)
+    assert all(map(same, back, twice))
+    assert len(shelf.kept) == 3
+
+
+def test_an_array_with_more_axes_than_numpy_has_is_refused() -> None:
+    dtype = bytes((3,)) + b"|u1"
+    for axes in (100, 128 + 100):
+        head = dtype + bytes((axes,)) + struct.pack("<100Q", *[1] * 100)
+        with pytest.raises(FrameError, match="cannot hold an array of such a shape"):
+            decode(extension(ARRAY, head + b"x"))
 
 
 def test_an_array_that_stands_twice_is_placed_once_even_beside_a_knot() -> None:
