@@ -80,6 +80,7 @@ def test_a_worker_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
         assert "the disk is gone" in log
         assert "work" in log
         assert "penstock serves" not in log
+        assert "StartupError: penstock." not in log  # told of twice over
 
 
 def test_a_worker_that_cannot_start_ends_the_start_though_another_is_not_ready(

@@ -26,9 +26,9 @@ except large arrays, which are placed once.
 
 Decides which values travel and how; must not know what they mean, nor what is in a blob: nothing
 here opens one. Guarantees: a value comes back equal, with its types, and an array in C or Fortran
-order in that order (others in C order), as sums depend on it; equal bytes for one value whenever it
-is written; any bytes give a value or a FrameError, in memory in proportion to them;
-nothing is evaluated; at most MAX_DEPTH levels of nesting, in either direction.
+order in that order (others, and those of objects, in C order), as sums depend on it; equal bytes
+for one value whenever it is written; any bytes give a value or a FrameError, in memory in
+proportion to them; nothing is evaluated; at most MAX_DEPTH levels of nesting, in either direction.
 """
 
 from __future__ import annotations
