@@ -14,7 +14,7 @@ from penstock.frontends.door_exchange import ROOM, STOPPING, guarded, log_fault
 from penstock.frontends.door_state import DoorState
 from penstock.frontends.http import failure
 from penstock.frontends.http2_behind import SLICE, Behind
-from penstock.frontends.http2_exchange import Http2Exchange, head_block
+from penstock.frontends.http2_exchange import Http2Exchange, begin_exchange, head_block
 from penstock.frontends.http2_readers import Readers
 from penstock.protocols.grpc import trailers_only_block
 from penstock.protocols.http2 import (
@@ -134,9 +134,7 @@ class Http2Session(Connection):
         shared.counters.requests += 1
         shared.calls += 1
         whole = event.data if event.ended else None
-        stream.context = exchange = Http2Exchange(self, stream, event.head, whole)  # type: ignore[arg-type]
-        if whole is None:
-            exchange.late_at = shared.wheel.now + shared.body_time
+        exchange = begin_exchange(self, stream, event.head, whole)  # type: ignore[arg-type]
         try:
             receiver = shared.application.begin(exchange)
             if receiver is None or exchange.over:
