@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.protocols.http2.codes import StreamLimit
 from penstock.protocols.http2.core import ConnectionCore
@@ -43,17 +43,21 @@ _TABLE_SIZE_ZERO: Final = b"\x20"
 
 _head_word: Final = Struct(">IB").pack
 
+_Shape: TypeAlias = tuple[Callable[..., bytes], bytes, bytes, bytes]
+"""What packs a whole reply, and what it is given beside identifiers, body and trailers."""
+
 
 class Sender(ConnectionCore):
     """The half of a connection that speaks."""
 
-    __slots__ = ("_plain_most", "_shapes")
+    __slots__ = ("_last_reply", "_plain_most", "_shapes")
 
     def __init__(self, role: Role, limits: Http2Limits, heads: HeadMemo) -> None:
         super().__init__(role, limits, heads)
-        self._shapes: dict[
-            tuple[bytes, int, bytes | None], tuple[Callable[..., bytes], bytes, bytes, bytes]
-        ] = {}
+        self._shapes: dict[tuple[bytes, int, bytes | None], _Shape] = {}
+        # Of the last reply: what it was of, and its shape.
+        self._last_reply: tuple[bytes, int, bytes | None, Callable[..., bytes], bytes, bytes, bytes]
+        self._last_reply = (b"", -1, None, Struct("").pack, b"", b"", b"")
         self._plain_most = LONGEST_SHAPED  # -1 while the next block needs a notice
 
     def open(self, block: bytes, *, end: bool = False, bodiless: bool = False) -> Stream:
@@ -102,13 +106,16 @@ class Sender(ConnectionCore):
         ):
             self._reply_in_parts(stream, head_block, body, trailer_block)
             return
-        shape = self._shapes.get((head_block, size, trailer_block))
-        if shape is None:
-            shape = self._new_shape(head_block, size, trailer_block)
+        last_head, last_size, last_trailer, pack, head, middle, tail = self._last_reply
+        if last_head is not head_block or last_size != size or last_trailer is not trailer_block:
+            shape = self._shapes.get((head_block, size, trailer_block))
             if shape is None:
-                self._reply_in_parts(stream, head_block, body, trailer_block)
-                return
-        pack, head, middle, tail = shape
+                shape = self._new_shape(head_block, size, trailer_block)
+                if shape is None:
+                    self._reply_in_parts(stream, head_block, body, trailer_block)
+                    return
+            pack, head, middle, tail = shape
+            self._last_reply = (head_block, size, trailer_block, *shape)
         id = stream.id
         if trailer_block is None:
             self._out.append(pack(head, id, middle, id, body))
@@ -128,7 +135,7 @@ class Sender(ConnectionCore):
 
     def _new_shape(
         self, head_block: bytes, size: int, trailer_block: bytes | None
-    ) -> tuple[Callable[..., bytes], bytes, bytes, bytes] | None:
+    ) -> _Shape | None:
         """How to pack a reply of these blocks and this length of body; None for no such way."""
         tail_size = 0 if trailer_block is None else len(trailer_block)
         if len(self._shapes) >= SHAPES_REMEMBERED or len(head_block) + tail_size > LONGEST_SHAPED:
