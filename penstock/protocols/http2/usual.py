@@ -26,6 +26,7 @@ from penstock.protocols.http2.frames import (
 )
 from penstock.protocols.http2.limits import Http2Limits, Role
 from penstock.protocols.http2.memo import HeadMemo
+from penstock.protocols.http2.shapes import ReadShape, shape_of
 from penstock.protocols.http2.stream import (
     HEAD_RECEIVED,
     LENGTH_UNKNOWN,
@@ -38,6 +39,9 @@ _HEAD_AND_END: Final = END_HEADERS | END_STREAM
 _TAKES_DATA: Final = HEAD_RECEIVED | REMOTE_ENDED
 _WHOLE: Final = HEAD_RECEIVED | REMOTE_ENDED
 _unpack = FRAME_HEAD.unpack_from
+
+SIZES_REMEMBERED: Final = 16
+"""Sizes of reads of which a connection keeps what shape they have."""
 
 
 @lru_cache(maxsize=128)
@@ -54,13 +58,15 @@ def _whole_shape(word: int) -> tuple[Callable[[bytes, int], tuple[Any, ...]], in
 class UsualFrames(DataHandler):
     """Takes the usual frames."""
 
-    __slots__ = ("_begun", "_too_long", "_whole")
+    __slots__ = ("_begun", "_last_size", "_read_shapes", "_too_long", "_whole")
 
     def __init__(self, role: Role, limits: Http2Limits, heads: HeadMemo) -> None:
         super().__init__(role, limits, heads)
         self._begun = False  # the peer's first SETTINGS have come
         self._too_long = limits.max_frame_size + 1 << 8
         self._whole = _whole_shape(HEADERS)  # of the request that came last
+        self._last_size = 0  # of the read that came last
+        self._read_shapes: dict[int, ReadShape | None] = {}  # by the size of reads
 
     def _read_known(self, data: bytes, at: int, until: int, events: list[Event]) -> int:
         """The usual frames, as long as they are whole and nothing is special.
@@ -81,6 +87,14 @@ class UsualFrames(DataHandler):
         if self._block_id or not self._begun or next_id + size > MAX_STREAM_ID:
             return at
         streams = self.streams
+        if not at and until == size - 8 and self._server:  # all of a read
+            shape = self._read_shapes.get(size)
+            if shape is not None:
+                if self._read_shaped(data, shape, events):
+                    return size
+            elif size == self._last_size:
+                self._learn_shape(data)
+            self._last_size = size
         requests = self._blocks.requests
         window = self.peer_settings.initial_window_size
         stream_room = self._stream_room
@@ -211,3 +225,64 @@ class UsualFrames(DataHandler):
         if taken:
             self._give_back(taken)
         return at
+
+    def _read_shaped(self, data: bytes, shape: ReadShape, events: list[Event]) -> bool:
+        """All of a read, if its shape is this and nothing in it is special.
+
+        Returns:
+            Whether it has been taken; otherwise nothing has.
+        """
+        count = shape.count
+        fields = shape.unpack(data)
+        blocks = fields[shape.blocks]
+        block = blocks[0]
+        head = self._blocks.requests.get(block)
+        next_id = self._last_peer + 2
+        ids = tuple(range(next_id, next_id + 2 * count, 2))
+        expected = None if head is None else head.content_length
+        streams = self.streams
+        if (
+            fields[shape.marks] != shape.right
+            or head is None
+            or blocks.count(block) != count
+            or fields[shape.head_ids] != ids
+            or fields[shape.body_ids] != ids
+            or (expected is not None and expected != shape.length)
+            or shape.longest > self.small
+            or shape.total > self._room
+            or self._final
+            or len(streams) + count > self.limits.max_streams
+        ):
+            del self._read_shapes[len(data)]
+            return False
+        if expected is None:
+            expected = LENGTH_UNKNOWN
+        window = self.peer_settings.initial_window_size
+        room = self._stream_room
+        for id, body in zip(ids, fields[shape.bodies], strict=True):
+            streams[id] = stream = Stream()
+            stream.id = id
+            stream.state = _WHOLE
+            stream.window = window
+            stream.room = room
+            stream.expected = expected
+            stream.owed = 0
+            stream.outbox = stream.context = None
+            event = HeadReceived()
+            event.stream = stream
+            event.head = head
+            event.data = body
+            event.ended = True
+            events.append(event)
+        self._last_peer = next_id + 2 * count - 2
+        self._room -= shape.total
+        self._give_back(shape.total)
+        return True
+
+    def _learn_shape(self, data: bytes) -> None:
+        """The second read of this size: the next one may be like it, too."""
+        shapes = self._read_shapes
+        if len(data) not in shapes:
+            if len(shapes) >= SIZES_REMEMBERED:
+                shapes.clear()
+            shapes[len(data)] = shape_of(data)
