@@ -17,7 +17,7 @@ from penstock.frontends.door_exchange import STOPPING, guarded, log_fault
 from penstock.frontends.door_state import DoorState
 from penstock.frontends.half_closed import Question
 from penstock.frontends.http import failure
-from penstock.frontends.http1_exchange import Http1Exchange
+from penstock.frontends.http1_exchange import Http1Exchange, begin_exchange
 from penstock.protocols.heads import HTTP_1_1
 from penstock.protocols.http1 import Event, Http1Connection, Http1Data, Http1Failed, Http1Head
 from penstock.protocols.http1.reply import CONTINUE
@@ -80,7 +80,7 @@ class Http1Session(Connection):
             shared = self.shared
             shared.counters.requests += 1
             shared.calls += 1
-            exchange = self._exchange = Http1Exchange(self, core.framing.head, True)
+            exchange = self._exchange = begin_exchange(self, core.framing.head, True)
             try:
                 receiver = shared.application.begin(exchange)
                 if receiver is not None and not exchange.over:
@@ -145,7 +145,7 @@ class Http1Session(Connection):
                 # After a body that has come with the head, an answer to the head alone is no end.
                 last = events[-1]
                 whole = not isinstance(last, Http1Failed) and last.ended
-                exchange = self._exchange = Http1Exchange(self, event.head, whole)
+                exchange = self._exchange = begin_exchange(self, event.head, whole)
                 if not whole:
                     exchange.late_at = shared.wheel.now + shared.body_time
                 try:
