@@ -142,15 +142,16 @@ class Answering:
             self._out.rollback()
             raise
         self._send_kept()
-        for slab, descriptor in self._out.commit():
-            self._send_slab_untold(slab, descriptor)
         frames = [*frees(self._in), header(Kind.DONE, number, length), *frames]
-        last = number == self.last
-        if last and self._untold:
-            frames.insert(0, _ANSWERS)
-            self._untold = False
         if length <= _AT_ONCE:
             frames = [b"".join(frames)]
+        if self._out.touched:
+            for slab, descriptor in self._out.commit():
+                self._send_slab_untold(slab, descriptor)
+        last = number == self.last
+        if last and self._untold:
+            frames[0] = _ANSWERS + bytes(frames[0])
+            self._untold = False
         send = self._channel.sendall if last else self._send_untold
         for piece in frames:
             send(piece)

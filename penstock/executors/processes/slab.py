@@ -1,5 +1,8 @@
 """Large arrays between processes: in memory that both map, copied once, by who sends them.
 
+They are copied last, when everything else that there is to do before the frame is sent has been
+done: what runs behind a large copy finds the processor's caches empty.
+
 A slab is an anonymous file in memory. Its sender owns it, writes the arrays of one frame into it,
 and may use it again when the receiver has given that generation back; the receiver maps it, for
 reading only (mapping.py). Nothing has a name, so nothing is left when a process dies.
@@ -92,8 +95,8 @@ class _Slab:
 class SlabPool:
     """The slabs of one sender, for one receiver.
 
-    ``place`` the arrays of a frame; then ``commit``, and send what that gives with the frame; or
-    ``rollback``, when there will be no such frame.
+    ``place`` the arrays of a frame; then ``commit``, which copies them, and send what that gives
+    with the frame; or ``rollback``, when there will be no such frame.
 
     Args:
         limit_bytes: the most that all slabs together have. Beyond it ``place`` says None.
@@ -110,6 +113,7 @@ class SlabPool:
         self._most = MOST_SLABS
         self._idle: dict[int, _Slab] = {}  # the longest idle first
         self._filling: list[_Slab] = []  # of the frame that is being written
+        self._copies: list[tuple[NDArray[Any], NDArray[Any]]] = []  # to make, and of what
         self._out: dict[int, _Slab] = {}  # at the receiver
         self._told: list[int] = []  # descriptors that the caller may still be sending
         self.touched = False
@@ -130,34 +134,38 @@ class SlabPool:
         return self._size
 
     def place(self, array: NDArray[Any]) -> Ref | None:
-        """Copy an array, of any layout, so that it stands in C order; it is not kept.
+        """Find room for an array, of any layout, which will stand there in C order.
+
+        It is kept, and not to be changed, until it is copied.
 
         Returns:
-            Where it is; None when there is no room, or its bytes alone do not make it.
+            Where it will be; None when there is no room, or its bytes alone do not make it.
         """
-        if array.dtype.hasobject or not array.nbytes:
-            return None
-        self._close_told()
-        self.touched = True
         nbytes = array.nbytes
+        if array.dtype.hasobject or not nbytes:
+            return None
+        if self._told:
+            self._close_told()
+        self.touched = True
         slab = self._with_room(nbytes)
         if slab is None:
             return None
         offset = slab.used
-        np.copyto(np.ndarray(array.shape, array.dtype, slab.memory, offset), array)
+        self._copies.append((np.ndarray(array.shape, array.dtype, slab.memory, offset), array))
         slab.used = _aligned(offset + nbytes)
         self._placed += nbytes + ALIGNMENT
         return Ref(slab.number, slab.generation, offset, nbytes)
 
     def commit(self) -> list[tuple[int, int]]:
-        """The frame is to be sent.
+        """The frame is to be sent: copy what was placed for it.
 
         Returns:
             Number and descriptor of each slab that it needs and the receiver does not know. The
             descriptors are the pool's, and stay open until the next ``place``, ``commit`` or
             ``close``.
         """
-        self._close_told()
+        if self._told:
+            self._close_told()
         self.touched = bool(self._filling)  # if so, what follows is to be looked at as well
         fresh = []
         for slab in self._filling:
@@ -168,12 +176,16 @@ class SlabPool:
                 slab.descriptor = None
         self._filling.clear()
         self._last_frame, self._placed = self._placed, 0
+        for copy, array in self._copies:
+            np.copyto(copy, array)
+        self._copies.clear()
         return fresh
 
     def rollback(self) -> None:
         """There will be no frame with what was placed since the last ``commit``."""
         filling, self._filling = self._filling, []
         self._placed = 0
+        self._copies.clear()
         for slab in filling:
             self._rest(slab)
 
@@ -216,6 +228,7 @@ class SlabPool:
     def close(self) -> None:
         """Unmap everything; the receiver can go on reading what it has got."""
         self._close_told()
+        self._copies.clear()
         for slab in (*self._idle.values(), *self._filling, *self._out.values()):
             if slab.descriptor is not None:
                 os.close(slab.descriptor)

@@ -4,7 +4,8 @@ import gc
 import mmap
 import os
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -221,6 +222,28 @@ def test_a_frame_that_is_never_sent_keeps_nothing(ends: Ends) -> None:
     view = ends.send(large(3))  # and the receiver, who has not heard of the slab, is told now
     assert view[0] == 3
     assert repr(ends.pool) == "<SlabPool 1 MiB, 0 idle, 0 filling, 1 out>"
+
+
+def test_arrays_are_copied_when_all_else_has_been_done(ends: Ends) -> None:
+    array = large(1)
+    body = b"".join(encode(array, place=ends.pool.place))
+    array[0] = 5.0  # which nobody is to do, and which shows when it is read
+    for slab, descriptor in ends.pool.commit():
+        ends.reader.accept(slab, os.dup(descriptor))
+    assert decode(body, fetch=ends.reader.fetch)[0] == 5.0
+
+
+@pytest.mark.parametrize("end", [SlabPool.commit, SlabPool.rollback, SlabPool.close])
+def test_no_array_is_kept_behind_its_frame(end: Callable[[SlabPool], object]) -> None:
+    pool = SlabPool(LIMIT)
+    array = large()
+    kept = weakref.ref(array)
+    pool.place(array)
+    del array
+    assert kept() is not None
+    end(pool)
+    assert kept() is None
+    pool.close()
 
 
 def test_it_tells_until_a_frame_without_arrays_that_there_is_something_to_commit(
