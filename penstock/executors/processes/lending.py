@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.executors.processes.frame import FrameError, Ref
-from penstock.executors.processes.mapping import Lease, Mapped, SlabReader, part_of
+from penstock.executors.processes.mapping import Lease, Mapped, Part, SlabReader, part_of
 from penstock.executors.processes.slab import ALIGNMENT, LAST_GENERATION, MOST_SLABS, SlabPool
 
 FIRST_LENT: Final = 2**31
@@ -151,7 +151,7 @@ class Lender:
             raise FrameError(f"slab {slab}, loan {generation}, is given back out of turn")
         _end(lease)
 
-    def fetch(self, ref: Ref) -> memoryview:
+    def fetch(self, ref: Ref) -> Part:
         """The bytes of an array that the worker gives on as it was lent it.
 
         Raises:
@@ -191,9 +191,8 @@ class Lender:
         self._pool.close()
 
     def _lend(self, array: NDArray[Any]) -> Ref | None:
-        lease = lease_of(array)
-        offset = None if lease is None else _offset_in(lease, array)
-        if lease is None or offset is None:
+        lease, offset = _found(array)
+        if lease is None:
             return None
         lent = self._lent_for(lease.mapped)
         if lent is None or not (lent.filling or self._begin(lent, lease)):
@@ -253,11 +252,8 @@ class Borrower(SlabReader):
 
     def find(self, array: NDArray[Any]) -> Ref | None:
         """Where an array that was lent stands, for the engine, which knows; None for others."""
-        lease = lease_of(array)
+        lease, offset = _found(array)
         if lease is None or not isinstance(lease.mapped, _Borrowed):
-            return None
-        offset = _offset_in(lease, array)
-        if offset is None:
             return None
         return Ref(lease.slab, lease.generation, offset, array.nbytes)
 
@@ -310,6 +306,19 @@ class _Borrowed(Mapped):
             self.generation = generation
             self._loans[generation] = weakref.ref(lease, ended)
         return lease
+
+
+def _found(array: NDArray[Any]) -> tuple[Lease, int] | tuple[None, int]:
+    """Where an array stands: in which slab, and at what place; None where that cannot be told."""
+    part = array.base
+    if part is None:
+        return None, 0
+    # As it was decoded: who is as long as that, and has no gaps, begins where that begins.
+    if type(part) is Part and part.nbytes == array.nbytes and array.flags.c_contiguous:
+        return part.base, part.offset
+    lease = lease_of(array)
+    offset = None if lease is None else _offset_in(lease, array)
+    return (None, 0) if lease is None or offset is None else (lease, offset)
 
 
 def lease_of(array: NDArray[Any]) -> Lease | None:

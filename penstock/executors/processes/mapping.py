@@ -14,13 +14,15 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from penstock.executors.processes.frame import FrameError, Ref
 from penstock.executors.processes.passing import unusable
 from penstock.executors.processes.slab import ALIGNMENT, GENERATION, GIVEN_UP, MOST_SLABS, SEALS
+
+_OCTET: Final = np.dtype(np.uint8)
 
 
 class Lease(np.ndarray[Any, np.dtype[np.uint8]]):
@@ -38,6 +40,18 @@ class Lease(np.ndarray[Any, np.dtype[np.uint8]]):
     slab: int
     generation: int
     loans: int
+
+
+class Part(np.ndarray[Any, np.dtype[np.uint8]]):
+    """The bytes of one array in a slab, between the array and its lease.
+
+    Attributes:
+        offset: where in the slab they begin.
+    """
+
+    __slots__ = ("offset",)
+    base: Lease
+    offset: int
 
 
 class Mapped:
@@ -88,9 +102,10 @@ class Mapped:
         Raises:
             FrameError: it is not of that generation.
         """
-        if generation != self.written() or generation < max(self.generation, 1):
+        if generation != self.written() or generation < self.generation:
             raise FrameError(f"slab {slab} is not of generation {generation}")
-        lease = self.held()
+        held = self._lease
+        lease = None if held is None else held()
         if generation != self.generation:
             if lease is not None:
                 raise FrameError(f"slab {slab} is used again while it is read")
@@ -103,7 +118,7 @@ class Mapped:
 
     def whole(self, slab: int, generation: int) -> Lease:
         """All bytes, as a lease of their own."""
-        lease = Lease((self.size,), np.uint8, self.memory)
+        lease = Lease((self.size,), _OCTET, self.memory)
         lease.mapped = self
         lease.slab = slab
         lease.generation = generation
@@ -184,7 +199,7 @@ class SlabReader:
         finally:
             os.close(descriptor)
 
-    def fetch(self, ref: Ref) -> memoryview:
+    def fetch(self, ref: Ref) -> Part:
         """The bytes of an array: a view, for reading only.
 
         Raises:
@@ -245,9 +260,12 @@ class SlabReader:
             on_freed()
 
 
-def part_of(lease: Lease, ref: Ref) -> memoryview:
+def part_of(lease: Lease, ref: Ref) -> Part:
     """The bytes of an array, which are there."""
-    return lease.data[ref.offset : ref.offset + ref.nbytes]
+    _, _, offset, nbytes = ref
+    part = Part((nbytes,), _OCTET, lease, offset)
+    part.offset = offset
+    return part
 
 
 def _for_reading(descriptor: int) -> int | None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.executors.processes.frame import Kind, Ref, header
 from penstock.executors.processes.lending import FIRST_LENT, Lender
-from penstock.executors.processes.mapping import SlabReader
+from penstock.executors.processes.mapping import Part, SlabReader
 from penstock.executors.processes.slab import SlabPool
 
 FREED_AFTER: Final = 0.05
@@ -54,7 +54,7 @@ class Upkeep:
         self._telling: asyncio.TimerHandle | None = None
         self._trimming: asyncio.TimerHandle | None = None
 
-    def fetch(self, ref: Ref) -> memoryview:
+    def fetch(self, ref: Ref) -> Part:
         """The bytes of an array that the worker gave: its own, or one that it was lent.
 
         Raises:

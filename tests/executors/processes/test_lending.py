@@ -224,6 +224,9 @@ def test_rows_and_views_are_lent_where_they_stand_in_one_piece_at_a_multiple_of_
         "part": batch[2][8:90_000],
         "transposed": batch.T.T,
         "as bytes": batch.view("u1"),
+        "all": batch,
+        "of its own bytes": np.ndarray(10_000, "f8", batch.base, 6400),
+        "of them backwards": np.ndarray(400_000, "f8", batch.base, 399_999 * 8, (-8,)),
         "of a buffer": np.frombuffer(memoryview(batch[3]), "f8"),
         "odd": batch[2][1:90_000],
         "columns": batch[:, :50_000],
@@ -233,7 +236,7 @@ def test_rows_and_views_are_lent_where_they_stand_in_one_piece_at_a_multiple_of_
         "wide": np.broadcast_to(batch[0], (2, 100_000)),
         "bent": np.lib.stride_tricks.as_strided(batch[0], (50_000,), (16,)),
     }
-    copied = {"odd", "columns", "every other", "backwards", "wide", "bent"}
+    copied = {"odd", "columns", "every other", "backwards", "of them backwards", "wide", "bent"}
     got = worker.send(views)
     assert all(np.array_equal(got[name], view) for name, view in views.items())
     assert {name for name, view in got.items() if not is_lent(view)} == copied

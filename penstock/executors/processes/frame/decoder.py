@@ -41,11 +41,13 @@ from penstock.executors.processes.frame.values import (
     Array,
     Blob,
     Buffer,
+    Fetched,
     Ref,
     dtype_of,
 )
 
 _AT: Final = LENGTH.size
+_ref: Final = tuple.__new__  # without the call that Ref(...) makes of it
 _CHEAP: Final = 2048  # bytes: to copy, or to look at each, costs less than anything else would
 _BEGINS_NO_LEVEL: Final = bytes(
     octet for octet in range(256) if not (0x80 <= octet <= 0x9F or 0xDC <= octet <= 0xDF)
@@ -74,7 +76,7 @@ _Head: TypeAlias = tuple[np.dtype[Any], tuple[int, ...], int]
 def decode(
     body: Buffer,
     *,
-    fetch: Callable[[Ref], Buffer] | None = None,
+    fetch: Callable[[Ref], Fetched] | None = None,
     open_blob: Callable[[Blob], Any] | None = None,
 ) -> Any:
     """Read the one value that ``body`` holds.
@@ -173,7 +175,7 @@ class Decoder:
 
     def __init__(
         self,
-        fetch: Callable[[Ref], Buffer] | None = None,
+        fetch: Callable[[Ref], Fetched] | None = None,
         open_blob: Callable[[Blob], Any] | None = None,
         *,
         trusted: bool = False,
@@ -236,7 +238,7 @@ class Decoder:
                     raise _cut_off()
                 array = _own(dtype, shape, size, data, at)
             elif code == SLAB_ARRAY:
-                array = self._slab_array(data)
+                return self._slab_array(data)
             elif code == PART_ARRAY:
                 dtype, shape, size, at = _head_of(data)
                 if at != len(data):
@@ -292,18 +294,15 @@ class Decoder:
         return Blob(rest, _text(name))
 
     def _slab_array(self, data: bytes) -> Array:
-        dtype, shape, size, at = _head_of(data)
-        if len(data) - at != REF.size:
-            raise _cut_off()
-        ref = Ref(*REF.unpack_from(data, at))
-        if self._fetch is None or not size or dtype.kind in CHECKED_KINDS:
+        dtype, shape, size, turned = _read_slab_head(data[: -REF.size])
+        ref = _ref(Ref, REF.unpack_from(data, len(data) - REF.size))
+        if self._fetch is None:
             raise FrameError("an array cannot be in a slab here")
-        if ref.nbytes != size:
-            raise FrameError(f"an array of {size} bytes has {ref.nbytes} in its slab")
-        found = memoryview(self._fetch(ref))
-        if found.nbytes != size:
-            raise FrameError(f"a slab gave {found.nbytes} bytes for an array of {size}")
-        return _array(dtype, shape, found, 0)
+        found = self._fetch(ref)
+        if len(found) != size:
+            raise FrameError(f"a slab gave {len(found)} bytes for an array of {size}")
+        array = _array(dtype, shape, found, 0)
+        return array.T if turned else array
 
 
 def _text(data: bytes) -> str:
@@ -343,6 +342,17 @@ def _read_head(head: bytes) -> _Head:
     return dtype, shape, prod(shape) * dtype.itemsize
 
 
+@lru_cache(maxsize=256)
+def _read_slab_head(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, bool]:
+    """The head of an array in a slab, all that is before the Ref; and whether it is turned."""
+    dtype, shape, size, end = _head_of(head)
+    if end != len(head):
+        raise _cut_off()
+    if not size or dtype.kind in CHECKED_KINDS:
+        raise FrameError("an array cannot be in a slab here")
+    return dtype, shape, size, head[1 + head[0]] >= TURNED
+
+
 def _own(dtype: np.dtype[Any], shape: tuple[int, ...], size: int, data: Buffer, at: int) -> Array:
     """An array that the receiver may change, of bytes that are known to be there."""
     array = _array(dtype, shape, data, at).copy()
@@ -351,7 +361,7 @@ def _own(dtype: np.dtype[Any], shape: tuple[int, ...], size: int, data: Buffer, 
     return array
 
 
-def _array(dtype: np.dtype[Any], shape: tuple[int, ...], data: Buffer, at: int) -> Array:
+def _array(dtype: np.dtype[Any], shape: tuple[int, ...], data: Fetched, at: int) -> Array:
     try:
         return np.ndarray(shape, dtype, data, at)
     except (ValueError, OverflowError, MemoryError) as error:  # empty, yet too large, or many axes

@@ -7,6 +7,7 @@ by whole containers at a time. A value with anything else in it is spelled out i
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import lru_cache
 from itertools import chain
 from struct import Struct
 from struct import error as StructError
@@ -24,7 +25,6 @@ from penstock.executors.processes.frame.values import (
     BLOB,
     CHECKED_KINDS,
     DICT,
-    DTYPE_NAMES,
     KEY_TYPES,
     LARGE,
     LENGTH,
@@ -64,7 +64,6 @@ _LIST_CODE: Final = 0xDD
 _TUPLE_MARK: Final = Ext(TUPLE, b"")
 _DICT_MARK: Final = Ext(DICT, b"")
 _OBJECTS_MARK: Final = Ext(OBJECTS, b"")
-_SHAPES: Final = [Struct(f"<B{axes}Q") for axes in range(9)]
 
 
 def encode(
@@ -243,7 +242,7 @@ class _Writer:
         try:
             if kind is int:
                 return _big(value)
-            items = _scalars(value)
+            items = _scalars(value) if value.dtype.kind == "O" else None
             return self._array(value) if items is None else _objects(value, items)
         except Exception as error:
             self._error = error  # the library would forget it
@@ -296,32 +295,24 @@ class _Writer:
 
     def _array(self, value: Array) -> Ext:
         dtype = value.dtype
-        name = DTYPE_NAMES.get(dtype) or dtype_name(dtype)
-        if name is None:
-            return self._other(value)
         key = id(value)
-        axes = count = value.ndim
-        if axes > 1 and value.flags.fnc:  # in Fortran order, and not in C's as well
+        turned = value.ndim > 1 and value.flags.fnc  # in Fortran order, and not in C's as well
+        if turned:
             value = value.T
-            count += TURNED
-        shape = value.shape
-        sizes = (_SHAPES[axes] if axes <= 8 else Struct(f"<B{axes}Q")).pack(count, *shape)
-        head = bytes((len(name),)) + name + sizes
+        head = _head(dtype, value.shape, turned)
+        if head is None:
+            return self._other(value.T if turned else value)
         if value.nbytes < LARGE:
             return Ext(ARRAY, head + value.tobytes())
-        ref = self._placing(key, value) if dtype.kind not in CHECKED_KINDS else None
+        ref = None
+        if self._place is not None and dtype.kind not in CHECKED_KINDS:
+            if key not in self._placed:  # which tells it from all others of what is being written
+                self._placed[key] = self._place(value)
+            ref = self._placed[key]
         if ref is not None:
             return Ext(SLAB_ARRAY, head + REF.pack(*ref))
         self.parts.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
         return Ext(PART_ARRAY, head)
-
-    def _placing(self, key: int, value: Array) -> Ref | None:
-        """Where it is; ``key`` tells it from all others of what is being written."""
-        if self._place is None:
-            return None
-        if key not in self._placed:
-            self._placed[key] = self._place(value)
-        return self._placed[key]
 
     def _other(self, value: Any) -> Ext:
         kind = type(value)
@@ -346,6 +337,17 @@ class _Writer:
             return Ext(BLOB, head + blob.data)
         self.parts.append(blob.data)
         return Ext(PART_BLOB, head + PART_LENGTH.pack(len(blob.data)))
+
+
+@lru_cache(maxsize=256)
+def _head(dtype: np.dtype[Any], shape: tuple[int, ...], turned: bool) -> bytes | None:
+    """The name of a dtype, and a shape, as arrays begin; None for a dtype that has none."""
+    name = dtype_name(dtype)
+    if name is None:
+        return None
+    axes = len(shape)
+    sizes = Struct(f"<B{axes}Q").pack(axes + TURNED if turned else axes, *shape)
+    return bytes((len(name),)) + name + sizes
 
 
 def _scalars(array: Array) -> list[Any] | None:

@@ -45,6 +45,7 @@ from penstock.executors.processes.frame.frames import FrameError
 
 Array: TypeAlias = NDArray[Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Fetched: TypeAlias = Buffer | NDArray[np.uint8]
 
 LARGE = 64 * 1024
 """Bytes from which on an array may go to a slab, or is a part of its own, which is not copied."""

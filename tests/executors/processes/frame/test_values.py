@@ -530,6 +530,10 @@ def slab_body(name: bytes, sizes: list[int], nbytes: int) -> bytes:
     "body",
     [
         slab_body(b"<f4", [4], 15),
+        slab_body(b"<f4", [4], 17),
+        extension(SLAB_ARRAY, head(b"<f4", [4]) + b"\0" + struct.pack("<IIQQ", 0, 1, 64, 16)),
+        extension(SLAB_ARRAY, head(b"<f4", [4]) + bytes(23)),
+        extension(SLAB_ARRAY, b""),
         slab_body(b"<f4", [0], 0),
         slab_body(b"|b1", [4], 4),
         slab_body(b"<U1", [4], 16),
@@ -550,6 +554,12 @@ def test_a_slab_that_gives_other_bytes_is_refused() -> None:
         decode(slab_body(b"<f4", [4], 16), fetch=lambda ref: bytes(15))
     with pytest.raises(FrameError, match="slab"):
         decode(slab_body(b"<f4", [4], 16))
+
+
+def test_records_in_fortran_order_are_pickled_as_they_are() -> None:
+    records = np.asfortranarray(np.array([(n, n) for n in range(6)], "i4,f8").reshape(2, 3))
+    (blob,) = decode(body_of([records], pickle=pickle.dumps))
+    assert pickle.loads(blob.data).tolist() == records.tolist()
 
 
 def array_body(name: bytes, sizes: list[int], contents: bytes) -> bytes:
