@@ -314,7 +314,12 @@ def _found(array: NDArray[Any]) -> tuple[Lease, int] | tuple[None, int]:
     if part is None:
         return None, 0
     # As it was decoded: who is as long as that, and has no gaps, begins where that begins.
-    if type(part) is Part and part.nbytes == array.nbytes and array.flags.c_contiguous:
+    if (
+        type(part) is Part
+        and type(part.base) is Lease  # no copy of a Part, nor a piece of one
+        and part.nbytes == array.nbytes
+        and array.flags.c_contiguous
+    ):
         return part.base, part.offset
     lease = lease_of(array)
     offset = None if lease is None else _offset_in(lease, array)

@@ -50,7 +50,7 @@ class Part(np.ndarray[Any, np.dtype[np.uint8]]):
     """
 
     __slots__ = ("offset",)
-    base: Lease
+    base: Lease  # of what part_of makes; copies and pieces of that have others
     offset: int
 
 

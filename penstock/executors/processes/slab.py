@@ -151,7 +151,9 @@ class SlabPool:
         if slab is None:
             return None
         offset = slab.used
-        self._copies.append((np.ndarray(array.shape, array.dtype, slab.memory, offset), array))
+        # Of a view that nobody else can give another shape before it is copied.
+        copy = np.ndarray(array.shape, array.dtype, slab.memory, offset)
+        self._copies.append((copy, array[...]))
         slab.used = _aligned(offset + nbytes)
         self._placed += nbytes + ALIGNMENT
         return Ref(slab.number, slab.generation, offset, nbytes)
@@ -176,9 +178,9 @@ class SlabPool:
                 slab.descriptor = None
         self._filling.clear()
         self._last_frame, self._placed = self._placed, 0
-        for copy, array in self._copies:
+        copies, self._copies = self._copies, []
+        for copy, array in copies:
             np.copyto(copy, array)
-        self._copies.clear()
         return fresh
 
     def rollback(self) -> None:

@@ -110,6 +110,7 @@ class Http2Connection(Receiver):
         self._traffic_at_refill = self._traffic()
         self._opened_at_refill = (self._last_peer + self._next_own) // 2
         self._forget_shapes()
+        self._forget_read_shapes()
 
     def __repr__(self) -> str:
         return (

@@ -22,15 +22,16 @@ from penstock.protocols.http2.frames import (
     HEADERS,
 )
 
-MOST_REQUESTS: Final = 16
-"""Requests of one shape; what has more of them is taken frame by frame."""
+FEWEST_REQUESTS: Final = 3
+MOST_REQUESTS: Final = 8
+"""Requests of one shape. For fewer it gains nothing, and shapes of more would be large."""
 
 _HEAD_MARK: Final = (HEADERS, END_HEADERS)
 _BODY_MARK: Final = (DATA, END_STREAM)
 
 
 class ReadShape:
-    """The shape of a read: two or more heads, each with its whole body behind it, or behind all.
+    """The shape of a read: several heads, each with its whole body behind it, or behind all.
 
     Attributes:
         unpack: gives mark, identifier and payload of each frame, in one row.
@@ -90,17 +91,24 @@ class ReadShape:
 
 
 def shape_of(data: bytes) -> ReadShape | None:
-    """The shape of a read; None when it is anything but several whole requests."""
+    """The shape of a read; None when it is anything but several whole requests with equal heads."""
     lengths: list[int] = []
     kinds: list[tuple[int, int]] = []
+    blocks: set[bytes] = set()
     at, size = 0, len(data)
     while at <= size - FRAME_HEAD_SIZE and len(lengths) < 2 * MOST_REQUESTS:
         word, flags, _ = FRAME_HEAD.unpack_from(data, at)
-        lengths.append(word >> 8)
-        kinds.append((word & 0xFF, flags))
-        at += FRAME_HEAD_SIZE + (word >> 8)
+        length, kind = word >> 8, (word & 0xFF, flags)
+        start = at + FRAME_HEAD_SIZE
+        at = start + length
+        if not length or kind not in (_HEAD_MARK, _BODY_MARK):
+            return None
+        if kind == _HEAD_MARK:
+            blocks.add(data[start:at])
+        lengths.append(length)
+        kinds.append(kind)
     count = len(lengths) // 2
-    if at != size or count < 2 or len(lengths) % 2 or not all(lengths):
+    if at != size or count < FEWEST_REQUESTS or len(blocks) > 1:
         return None
     mixed = kinds == [_HEAD_MARK, _BODY_MARK] * count
     if not mixed and kinds != [_HEAD_MARK] * count + [_BODY_MARK] * count:
@@ -108,6 +116,6 @@ def shape_of(data: bytes) -> ReadShape | None:
     return _shape(tuple(lengths), mixed)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _shape(lengths: tuple[int, ...], mixed: bool) -> ReadShape:
     return ReadShape(lengths, mixed)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from penstock.protocols.http2.data import DataHandler
 from penstock.protocols.http2.events import DataReceived, Event, HeadReceived
@@ -40,8 +40,9 @@ _TAKES_DATA: Final = HEAD_RECEIVED | REMOTE_ENDED
 _WHOLE: Final = HEAD_RECEIVED | REMOTE_ENDED
 _unpack = FRAME_HEAD.unpack_from
 
-SIZES_REMEMBERED: Final = 16
-"""Sizes of reads of which a connection keeps what shape they have."""
+SIZES_REMEMBERED: Final = 4
+"""Sizes of reads of which a connection keeps what shape they have, for a second at most. So who
+sends reads that are alike in nothing but their size makes us look a few times a second."""
 
 
 @lru_cache(maxsize=128)
@@ -66,7 +67,8 @@ class UsualFrames(DataHandler):
         self._too_long = limits.max_frame_size + 1 << 8
         self._whole = _whole_shape(HEADERS)  # of the request that came last
         self._last_size = 0  # of the read that came last
-        self._read_shapes: dict[int, ReadShape | None] = {}  # by the size of reads
+        # By the size of reads; False where they have none, or not always the same.
+        self._read_shapes: dict[int, ReadShape | Literal[False]] = {}
 
     def _read_known(self, data: bytes, at: int, until: int, events: list[Event]) -> int:
         """The usual frames, as long as they are whole and nothing is special.
@@ -89,10 +91,10 @@ class UsualFrames(DataHandler):
         streams = self.streams
         if not at and until == size - 8 and self._server:  # all of a read
             shape = self._read_shapes.get(size)
-            if shape is not None:
+            if shape:
                 if self._read_shaped(data, shape, events):
                     return size
-            elif size == self._last_size:
+            elif shape is None and size == self._last_size:
                 self._learn_shape(data)
             self._last_size = size
         requests = self._blocks.requests
@@ -233,6 +235,14 @@ class UsualFrames(DataHandler):
             Whether it has been taken; otherwise nothing has.
         """
         count = shape.count
+        streams = self.streams
+        if (
+            self._final
+            or len(streams) + count > self.limits.max_streams
+            or shape.total > self._room
+            or shape.longest > self.small
+        ):
+            return False
         fields = shape.unpack(data)
         blocks = fields[shape.blocks]
         block = blocks[0]
@@ -240,7 +250,6 @@ class UsualFrames(DataHandler):
         next_id = self._last_peer + 2
         ids = tuple(range(next_id, next_id + 2 * count, 2))
         expected = None if head is None else head.content_length
-        streams = self.streams
         if (
             fields[shape.marks] != shape.right
             or head is None
@@ -248,12 +257,8 @@ class UsualFrames(DataHandler):
             or fields[shape.head_ids] != ids
             or fields[shape.body_ids] != ids
             or (expected is not None and expected != shape.length)
-            or shape.longest > self.small
-            or shape.total > self._room
-            or self._final
-            or len(streams) + count > self.limits.max_streams
         ):
-            del self._read_shapes[len(data)]
+            self._read_shapes[len(data)] = False
             return False
         if expected is None:
             expected = LENGTH_UNKNOWN
@@ -281,8 +286,10 @@ class UsualFrames(DataHandler):
 
     def _learn_shape(self, data: bytes) -> None:
         """The second read of this size: the next one may be like it, too."""
-        shapes = self._read_shapes
-        if len(data) not in shapes:
-            if len(shapes) >= SIZES_REMEMBERED:
-                shapes.clear()
-            shapes[len(data)] = shape_of(data)
+        if len(self._read_shapes) < SIZES_REMEMBERED:
+            self._read_shapes[len(data)] = shape_of(data) or False
+
+    def _forget_read_shapes(self) -> None:
+        """Look for them anew."""
+        if self._read_shapes:
+            self._read_shapes.clear()

@@ -227,6 +227,8 @@ def test_rows_and_views_are_lent_where_they_stand_in_one_piece_at_a_multiple_of_
         "all": batch,
         "of its own bytes": np.ndarray(10_000, "f8", batch.base, 6400),
         "of them backwards": np.ndarray(400_000, "f8", batch.base, 399_999 * 8, (-8,)),
+        "of a copy of them": np.asarray(batch.base.copy()),
+        "of a piece of them": np.asarray(batch.base[640:]),
         "of a buffer": np.frombuffer(memoryview(batch[3]), "f8"),
         "odd": batch[2][1:90_000],
         "columns": batch[:, :50_000],
@@ -237,6 +239,7 @@ def test_rows_and_views_are_lent_where_they_stand_in_one_piece_at_a_multiple_of_
         "bent": np.lib.stride_tricks.as_strided(batch[0], (50_000,), (16,)),
     }
     copied = {"odd", "columns", "every other", "backwards", "of them backwards", "wide", "bent"}
+    copied.add("of a copy of them")
     got = worker.send(views)
     assert all(np.array_equal(got[name], view) for name, view in views.items())
     assert {name for name, view in got.items() if not is_lent(view)} == copied

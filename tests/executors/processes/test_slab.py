@@ -228,6 +228,7 @@ def test_arrays_are_copied_when_all_else_has_been_done(ends: Ends) -> None:
     array = large(1)
     body = b"".join(encode(array, place=ends.pool.place))
     array[0] = 5.0  # which nobody is to do, and which shows when it is read
+    array.shape = (2, -1)  # nor this, which does not
     for slab, descriptor in ends.pool.commit():
         ends.reader.accept(slab, os.dup(descriptor))
     assert decode(body, fetch=ends.reader.fetch)[0] == 5.0

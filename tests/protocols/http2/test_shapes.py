@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.protocols.http2 import Event, Http2Connection, Http2Limits, encode_block
 from penstock.protocols.http2.frames import END_HEADERS, END_STREAM, HEADERS, PADDED, frame
-from penstock.protocols.http2.shapes import MOST_REQUESTS, shape_of
+from penstock.protocols.http2.shapes import FEWEST_REQUESTS, MOST_REQUESTS, shape_of
 from penstock.protocols.http2.usual import SIZES_REMEMBERED, UsualFrames
 
 from . import peers
@@ -20,6 +20,8 @@ KNOWN = encode_block([*peers.POST])
 OTHER = encode_block([*peers.POST[:3], (b":authority", b"hosu:80")])
 SIZED = encode_block([*peers.POST, (b"content-length", b"3")])
 LIMITS = Http2Limits(max_streams=12, stream_window=70_000, connection_window=120_000)
+
+THREE = [b"abc", b"def", b"ghi"]
 
 assert len(OTHER) == len(KNOWN)
 
@@ -98,7 +100,7 @@ def resets(events: Told) -> int:
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["heads first", "head and body"])
 @pytest.mark.parametrize("block", [KNOWN, SIZED], ids=["no length", "length"])
-@pytest.mark.parametrize("count", [2, 3, 8])
+@pytest.mark.parametrize("count", [FEWEST_REQUESTS, 5, MOST_REQUESTS])
 def test_the_third_of_its_kind_is_taken_as_a_whole(
     taken: list[bool], mixed: bool, block: bytes, count: int
 ) -> None:
@@ -133,14 +135,11 @@ def test_bodies_of_several_lengths_are_a_shape_too(taken: list[bool]) -> None:
 
 
 def test_the_window_of_new_streams_is_the_peers_present_one(taken: list[bool]) -> None:
-    core, next_id = trained(lambda first: requests(first, [b"a", b"b"]))
+    core, next_id = trained(lambda first: requests(first, THREE))
     core.receive(peers.settings((4, 17)))
-    core.receive(requests(next_id, [b"a", b"b"]))
+    core.receive(requests(next_id, THREE))
     assert taken == [True]
-    assert [stream.window for stream in core.streams.values()] == [17, 17]
-
-
-THREE = [b"abc", b"def", b"ghi"]
+    assert [stream.window for stream in core.streams.values()] == [17, 17, 17]
 
 
 def _usual(first: int) -> bytes:
@@ -212,13 +211,13 @@ def test_what_only_looks_like_it_is_taken_frame_by_frame(
 
 def test_requests_that_are_wrong_every_time_are_refused_every_time(taken: list[bool]) -> None:
     def read(first: int) -> bytes:
-        return requests(first, [b"four"] * 2, block=SIZED)
+        return requests(first, [b"four"] * 3, block=SIZED)
 
     core, next_id = trained(read, block=SIZED)
     other, _ = trained(read, block=SIZED)
     events = told(core, read(next_id))
     assert taken == [False]
-    assert resets(events) == 2
+    assert resets(events) == 3
     assert events == told_in_bytes(other, read(next_id))
     assert core.take_output() == other.take_output()
 
@@ -234,7 +233,7 @@ def test_streams_beyond_the_limit_are_refused(taken: list[bool]) -> None:
 
 
 def test_bodies_beyond_the_connections_window_are_refused(taken: list[bool]) -> None:
-    bodies = [bytes(800)] * 2
+    bodies = [bytes(600)] * 3
     core, next_id = trained(lambda first: requests(first, bodies))
     core.receive(peers.headers(next_id, KNOWN))
     left = core._room - 1_500
@@ -253,13 +252,13 @@ def test_bodies_beyond_the_connections_window_are_refused(taken: list[bool]) -> 
 
 def test_bodies_that_are_not_small_are_told_by_themselves(taken: list[bool]) -> None:
     core = peers.server(Http2Limits(max_streams=100, connection_window=65_535))
-    assert core.small < 700
+    assert core.small < 500
     next_id = 1
     for _ in range(3):
-        read = requests(next_id, [bytes(700)] * 2)
-        next_id += 4
+        read = requests(next_id, [bytes(500)] * 3)
+        next_id += 6
         told = [type(event).__name__ for event in core.receive(read)]
-        assert told[-2:] == ["DataReceived"] * 2
+        assert told[-3:] == ["DataReceived"] * 3
         answer_all(core)
     assert taken == [False]
 
@@ -272,30 +271,50 @@ def test_nothing_is_taken_behind_the_last_goaway(taken: list[bool]) -> None:
     peers.check(core)
 
 
-def test_a_shape_that_was_wrong_is_learned_anew(taken: list[bool]) -> None:
+def test_a_shape_that_was_wrong_is_looked_for_anew_in_a_second(taken: list[bool]) -> None:
     core, next_id = trained(_usual)
     for read, whole in (
-        (OTHERWISE["bodies in another order"], [False]),
-        (_usual, [False]),
-        (_usual, [False, True]),
+        (_usual, [True]),
+        (OTHERWISE["bodies in another order"], [True, False]),
+        (_usual, [True, False]),
+        (_usual, [True, False]),
+        (None, [True, False]),
+        (_usual, [True, False]),
+        (_usual, [True, False, True]),
     ):
+        if read is None:
+            core.refill()
+            continue
         core.receive(read(next_id))
         next_id += 6
         answer_all(core)
         assert taken == whole
 
 
-def test_few_sizes_are_remembered() -> None:
+def test_a_limit_makes_no_shape_wrong(taken: list[bool]) -> None:
+    bodies = [b"a"] * 7
+    core, next_id = trained(lambda first: requests(first, bodies))
+    for whole in (True, False):
+        core.receive(requests(next_id, bodies))
+        next_id += 14
+        assert taken[-1] is whole
+    answer_all(core)
+    core.receive(requests(core._last_peer + 2, bodies))
+    assert taken == [True, False, True]
+
+
+def test_few_sizes_are_remembered_and_none_for_long() -> None:
     core = peers.server()
     core.receive(peers.headers(1, KNOWN) + peers.rst(1))
     next_id = 3
-    for size in range(1, 100):
+    for size in range(1, 50):
         for _ in range(2):
-            core.receive(requests(next_id, [bytes(size)] * 2))
-            next_id += 4
+            core.receive(requests(next_id, [bytes(size)] * 3))
+            next_id += 6
             answer_all(core)
-            assert len(core._read_shapes) <= SIZES_REMEMBERED
-    assert core._read_shapes
+    assert len(core._read_shapes) == SIZES_REMEMBERED
+    core.refill()
+    assert not core._read_shapes
 
 
 def test_a_client_has_none() -> None:
@@ -311,15 +330,19 @@ def test_a_client_has_none() -> None:
 NO_SHAPE = {
     "nothing": b"",
     "less than a frame": bytes(5),
-    "one request": requests(1, [b"a"]),
+    "fewer than is worth it": requests(1, [b"a"] * (FEWEST_REQUESTS - 1)),
     "more than is worth it": requests(1, [b"a"] * (MOST_REQUESTS + 1)),
-    "an empty body": requests(1, [b"a", b""]),
-    "a frame cut short": requests(1, [b"a", b"b"])[:-1],
-    "something behind": requests(1, [b"a", b"b"]) + b"\0",
-    "a third frame of one": requests(1, [b"a", b"b"]) + peers.data(1, b"x", end=True),
-    "heads only": peers.headers(1) + peers.headers(3),
-    "bodies first": peers.data(1, b"x", end=True) + peers.headers(1),
-    "neither order": requests(1, [b"a", b"b"]) + requests(5, [b"a", b"b"], mixed=True),
+    "an empty body": requests(1, [b"a", b"b", b""]),
+    "a frame cut short": requests(1, [b"a", b"b", b"c"])[:-1],
+    "something behind": requests(1, [b"a", b"b", b"c"]) + b"\0",
+    "a third frame of one": requests(1, [b"a", b"b", b"c"]) + peers.data(1, b"x", end=True),
+    "heads only": b"".join(peers.headers(id) for id in (1, 3, 5, 7, 9, 11)),
+    "bodies first": b"".join(
+        [*(peers.data(id, b"x", end=True) for id in (1, 3, 5)), *map(peers.headers, (1, 3, 5))]
+    ),
+    "neither order": requests(1, [b"a"] * 3) + requests(7, [b"a"] * 3, mixed=True),
+    "other heads": requests(1, [b"a"], block=OTHER) + requests(3, [b"a"] * 3, mixed=True),
+    "another kind of frame": requests(1, [b"a", b"b", b"c"])[:-10] + frame(6, 1, 0, b"c"),
 }
 
 
@@ -329,16 +352,15 @@ def test_other_reads_have_no_shape(read: bytes) -> None:
 
 
 def test_equal_lengths_are_one_shape() -> None:
-    assert shape_of(requests(1, [b"a", b"b"])) is shape_of(requests(7, [b"c", b"d"]))
-    assert shape_of(requests(1, [b"a", b"b"])) is not shape_of(
-        requests(1, [b"a", b"b"], mixed=True)
-    )
-    assert repr(shape_of(requests(1, [b"a", b"bc"]))) == "<ReadShape of 2 requests with 3 bytes>"
+    shape = shape_of(requests(1, [b"a", b"b", b"cd"]))
+    assert shape is shape_of(requests(7, [b"c", b"d", b"ef"]))
+    assert shape is not shape_of(requests(1, [b"a", b"b", b"cd"], mixed=True))
+    assert repr(shape) == "<ReadShape of 3 requests with 4 bytes>"
 
 
 @settings(max_examples=300, deadline=None)
 @given(
-    st.lists(st.sampled_from([1, 2, 3, 40]), min_size=2, max_size=5),
+    st.lists(st.sampled_from([1, 2, 3, 40]), min_size=3, max_size=5),
     st.booleans(),
     st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=3),
 )

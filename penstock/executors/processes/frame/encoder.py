@@ -78,8 +78,9 @@ def encode(
 
     Args:
         value: not to be changed before the pieces have been sent: large arrays are views of it.
-        place: copies an array of at least LARGE bytes to a slab, or says None: then it travels
-            inline. Asked once for each array, however often that stands in ``value``.
+        place: finds room in a slab for an array of at least LARGE bytes, or says None: then it
+            travels inline. Asked once for each array, however often that stands in ``value``. Who
+            gave it copies the array there before the pieces are sent.
         pickle: makes bytes of a value of any other type: objects, subclasses of plain types,
             arrays of records or of objects other than plain scalars, dicts with such keys,
             containers that are nested too deeply or contain themselves. They become blobs.
