@@ -53,7 +53,11 @@ A service is configured by one YAML file, usually `config.yml`, or by the same d
 _SECTIONS: tuple[tuple[type[Section], str, str], ...] = (
     (ServiceConfig, "Top of the file", "The service itself."),
     (DoorConfig, "`door`", "Limits of connections, whichever protocol they speak, and TLS."),
-    (TlsConfig, "`door.tls`", "Both ports speak TLS (1.2 and later) when a certificate is given."),
+    (
+        TlsConfig,
+        "`door.tls`",
+        "Both ports and the Unix socket speak TLS (1.2 and later) when a certificate is given.",
+    ),
     (DagConfig, "`dag`", "What holds for the whole graph."),
     (TracerConfig, "`dag.tracer`", "The periodic report."),
     (OpConfig, "`op.<name>`", "One op. An op without an entry has every default and no model."),

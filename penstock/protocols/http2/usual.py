@@ -89,7 +89,8 @@ class UsualFrames(DataHandler):
         if self._block_id or not self._begun or next_id + size > MAX_STREAM_ID:
             return at
         streams = self.streams
-        if not at and until == size - 8 and self._server:  # all of a read
+        # A read from its beginning on, and no part of it is for later.
+        if not at and until == size - 8 and self._server:
             shape = self._read_shapes.get(size)
             if shape:
                 if self._read_shaped(data, shape, events):
