@@ -322,9 +322,12 @@ class Supervisor:
         for worker, its_engine in self._workers.values():
             if its_engine is engine:
                 worker.kill()  # reaped when it has ended, which a driver may delay
-        if self._told:
-            if status not in (0, -signal.SIGTERM):  # perhaps before it could take signals
-                self._result = self._result or as_shell(status)
+        if self._told and status in (0, -signal.SIGTERM):  # perhaps before it could take signals
+            return
+        if self._forwarded:
+            why = engine.failure or told_of(status)
+            _log.error("%s (pid %d) did not end well: %s", slot.name, engine.child.pid, why)
+            self._result = self._result or as_shell(status)
         elif not self._is_open:
             if engine.failure is not None:
                 raise StartupError(engine.failure)

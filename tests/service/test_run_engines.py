@@ -163,6 +163,8 @@ def test_all_engines_accept_on_the_unix_socket(tmp_path: Path) -> None:
         for engine in engines_of(server):
             engine.kill()
             assert alive()
+        # They take a moment to die, and are to have died before the stop, not in it.
+        until(lambda: server.log().count("killed by SIGKILL") == 2, "their ends")
         assert server.stop() == 0
         assert not path.exists()
 

@@ -288,6 +288,21 @@ async def serve(zygote):
         service.hear("engine")
         service.signal(signal.SIGTERM)
         assert service.status() == 9
+        assert "did not end well: exit status 9" in service.errors.read_text()
+
+
+def test_an_engine_that_died_before_the_stop_was_heard_does_not_spoil_it(tmp_path: Path) -> None:
+    with run(tmp_path, ONE_WORKER) as service:
+        engine = service.pid("engine")
+        service.hear("worker")
+        end = service.watch(engine)
+        service.signal(signal.SIGSTOP)
+        os.kill(engine, signal.SIGKILL)
+        assert gone(end, 20)
+        service.signal(signal.SIGTERM)
+        service.signal(signal.SIGCONT)  # it hears of both at once
+        assert service.status() == 0
+        assert "died: killed by SIGKILL" in service.errors.read_text()
 
 
 def test_an_ignored_sigchld_does_not_lose_the_status(tmp_path: Path) -> None:
