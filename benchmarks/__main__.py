@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import side_by_side
-from benchmarks.copies import count_all
+from benchmarks.copies import IN_PLACE, count_all
 from benchmarks.processes import BenchmarkError, measure_hop
 from benchmarks.results import Row, hop_table, machine_facts, table_of, to_json
 from benchmarks.run import ScenarioRun
@@ -92,7 +92,7 @@ def main() -> int:
     copies: dict[str, float] = {}
     uncounted: list[str] = []
     if side_by_side_chosen(options.only):
-        copies, uncounted = count_all(side_by_side.EXECUTORS, RESULTS / "run")
+        copies, uncounted = count_all((*side_by_side.EXECUTORS, IN_PLACE), RESULTS / "run")
         shown.print(side_by_side.table(rows, copies))
     settings = {"seconds": options.seconds, "rounds": options.rounds, "only": options.only}
     document = to_json(rows, costs, settings, machine, copies)

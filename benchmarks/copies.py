@@ -12,21 +12,27 @@ from benchmarks.scenario import Contender
 REQUESTS = 5
 
 
+IN_PLACE = "process, in place"
+"""An op in a process that writes its array where the next one reads it."""
+
+
 def count_copies(executor: str, folder: Path) -> float:
     """Copies into shared memory for each request, in a graph where one op hands on to another.
 
     Args:
-        executor: where both ops run. Those in threads share what they hand on.
+        executor: where both ops run, or ``IN_PLACE``. Those in threads share what they hand on.
         folder: for the server's files.
 
     Raises:
         BenchmarkError: the server does not start, or answers wrongly.
     """
-    folder = folder / f"copies-{executor}"
+    more = ["--in-place"] if executor == IN_PLACE else []
+    executor = executor.split(",")[0]
+    folder = folder / f"copies-{executor}{''.join(more)}"
     folder.mkdir(parents=True, exist_ok=True)
     noted = folder / "copies"
     noted.write_bytes(b"")
-    options = ("--executor", executor, "--ops", "2", "--every-core", "--copies", str(noted))
+    options = ("--executor", executor, "--ops", "2", "--every-core", "--copies", str(noted), *more)
     contender = Contender(name="copies", server="penstock_arrays", options=options)
     with Server(contender, two_cores()[0], folder, folder) as server:
         server.wait_until_ready()

@@ -210,9 +210,12 @@ def _latency() -> Scenario:
 
 
 def _arrays() -> Scenario:
-    def contender(ops: int) -> Contender:
-        options = ("--executor", "process", "--ops", str(ops), "--every-core")
-        return Contender(name=f"{ops} process ops", server="penstock_arrays", options=options)
+    def contender(ops: int, name: str = "", *more: str) -> Contender:
+        options = ("--executor", "process", "--ops", str(ops), "--every-core", *more)
+        name = f"{ops} process ops{name}"
+        return Contender(name=name, server="penstock_arrays", options=options)
+
+    ours = (contender(2), contender(3), contender(2, ", in place", "--in-place"))
 
     return Scenario(
         name="arrays",
@@ -221,7 +224,7 @@ def _arrays() -> Scenario:
         body=echo_json,
         right=lambda answer, _models: orjson.loads(answer)["value"] == [str(LARGE_BYTES)],
         floor=contender(1),
-        ours=(contender(2), contender(3), Contender(name="bare copies", loop="copy_loop")),
+        ours=(*ours, Contender(name="bare copies", loop="copy_loop")),
         loads=(Load(protocol="http", connections=1),),
         programs=True,
     )

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from rich.table import Table
 
+from benchmarks.copies import IN_PLACE
 from benchmarks.results import Row
 from benchmarks.rounds import Summary
 from benchmarks.scenario import Scenario
@@ -76,9 +77,14 @@ def table(rows: list[Row], copies: dict[str, float]) -> Table:
         for name, executor in (("arrays-thread", "thread"), ("arrays", "process"))
     ]
     add("5 MiB on the way to the next op", hops, f"<= {HOP_MS} ms")
+    one = by_name.get(("arrays", "1 process ops"))
+    in_place = _hop(by_name.get(("arrays", "2 process ops, in place")), one)
+    add("the same, written in place", ["", in_place], f"<= {HOP_MS} ms")
     add("between two bare processes", ["", _round(by_name.get(("arrays", "bare copies")))], "")
     counted = [f"{copies[each]:g}" if each in copies else None for each in EXECUTORS]
     add("copies of them", counted, f"<= {HOP_COPIES}")
+    of_those = f"{copies[IN_PLACE]:g}" if IN_PLACE in copies else None
+    add("copies of those written in place", ["", of_those], f"<= {HOP_COPIES}")
     workers = [_ratio(by_name.get(("compute", f"{executor} x2"))) for executor in EXECUTORS]
     add("two workers for pure Python over one process", workers, ">= 1.8")
     bare = _ratio(by_name.get(("compute", "bare loop x2")))

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.arrays import empty
     from penstock.client import AsyncPipelineClient, PipelineClient
     from penstock.ops.channel_data import ChannelData, ChannelDataType
     from penstock.ops.ends import RequestOp, ResponseOp
@@ -42,11 +43,13 @@ __all__ = [
     "ResponseOp",
     "Service",
     "WebService",
+    "empty",
     "op",
 ]
 
 _ALIASES = dict.fromkeys(("ChannelDataEcode", "ChannelDataErrcode"), "CustomExceptionCode")
 _HOMES = {
+    "penstock.arrays": ("empty",),
     "penstock.client": ("AsyncPipelineClient", "PipelineClient"),
     "penstock.ops.channel_data": ("ChannelData", "ChannelDataType"),
     "penstock.ops.ends": ("RequestOp", "ResponseOp"),

@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "penstock"
 FLOORS = {
     "penstock.errors": 0,
     "penstock.tensor": 0,
+    "penstock.arrays": 0,
     "penstock.request": 0,
     "penstock.instrument": 0,
     "penstock.protocols": 1,
@@ -32,7 +33,13 @@ FLOORS = {
     "penstock.cli": 9,
     "penstock.__main__": 10,
 }
-GROUND = ["penstock.errors", "penstock.tensor", "penstock.request", "penstock.instrument"]
+GROUND = [
+    "penstock.errors",
+    "penstock.tensor",
+    "penstock.arrays",
+    "penstock.request",
+    "penstock.instrument",
+]
 ROOF = {"penstock", "penstock.testing"}  # the public face and the public fakes see every room
 PURE = (
     "penstock.protocols",

@@ -24,6 +24,7 @@ class ServerOptions:
     engines: int | None
     steps: int
     copies: Path | None
+    in_place: bool
     models: list[Path]
 
     def config(self, ops: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -62,6 +63,7 @@ def server_options() -> ServerOptions:
     parser.add_argument("--ops", type=int, default=1, help="ops in a row, where that can be chosen")
     parser.add_argument("--engines", type=int, help="processes with a graph each; absent: none")
     parser.add_argument("--steps", type=int, default=STEPS, help="of ops that compute")
+    parser.add_argument("--in-place", action="store_true", help="write where others read it")
     parser.add_argument("--copies", type=Path, help="gets an octet for each copy of a large array")
     parser.add_argument("--every-core", action="store_true", help="not only the one")
     parser.add_argument("--model", type=Path, action="append", default=[], help="model folder")
@@ -78,5 +80,6 @@ def server_options() -> ServerOptions:
         engines=arguments.engines,
         steps=arguments.steps,
         copies=arguments.copies,
+        in_place=arguments.in_place,
         models=arguments.model,
     )

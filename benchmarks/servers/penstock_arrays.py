@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.servers.options import server_options
-from penstock import Op, WebService
+from penstock import Op, WebService, empty
 from penstock.executors.processes.frame import Ref
-from penstock.executors.processes.slab import SlabPool
+from penstock.executors.processes.slab_pool import SlabPool
 
 LARGE_BYTES = 5 << 20
 ARRAY = np.zeros(LARGE_BYTES // 4, np.float32)
@@ -21,11 +21,15 @@ ARRAY = np.zeros(LARGE_BYTES // 4, np.float32)
 class PassOp(Op):
     """Gives an array on; the first has one, the last one tells its size."""
 
-    is_first = is_last = False
+    is_first = is_last = in_place = False
 
     def process(self, feed_batch: list[dict[str, Any]], typical_logid: int = 0) -> dict[str, Any]:
-        array = ARRAY if self.is_first else feed_batch[0]["array"]
+        array = self.array() if self.is_first else feed_batch[0]["array"]
         return {"bytes": str(array.nbytes)} if self.is_last else {"array": array}
+
+    def array(self) -> NDArray[np.float32]:
+        """What an op has that has just made it: what it takes to fill it is the op's own."""
+        return empty(ARRAY.shape, ARRAY.dtype) if self.in_place else ARRAY
 
 
 class ArrayService(WebService):
@@ -37,6 +41,7 @@ class ArrayService(WebService):
             last = op = PassOp(name=f"pass{number}", input_ops=[last])
             op.is_first = number == 0
             op.is_last = number == options.ops - 1
+            op.in_place = options.in_place
         return last
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import os
 import resource
 import socket
 import traceback
 from contextlib import suppress
+from functools import partial
 
+from penstock.arrays import take_room_from
 from penstock.errors import StartupError
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.worker import ANSWER_BYTES, SLAB_BYTES
@@ -27,6 +30,9 @@ def serve_op(blueprint: Blueprint, op: str, index: int, channel: socket.socket) 
     channel.setblocking(True)
     child = Child(channel, SLAB_BYTES, ANSWER_BYTES)
     child.take_stderr()
+    take_room_from(child.room)
+    # What an op forks has another's memory before it.
+    os.register_at_fork(after_in_child=partial(take_room_from, None))
     _leave_a_stack_and_no_core()
     at = blueprint.graph.plan.names.index(op)
     try:

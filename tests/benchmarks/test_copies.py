@@ -3,16 +3,17 @@ from pathlib import Path
 import pytest
 
 from benchmarks import copies
-from benchmarks.copies import count_all
+from benchmarks.copies import IN_PLACE, count_all
 from benchmarks.processes import BenchmarkError
 
 
 @pytest.mark.real
 def test_threads_share_an_array_and_processes_copy_it(tmp_path: Path) -> None:
-    found, failures = count_all(("thread", "process"), tmp_path)
+    found, failures = count_all(("thread", "process", IN_PLACE), tmp_path)
     assert failures == []
     assert found["thread"] == 0
     assert 0 < found["process"] <= 2
+    assert found[IN_PLACE] == 0
 
 
 def test_what_cannot_be_counted_is_told_and_not_taken_for_no_copies(

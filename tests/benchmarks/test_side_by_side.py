@@ -48,11 +48,12 @@ def test_figures_stand_under_their_executor() -> None:
         row("latency", "process", p50_us=400.0),
         row("arrays", "1 process ops", p50_us=400.0, cpu_s_per_1000=0.3),
         row("arrays", "2 process ops", p50_us=900.0, cpu_s_per_1000=1.0),
+        row("arrays", "2 process ops, in place", p50_us=650.0, cpu_s_per_1000=0.5),
         row("arrays", "bare copies", p50_us=310.0, cpu_s_per_1000=0.3),
         row("compute", "process x2", ratio=1.9),
         row("compute", "bare loop x2", ratio=1.95),
     ]
-    found = cells(rows, {"process": 2.0})
+    found = cells(rows, {"process": 2.0, "process, in place": 0.0})
     assert found["HTTP echo, 32 connections, over bare uvicorn"] == (
         "1.70 (1.40-1.60), CPU 1.20",
         "0.90 (1.40-1.60), CPU 1.20",
@@ -60,6 +61,8 @@ def test_figures_stand_under_their_executor() -> None:
     later = found["one request at a time, later than by the door alone"]
     assert later == ("0.09 ms", "0.25 ms")
     assert found["5 MiB on the way to the next op"][1] == "0.70 ms CPU, 0.50 ms later"
+    assert found["the same, written in place"] == ("", "0.20 ms CPU, 0.25 ms later")
+    assert found["copies of those written in place"] == ("", "0")
     assert found["between two bare processes"] == ("", "0.30 ms CPU, 0.31 ms")
     assert found["two bare processes over that one"][1].startswith("1.95")
 
@@ -68,4 +71,6 @@ def test_what_is_missing_has_failed() -> None:
     found = cells([row("arrays", "1 process ops")], {"process": 2.0})
     assert found["copies of them"] == ("failed", "2")
     assert found["5 MiB on the way to the next op"] == ("failed", "failed")
+    assert found["the same, written in place"] == ("", "failed")
+    assert found["copies of those written in place"] == ("", "failed")
     assert found["gRPC echo, 8x4 calls, over bare grpc.aio"] == ("failed", "failed")

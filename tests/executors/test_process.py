@@ -33,7 +33,7 @@ from penstock.executors.processes.control import Exited
 from penstock.executors.processes.frame import Blob
 from penstock.executors.processes.relay import Relay
 from penstock.executors.processes.restarts import MOST_DEATHS, Restarts
-from penstock.executors.processes.slab import SlabPool
+from penstock.executors.processes.slab_pool import SlabPool
 from penstock.executors.processes.starting import Starter
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.worker import Worker

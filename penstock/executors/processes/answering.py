@@ -30,7 +30,7 @@ from penstock.executors.processes.frame import (
 )
 from penstock.executors.processes.kept import Keeper
 from penstock.executors.processes.lending import Borrower
-from penstock.executors.processes.slab import SlabPool
+from penstock.executors.processes.slab_pool import SlabPool
 from penstock.executors.processes.upkeep import frees
 from penstock.request import Outcome
 
@@ -157,7 +157,7 @@ class Answering:
             send(piece)
 
     def _place(self, array: NDArray[Any]) -> Ref | None:
-        return self._in.find(array) or self._out.place(array)
+        return self._in.find(array) or self._out.find(array) or self._out.place(array)
 
     def _send_kept(self) -> None:
         """They are answers to earlier batches than what is sent next."""

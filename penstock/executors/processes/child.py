@@ -16,6 +16,7 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
+from threading import get_ident
 from time import monotonic
 from typing import Any, Final
 
@@ -36,7 +37,8 @@ from penstock.executors.processes.frame import (
 )
 from penstock.executors.processes.lending import Borrower
 from penstock.executors.processes.passing import receive
-from penstock.executors.processes.slab import SlabPool
+from penstock.executors.processes.slab import Draft
+from penstock.executors.processes.slab_pool import SlabPool
 from penstock.executors.processes.upkeep import FREED_AFTER, TRIM_EVERY, frees
 from penstock.executors.work import BoundOp, run_batch
 from penstock.ops.failures import HOOK_FAULTS, cannot_travel
@@ -92,6 +94,7 @@ class Child:
         self._skipped: list[tuple[int, int]] = []  # first and last, in the order of their coming
         self._board, self._board_descriptor = Board.create()
         self._out = SlabPool(slab_bytes)
+        self._thread = get_ident()
         self._in = Borrower(slab_bytes)
         self._decode = Decoder(self._in.fetch, self._open, trusted=True).decode
         self._running = _Running(self._board)
@@ -108,6 +111,10 @@ class Child:
         poll = select.poll()
         poll.register(channel, select.POLLIN)
         self._told = poll.poll
+
+    def room(self, nbytes: int) -> Draft | None:
+        """Memory for an array that need not be copied, for who serves; see ``penstock.arrays``."""
+        return self._out.draft(nbytes) if get_ident() == self._thread else None
 
     def take_stderr(self) -> None:
         """Write to the engine from now on what goes to standard error: the first thing to do."""

@@ -28,12 +28,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from penstock.executors.processes.frame import FrameError, Ref
 from penstock.executors.processes.mapping import Lease, Mapped, Part, SlabReader, part_of
-from penstock.executors.processes.slab import ALIGNMENT, LAST_GENERATION, MOST_SLABS, SlabPool
+from penstock.executors.processes.slab import ALIGNMENT, LAST_GENERATION, MOST_SLABS
+from penstock.executors.processes.slab_pool import SlabPool
+from penstock.executors.processes.views import distance, owner_of
 
 FIRST_LENT: Final = 2**31
 """Slabs with this number, or a higher one, are lent."""
@@ -328,31 +329,14 @@ def _found(array: NDArray[Any]) -> tuple[Lease, int] | tuple[None, int]:
 
 def lease_of(array: NDArray[Any]) -> Lease | None:
     """What an array is a view of, if that is in a slab."""
-    owner: Any = array.base
-    while type(owner) is not Lease:
-        if type(owner) is memoryview:
-            owner = owner.obj
-        elif isinstance(owner, np.ndarray):
-            owner = owner.base
-        else:
-            return None
-    return owner
+    return owner_of(array, Lease)
 
 
 def _offset_in(lease: Lease, array: NDArray[Any]) -> int | None:
     """Where in a slab an array stands; None where that cannot be told to others."""
-    if not array.flags.c_contiguous:
-        return None
-    offset = _address(array) - _address(lease)
+    offset = distance(lease, array)
     # Elsewhere some native code would sum in another order, and so give other last bits.
-    if offset % ALIGNMENT or not ALIGNMENT <= offset <= lease.nbytes - array.nbytes:
-        return None
-    return offset
-
-
-def _address(array: NDArray[Any]) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
+    return None if not offset or offset % ALIGNMENT else offset
 
 
 def _may_lend(lease: Lease) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 from penstock.executors.processes.frame import Kind, Ref, header
 from penstock.executors.processes.lending import FIRST_LENT, Lender
 from penstock.executors.processes.mapping import Part, SlabReader
-from penstock.executors.processes.slab import SlabPool
+from penstock.executors.processes.slab_pool import SlabPool
 
 FREED_AFTER: Final = 0.05
 """Seconds: word of memory that can be used again waits so long for a frame to go with, since it

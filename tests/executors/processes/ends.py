@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock.executors.processes.frame import decode, encode
 from penstock.executors.processes.mapping import SlabReader
-from penstock.executors.processes.slab import SlabPool
+from penstock.executors.processes.slab_pool import SlabPool
 
 MIB = 1 << 20
 LIMIT = 64 * MIB

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from penstock.arrays import empty, take_room_from
 from penstock.executors.process import ProcessExecutor
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.control import Exited
@@ -30,6 +31,7 @@ from penstock.ops.op import Op
 ROOT = Path(__file__).parents[3]
 SLABS = 64 << 20
 KEPT: list[bytes] = []
+OWN: dict[str, Any] = {}
 
 
 class Odd:
@@ -114,6 +116,13 @@ class Acting(Op):
             return {"name": feed["odd"].name}
         elif do == "array":
             return {"sum": int(feed["x"].sum()), "x": feed["x"] + 1}
+        elif do == "in place":
+            array = empty(feed["shape"])
+            array[...] = np.arange(array.size).reshape(array.shape) + feed["start"]
+            return {"x": array, **{str(n): row for n, row in enumerate(array)}}
+        elif do == "in place again":  # what was given on is changed
+            OWN.setdefault("array", empty(feed["shape"]))[...] = feed["start"]
+            return {"x": OWN["array"]}
         elif do == "sum":
             return {"sum": int(feed["x"].sum()), "owned": feed["x"].flags.owndata}
         elif do == "lengthen":
@@ -198,6 +207,7 @@ def main(op: str, index: int, descriptor: int) -> None:
             return
         child = Child(channel, SLABS)
         child.take_stderr()
+        take_room_from(child.room)
         if op == "failing" or (op == "one fails" and index == 1):
             child.failed("the model is not there")
             return

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from penstock.executors.processes.frame import FrameError, Ref, decode, encode
 from penstock.executors.processes.lending import FIRST_LENT, Borrower, Lender, lease_of
 from penstock.executors.processes.mapping import SlabReader
-from penstock.executors.processes.slab import LAST_GENERATION, MOST_SLABS, SlabPool
+from penstock.executors.processes.slab import LAST_GENERATION, MOST_SLABS
+from penstock.executors.processes.slab_pool import SlabPool
 from tests.executors.processes.ends import LIMIT, MIB, Hostile, descriptors, large, memfd
 
 Array = np.ndarray[Any, Any]

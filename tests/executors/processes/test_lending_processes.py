@@ -18,7 +18,7 @@ import pytest
 from penstock.errors import WorkerDied
 from penstock.executors.processes import worker as worker_module
 from penstock.executors.processes.lending import Lender, lease_of
-from penstock.executors.processes.slab import SlabPool
+from penstock.executors.processes.slab_pool import SlabPool
 from penstock.request import Outcome
 from tests.executors.house import Desk, batch_of
 from tests.executors.processes.house import SLABS, Processes, executor
@@ -130,6 +130,41 @@ async def test_an_array_that_a_process_made_is_read_there_by_the_next_and_copied
         ((_, (outcome,)),) = await chain.takes.results(work)
         assert outcome.value == {"sum": int(made.sum()), "owned": False}
         assert copied == []
+    await chain.close()
+
+
+async def test_an_array_that_was_written_in_place_is_read_there_by_the_next(
+    processes: Processes, copied: list[int]
+) -> None:
+    chain = Chain(processes)
+    maker = await chain.start()
+    rows, shape = [str(n) for n in range(4)], (4, SIZE // 32)
+    for n in range(5):
+        value = (await one(chain.makes, do="in place", shape=shape, start=float(n))).value
+        assert value is not None
+        assert is_where(value["x"], value["0"])  # which no copy of it would be
+        expected = np.arange(SIZE // 8).reshape(shape) + n
+        assert np.array_equal(value["x"], expected)
+        assert all(np.array_equal(value[name], expected[int(name)]) for name in rows)
+        outcome = await one(chain.takes, do="sum", x=value["3"])
+        assert outcome.value == {"sum": int(expected[3].sum()), "owned": False}
+        assert copied == []
+        del value
+    # It is used again, or two take turns: not one for each call.
+    maps = Path(f"/proc/{maker}/maps").read_text()
+    assert 1 <= maps.count("memfd:penstock-slab") <= 3
+    await chain.close()
+
+
+async def test_who_writes_to_what_it_has_given_on_is_told_so(processes: Processes) -> None:
+    chain = Chain(processes)
+    await chain.start()
+    feed = {"do": "in place again", "shape": 1_000_000}
+    first = (await one(chain.makes, **feed, start=1.0)).value
+    assert first is not None
+    error = (await one(chain.makes, **feed, start=2.0)).error
+    assert "read-only" in str(error)
+    assert (first["x"] == 1.0).all()
     await chain.close()
 
 

@@ -28,7 +28,7 @@ from penstock.executors.processes.frame import (
 from penstock.executors.processes.lending import Lender
 from penstock.executors.processes.mapping import SlabReader
 from penstock.executors.processes.passing import receive
-from penstock.executors.processes.slab import SlabPool
+from penstock.executors.processes.slab_pool import SlabPool
 from penstock.executors.processes.upkeep import FREED_AFTER, TRIM_EVERY, Upkeep
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.op import Op

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from penstock.executors.processes.frame import FrameError, Ref, decode, encode
 from penstock.executors.processes.mapping import SlabReader
-from penstock.executors.processes.slab import MOST_SLABS, SMALLEST_BYTES, SlabPool
+from penstock.executors.processes.slab import MOST_SLABS, SMALLEST_BYTES
+from penstock.executors.processes.slab_pool import SlabPool
 from tests.executors.processes.ends import LIMIT, MIB, Ends, descriptors, large
 
 
