@@ -42,7 +42,7 @@ def _answer(channel: socket.socket) -> None:
 def run_rounds(seconds: float, warmup_seconds: float) -> Report:
     """One round after the other, for so long."""
     ours, theirs = socket.socketpair()
-    source = np.zeros(COPIED_BYTES // 4, np.float32)  # made as the service's first op makes it
+    source = np.ones(COPIED_BYTES // 4, np.float32)  # zeros would be read from one page
     with ours, mmap.mmap(-1, COPIED_BYTES) as memory:
         other = get_context("fork").Process(target=_answer, args=(theirs,))
         other.start()
