@@ -20,7 +20,7 @@ Room: TypeAlias = Callable[[int], "NDArray[np.uint8] | None"]
 SMALLEST_BYTES: Final = 512 << 10
 """Below, an array is ordinary: to copy it costs less than a piece of memory of its own."""
 
-_PLAIN: Final = frozenset("biufc")
+_PLAIN: Final = frozenset("iufc")  # booleans are looked at by who receives them
 
 _room: Room | None = None
 
@@ -35,11 +35,13 @@ def empty(
     of 64 bytes. In threads, and wherever it does not pay or cannot be, it is an ordinary array.
 
     Once it was given on it can be read and not be written to any more, so that nobody sees it
-    change: each call of the op makes its own.
+    change: each call of the op makes its own. Other views of it that were made before are not
+    stopped, and are to leave it alone. A process that the op forks shares it, and has to be done
+    with it before the op is.
 
     Args:
         shape: its lengths.
-        dtype: numbers or booleans; others are ordinary arrays.
+        dtype: numbers; arrays of others are ordinary.
 
     Returns:
         The array, in C order; what it holds is undefined.

@@ -38,7 +38,7 @@ def room() -> Iterator[Room]:
     [
         ((3, 640, 640), (3, 640, 640), np.float32),
         ([2_000_000], (2_000_000,), "int8"),
-        (1_000_000, (1_000_000,), bool),
+        (1_000_000, (1_000_000,), np.uint8),
         (np.int64(1_000_000), (1_000_000,), np.complex64),
         (iter((1000, 1000)), (1000, 1000), float),
         (np.array([1000, 1000]), (1000, 1000), ">f4"),
@@ -68,6 +68,7 @@ def test_without_a_dtype_it_is_numpys(room: Room) -> None:
         (SMALLEST_BYTES - 1, np.uint8),
         ((), float),
         ((0, 1_000_000), float),
+        (1_000_000, bool),
         (1_000_000, object),
         (1_000_000, "U5"),
         (1_000_000, [("a", int), ("b", float)]),

@@ -62,6 +62,10 @@ class Child:
         with suppress(ProcessLookupError, PermissionError):  # it has led itself elsewhere
             os.killpg(self.pid, signal.SIGKILL)
 
+    def has_ended(self) -> bool:
+        """Whether it has, and only waits to be reaped."""
+        return _ends_within(self.pidfd, 0.0)
+
     def reap(self) -> int:
         """Wait for its end, and end what it has left behind; its wait status."""
         os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
@@ -83,13 +87,17 @@ def end_all(children: Sequence[Child], patience: float) -> None:
         child.kill()
     deadline = time.monotonic() + patience
     for child in children:
-        poll = select.poll()
-        poll.register(child.pidfd, select.POLLIN)
-        if poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        if _ends_within(child.pidfd, max(0.0, deadline - time.monotonic())):
             child.reap()
         else:
             _log.error("%s (pid %d) does not end though it was killed", child.name, child.pid)
             child.close()
+
+
+def _ends_within(pidfd: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def refuse_threads() -> None:

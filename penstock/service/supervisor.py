@@ -184,16 +184,18 @@ class Supervisor:
                 self._restart(slot)
         self._roll_on()
 
-    def _time_left(self) -> float | None:
-        """Milliseconds until something has to be done."""
+    def _time_left(self) -> float:
+        """Milliseconds until something may have to be done."""
         times = [slot.start_at for slot in self._slots]
         times += [engine.kill_at for engine in self._processes()]
         first = min((each for each in times if each is not None), default=math.inf)
-        if first == math.inf:
-            return None
         return min(max(0.0, first - time.monotonic()), _LONGEST_WAIT) * 1000 + 1
 
     def _forward_signals(self) -> None:
+        if self._told and not self._forwarded:
+            for slot in self._slots:  # who has died by now has not died of the stop
+                for engine in [each for each in slot.processes if each.child.has_ended()]:
+                    self._engine_died(slot, engine)
         while self._forwarded < self._told:
             self._forwarded += 1
             self._rolling.clear()
@@ -212,8 +214,7 @@ class Supervisor:
         place = slot.next_place()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        every = [each for other in self._slots for each in other.listeners]
-        others = [each for each in every if each not in slot.listeners]
+        others = [s for other in self._slots for s in other.listeners if s not in slot.listeners]
         with theirs:
             try:
                 child = fork(
@@ -350,7 +351,7 @@ class Supervisor:
             self._rolling.clear()
         else:
             _log.error("%s (pid %d) died: %s", name, pid, why)
-            if slot.serving is None and slot.starting is None:
+            if slot.serving is None and slot.starting is None and not self._told:
                 self._plan_restart(slot, engine)
 
     # Workers.

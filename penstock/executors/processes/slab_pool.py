@@ -35,7 +35,7 @@ from penstock.executors.processes.views import distance, owner_of
 
 _MOST_IDLE: Final = 8  # a guess: two batches each way and some to spare
 _IDLE_SHARE: Final = 2  # of the limit, the most that stays idle
-_DRAFT_SHARE: Final = 2  # of the limits, the most that is in drafts which are not sent
+_DRAFT_SHARE: Final = 2  # of the limits, the most that is in drafts which are held here
 _OCTET: Final = np.dtype(np.uint8)
 
 
@@ -116,10 +116,13 @@ class SlabPool:
         """
         self._take_back()
         need = nbytes + ALIGNMENT
-        drafted = sum([slab.size for slab in self._drafts.values()], size_for(need))
-        if drafted > self._limit // _DRAFT_SHARE or len(self._drafts) >= self._most // _DRAFT_SHARE:
+        size = size_for(need)
+        # Those at the receiver as well: as long as they are held here they may not come back.
+        all_out = (*self._drafts.values(), *self._filling, *self._out.values())
+        held = [slab.size for slab in all_out if slab.held]
+        if sum(held, size) > self._limit // _DRAFT_SHARE or len(held) >= self._most // _DRAFT_SHARE:
             return None
-        slab = self._taken(need, need)
+        slab = self._taken(need, need, size)
         if slab is None:
             return None
         slab.used = slab.size  # it is alone there
@@ -250,11 +253,13 @@ class SlabPool:
             self._filling.append(taken)
         return taken
 
-    def _taken(self, need: int, wish: int) -> Slab | None:
-        """One that is of use to nobody else, in its next generation."""
+    def _taken(self, need: int, wish: int, most: int | None = None) -> Slab | None:
+        """One that is of use to nobody else, of at most so many bytes, in its next generation."""
         self._take_back()
         # Of those of a size the one that was used last: it may be in the processor's cache yet.
         fitting = [slab for slab in reversed(self._idle.values()) if slab.size >= need]
+        if most is not None:
+            fitting = [slab for slab in fitting if slab.size <= most]
         if fitting:
             best = fitting[0]
             if len(fitting) > 1:
@@ -326,6 +331,9 @@ class SlabPool:
 def _freeze(array: NDArray[Any]) -> None:
     """Let nobody write there by this array, nor by those that it is a view of."""
     each: Any = array
-    while isinstance(each, np.ndarray):
-        each.flags.writeable = False
-        each = each.base
+    while isinstance(each, np.ndarray | memoryview):
+        if type(each) is memoryview:
+            each = each.obj
+        else:
+            each.flags.writeable = False
+            each = each.base

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.executors.processes.frame import decode, encode
+from penstock.executors.processes.slab import MOST_SLABS
 from penstock.executors.processes.slab_pool import SlabPool
 from tests.executors.processes.ends import LIMIT, MIB, Ends, descriptors, large
 
@@ -124,16 +125,35 @@ def test_the_draft_of_another_pool_is_none(ends: Ends) -> None:
     other.close()
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_what_was_sent_can_be_read_and_not_be_written(ends: Ends, turned: bool) -> None:
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda array: array,
+        lambda array: array[:50],
+        lambda array: array.T,
+        lambda array: np.asarray(memoryview(array)),
+        lambda array: np.frombuffer(memoryview(array)[:50], np.float64),
+    ],
+    ids=["all", "half", "turned", "memoryview", "half a memoryview"],
+)
+def test_what_was_sent_can_be_read_and_not_be_written(
+    ends: Ends, part: Callable[[Any], Any]
+) -> None:
     array = drafted(ends.pool, 1.0, (100, 1000))
-    view = sent_in_place(ends, array.T if turned else array[:50])
-    with pytest.raises(ValueError, match="read-only"):
-        array[0] = 2.0
-    with pytest.raises(ValueError, match="read-only"):
-        array.base[0] = 2
+    sent = part(array)
+    view = sent_in_place(ends, sent)
+    assert is_in_slab(view)
+    for each in (sent, array, array.base):
+        with pytest.raises(ValueError, match="read-only"):
+            each[0] = 2
     assert array.sum() == 100_000.0
-    assert view[0, 0] == 1.0
+    assert view.flat[0] == 1.0
+
+
+def test_ordinary_arrays_that_were_sent_are_their_senders(ends: Ends) -> None:
+    for array in (large(), large().reshape(2, -1).T):
+        ends.send(array)
+        array[0] = 5.0
 
 
 def test_a_second_time_it_is_copied(ends: Ends) -> None:
@@ -242,11 +262,57 @@ def test_drafts_leave_room_for_copies(ends: Ends) -> None:
     ends.pool.rollback()
 
 
-def test_so_do_many_small_ones(ends: Ends) -> None:
+def test_so_do_many_small_ones() -> None:
+    ends = Ends(2 * MOST_SLABS * MIB)
     drafts = [ends.pool.draft(MIB // 2) for _ in range(40)]
     assert [each is None for each in drafts] == [False] * 32 + [True] * 8
+    views = [ends.send(large(n)) for n in range(40)]
+    assert list(map(is_in_slab, views)) == [True] * 32 + [False] * 8
+    del drafts
+    ends.close()
+
+
+@pytest.mark.parametrize("given_back", [False, True])
+def test_so_do_those_that_were_sent_and_are_held(ends: Ends, given_back: bool) -> None:
+    held = [drafted(ends.pool, n) for n in range(32)]
+    views = [sent_in_place(ends, array) for array in held]
+    if given_back:
+        views.clear()
+        ends.give_back()
+    assert ends.pool.draft(MIB // 2) is None
     assert ends.pool.place(large()) is not None
     ends.pool.rollback()
+    assert [array[0] for array in held] == list(range(32))
+    held.clear()
+    assert ends.pool.draft(MIB // 2) is not None
+
+
+def test_a_small_one_leaves_large_slabs_to_copies(ends: Ends) -> None:
+    held = [ends.pool.draft(7 * MIB) for _ in range(3)]
+    ends.send(large(1, 20 * MIB))
+    assert len(ends.give_back()) == 1
+    small = ends.pool.draft(MIB // 2)
+    assert small is not None
+    assert is_in_slab(ends.send(large(1, 20 * MIB)))
+    assert all(each is not None for each in held)
+
+
+def test_let_go_of_drafts_make_room_for_the_next(ends: Ends) -> None:
+    for _ in range(3):
+        drafts = [ends.pool.draft(7 * MIB) for _ in range(4)]
+        assert not any(each is None for each in drafts)
+        del drafts
+
+
+@pytest.mark.parametrize("nbytes", [MIB, 4 * MIB, MIB - 64, MIB - 63])
+def test_an_array_of_any_length_fits(ends: Ends, nbytes: int) -> None:
+    draft = ends.pool.draft(nbytes)
+    assert draft is not None
+    array = np.ndarray((nbytes,), np.uint8, draft)
+    array[:] = 7
+    view = sent_in_place(ends, array)
+    assert is_in_slab(view)
+    assert (view == 7).all()
 
 
 def test_drafts_that_were_sent_do_not_count_as_unsent(ends: Ends) -> None:

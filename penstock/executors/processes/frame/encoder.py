@@ -298,6 +298,7 @@ class _Writer:
         dtype = value.dtype
         key = id(value)
         turned = value.ndim > 1 and value.flags.fnc  # in Fortran order, and not in C's as well
+        original = value
         if turned:
             value = value.T
         head = _head(dtype, value.shape, turned)
@@ -309,6 +310,8 @@ class _Writer:
         if self._place is not None and dtype.kind not in CHECKED_KINDS:
             if key not in self._placed:  # which tells it from all others of what is being written
                 self._placed[key] = self._place(value)
+                if turned and not value.flags.writeable:
+                    original.flags.writeable = False  # as ``place`` has made it by this name
             ref = self._placed[key]
         if ref is not None:
             return Ext(SLAB_ARRAY, head + REF.pack(*ref))
