@@ -33,9 +33,13 @@ from penstock.executors.processes.slab import (
 )
 from penstock.executors.processes.views import distance, owner_of
 
+MOST_DRAFTS: Final = 8
+"""Here and at the receiver. Each is a slab, of which an engine lends 16 to others (upkeep.py), and
+more than these do not stay idle; copies share theirs."""
+
 _MOST_IDLE: Final = 8  # a guess: two batches each way and some to spare
 _IDLE_SHARE: Final = 2  # of the limit, the most that stays idle
-_DRAFT_SHARE: Final = 2  # of the limits, the most that is in drafts which are held here
+_DRAFT_SHARE: Final = 2  # of the limit, the most that is in drafts
 _OCTET: Final = np.dtype(np.uint8)
 
 
@@ -112,15 +116,14 @@ class SlabPool:
         """Memory for an array that is written by the caller, who may let go of it in any thread.
 
         Returns:
-            None when there is none to be had; copies have room all the same.
+            None when there is none to be had, or when it is better spared for copies.
         """
         self._take_back()
         need = nbytes + ALIGNMENT
         size = size_for(need)
-        # Those at the receiver as well: as long as they are held here they may not come back.
-        all_out = (*self._drafts.values(), *self._filling, *self._out.values())
-        held = [slab.size for slab in all_out if slab.held]
-        if sum(held, size) > self._limit // _DRAFT_SHARE or len(held) >= self._most // _DRAFT_SHARE:
+        in_use = (*self._drafts.values(), *self._filling, *self._out.values())
+        drafts = [slab.size for slab in in_use if slab.draft is not None]
+        if len(drafts) >= MOST_DRAFTS or sum(drafts, size) > self._limit // _DRAFT_SHARE:
             return None
         slab = self._taken(need, need, size)
         if slab is None:
