@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,23 +15,9 @@ from hypothesis import strategies as st
 from penstock.executors.processes.frame import decode, encode
 from penstock.executors.processes.slab import MOST_SLABS
 from penstock.executors.processes.slab_pool import MOST_DRAFTS, SlabPool
-from tests.executors.processes.ends import LIMIT, MIB, Ends, descriptors, large
+from tests.executors.processes.ends import LIMIT, MIB, Ends, large
 
-
-@pytest.fixture(autouse=True)
-def _no_descriptor_is_left() -> Iterator[None]:
-    gc.collect()
-    before = descriptors()
-    yield
-    gc.collect()
-    assert descriptors() == before
-
-
-@pytest.fixture
-def ends() -> Iterator[Ends]:
-    made = Ends()
-    yield made
-    made.close()
+pytestmark = pytest.mark.usefixtures("no_descriptor_is_left")
 
 
 def drafted(pool: SlabPool, number: float, shape: tuple[int, ...] = (100_000,)) -> Any:

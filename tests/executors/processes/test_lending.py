@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import mmap
 import os
 from collections.abc import Callable, Iterator
@@ -23,13 +22,7 @@ from tests.executors.processes.ends import LIMIT, MIB, Hostile, descriptors, lar
 Array = np.ndarray[Any, Any]
 
 
-@pytest.fixture(autouse=True)
-def _no_descriptor_is_left() -> Iterator[None]:
-    gc.collect()
-    before = descriptors()
-    yield
-    gc.collect()
-    assert descriptors() == before
+pytestmark = pytest.mark.usefixtures("no_descriptor_is_left")
 
 
 class Worker:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import faulthandler
 import fcntl
-import gc
 import mmap
 import os
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,14 +17,7 @@ from penstock.executors.processes.mapping import SlabReader
 from penstock.executors.processes.slab import MOST_SLABS
 from tests.executors.processes.ends import LIMIT, MIB, SEALS, Hostile, descriptors, memfd
 
-
-@pytest.fixture(autouse=True)
-def _no_descriptor_is_left() -> Iterator[None]:
-    gc.collect()
-    before = descriptors()
-    yield
-    gc.collect()
-    assert descriptors() == before
+pytestmark = pytest.mark.usefixtures("no_descriptor_is_left")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import gc
 import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,21 +18,7 @@ from penstock.executors.processes.slab import MOST_SLABS, SMALLEST_BYTES
 from penstock.executors.processes.slab_pool import SlabPool
 from tests.executors.processes.ends import LIMIT, MIB, Ends, descriptors, large
 
-
-@pytest.fixture(autouse=True)
-def _no_descriptor_is_left() -> Iterator[None]:
-    gc.collect()
-    before = descriptors()
-    yield
-    gc.collect()
-    assert descriptors() == before
-
-
-@pytest.fixture
-def ends() -> Iterator[Ends]:
-    made = Ends()
-    yield made
-    made.close()
+pytestmark = pytest.mark.usefixtures("no_descriptor_is_left")
 
 
 def test_arrays_arrive_as_they_were_sent(ends: Ends) -> None:
