@@ -196,7 +196,11 @@ class Works:
         ]
         for op in (graph.request_op, *here, graph.response_op):
             begins(op.name, "its init_op runs")
-            _init(op)
+            try:
+                _init(op)
+            except StartupError as error:
+                _log.error("op %s: init_op raised", op.name, exc_info=error.__cause__)
+                raise
 
     def engine(
         self,
@@ -300,7 +304,6 @@ def _init(op: Op) -> None:
     try:
         bind(op, "init_op")()
     except (Exception, SystemExit) as error:
-        _log.error("op %s: init_op raised", op.name, exc_info=error)
         raise StartupError(f"op {op.name!r}: init_op failed: {error!r}") from error
 
 

@@ -21,6 +21,7 @@ from penstock.service.place import Place
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
 from penstock.service.spawning import Role
 from penstock.service.supervisor import Supervisor
+from penstock.service.titles import engine_title, name_process, worker_title
 from penstock.service.worker import serve_op
 
 _log = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ class Processes:
         take_over(f"{role.op}|{role.index}", main, stoppable=False)
 
     def _engine(self, listeners: Listeners, place: Place, control: socket.socket) -> int:
+        name_process(engine_title(place))
         with logging_to_stderr(writer=place.name):
             try:
                 with signals_stop_the_start() as signals:
@@ -104,6 +106,7 @@ class Processes:
         return 0
 
     def _worker(self, place: Place, op: str, index: int, channel: socket.socket) -> int:
+        name_process(worker_title(op, index))
         # The engine always reads what it writes.
         with logging_to_stderr(at_once=True, writer=place.name):
             return serve_op(replace(self.blueprint, place=place), op, index, channel)

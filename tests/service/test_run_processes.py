@@ -57,6 +57,8 @@ def test_ops_run_in_workers_which_may_die_and_the_service_ends_with_nothing_left
     with running(service(tmp_path)) as server:
         family = descendants(server)
         assert len(family) == 3  # the engine and two workers
+        titles = sorted(Path(f"/proc/{each.pid}/comm").read_text() for each in family)
+        assert titles == ["engine\n", "work/0\n", "work/1\n"]
         number, values = answer(server, a="1")
         assert number == 0
         assert values["a"] == "1"
@@ -150,6 +152,7 @@ def init_op(self):
         assert "[mine] opening" in log
         assert "in init_op\\n" in log
         assert "SystemExit: the disk is gone" in log
+        assert log.count("in init_op\\n") == 1
         assert "does not end" not in log
 
 

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from penstock.service.place import Place
+from penstock.service.titles import MOST_BYTES, engine_title, worker_title
+
+
+def test_the_engine_is_told_from_others_where_there_are_any() -> None:
+    assert engine_title(Place()) == "engine"
+    assert engine_title(Place(index=1, engines=3)) == "engine 1"
+
+
+@pytest.mark.parametrize(
+    ("op", "index", "title"),
+    [
+        ("det", 0, "det/0"),
+        ("a_recogniser_of_texts", 1, "a_recogniser_/1"),
+        ("a_recogniser_of_texts", 123, "a_recognise/123"),
+        ("识别文字识别文字", 1, "识别文字/1"),  # three octets each: the fifth has no room
+    ],
+)
+def test_a_worker_is_called_as_its_op_and_by_its_number(op: str, index: int, title: str) -> None:
+    assert worker_title(op, index) == title
+    assert len(title.encode()) <= MOST_BYTES
+
+
+def test_the_kernel_knows_a_process_by_its_title() -> None:
+    code = """
+import threading
+from penstock.service.titles import name_process
+name_process("a_recogniser_/1")
+print(open("/proc/self/comm").read(), end="")
+read = lambda: print(open("/proc/thread-self/comm").read(), end="")
+thread = threading.Thread(target=read)
+thread.start()
+thread.join()
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "a_recogniser_/1\n" * 2
