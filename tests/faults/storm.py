@@ -11,6 +11,7 @@ import random
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,9 @@ RECOVERY = 1.0
 TICK = 0.1
 """Seconds of one count of answers."""
 ENOUGH = 0.8
-"""Part of the usual number of answers that counts as recovered; a guess at what noise takes."""
+"""Part of the number before that counts as recovered; a guess at what noise takes."""
+_BEFORE = round((PERIOD - RECOVERY) / TICK)
+"""Ticks before a kill that tell what is usual then: by then the one before it is forgotten."""
 
 
 @dataclass
@@ -44,16 +47,19 @@ class Damage:
     @property
     def rate(self) -> float:
         """Answers a second in an ordinary moment: the middle one of all."""
-        counts = self._counts()
-        return sorted(counts)[len(counts) // 2] / TICK
+        return _middle(self._counts()) / TICK
 
     def recoveries(self) -> list[float]:
-        """Seconds after each kill until the answers came as before; infinite where they did not."""
+        """Seconds after each kill until the answers came as before; infinite where they did not.
+
+        Before is the second before that kill, not the whole run: a machine that others work on as
+        well has slow minutes.
+        """
         counts, first = self._counts(), self.times[0]
-        enough = ENOUGH * self.rate * TICK
         found = []
         for kill in self.kills:
             at = int((kill - first) / TICK)
+            enough = ENOUGH * _middle(counts[max(0, at - _BEFORE) : at])
             later = [n for n, count in enumerate(counts[at + 1 :], 1) if count >= enough]
             found.append(later[0] * TICK if later else float("inf"))
         return found
@@ -63,6 +69,10 @@ class Damage:
         first = self.times[0]
         found = Counter(int((each - first) / TICK) for each in self.times)
         return [found[n] for n in range(max(found))]
+
+
+def _middle(counts: Sequence[int]) -> int:
+    return sorted(counts)[len(counts) // 2]
 
 
 def workers_of(supervisor: int) -> list[int]:
