@@ -63,6 +63,60 @@ def test_a_library_below_a_path_that_is_no_utf_8_is_told_of_in_text(
     assert native_threads.native_threads() == Counter({"z\\xe9/lib.so": 1})
 
 
+GOMP = "7f40-7f50 r-xp 0 08:01 12 /lib/libgomp.so.1\n"
+BLAS = "7f50-7f60 r-xp 0 08:01 12 /lib/libopenblas.so\n"
+
+
+@pytest.fixture
+def tasks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Threads of a process whose only stack is OpenBLAS's; each needs a folder and ``syscall``."""
+    (tmp_path / "maps").write_text(GOMP + BLAS)
+    (tmp_path / "mem").write_bytes(stack(0x7F51))
+    (tmp_path / "task").mkdir()
+    monkeypatch.setattr(native_threads, "_PROCESS", tmp_path)
+    return tmp_path / "task"
+
+
+def does(task: Path, what: str) -> None:
+    task.mkdir(exist_ok=True)
+    (task / "syscall").write_text(what)
+
+
+def test_a_thread_that_runs_is_looked_at_again_until_it_waits(
+    monkeypatch: pytest.MonkeyPatch, tasks: Path
+) -> None:
+    looks: list[float] = []
+
+    def wait(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 3:
+            does(tasks / "0", "0 0x0 0x0\n")
+
+    monkeypatch.setattr(native_threads, "sleep", wait)
+    does(tasks / "0", "running\n")
+    assert native_threads.native_threads() == Counter({"lib/libopenblas.so": 1})
+    assert len(looks) == 3
+
+
+def test_one_that_never_waits_is_taken_for_openmp_s_if_that_is_there(tasks: Path) -> None:
+    does(tasks / "0", "running\n")
+    assert native_threads.native_threads() == Counter({"lib/libgomp.so.1": 1})
+    (tasks.parent / "maps").write_text(BLAS)
+    assert native_threads.native_threads() == Counter({native_threads.UNKNOWN: 1})
+
+
+def test_one_that_ends_meanwhile_is_none(monkeypatch: pytest.MonkeyPatch, tasks: Path) -> None:
+    does(tasks / "0", "running\n")
+    monkeypatch.setattr(native_threads, "sleep", lambda _: (tasks / "0" / "syscall").unlink())
+    assert native_threads.native_threads() == Counter()
+
+
+@pytest.mark.parametrize("state", ["", "1", "0 no 0x0\n", "0 0x7fffffff 0x0\n"])
+def test_one_that_cannot_be_read_is_taken_for_openmp_s_too(tasks: Path, state: str) -> None:
+    does(tasks / "0", state)
+    assert native_threads.native_threads() == Counter({"lib/libgomp.so.1": 1})
+
+
 def test_the_first_library_on_a_stack_that_is_not_everybody_s_is_named() -> None:
     found = "numpy.libs/libscipy_openblas64_-32.so"
     assert library_on(stack(0, 2**63, 0x7F25, 0x7F01, 0x7F4F, 0x7F30), CODE) == found
@@ -158,8 +212,9 @@ def process(self, feed_batch, typical_logid):
 
 
 @pytest.mark.real
+@pytest.mark.parametrize("waits", ["passive", "active"])  # active ones are never seen waiting
 def test_openmp_of_gnu_works_in_worker_processes_though_the_script_has_used_it(
-    tmp_path: Path,
+    tmp_path: Path, waits: str
 ) -> None:
     spec = find_spec("sklearn")
     assert spec is not None
@@ -169,6 +224,7 @@ def test_openmp_of_gnu_works_in_worker_processes_though_the_script_has_used_it(
     if not found:
         pytest.skip("scikit-learn has no OpenMP of GNU here")
     before = OPENMP.format(library=str(found[0]))
-    with running(script(tmp_path, USING_IT, PROCESSES, before=before)) as server:
+    path = script(tmp_path, USING_IT, PROCESSES, before=before)
+    with running(path, environment={"OMP_WAIT_POLICY": waits}) as server:
         assert f"threads run already (scikit_learn.libs/{found[0].name})" in server.log()
         assert post(server, timeout=10, a="1").json["value"] == ["1"]
