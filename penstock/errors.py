@@ -39,7 +39,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from typing import ClassVar, Self
+from operator import index
+from typing import ClassVar, Final, Self
+
+INT32: Final = range(-(2**31), 2**31)
+"""What the wire's ``err_no`` can hold."""
 
 
 class Blame(Enum):
@@ -240,14 +244,21 @@ class HookFailed(RequestError):
 
 
 class NumberedError(RequestError):
-    """An error whose number the op chose."""
+    """An error whose number the op chose.
+
+    Raises:
+        TypeError: the number is none.
+        ValueError: no reply can hold it, or it would say that all is well.
+    """
 
     code = "numbered"
     blame = Blame.AUTHOR
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
-        self.number = number
+        self.number = index(number)
+        if self.number == 0 or self.number not in INT32:
+            raise ValueError(f"an error's number is an int32 other than 0, not {number}")
 
     def __reduce__(self) -> tuple[type[Self], tuple[int, str]]:
         return type(self), (self.number, str(self))

@@ -38,6 +38,17 @@ def test_errors_survive_pickling(cls: type[errors.RequestError]) -> None:
     assert (type(again), str(again), err_no_of(again)) == (cls, "words", err_no_of(error))
 
 
+@pytest.mark.parametrize("cls", [errors.ProductError, errors.DeclaredError])
+def test_an_error_has_a_number_that_a_reply_can_hold(cls: type[errors.NumberedError]) -> None:
+    for number in (1, -1, 2**31 - 1, -(2**31)):
+        assert cls(number, "words").number == number
+    for number in (0, 2**31, -(2**31) - 1, 10**30):
+        with pytest.raises(ValueError, match="an int32 other than 0"):
+            cls(number, "words")
+    with pytest.raises(TypeError):
+        cls("51", "words")  # type: ignore[arg-type]
+
+
 def test_another_callers_deadline_is_not_our_callers() -> None:
     assert not errors.DeadlineExceeded("late", by_client=True).with_text("wrapped").by_client
 

@@ -7,7 +7,7 @@ from penstock.frontends.body import SMALL
 from penstock.frontends.exchange import Limit
 from penstock.frontends.grpc_call import GrpcCall
 from penstock.frontends.grpc_service import Method
-from penstock.frontends.pipeline import Answer, PipelineProtocol
+from penstock.frontends.pipeline import Answer, PipelineProtocol, encoded
 from penstock.protocols import paddle
 from penstock.protocols.pb import pipeline_service_pb2
 
@@ -46,7 +46,9 @@ class PipelineService:
     def done(self, call: GrpcCall, answer: Answer | None, error: RequestError | None, /) -> None:
         """Answer a call; see Port."""
         if answer is not None:
-            call.reply(answer if isinstance(answer, bytes) else paddle.encode_message(answer))
+            if not isinstance(answer, bytes):
+                answer = encoded(paddle.encode_message, answer)
+            call.reply(answer)
         elif error is not None:
             self._failed(call, error)
 

@@ -18,7 +18,7 @@ from penstock.errors import RequestError, ServiceBusy, TooLarge, Undecodable
 from penstock.frontends.body import SMALL, PartialBody, decompress
 from penstock.frontends.exchange import Exchange, Limit, Receiver
 from penstock.frontends.health import Health
-from penstock.frontends.pipeline import Answer, PipelineProtocol
+from penstock.frontends.pipeline import Answer, PipelineProtocol, encoded
 from penstock.protocols import paddle
 from penstock.protocols.grpc import GrpcError, parse_timeout
 from penstock.protocols.heads import Headers, RequestHead
@@ -152,8 +152,9 @@ class HttpRoutes:
     ) -> None:
         """Answer a call; see Port."""
         if answer is not None:
-            body = answer if isinstance(answer, bytes) else paddle.encode_json(answer)
-            exchange.reply(200, _JSON_ONLY, body)
+            if not isinstance(answer, bytes):
+                answer = encoded(paddle.encode_json, answer)
+            exchange.reply(200, _JSON_ONLY, answer)
         elif error is not None:
             self._fail(exchange, error)
 

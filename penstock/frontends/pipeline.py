@@ -359,6 +359,14 @@ class _Futures:
             future.set_result(answer)
 
 
+def encoded(encode: Callable[[Reply], bytes], reply: Reply) -> bytes:
+    """A reply in a port's form; where it has none, one that says so: who asked waits for one."""
+    try:
+        return encode(reply)
+    except Exception as error:  # noqa: BLE001 - ops and hooks may put anything into it
+        return encode(error_reply(_ours(error)))
+
+
 def _ours(error: BaseException) -> RequestError:
     """A promise is broken; the caller gets no traceback."""
     _log.error("a request failed inside penstock; please report this", exc_info=error)

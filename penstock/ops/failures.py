@@ -16,6 +16,7 @@ from types import CoroutineType
 from typing import Any
 
 from penstock.errors import (
+    INT32,
     DeclaredError,
     HookFailed,
     InferenceFailed,
@@ -26,7 +27,7 @@ from penstock.errors import (
     WrongType,
 )
 from penstock.ops.op import Op
-from penstock.ops.product import INT32, CustomException, declared_error
+from penstock.ops.product import CustomException, declared_error
 from penstock.request import Batch, Sample
 
 _log = logging.getLogger(__name__)

@@ -10,13 +10,11 @@ from enum import Enum
 from numbers import Integral
 from typing import Any
 
-from penstock.errors import DeclaredError, HookFailed, ProductError, RequestError
+from penstock.errors import INT32, DeclaredError, HookFailed, ProductError, RequestError
 from penstock.protocols.status import CustomExceptionCode
 
 _log = logging.getLogger(__name__)
 
-INT32 = range(-(2**31), 2**31)
-"""What the wire's ``err_no`` can hold."""
 RESERVED = range(3000, 10001)
 """Numbers of the framework's own errors; a product may not use them, nor 0."""
 RECOMMENDED = range(50, 1000)

@@ -232,3 +232,25 @@ async def test_what_is_answered_while_it_is_admitted_has_nothing_left_to_drop(
         [(_, answer, _)] = port.done_with
         assert isinstance(answer, paddle.Reply)
         assert answer.err_msg == "dag closed."
+
+
+class Call:
+    """A call of either port that keeps its answer."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    def reply(self, *answer: Any) -> None:
+        self.bodies.append(answer[-1])
+
+
+@pytest.mark.parametrize("port", [PipelineService, HttpRoutes])
+def test_a_reply_that_cannot_be_written_is_answered_all_the_same(
+    port: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = Call()
+    port.done(None, call, paddle.Reply(err_no=10**30, err_msg="no such number"), None)
+    (body,) = call.bodies
+    internal = paddle.Reply(err_no=10000, err_msg="internal error")
+    assert body in (paddle.encode_message(internal), paddle.encode_json(internal))
+    assert "please report this" in caplog.text

@@ -144,7 +144,10 @@ def _error_of(code: str, text: str, number: int, by_client: bool) -> RequestErro
     if kind is None:
         raise FrameError("the worker gave an error that does not exist")
     if issubclass(kind, NumberedError):
-        return kind(number, text)
+        try:
+            return kind(number, text)
+        except ValueError as error:
+            raise FrameError("the worker gave an error with a number that none has") from error
     if issubclass(kind, DeadlineExceeded):
         return kind(text, by_client=by_client)
     return kind(text)

@@ -147,6 +147,9 @@ GOOD = [{"x": 1}, None, False]
         [RAN, None, ["hook_failed", "text", "0", False], False],
         [RAN, None, ["hook_failed", "text", 0, False], True],
         [RAN, {"x": 1}, ["hook_failed", "text", 0, False], False],
+        [RAN, None, ["product", "text", 0, False], False],
+        [RAN, None, ["product", "text", 2**31, False], False],
+        [RAN, None, ["declared", "text", -(2**31) - 1, False], False],
     ],
     ids=repr,
 )
