@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
+from asyncio import CancelledError
 from collections.abc import Generator, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -118,10 +119,12 @@ class BoundOp:
         self.jumps = op.is_jump_op()
 
     async def call_async(self, feed_batch: list[Feed], log_id: int) -> Answer:
-        """One ``process`` call of a coroutine hook; every failure is a value."""
+        """One ``process`` call of a coroutine hook; every failure of its own is a value."""
         assert self.process is not None
         try:
             return read_process(self.op, await self.process(feed_batch, log_id))
+        except (CancelledError, GeneratorExit):
+            raise
         except HOOK_FAULTS as error:
             return process_raised(self.name, error, log_id)
 

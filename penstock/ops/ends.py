@@ -16,6 +16,7 @@ import numpy as np
 
 from penstock.errors import GraphError, HookFailed, PackageError, RequestError, WrongType
 from penstock.ops.channel_data import ChannelData
+from penstock.ops.failures import HOOK_FAULTS
 from penstock.ops.hooks import bind, overrides
 from penstock.ops.op import Op
 from penstock.ops.product import CustomException, declared_error, product_error
@@ -26,9 +27,6 @@ from penstock.request import REQUEST_OP_NAME, Feed, Outcome
 _log = logging.getLogger(__name__)
 
 Unpacked: TypeAlias = tuple[Feed, int, RequestError | None]
-
-# What user code may raise without ending the thread that ran it.
-_FAULTS = (Exception, SystemExit, KeyboardInterrupt)
 
 
 class RequestOp(Op):
@@ -172,7 +170,7 @@ class Ends:
             return feed, call.logid, None
         try:
             return _read_unpacked(self._unpack(call.message()), call.logid)
-        except _FAULTS as error:
+        except HOOK_FAULTS as error:
             return {}, call.logid, _end_failed("unpack_request_package", error, call.logid)
 
     def pack(
@@ -199,7 +197,7 @@ class Ends:
                 return error_reply(_rpc_package_error(failure))
         try:
             reply = self._pack(ChannelData(outcome, data_id, log_id, typed=typed))
-        except _FAULTS as failure:
+        except HOOK_FAULTS as failure:
             return error_reply(_end_failed("pack_response_package", failure, log_id))
         if not isinstance(reply, pb.Response):
             text = f"pack_response_package must give a Response, got {type(reply).__name__}"

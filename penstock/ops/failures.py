@@ -32,9 +32,9 @@ from penstock.request import Batch, Sample
 
 _log = logging.getLogger(__name__)
 
-HOOK_FAULTS = (Exception, SystemExit, KeyboardInterrupt)
-"""What a hook may raise without ending its worker. GeneratorExit and asyncio's CancelledError pass:
-they are not the hook's own doing."""
+HOOK_FAULTS = BaseException
+"""What a hook may raise without ending its worker, or harming others of its batch: anything, since
+nobody else raises there. Only while a coroutine waits its loop may."""
 
 
 _SHOWN = 16  # ids of a batch in one line of the log; a guess at what anybody reads
@@ -196,7 +196,7 @@ def _text_of(error: BaseException) -> str:
     """What a hook's exception says; some cannot even say that."""
     try:
         return str(error) or type(error).__name__
-    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything
+    except HOOK_FAULTS:
         return type(error).__name__
 
 

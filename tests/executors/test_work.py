@@ -1,6 +1,7 @@
 """run_batch: a sample's outcome does not depend on its company, and no hook ends a worker."""
 
 import math
+from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,15 @@ def raising(error: BaseException) -> Any:
     raise error
 
 
+class LastStraw(BaseException):
+    """Of an op that derives its errors from the wrong class."""
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit
+
+
 # How ``process`` fails when BAD is in its feed.
 FAILURES: dict[str, Callable[[], Any]] = {
     "raises": lambda: raising(ValueError("no such cat")),
@@ -80,6 +90,8 @@ FAILURES: dict[str, Callable[[], Any]] = {
     ),
     "exits": lambda: raising(SystemExit(3)),
     "interrupts": lambda: raising(KeyboardInterrupt()),
+    "is cancelled": lambda: raising(CancelledError()),
+    "raises its own": lambda: raising(LastStraw("on the camel")),
     "gives nothing": lambda: None,
     "gives a list": lambda: [1, 2],
     "gives a code": lambda: (None, 5000, "broken pipe"),
@@ -103,6 +115,14 @@ class Mixed(Op):
                 raise SystemExit
             case "interrupts":
                 raise KeyboardInterrupt
+            case "is cancelled":
+                raise CancelledError
+            case "ends a generator":
+                raise GeneratorExit
+            case "raises its own":
+                raise LastStraw
+            case "raises what cannot be told":
+                raise Unspeakable
             case "declares":
                 raise CustomException(CustomExceptionCode.CLIENT_ERROR, "one: two", True)
             case "product error":
@@ -141,6 +161,8 @@ class Mixed(Op):
                 raise RuntimeError("too late")
             case "exits":
                 raise SystemExit
+            case "is cancelled":
+                raise CancelledError
             case "product error":
                 return {}, 52, "no dog"
             case "gives nothing":
@@ -174,8 +196,9 @@ def feeds(draw: st.DrawFn) -> dict[str, Any]:
 
 PRE = ["feeds"] * 8 + ["gives a list"] * 3
 PRE += ["raises", "exits", "interrupts", "declares", "product error", "reserved product error"]
+PRE += ["is cancelled", "ends a generator", "raises its own", "raises what cannot be told"]
 PRE += ["skips", "gives a number", "gives a pair", "gives a mixed list"]
-POST = ["answers"] * 6 + ["raises", "exits", "product error", "gives nothing"]
+POST = ["answers"] * 6 + ["raises", "exits", "is cancelled", "product error", "gives nothing"]
 REQUESTS = st.fixed_dictionaries(
     {
         "pre": st.sampled_from(PRE),
@@ -292,6 +315,8 @@ def test_samples_nobody_waits_for_run_no_hook() -> None:
         ("raises a declared error", DeclaredError, "say it"),
         ("exits", HookFailed, "3"),
         ("interrupts", HookFailed, "KeyboardInterrupt"),
+        ("is cancelled", HookFailed, "CancelledError"),
+        ("raises its own", HookFailed, "on the camel"),
         ("gives nothing", InferenceFailed, "process gave no result"),
         ("gives a list", WrongType, "process must give a dict, got list"),
         ("gives a code", DeclaredError, "broken pipe"),
@@ -314,6 +339,10 @@ def test_a_failure_of_process_keeps_its_kind_and_text(
         ("raises", HookFailed),
         ("exits", HookFailed),
         ("interrupts", HookFailed),
+        ("is cancelled", HookFailed),
+        ("ends a generator", HookFailed),
+        ("raises its own", HookFailed),
+        ("raises what cannot be told", HookFailed),
         ("declares", DeclaredError),
         ("product error", ProductError),
         ("reserved product error", HookFailed),

@@ -328,7 +328,7 @@ class _Writer:
             raise OnlyPickledError(f"a value of type {name}{of} cannot travel")
         try:
             data = self._pickle(value)
-        except Exception as error:  # pickling runs users' code
+        except BaseException as error:  # pickling runs users' code
             raise FrameError(f"a value of type {name} cannot be pickled: {error}") from error
         return self._blob(Blob(data, name))
 

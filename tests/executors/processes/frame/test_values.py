@@ -337,6 +337,14 @@ def test_what_cannot_be_pickled_is_refused_by_name() -> None:
         encode([lambda: None], pickle=pickle.dumps)
 
 
+def test_what_ends_programs_is_no_more_than_a_refusal_while_something_is_pickled() -> None:
+    def exits(value: Any) -> bytes:
+        raise SystemExit(3)
+
+    with pytest.raises(FrameError, match="cannot be pickled: 3"):
+        encode([Decimal(1)], pickle=exits)
+
+
 def test_what_goes_wrong_while_a_blob_is_opened_is_not_the_senders_fault() -> None:
     def fails(blob: Blob) -> Any:
         raise error
