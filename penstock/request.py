@@ -151,10 +151,12 @@ class Batch:
         worker: the number of the worker that ran it, within the op.
         ran: seconds the worker spent on it, set by the worker at the end.
         settled: True once the engine has taken its outcomes, or given it up.
+        deaths: of workers that had it to do next, and had not begun it as far as they said.
     """
 
     __slots__ = (
         "closed",
+        "deaths",
         "ran",
         "reason",
         "rows",
@@ -175,6 +177,7 @@ class Batch:
         self.worker = 0
         self.ran = 0.0
         self.settled = False
+        self.deaths = 0
 
     @property
     def attempt(self) -> int:

@@ -429,6 +429,22 @@ async def test_a_wrong_board_costs_its_workers_batches_their_answers_at_most(
     assert await desk.executor.close(10.0)
 
 
+async def test_who_wipes_the_board_before_it_dies_is_found_out(processes: Processes) -> None:
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    batch = batch_of(1, do="wipe the board")
+    work = desk.submit([batch])
+    assert await desk.results(work) == []  # of a new worker it may be true
+    assert work.take_back() == [batch]
+    ((_, (outcome,)),) = await desk.run(batch)
+    assert type(outcome.error) is WorkerDied
+    for n in range(MOST_DEATHS):
+        assert (await one(desk, n)).error is None
+        assert type((await one(desk, n, do="wipe the board")).error) is WorkerDied
+    assert (await one(desk)).error is None  # nobody has given the op up
+    assert await desk.executor.close(10.0)
+
+
 async def test_a_board_that_takes_back_what_it_said_does_not_put_the_hang_limit_off(
     processes: Processes, tmp_path: Path
 ) -> None:

@@ -19,6 +19,8 @@ from penstock.request import Batch, Outcome
 
 _NONE: Final = -1
 """Below every number."""
+_DENIED: Final = 2
+"""Deaths of workers which say that they had not begun a batch."""
 _NOT_SIMPLE: Final = 64
 """Batches, a guess: after answers that were not simple, so many are read in the general way."""
 
@@ -35,6 +37,7 @@ class Ledger:
         sent: the batches that are not answered, frame by frame.
         next: the number of the next batch.
         finished: how many batches it has run and answered.
+        ran: the number of the last batch that it has run and answered.
         has_begun: whether it has begun one.
     """
 
@@ -44,6 +47,7 @@ class Ledger:
         self.sent: deque[Handed] = deque()
         self.next = 1
         self.finished = 0
+        self.ran = 0
         self.has_begun = False
         self._worker = worker
         self._decode = decode
@@ -69,12 +73,25 @@ class Ledger:
             handed.begin(at)
             self.has_begun |= handed.begun >= handed.number
 
+    def doubt(self) -> None:
+        """It has died. If by its word it had begun nothing of what is here, that is not believed
+        when it is said of the same batch again: one that wipes the board would be run for ever.
+        """
+        first = self._first_wanted()
+        if first is not None and not first.running:
+            first.batches[0].deaths += 1
+            if first.batches[0].deaths >= _DENIED:
+                self.begin_first()
+
     def begin_first(self) -> None:
         """It may have begun the first one that is wanted; more is not known."""
-        first = next((each for each in self.sent if each.number < each.unwanted), None)
+        first = self._first_wanted()
         if first is not None:
             first.begin(first.number)
             self.has_begun = True
+
+    def _first_wanted(self) -> Handed | None:
+        return next((each for each in self.sent if each.number < each.unwanted), None)
 
     def running(self) -> list[tuple[Work, Batch]]:
         """What it has begun and not answered."""
@@ -150,6 +167,7 @@ class Ledger:
             batch.started = None
             results.append((batch, [outcome]))
         self.has_begun = True
+        self.ran = handed.number - 1
         self.finished += count
 
     def answered(self, number: int, body: bytes | memoryview) -> None:
@@ -179,6 +197,7 @@ class Ledger:
             batch.ran = ran
             batch.started = None
             self.has_begun = True
+            self.ran = number
             self.finished += 1
             handed.work.results.append((batch, outcomes))
 

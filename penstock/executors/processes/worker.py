@@ -326,12 +326,15 @@ class Worker:
 
         There is more than one only where it broke the rules. They may have run.
         """
-        if self._board is not None and self.ledger.sent:
-            if self._board.batch >= self.ledger.next:  # its word is worth nothing
-                self.ledger.begin_first()
-            else:
+        ledger = self.ledger
+        if self._board is not None and ledger.sent:
+            if ledger.ran <= self._board.batch < ledger.next:
                 self._look_at_board()
-        return self.ledger.running()
+            else:  # its word is worth nothing
+                ledger.begin_first()
+            if not self.sent_away:
+                ledger.doubt()
+        return ledger.running()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pidfd < 0:  # closed, but how it has ended may not have been told yet

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import faulthandler
+import gc
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ import numpy as np
 
 from penstock.arrays import empty, take_room_from
 from penstock.executors.process import ProcessExecutor
+from penstock.executors.processes.board import Board
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.control import Exited
 from penstock.executors.processes.frame import Kind, header
@@ -82,6 +84,11 @@ class Acting(Op):
         elif do == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif do == "exit":
+            os._exit(7)
+        elif do == "wipe the board":  # as a stray write in native code may
+            for each in gc.get_objects():
+                if type(each) is Board:
+                    each.batch_cell[0] = 0
             os._exit(7)
         elif do == "raise":
             raise ValueError("as told")

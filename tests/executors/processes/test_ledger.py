@@ -100,6 +100,35 @@ def test_answers_that_come_together_are_those_that_come_one_by_one() -> None:
     assert heard[0] == heard[1] == [[WORKER, 0.5, {"n": n}] for n in range(1, 6)]
 
 
+def test_the_last_number_that_was_run_is_known(open_: Open) -> None:
+    assert open_.ledger.ran == 0
+    open_.send(5)
+    open_.hear([answer(1)])
+    assert open_.ledger.ran == 1
+    open_.hear([answer(2), answer(3)])
+    assert open_.ledger.ran == 3
+    open_.ledger.sent[0].skippable = 4
+    open_.ledger.sent[0].take_back()
+    open_.hear([skipped(4)])
+    assert open_.ledger.ran == 3
+
+
+def test_that_nothing_was_begun_is_believed_once_of_each_batch() -> None:
+    first, other = batch_of(1), batch_of(2)
+    for batch, begun in ((first, []), (other, []), (first, [first]), (other, [other])):
+        each = Open()
+        work = Work([batch])
+        each.ledger.add([batch], work, alone=True)
+        each.ledger.doubt()
+        assert [running for _, running in each.ledger.running()] == begun
+    each = Open()
+    work = each.send(2)
+    each.ledger.begin(1)
+    each.ledger.doubt()  # there is nothing to doubt
+    assert [running.deaths for _, running in each.ledger.running()] == [0]
+    assert [batch.deaths for batch in work.pending] == [0]
+
+
 def test_a_work_is_reported_when_the_last_of_it_is_answered(open_: Open) -> None:
     first, second = open_.send(2), open_.send(2)
     open_.hear([answer(1)])
