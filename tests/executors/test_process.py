@@ -196,6 +196,21 @@ async def test_a_worker_that_breaks_the_rules_is_ended(
     await desk.executor.close(0.0)
 
 
+async def test_a_worker_that_talks_without_end_is_ended(
+    processes: Processes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("PROCESSES_GONE", str(tmp_path / "gone"))
+    desk = Desk(executor(processes, "babbling"))
+    await desk.executor.start()
+    await until(lambda: len(processes.pids) == 2 and desk.executor.alive)
+    assert "says too much that is no answer" in caplog.text
+    assert (await one(desk)).error is None
+    assert await desk.executor.close(10.0)
+
+
 async def test_an_idle_worker_that_sends_an_answer_is_ended_before_it_is_kept(
     processes: Processes,
     tmp_path: Path,

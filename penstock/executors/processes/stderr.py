@@ -14,6 +14,7 @@ _AT_ONCE: Final = 64 << 10
 _MOST_LINE: Final = 8 << 10
 _KEPT_LINES: Final = 200
 _KEPT_BYTES: Final = 32 << 10
+_PAUSE: Final = 0.01  # seconds after so much at once
 _MOST_REST: Final = 1 << 20
 """Bytes that are read after a worker's end: what it has started may still write."""
 
@@ -86,7 +87,18 @@ class Stderr:
         self._part = part
         if len(part) > _MOST_LINE:
             self._take_part()
+        if len(data) == _AT_ONCE:
+            self._pause()
         return len(data)
+
+    def _pause(self) -> None:
+        """A worker that writes without end waits for us, not we for it."""
+        self._loop.remove_reader(self._reader)
+        self._loop.call_later(_PAUSE, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._open:
+            self._loop.add_reader(self._reader, self._read)
 
     def _take_part(self) -> None:
         if self._part:
@@ -95,7 +107,7 @@ class Stderr:
 
     def _take(self, lines: bytes) -> None:
         self._relay.pass_on(lines)
-        for line in lines[-_KEPT_BYTES:].splitlines():
+        for line in lines[-_KEPT_BYTES:].splitlines()[-_KEPT_LINES:]:
             self._last.append(line)
             self._kept += len(line)
         while self._last and (len(self._last) > _KEPT_LINES or self._kept > _KEPT_BYTES):

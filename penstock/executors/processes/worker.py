@@ -55,6 +55,7 @@ that word of its having been taken back fits behind it."""
 
 _DONE: Final = Kind.DONE
 _SEVERAL: Final = Kind.SEVERAL
+_MOST_WORDS: Final = 10_000  # between two answers; a few for each slab, of which there are few
 _LAST_WORDS: Final = 1.0
 """Seconds that a worker which hangs is given to write down where."""
 
@@ -115,6 +116,7 @@ class Worker:
         self.done: Callable[[Worker, Work, Finished], None] = _nobody
         self._loop = loop
         self._pidfd = spawned.pidfd
+        self._words = 0  # since its last answer
         self._last_words: asyncio.TimerHandle | None = None
         self._board: Board | None = None
         self._link = Link(
@@ -349,14 +351,16 @@ class Worker:
         for kind, number, body in frames:
             if link.over:
                 return
-            if kind is _SEVERAL:
-                ledger.answered_several(number, body)
-            elif kind is _DONE:
-                ledger.answered(number, body)
-            else:
+            if kind is not _DONE and kind is not _SEVERAL:
                 self._told(kind, number, body)
+                continue
+            self._words = 0
+            (ledger.answered if kind is _DONE else ledger.answered_several)(number, body)
 
     def _told(self, kind: Kind, number: int, body: bytes | memoryview) -> None:
+        self._words += 1
+        if self._words > _MOST_WORDS:
+            raise FrameError("the worker says too much that is no answer")
         match kind:
             case Kind.ANSWERS:
                 self._link.read_answers()

@@ -208,6 +208,10 @@ def main(op: str, index: int, descriptor: int) -> None:
             gone.touch()
             boast(channel)
             return
+        if op == "babbling" and index == 0 and not gone.exists():
+            gone.touch()
+            babble(channel)
+            return
         if op == "silent" and index == 0 and not gone.exists():
             gone.touch()
             hang_up(channel)
@@ -256,6 +260,15 @@ def boast(channel: socket.socket) -> None:
     channel.sendall(header(Kind.DONE, 1, 1 << 30))
     while True:
         channel.sendall(bytes(1 << 20))
+
+
+def babble(channel: socket.socket) -> None:
+    """Ready, and then word of answers that are not there, for ever."""
+    child = Child(channel, SLABS)
+    child.take_stderr()
+    child.ready()
+    while True:
+        channel.sendall(header(Kind.ANSWERS, 0, 0) * 1000)
 
 
 def garbage(channel: socket.socket) -> None:
