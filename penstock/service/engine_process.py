@@ -11,16 +11,20 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 
 from penstock.executors.processes.control import (
     MOST_BYTES,
+    Forked,
     Leave,
     Message,
+    Refused,
     Serve,
     Stop,
     decode,
     encode,
 )
+from penstock.executors.processes.passing import lacks
 from penstock.service.forking import Child
 from penstock.service.place import Place
 
@@ -151,6 +155,9 @@ class EngineProcess:
             except BlockingIOError:
                 return
             except OSError as error:
+                if fds and lacks(error):
+                    self._waiting[0] = _refused(data, fds, error), []
+                    continue
                 self._talks = False
                 self._drop_waiting()
                 if not isinstance(error, ConnectionError):  # it has not hung up, and would wait
@@ -170,6 +177,17 @@ class EngineProcess:
         for _, fds in self._waiting:
             _close_all(fds)
         self._waiting.clear()
+
+
+def _refused(data: bytes, fds: list[int], error: OSError) -> bytes:
+    """What the engine is told instead of a worker whose descriptors cannot be sent: that ends."""
+    forked = decode(data)
+    assert isinstance(forked, Forked)
+    _, pidfd = fds
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    _close_all(fds)
+    return encode(Refused(forked.number, f"it cannot be passed on: {error}"))
 
 
 def _close_all(fds: list[int]) -> None:

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
 
@@ -27,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 _FAILED: Final = 1
+_EXIT_CODE: Final = 49  # of the fields behind a process's name
 
 
 class Child:
@@ -37,14 +39,16 @@ class Child:
         pid: its number.
         pidfd: readable when it has ended.
         peak: the most memory it ever had, in bytes; known once it is reaped.
+        is_reaped: whether it is.
     """
 
-    __slots__ = ("_lifeline", "name", "peak", "pid", "pidfd")
+    __slots__ = ("_lifeline", "is_reaped", "name", "peak", "pid", "pidfd")
 
     def __init__(self, name: str, pid: int, lifeline: Lifeline) -> None:
         self.name = name
         self.pid = pid
         self.peak = 0
+        self.is_reaped = False
         self.pidfd = os.pidfd_open(pid)
         self._lifeline = lifeline
 
@@ -67,11 +71,18 @@ class Child:
         return _ends_within(self.pidfd, 0.0)
 
     def reap(self) -> int:
-        """Wait for its end, and end what it has left behind; its wait status."""
-        os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
+        """Wait for its end, and end what it has left behind; its wait status.
+
+        One that somebody traces cannot be reaped before that has let it go: it is not, then.
+        """
+        _ends_within(self.pidfd, None)
         self.kill()
-        _, status, used = os.wait4(self.pid, 0)
-        self.peak = used.ru_maxrss * 1024
+        pid, status, used = os.wait4(self.pid, os.WNOHANG)
+        self.is_reaped = pid == self.pid
+        if self.is_reaped:
+            self.peak = used.ru_maxrss * 1024
+        else:
+            status = _shown_status(self.pid)
         self.close()
         return status
 
@@ -94,10 +105,19 @@ def end_all(children: Sequence[Child], patience: float) -> None:
             child.close()
 
 
-def _ends_within(pidfd: int, seconds: float) -> bool:
+def _ends_within(pidfd: int, seconds: float | None) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    return bool(poll.poll(seconds * 1000))
+    return bool(poll.poll(None if seconds is None else seconds * 1000))
+
+
+def _shown_status(pid: int) -> int:
+    """The wait status of one that has ended, without waiting for it. Source: proc(5)."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return int(fields[_EXIT_CODE])
+    except (OSError, ValueError, IndexError):
+        return signal.SIGKILL  # what ends most of those that somebody looks at
 
 
 def refuse_threads() -> None:

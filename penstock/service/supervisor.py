@@ -45,6 +45,7 @@ from penstock.service.engine_slot import EngineSlot
 from penstock.service.exits import as_shell, told_of
 from penstock.service.forking import Child, end_all, fork
 from penstock.service.interpreter import spared_pages
+from penstock.service.leftovers import Leftovers
 from penstock.service.native_threads import tell_native_threads
 from penstock.service.place import Place
 from penstock.service.signals import StopSignals, hang_up_as_before, hangups_tell, waits_are_woken
@@ -105,6 +106,7 @@ class Supervisor:
         self._workers: dict[int, tuple[Child, EngineProcess]] = {}
         self._result = 0
         self._status: int | None = None
+        self._leftovers = Leftovers(adopts=os.getpid() == 1)
         # Signals write here, so that a wait hears of them.
         self._woken: socket.socket
         self._waker: socket.socket
@@ -183,13 +185,15 @@ class Supervisor:
             if slot.start_at is not None and time.monotonic() >= slot.start_at:
                 self._restart(slot)
         self._roll_on()
+        self._leftovers.reap({*self._workers, *(each.child.pid for each in self._processes())})
 
     def _time_left(self) -> float:
         """Milliseconds until something may have to be done."""
         times = [slot.start_at for slot in self._slots]
         times += [engine.kill_at for engine in self._processes()]
         first = min((each for each in times if each is not None), default=math.inf)
-        return min(max(0.0, first - time.monotonic()), _LONGEST_WAIT) * 1000 + 1
+        first = min(max(0.0, first - time.monotonic()), self._leftovers.patience, _LONGEST_WAIT)
+        return first * 1000 + 1
 
     def _forward_signals(self) -> None:
         if self._told and not self._forwarded:
@@ -207,8 +211,6 @@ class Supervisor:
                 engine.stop(hurry=self._forwarded > 1)
         if self._told and self._status is None and not self._processes():
             self._status = self._result
-
-    # Engines.
 
     def _start(self, slot: EngineSlot) -> None:
         place = slot.next_place()
@@ -317,7 +319,7 @@ class Supervisor:
             for message in engine.messages():
                 if isinstance(message, Ready | Failed):
                     self._hear(slot, engine, message)
-        status = os.waitstatus_to_exitcode(engine.child.reap())
+        status = os.waitstatus_to_exitcode(self._leftovers.take(engine.child))
         engine.close()
         slot.processes.remove(engine)
         for worker, its_engine in self._workers.values():
@@ -354,10 +356,8 @@ class Supervisor:
             if slot.serving is None and slot.starting is None and not self._told:
                 self._plan_restart(slot, engine)
 
-    # Workers.
-
     def _worker_died(self, worker: Child, engine: EngineProcess) -> None:
-        status = worker.reap()
+        status = self._leftovers.take(worker)
         del self._workers[worker.pid]
         engine.say(Exited(worker.pid, status, worker.peak))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.service.supervised import DONE, Supervised, gone
+from tests.service.tracer import traced
 
 ONE_WORKER = """
 async def serve(zygote):
@@ -344,6 +346,51 @@ def worker_main(place, op, index, channel):
         assert ("bad day" in service.errors.read_text()) == ("bad day" in end)
 
 
+def test_a_worker_that_somebody_traces_holds_nobody_up_when_it_has_ended(tmp_path: Path) -> None:
+    script = """
+import psutil
+given = os.dup(0)  # children have another standard input
+
+async def serve(zygote):
+    zygote.ready()
+    traced = await zygote.spawn("op", 0)
+    await asyncio.to_thread(os.read, given, 1)
+    signal.pidfd_send_signal(traced.pidfd, signal.SIGKILL)
+    say("status", (await zygote.exited(traced.pid)).status)
+    other = await zygote.spawn("op", 1)
+    signal.pidfd_send_signal(other.pidfd, signal.SIGKILL)
+    say("status", (await zygote.exited(other.pid)).status)
+    while psutil.pid_exists(traced.pid):
+        await asyncio.sleep(0.01)
+    say("reaped")
+    await for_ever()
+"""
+    with run(tmp_path, script) as service:
+        pid = service.pid("worker")
+        with traced(pid):
+            assert service.process.stdin is not None
+            service.process.stdin.write(b"x")
+            service.process.stdin.flush()
+            assert service.pid("status") == signal.SIGKILL
+            assert service.pid("status") == signal.SIGKILL
+        service.hear("reaped")
+
+
+def test_a_worker_that_somebody_traces_holds_no_stop_up(tmp_path: Path) -> None:
+    script = """
+async def serve(zygote):
+    zygote.ready()
+    await orders.get()
+    worker = await zygote.spawn("op", 0)
+    await orders.get()
+    signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
+    return 0
+"""
+    with run(tmp_path, script) as service, traced(service.pid("worker")):
+        service.signal(signal.SIGTERM)
+        assert service.hear("over") == ["0"]
+
+
 def test_a_worker_knows_what_it_is_for(tmp_path: Path) -> None:
     script = """
 async def serve(zygote):
@@ -578,6 +625,39 @@ async def serve(zygote):
         refused = "StartupError [Errno 23] the table is full"
         assert " ".join(service.hear("refused")) == refused
         assert service.status() == DONE
+
+
+def test_a_worker_whose_descriptors_cannot_be_sent_ends_and_the_next_one_does_not(
+    tmp_path: Path,
+) -> None:
+    script = """
+import errno
+
+def send(channel, data, fds, real=socket.send_fds):
+    if fds and not sent:
+        sent.append(1)
+        raise OSError(errno.ETOOMANYREFS, "too many are on their way")
+    return real(channel, data, fds)
+socket.send_fds, sent = send, []
+
+async def serve(zygote):
+    try:
+        await zygote.spawn("op", 0)
+    except Exception as error:
+        say("refused", type(error).__name__, error)
+    let_go(await zygote.spawn("op", 0))
+    say("next")
+    return done
+
+def worker_main(place, op, index, channel):
+    channel.recv(1)
+    return 0
+"""
+    with run(tmp_path, script) as service:
+        refused = f"StartupError it cannot be passed on: [Errno {errno.ETOOMANYREFS}] too many"
+        assert " ".join(service.hear("refused")).startswith(refused)
+        service.hear("next")
+        assert service.status() == DONE  # nobody is left
 
 
 def test_answers_that_the_engine_does_not_read_yet_wait_for_it(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from penstock.executors.processes.frame import Frame, FrameError, FrameReader
-from penstock.executors.processes.passing import duplicates, receive
+from penstock.executors.processes.passing import duplicates, lacks, receive, unusable
 
 _AT_ONCE: Final = 64 << 10  # bytes of one read
 _MOST_DESCRIPTORS: Final = 16
@@ -236,8 +236,10 @@ class Link:
             except (BlockingIOError, InterruptedError):
                 self._loop.add_writer(self._channel, self._write)
                 return
-            except OSError:
-                # It has hung up, which the reading side finds after what it has still said.
+            except OSError as error:
+                # Else it has hung up, which the reading side finds after what it has still said.
+                if descriptors and lacks(error):
+                    self._end(unusable("a descriptor cannot be sent", error))
                 self._loop.remove_writer(self._channel)
                 return
             while descriptors:

@@ -16,16 +16,25 @@ _CLOSED_ON_EXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
 _LOST: Final = int(socket.MSG_CTRUNC)
 _EACH: Final = array.array("i").itemsize
 
-_LACKING: Final = (errno.EMFILE, errno.ENFILE)
+_LACKING: Final = frozenset(
+    (errno.EMFILE, errno.ENFILE, errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM)
+)
 
 
 class NoDescriptorError(FrameError):
     """None is left in this process, which is not the fault of who is at the other end."""
 
 
+def lacks(error: OSError) -> bool:
+    """Whether there is no room for a descriptor, or for one more on its way: of those the kernel
+    counts all that a user has.
+    """
+    return error.errno in _LACKING
+
+
 def unusable(text: str, error: OSError | ValueError) -> FrameError:
     """Why a descriptor that came, or is to be sent, is of no use."""
-    lacking = isinstance(error, OSError) and error.errno in _LACKING
+    lacking = isinstance(error, OSError) and lacks(error)
     kind = NoDescriptorError if lacking else FrameError
     return kind(f"{text}: {error}")
 

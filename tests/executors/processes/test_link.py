@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -11,6 +12,7 @@ import pytest
 
 from penstock.executors.processes.frame import Frame, FrameError, Kind, header
 from penstock.executors.processes.link import Link
+from penstock.executors.processes.passing import NoDescriptorError
 
 SECONDS = 20.0
 
@@ -150,6 +152,17 @@ async def test_descriptors_that_nobody_took_are_closed_with_the_link(line: Line)
     assert len(os.listdir("/proc/self/fd")) == before + 1
     line.link.close()
     assert len(os.listdir("/proc/self/fd")) == before - 2  # both sockets, too
+
+
+async def test_a_link_ends_without_blame_when_no_descriptor_can_be_on_its_way(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*_: object) -> int:
+        raise OSError(errno.ETOOMANYREFS, "too many are on their way")
+
+    monkeypatch.setattr(socket, "send_fds", no_room)
+    line.link.send([frame(Kind.SLAB, 1)], [line.answers.fileno()])
+    assert type(await line.end()) is NoDescriptorError
 
 
 async def test_what_is_sent_at_once_is_there_at_once_or_never(line: Line) -> None:
