@@ -134,6 +134,7 @@ class PipelineProtocol:
         asked.port = port
         asked.context = context
         asked.typed = bool(call.tensors)
+        asked.gone = False
         feed = call.feed
         if feed is None:
             feed, _, error = self.ends.unpack(call)
@@ -217,7 +218,15 @@ class PipelineProtocol:
             return await self._pack_in_pool(
                 deadline, by_client, outcome, data_id, log_id, call.typed
             )
+        if paddle.takes_long(outcome.value):
+            pack = partial(ends.pack, outcome, data_id, log_id, call.typed)
+            return await self._loop.run_in_executor(None, pack)
         return ends.pack(outcome, data_id, log_id, call.typed)
+
+    def pack_aside(self, outcome: Outcome, asked: _Asked) -> None:
+        """The reply to a result that takes long to be written, made in a thread."""
+        pack = partial(self.ends.pack, outcome, NO_ID, asked.log_id, asked.typed)
+        self._loop.run_in_executor(None, pack).add_done_callback(asked.packed)
 
     def cancel(self, journey: Any) -> None:
         """Drop the work of a request whose caller has gone."""
@@ -287,9 +296,10 @@ class _Asked(Request):
         context: what the port knows the call by.
         typed: whether the call carried tensors.
         journey: the engine's, from its admission until the answer.
+        gone: whether nobody waits any more.
     """
 
-    __slots__ = ("context", "journey", "port", "protocol", "typed")
+    __slots__ = ("context", "gone", "journey", "port", "protocol", "typed")
 
     # There is one for each request: setting its attributes in place takes half the time of a call
     # with all of them.
@@ -298,6 +308,7 @@ class _Asked(Request):
     port: Port
     context: Any
     typed: bool
+    gone: bool
     journey: Any
 
     def answered(self, outcome: Outcome) -> None:
@@ -313,6 +324,9 @@ class _Asked(Request):
             if written is not None:
                 self.port.done(self.context, written, None)
                 return
+            if paddle.takes_long(value):
+                self.protocol.pack_aside(outcome, self)
+                return
         # Not what the error says of itself: a worker that finds it first does not know whose it is.
         elif self.deadline_by_client and isinstance(error, DeadlineExceeded):
             self.port.done(self.context, None, error)
@@ -320,6 +334,11 @@ class _Asked(Request):
         # The default one, which looks at no ids.
         reply = self.protocol.ends.pack(outcome, NO_ID, self.log_id, self.typed)
         self.port.done(self.context, reply, None)
+
+    def packed(self, reply: asyncio.Future[Reply]) -> None:
+        """It was made elsewhere; perhaps nobody waits for it any more."""
+        if not self.gone:
+            self.port.done(self.context, reply.result(), None)
 
     def refuse(self, refusal: RequestError) -> None:
         """It was not admitted."""
@@ -332,6 +351,7 @@ class _Asked(Request):
 
     def cancel(self) -> None:
         """Nobody waits any more."""
+        self.gone = True
         journey, self.journey = self.journey, None
         if journey is not None:
             self.protocol.cancel(journey)

@@ -37,6 +37,7 @@ HOOK_FAULTS = BaseException
 nobody else raises there. Only while a coroutine waits its loop may."""
 
 
+_MOST_TEXT = 16 << 10  # characters of what an exception says; a guess at what anybody reads
 _SHOWN = 16  # ids of a batch in one line of the log; a guess at what anybody reads
 
 
@@ -195,7 +196,7 @@ def _raise_message(op: Op, hook: str, sample: Sample, text: str) -> str:
 def _text_of(error: BaseException) -> str:
     """What a hook's exception says; some cannot even say that."""
     try:
-        return str(error) or type(error).__name__
+        return str(error)[:_MOST_TEXT] or type(error).__name__
     except HOOK_FAULTS:
         return type(error).__name__
 

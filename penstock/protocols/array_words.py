@@ -12,6 +12,7 @@ Source: ``docs/compatibility.md`` (text replies).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf, isfinite
 from typing import Any, Literal, TypeAlias
 
@@ -22,6 +23,8 @@ from numpy.typing import NDArray
 Array: TypeAlias = NDArray[Any]
 
 _PRECISION = 8
+_AT_ONCE = 4096
+"""Numbers, which take a few milliseconds."""
 
 
 def element_words(array: Array) -> list[str] | None:
@@ -113,12 +116,22 @@ def _needs_exponent(numbers: list[float], dtype: np.dtype[Any]) -> bool:
 
 def _shortest(numbers: list[float], dtype: np.dtype[Any]) -> list[str]:
     """The shortest digits that tell each number from its neighbours, in any notation."""
-    if dtype == np.float64:
-        return list(map(repr, numbers))
-    array = np.array(numbers, dtype)
-    if dtype == np.float32:
-        return orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1].decode().split(",")
-    return [np.format_float_positional(number, unique=True, trim="0") for number in array]
+    if dtype not in (np.float64, np.float32):
+        array = np.array(numbers, dtype)
+        return [np.format_float_positional(number, unique=True, trim="0") for number in array]
+    words: list[str] = []
+    for piece in _pieces(numbers):
+        if dtype == np.float64:
+            words += map(repr, piece)
+        else:
+            octets = orjson.dumps(np.array(piece, dtype), option=orjson.OPT_SERIALIZE_NUMPY)
+            words += octets[1:-1].decode().split(",")
+    return words
+
+
+def _pieces(numbers: list[float]) -> Iterator[list[float]]:
+    """What one call may write: other threads wait for it, and large arrays are written in one."""
+    return (numbers[at : at + _AT_ONCE] for at in range(0, len(numbers), _AT_ONCE))
 
 
 def _positional(
@@ -147,8 +160,10 @@ def _scientific(
 ) -> tuple[list[str], int, int]:
     digits = _fraction_digits(numbers, shortest)
     word = f"%{'+' if plus else ''}#.{digits}e"
-    # One call for all of them takes half the time of one call for each.
-    words = (f"{word} " * len(numbers) % tuple(numbers)).split()
+    # One call for many of them takes half the time of one call for each.
+    words: list[str] = []
+    for piece in _pieces(numbers):
+        words += (f"{word} " * len(piece) % tuple(piece)).split()
     longest = 2
     if not all(number == 0 or 1e-99 <= abs(number) < 1e99 for number in numbers):
         exponents = [text[text.rindex("e") + 2 :] for text in words]

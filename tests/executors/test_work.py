@@ -372,6 +372,16 @@ def test_what_a_hook_raised_is_told_in_the_words_deployed_clients_know() -> None
     assert "Raise_msg: one  " in str(outcome.error)
 
 
+def test_of_an_exception_that_says_too_much_its_caller_reads_the_beginning() -> None:
+    class Talking(Op):
+        def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+            raise ValueError("no such cat" * 1_000_000)
+
+    (outcome,) = run(Talking("talking"), sample_of(0, x="1"))
+    assert "no such catno such cat" in str(outcome.error)
+    assert len(str(outcome.error)) < 20_000
+
+
 class Picky(Op):
     """Its ``process`` refuses BAD, in whatever company it comes."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from penstock import Op, RequestOp, ResponseOp
 from penstock.errors import RequestError
 from penstock.frontends.grpc_pipeline import PipelineService
 from penstock.frontends.http import HttpRoutes
-from penstock.frontends.pipeline import Answer
+from penstock.frontends.pipeline import Answer, _Asked
 from penstock.protocols import paddle, tensors
 from penstock.protocols.pb import Request
 from tests.service.inside import Inside, inside
@@ -71,6 +72,7 @@ RESULTS: dict[str, Any] = {
     "texts": {"y": "1", "z": "ä" * 200},
     "nothing": {},
     "an array": {"y": np.arange(3.0)},
+    "a large array": {"y": np.arange(5000.0)},
     "an array and a text": {"a": "1", "y": np.arange(3.0)},
     "a number": {"a": "1", "y": 2},
     "a text that is no Unicode": {"y": "\udcff"},
@@ -254,3 +256,66 @@ def test_a_reply_that_cannot_be_written_is_answered_all_the_same(
     internal = paddle.Reply(err_no=10000, err_msg="internal error")
     assert body in (paddle.encode_message(internal), paddle.encode_json(internal))
     assert "please report this" in caplog.text
+
+
+class Packing:
+    """Takes the time that it is told to for each reply, and knows where."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._pack = paddle.pack
+        self.threads: list[int] = []
+        self.go_on = threading.Event()
+        monkeypatch.setattr(paddle, "pack", self)
+
+    def __call__(self, *args: Any, **more: Any) -> Any:
+        self.threads.append(threading.get_ident())
+        assert self.go_on.wait(5)
+        return self._pack(*args, **more)
+
+
+@pytest.mark.parametrize("own_root", [False, True])
+async def test_a_large_array_is_written_while_others_are_answered(
+    own_root: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OwnRoot(RequestOp):
+        def unpack_request_package(self, request: Any) -> Any:
+            return {"x": "1"}
+
+    class Giving(Op):
+        def postprocess(self, input_dicts: Any, fetch: Any, data_id: int, log_id: int) -> Any:
+            return {"y": np.arange(5000.0)}, None, ""
+
+    packing = Packing(monkeypatch)
+    root = OwnRoot() if own_root else RequestOp()
+    async with inside(Giving("giving", input_ops=[root])) as service:
+        asked = asyncio.create_task(service.ask(x="1"))
+        async with asyncio.timeout(5):
+            while not packing.threads:
+                await asyncio.sleep(0)
+        assert packing.threads != [threading.get_ident()]
+        packing.go_on.set()
+        assert (await asked).value[0].startswith("array([")
+
+
+async def test_who_leaves_while_a_reply_is_written_is_told_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packing, written = Packing(monkeypatch), asyncio.Event()
+
+    def packed(asked: _Asked, reply: Any, real: Any = _Asked.packed) -> None:
+        real(asked, reply)
+        written.set()
+
+    monkeypatch.setattr(_Asked, "packed", packed)
+    async with inside(giving({"y": np.arange(5000.0)})) as service:
+        port = Recorded(HttpRoutes.write)
+        cancel = service.protocol.start(texts(x="1"), None, port, object())
+        assert cancel is not None
+        async with asyncio.timeout(5):
+            while not packing.threads:
+                await asyncio.sleep(0)
+        cancel()
+        packing.go_on.set()
+        async with asyncio.timeout(5):
+            await written.wait()
+        assert port.done_with == []
