@@ -106,6 +106,21 @@ async def test_arrays_arrive_whole_in_both_directions(processes: Processes, size
     assert await desk.executor.close(10.0)
 
 
+async def test_arrays_arrive_though_no_descriptor_can_be_on_its_way(processes: Processes) -> None:
+    desk = Desk(executor(processes, "crowded"))
+    await desk.executor.start()
+    for n in range(8):
+        x = np.arange(30_000.0 * (n + 1)) + n  # larger each time, for which there is no slab yet
+        value = (await one(desk, do="array", x=x)).value
+        assert value is not None
+        assert np.array_equal(value["x"], x + 1)
+        made = (await one(desk, do="in place", shape=(2, 100_000 * (n + 1)), start=n)).value
+        assert made is not None
+        assert made["x"][1, -1] == made["x"].size - 1 + n
+    assert len(processes.pids) == 1
+    assert await desk.executor.close(10.0)
+
+
 async def test_an_array_from_one_process_to_another_is_copied_once(
     processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

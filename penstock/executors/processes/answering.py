@@ -30,6 +30,7 @@ from penstock.executors.processes.frame import (
 )
 from penstock.executors.processes.kept import Keeper
 from penstock.executors.processes.lending import Borrower
+from penstock.executors.processes.passing import lacks
 from penstock.executors.processes.slab_pool import SlabPool
 from penstock.executors.processes.upkeep import frees
 from penstock.request import Outcome
@@ -70,6 +71,7 @@ class Answering:
         self._out = out
         self._in = borrowed
         self._most_bytes = most_bytes
+        self._places = True  # large arrays in slabs
         self._untold = False  # whether there are answers that were not announced
         self._encoder = Encoder(self._place)
         self._writable = select.poll()
@@ -136,7 +138,7 @@ class Answering:
 
     def _tell_at_length(self, number: int, value: Any, strange: Collection[Any]) -> None:
         try:
-            frames = self._encoder.encode(value, strange)
+            frames = self._encoded(value, strange)
             length = self.allowed(frames)
         except FrameError:
             self._out.rollback()
@@ -146,8 +148,7 @@ class Answering:
         if length <= _AT_ONCE:
             frames = [b"".join(frames)]
         if self._out.touched:
-            for slab, descriptor in self._out.commit():
-                self._send_slab_untold(slab, descriptor)
+            self._out.commit()
         last = number == self.last
         if last and self._untold:
             frames[0] = _ANSWERS + bytes(frames[0])
@@ -156,7 +157,29 @@ class Answering:
         for piece in frames:
             send(piece)
 
+    def _encoded(self, value: Any, strange: Collection[Any]) -> list[bytes | memoryview]:
+        """The pieces, and the slabs that they need told; without any where that is impossible."""
+        frames = self._encoder.encode(value, strange)
+        if not self._out.touched:
+            return frames
+        try:
+            for slab, descriptor in self._out.fresh():
+                self._send_slab_untold(slab, descriptor)
+                self._out.tell(slab)
+        except OSError as error:
+            if not lacks(error):
+                raise
+            self._out.rollback()
+            self._places = False
+            try:
+                return self._encoder.encode(value, strange)
+            finally:
+                self._places = True
+        return frames
+
     def _place(self, array: NDArray[Any]) -> Ref | None:
+        if not self._places:
+            return self._in.find(array)
         return self._in.find(array) or self._out.find(array) or self._out.place(array)
 
     def _send_kept(self) -> None:

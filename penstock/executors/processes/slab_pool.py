@@ -155,6 +155,19 @@ class SlabPool:
         _freeze(array)
         return Ref(slab.number, slab.generation, ALIGNMENT + offset, array.nbytes)
 
+    def fresh(self) -> list[tuple[int, int]]:
+        """Number and descriptor of each slab of the frame that the receiver does not know."""
+        return [
+            (slab.number, slab.descriptor) for slab in self._filling if slab.descriptor is not None
+        ]
+
+    def tell(self, slab: int) -> None:
+        """The receiver knows this one of them now, whatever becomes of the frame."""
+        (found,) = [each for each in self._filling if each.number == slab]
+        assert found.descriptor is not None
+        self._told.append(found.descriptor)
+        found.descriptor = None
+
     def commit(self) -> list[tuple[int, int]]:
         """The frame is to be sent: copy what was placed for it.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import faulthandler
 import gc
 import os
@@ -55,6 +56,23 @@ class Sour:
 
     def __reduce__(self) -> Any:
         return _raise, ("sour",)
+
+
+class Crowded:
+    """A socket of a user who has too many descriptors on their way, every other time."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self._real = real
+        self._asked = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def sendmsg(self, *message: Any) -> int:
+        self._asked += 1
+        if self._asked % 2:
+            raise OSError(errno.ETOOMANYREFS, "too many are on their way")
+        return self._real.sendmsg(*message)
 
 
 def wait(entered: Path, gate: Path) -> None:
@@ -219,6 +237,8 @@ def main(op: str, index: int, descriptor: int) -> None:
         child = Child(channel, SLABS)
         child.take_stderr()
         take_room_from(child.room)
+        if op == "crowded":
+            child._answering.socket = Crowded(child._answering.socket)  # type: ignore[assignment]
         if op == "failing" or (op == "one fails" and index == 1):
             child.failed("the model is not there")
             return
