@@ -16,7 +16,7 @@ import numpy as np
 
 from penstock.errors import GraphError, HookFailed, PackageError, RequestError, WrongType
 from penstock.ops.channel_data import ChannelData
-from penstock.ops.failures import HOOK_FAULTS
+from penstock.ops.failures import HOOK_FAULTS, text_of
 from penstock.ops.hooks import bind, overrides
 from penstock.ops.op import Op
 from penstock.ops.product import CustomException, declared_error, product_error
@@ -193,7 +193,7 @@ class Ends:
                 return paddle.pack(
                     outcome.value or {}, typed=typed or only_tensors, keep_text=not only_tensors
                 )
-            except Exception as failure:  # noqa: BLE001 - a value's repr may raise anything
+            except HOOK_FAULTS as failure:  # a value's repr may raise anything
                 return error_reply(_rpc_package_error(failure))
         try:
             reply = self._pack(ChannelData(outcome, data_id, log_id, typed=typed))
@@ -251,4 +251,4 @@ def _end_failed(hook: str, error: BaseException, log_id: int) -> RequestError:
 def _rpc_package_error(error: BaseException) -> RequestError:
     if isinstance(error, RequestError) and not isinstance(error, PackageError | HookFailed):
         return error
-    return PackageError(f"rpc package error: {str(error) or type(error).__name__}")
+    return PackageError(f"rpc package error: {text_of(error)}")

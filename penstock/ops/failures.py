@@ -59,7 +59,7 @@ def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
     if isinstance(error, CustomException):
         _log.info("op %s: process raised (log_id=%s)", op, log_id, exc_info=error)
         return declared_error(error, failed_to_predict(op, error.message))
-    failed = HookFailed(failed_to_predict(op, _text_of(error)))
+    failed = HookFailed(failed_to_predict(op, text_of(error)))
     failed.__cause__ = error
     return failed
 
@@ -182,7 +182,7 @@ def hook_raised_for(
         text = error.message.split(":")[0].split("\n")[0]
         return [declared_error(error, _raise_message(op, hook, each, text)) for each in samples]
     _warn(op.name, f"{hook} raised", samples, error)
-    text = _text_of(error).replace("'", "")
+    text = text_of(error).replace("'", "")
     return [HookFailed(_raise_message(op, hook, sample, text)) for sample in samples]
 
 
@@ -193,7 +193,7 @@ def _raise_message(op: Op, hook: str, sample: Sample, text: str) -> str:
     )
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """What a hook's exception says; some cannot even say that."""
     try:
         return str(error)[:_MOST_TEXT] or type(error).__name__

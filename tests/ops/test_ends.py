@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -168,6 +169,34 @@ async def test_what_an_end_raises_is_8000(hook: str, raised: BaseException) -> N
     reply = await (asked(unpacking(fail)) if hook == "unpack" else asked(None, packing(fail)))
     text = str(raised) or type(raised).__name__
     assert (reply.err_no, reply.err_msg) == (8000, f"rpc package error: {text}")
+
+
+class _Speechless(ValueError):
+    def __str__(self) -> str:
+        raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("hook", ["unpack", "pack"])
+async def test_what_an_end_raises_is_8000_though_it_cannot_even_say_what(hook: str) -> None:
+    def fail(self: Any, message: Any) -> Any:
+        raise _Speechless
+
+    reply = await (asked(unpacking(fail)) if hook == "unpack" else asked(None, packing(fail)))
+    assert (reply.err_no, reply.err_msg) == (8000, "rpc package error: _Speechless")
+
+
+@pytest.mark.parametrize("many", [1, 5000])
+async def test_an_array_whose_text_cannot_be_had_is_8000(many: int) -> None:
+    class Mute:
+        def __repr__(self) -> str:
+            raise asyncio.CancelledError
+
+    class Arrays(Op):
+        def preprocess(self, input_dicts: Any) -> Any:
+            return {"y": np.array([Mute()] * many, object)}
+
+    reply = await asked(op=Arrays)
+    assert (reply.err_no, reply.err_msg) == (8000, "rpc package error: CancelledError")
 
 
 @pytest.mark.parametrize("hook", ["unpack", "pack"])
