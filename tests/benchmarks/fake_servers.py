@@ -6,6 +6,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import hpack
 
@@ -160,10 +161,19 @@ class FakeGrpc(asyncio.Protocol):
 
 @asynccontextmanager
 async def serving(protocol: Protocol) -> AsyncIterator[int]:
-    """Serve on a free port of loopback; gives the port."""
-    server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
+    """Serve on a free port of loopback; gives the port. In the end no connection is left."""
+    made: list[Any] = []
+
+    def connection() -> asyncio.Protocol:
+        made.append(protocol())
+        return made[-1]  # type: ignore[no-any-return]
+
+    server = await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        for each in made:
+            each._transport.abort()
+        await asyncio.sleep(0)  # a turn of the loop, in which they close
         await server.wait_closed()

@@ -113,8 +113,13 @@ def engine_main(place, control):
 def test_workers_that_are_left_end_with_the_engine(tmp_path: Path) -> None:
     script = """
 async def serve(zygote):
+    loop = asyncio.get_running_loop()
+    watched = asyncio.Event()
+    loop.add_signal_handler(signal.SIGUSR1, watched.set)
     worker = await zygote.spawn("op", 0)
-    await asyncio.get_running_loop().sock_recv(worker.socket, 1)
+    await loop.sock_recv(worker.socket, 1)
+    say("engine", os.getpid())
+    await watched.wait()
     return done
 
 def worker_main(place, op, index, channel):
@@ -125,6 +130,7 @@ def worker_main(place, op, index, channel):
 """
     with run(tmp_path, script) as service:
         worker = service.watch(service.pid("worker"))
+        os.kill(service.pid("engine"), signal.SIGUSR1)
         assert service.hear("over") == [str(DONE)]
         assert gone(worker, 0)
 
