@@ -8,6 +8,7 @@ folder that the program was started in, which the script may leave.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,6 +54,14 @@ _current = Flags()
 def current() -> Flags:
     """The flags in force; those of a plain ``python service.py`` say nothing."""
     return _current
+
+
+def only_defines() -> bool:
+    """Whether the script runs for what it defines, and not to serve: ``importing`` says so, or
+    multiprocessing imports it once more, as ``__mp_main__``, in a process that an op has started.
+    """
+    again = sys.modules.get("__mp_main__")
+    return _current.importing or (again is not None and sys.modules.get("__main__") is not again)
 
 
 @contextmanager

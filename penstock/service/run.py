@@ -41,6 +41,7 @@ from penstock.service.loop import run_on_a_loop
 from penstock.service.opening import open_door, tls_of
 from penstock.service.processes import Processes
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
+from penstock.service.standard import open_standard_descriptors
 from penstock.service.starting import begun
 
 _log = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
         return
     if threading.current_thread() is not threading.main_thread():
         raise StartupError("a service must run in the main thread, which takes the signals")
+    open_standard_descriptors()
     number = len(now.served) - 1
     role = spawning.role()
     if role is not None:
@@ -97,6 +99,10 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
                     _serve(name, tls, blueprint, engines[0], signals)
         except Stopped:
             _log.info("stopped before the start was over")
+        first = threading.main_thread()
+        others = [x.name for x in threading.enumerate() if not x.daemon and x is not first]
+        if others:
+            _log.info("threads of the script, which its end waits for: %s", ", ".join(others))
 
 
 def _serve(

@@ -94,9 +94,9 @@ class PipelineServer:
         """
         if (yml_file is None) == (yml_dict is None):
             raise ConfigError(["prepare_server: give either yml_file or yml_dict"])
-        now = flags.current()
-        if now.importing:
+        if flags.only_defines():
             return
+        now = flags.current()
         from penstock.config.load import load
 
         self._loaded = load(
@@ -130,7 +130,7 @@ class PipelineServer:
         Raises:
             StartupError: the service cannot start.
         """
-        if flags.current().importing:
+        if flags.only_defines():
             return
         blueprint = self.blueprint()
         from penstock.service.run import run_service
@@ -187,7 +187,7 @@ class WebService:
             NotAnOp: ``get_pipeline_response`` returned no op; also a ValueError.
             GraphError, ConfigError: what is wrong with them.
         """
-        if flags.current().importing:
+        if flags.only_defines():
             return
         last = self.get_pipeline_response(RequestOp())
         if not isinstance(last, Op):

@@ -208,3 +208,15 @@ def test_a_second_sigterm_ends_the_wait_for_calls_that_nobody_waits_for(tmp_path
         assert server.stop(timeout=20) == 0
         assert time.monotonic() - began < 3.0  # and not the 5 that such calls are given
         assert LEFT_BEHIND in server.log()
+
+
+def test_threads_that_keep_the_interpreter_are_named(tmp_path: Path) -> None:
+    before = """
+import threading
+threading.Thread(target=threading.Event().wait, name="idler").start()
+threading.Thread(target=threading.Event().wait, name="no matter", daemon=True).start()
+"""
+    with running(script(tmp_path, before=before)) as server:
+        server.send_signal(signal.SIGTERM)
+        told = "threads of the script, which its end waits for: idler\n"
+        until(lambda: told in server.log(), "a line")
