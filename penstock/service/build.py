@@ -72,6 +72,11 @@ class Blueprint:
         return any(each.executor == "process" for each in self.options)
 
     @property
+    def processes(self) -> int:
+        """How many worker processes an engine has."""
+        return sum(each.concurrency for each in self.options if each.executor == "process")
+
+    @property
     def is_supervised(self) -> bool:
         """Whether some of it runs in other processes than that which starts the service."""
         return self.has_processes or self.config.build_dag_each_worker

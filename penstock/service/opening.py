@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import ssl
 from concurrent.futures import Executor
 
@@ -27,14 +26,7 @@ from penstock.ops.ends import Ends
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
 from penstock.protocols.pb import pipeline_service_pb2
-
-_MOST_CONNECTIONS = 1024
-_RESERVE = 128
-_FEWEST = 16
-
-# What an engine holds of a worker process: its two sockets, what it is signalled by, its standard
-# error, its board and its memory's size; and slabs each way, as many as may lie idle.
-_EACH_WORKER = 6 + 2 * 8
+from penstock.service.descriptors import max_connections
 
 # So many requests may be open for each that may be admitted. Beyond the first the answer is busy,
 # which old clients understand; beyond this it is a failed call, which they do not.
@@ -131,11 +123,3 @@ def tls_of(config: ServiceConfig) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         raise StartupError(f"door.tls: {certificate} cannot be used: {error}") from error
     return context
-
-
-def max_connections(configured: int | None, processes: int = 0) -> int:
-    """The connection limit: below the descriptor limit, less a reserve for everything else."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    reserve = min(_RESERVE, soft // 4) + min(_EACH_WORKER * processes, soft // 4)
-    most = max(_FEWEST, soft - reserve)
-    return min(configured or _MOST_CONNECTIONS, most)

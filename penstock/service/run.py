@@ -35,13 +35,13 @@ from penstock.service import flags, spawning
 from penstock.service.banner import announce, banner, check_report
 from penstock.service.build import Blueprint, Works
 from penstock.service.daemons import DaemonPool
+from penstock.service.descriptors import make_room, open_standard_descriptors
 from penstock.service.interpreter import share_the_lock, spare_the_collector
 from penstock.service.listening import Listeners, addresses, bind_all, listen_on_all
 from penstock.service.loop import run_on_a_loop
 from penstock.service.opening import open_door, tls_of
 from penstock.service.processes import Processes
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
-from penstock.service.standard import open_standard_descriptors
 from penstock.service.starting import begun
 
 _log = logging.getLogger(__name__)
@@ -85,8 +85,9 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
             Processes(blueprint=blueprint, number=number, serve=serve).be(role)
         return  # this process is for a service that the script runs later
     with logging_to_stderr(at_once=blueprint.is_supervised):
-        for warning in blueprint.warnings:
-            _log.warning("%s", warning)
+        for warning in (*blueprint.warnings, make_room(blueprint.processes)):
+            if warning is not None:
+                _log.warning("%s", warning)
         try:
             with signals_stop_the_start() as signals, ExitStack() as stack:
                 tls = tls_of(blueprint.config)

@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 
 import pytest
 
 from penstock.config.schema import ServiceConfig
-from penstock.service.opening import limits_of, max_connections
-from tests.service.scripts import script
+from penstock.service.opening import limits_of
+from tests.service.scripts import post, script
 from tests.services.process import running
-
-
-@pytest.mark.parametrize(
-    ("descriptors", "processes", "most"),
-    [
-        (100_000, 0, 1024),
-        (100_000, 1000, 1024),
-        (1024, 0, 896),
-        (1024, 8, 896 - 8 * 22),
-        (1024, 100, 896 - 256),  # the callers keep a half
-        (256, 2, 256 - 64 - 44),
-        (20, 8, 16),
-    ],
-)
-def test_connections_leave_descriptors_for_everything_else_and_for_each_worker_process(
-    monkeypatch: pytest.MonkeyPatch, descriptors: int, processes: int, most: int
-) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda what: (descriptors, descriptors))
-    assert max_connections(None, processes) == most
-    assert max_connections(5, processes) == 5
-    assert limits_of(ServiceConfig(), processes).max_connections == most
-
 
 DOOR = """
 import os
@@ -54,6 +31,29 @@ def test_a_service_counts_its_worker_processes(tmp_path: Path, executor: str, mo
     hooks = "def process(self, feed_batch, typical_logid): return feed_batch[0]"
     with running(script(tmp_path, hooks, config, before=DOOR)) as server:
         assert f"at most {most}\n" in server.log()
+
+
+FEW = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 400))
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("concurrency", "soft", "warned"), [(1, 88, 0), (4, 352, 0), (12, 400, 1)])
+def test_a_service_sees_to_room_for_its_workers_descriptors(
+    tmp_path: Path, concurrency: int, soft: int, warned: int
+) -> None:
+    config = f'"op": {{"work": {{"executor": "process", "concurrency": {concurrency}}}}}'
+    hooks = """
+def process(self, feed_batch, typical_logid):
+    import resource
+    return {"y": str(resource.getrlimit(resource.RLIMIT_NOFILE))}
+"""
+    with running(script(tmp_path, hooks, config, before=FEW)) as server:
+        assert post(server, x="1").json["value"] == [f"({soft}, 400)"]
+        assert server.log().count("and it may open 400 (ulimit -n)") == warned
+        assert server.stop() == 0
 
 
 def test_what_comes_slowly_is_ended_by_the_time_that_is_configured() -> None:

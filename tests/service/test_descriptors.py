@@ -1,9 +1,13 @@
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from penstock.config.schema import ServiceConfig
+from penstock.service.descriptors import make_room, max_connections
+from penstock.service.opening import limits_of
 from tests.service.scripts import post
 from tests.services.process import running
 
@@ -11,7 +15,7 @@ ALL_KINDS = ["2>&-", "<&- >&-", "<&- >&- 2>&-"]
 
 SCRIPT = """
 import os, sys
-from penstock.service.standard import open_standard_descriptors
+from penstock.service.descriptors import open_standard_descriptors
 
 open_standard_descriptors()
 kept = os.open(sys.argv[1], os.O_WRONLY)
@@ -68,3 +72,48 @@ def test_a_service_that_is_started_without_them_works(
         for _ in range(3):
             assert post(server).json["value"] == ["100000.0"]
         assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "processes", "most"),
+    [
+        (100_000, 0, 1024),
+        (100_000, 1000, 1024),
+        (1024, 0, 896),
+        (1024, 8, 896 - 8 * 22),
+        (1024, 100, 896 - 256),  # the callers keep a half
+        (256, 2, 256 - 64 - 44),
+        (20, 8, 16),
+    ],
+)
+def test_connections_leave_descriptors_for_everything_else_and_for_each_worker_process(
+    monkeypatch: pytest.MonkeyPatch, descriptors: int, processes: int, most: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda what: (descriptors, descriptors))
+    assert max_connections(None, processes) == most
+    assert max_connections(5, processes) == 5
+    assert limits_of(ServiceConfig(), processes).max_connections == most
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "processes", "then", "warned"),
+    [
+        (1024, 4096, 0, 1024, False),
+        (1024, 4096, 11, 1024, False),
+        (1024, 4096, 12, 4 * 264, False),
+        (1024, 4096, 100, 4096, True),
+        (1024, 1024, 12, 1024, False),
+        (1024, 1024, 23, 1024, False),
+        (1024, 1024, 24, 1024, True),
+        (1024, resource.RLIM_INFINITY, 100, 8800, False),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, 100, resource.RLIM_INFINITY, False),
+    ],
+)
+def test_the_soft_limit_follows_the_worker_processes_as_far_as_the_hard_one(
+    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, processes: int, then: int, warned: bool
+) -> None:
+    limits = [soft, hard]
+    monkeypatch.setattr(resource, "getrlimit", lambda what: tuple(limits))
+    monkeypatch.setattr(resource, "setrlimit", lambda what, given: limits.__setitem__(0, given[0]))
+    assert (make_room(processes) is not None) == warned
+    assert limits == [then, hard]
