@@ -84,7 +84,7 @@ class Executor(Protocol):
     """Runs Works for one op.
 
     Attributes:
-        workers: how many Works run at once; fewer once a worker is given up, but never none.
+        workers: how many Works are taken at once; may come to be fewer, but never none.
         takes_several: whether several batches may travel in one Work, because a hand-over costs
             more than a cheap batch.
         ahead: how many Works a busy worker may have waiting behind the one that it runs.

@@ -20,7 +20,7 @@ from penstock.executors.processes.passing import NoDescriptorError
 from penstock.executors.processes.patrol import Patrol, stays
 from penstock.executors.processes.recycling import why_replaced
 from penstock.executors.processes.relay import Relay
-from penstock.executors.processes.restarts import Restarts
+from penstock.executors.processes.restarts import LONGEST, Restarts
 from penstock.executors.processes.spawner import Spawner
 from penstock.executors.processes.starting import NoRoomError, Starter
 from penstock.executors.processes.supervision import Supervision
@@ -243,9 +243,10 @@ class ProcessExecutor:
             self._crashes.tell(worker, end, lost)
 
     async def _replace(self, worker: Worker) -> Worker | None:
-        """A new worker in the place of one that died; None when there will be none."""
+        """A new worker in the place of one that died; None when the service ends before that."""
         died = self._restarts.died
         wait: float | None = 0.0
+        given_up = False
         if not worker.sent_away:
             self._restarts.works |= any(each.batches for each in self._alive)
             now, worked = self._loop.time(), worker.batches > 0
@@ -253,12 +254,12 @@ class ProcessExecutor:
         elif worker.ended.done() and isinstance(worker.ended.result(), NoDescriptorError):
             wait = self._restarts.lacked(self._loop.time())
         while not self._closing:
-            if wait is None or self._given_up:
+            if given_up or wait is None or self._given_up:
+                given_up, wait = True, LONGEST
                 self._give_up()
-                return None
             await asyncio.sleep(wait)
             try:
-                return await self._start(worker.index)
+                started = await self._start(worker.index)
             except NoRoomError as error:
                 wait = self._restarts.refused()
                 _log.error(
@@ -280,6 +281,12 @@ class ProcessExecutor:
                     worker.index,
                     wait,
                 )
+            else:
+                if given_up:
+                    self._given_up = False
+                    told = "op %s: worker %s could be started again after all"
+                    _log.warning(told, self._name, worker.index)
+                return started
         return None
 
     def _take_up(self, worker: Worker) -> None:
@@ -365,20 +372,20 @@ class ProcessExecutor:
         return [Outcome(None, error) for _ in lost.samples]
 
     def _give_up(self) -> None:
-        """A worker is not replaced. Its slot ends with it, or a Work would always wait for it."""
-        self.workers = max(1, self.workers - 1)
+        """Nobody waits for a worker any more, where there is none: one may never come."""
         if not self._given_up:
             self._given_up = True
             _log.error(
-                "op %s: its workers die as they are started; it is given up, and without a worker"
-                " its requests fail until the service is started again",
+                "op %s: its workers die before they have finished anything; it is given up: without"
+                " a worker its requests fail at once, and a start is tried every %g s",
                 self._name,
+                LONGEST,
             )
         while self._waiting and not self._alive:
             self._refuse(*self._waiting.popleft())
 
     def _refuse(self, work: Work, finished: Finished) -> None:
-        error = InferenceFailed(f"op {self._name!r} has no worker: they die as they are started")
+        error = InferenceFailed(f"op {self._name!r} has no worker: they die too soon")
         while (batch := work.begin_next()) is not None:
             work.add_result(batch, [Outcome(None, error) for _ in batch.samples])
         finished(work, work.take_results())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import InferenceFailed
 from penstock.executors.executor import Finished, Work
-from penstock.executors.processes.restarts import Restarts
+from penstock.executors.processes.restarts import LONGEST, Restarts
 from penstock.executors.work import broken
 from penstock.ops.failures import worker_died
 from penstock.request import Batch, CloseReason, Outcome
@@ -32,6 +32,7 @@ class ProcessWorkers(Workers):
         self.retry_on_crash = random.random() < 0.5
         self.ahead = random.choice((0, 1, 1, 2))
         self.given_up = False
+        self.gave_up = self.took_up = 0
         self._kills = random.random() < 0.5  # a call that is given up, with its worker
         self.fails = random.choice((0.0, 0.0, 0.2, 0.9))  # to start
         self.next_start = 0.0
@@ -159,19 +160,20 @@ class ProcessWorkers(Workers):
     def _restart(self, *, had_worked: bool) -> None:
         clock = self.world.clock
         wait = self._restarts.died(clock.now(), had_worked=had_worked)
-        if wait is not None and not self.given_up:
-            self.next_start = clock.now() + wait
-            clock.at(self.next_start, self._start)
-            return
-        self.given_up = True
-        self.workers = max(1, self.workers - 1)
-        while self._waiting and not self._alive:
-            self._refuse(*self._waiting.popleft())
+        if wait is None or self.given_up:
+            self.gave_up += not self.given_up
+            self.given_up, wait = True, LONGEST
+            while self._waiting and not self._alive:
+                self._refuse(*self._waiting.popleft())
+        self.next_start = max(self.next_start, clock.now() + wait)
+        clock.at(clock.now() + wait, self._start)
 
     def _start(self) -> None:
         if self.world.random.random() < self.fails:
             self._restart(had_worked=False)
             return
+        self.took_up += self.given_up
+        self.given_up = False
         process = Process(self)
         self._alive.append(process)
         if self._waiting:

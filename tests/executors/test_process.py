@@ -882,6 +882,47 @@ async def test_an_op_whose_workers_die_as_they_start_is_given_up_and_answers_at_
     assert await desk.executor.close(10.0)
 
 
+async def test_an_op_that_was_given_up_is_taken_up_again_when_a_worker_can_be_started(
+    processes: Processes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gone = tmp_path / "gone"
+    monkeypatch.setenv("PROCESSES_GONE", str(gone))
+    monkeypatch.setattr("penstock.executors.process.LONGEST", 0.02)
+    desk = Desk(executor(processes, "once"))
+    await desk.executor.start()
+    assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+    await until(lambda: len(processes.pids) > MOST_DEATHS + 3)
+    assert "has no worker" in str((await one(desk)).error)
+    assert caplog.text.count("it is given up") == 1
+    gone.unlink()
+    await until(lambda: desk.executor.alive)
+    assert (await one(desk)).error is None
+    assert "op once: worker 0 could be started again after all" in caplog.text
+    gone.unlink()
+    assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+    await until(lambda: desk.executor.alive)  # it is replaced as before
+    assert (await one(desk)).error is None
+    assert await desk.executor.close(10.0)
+
+
+async def test_a_place_that_is_tried_again_does_not_hold_up_the_end(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(executor(processes, workers=2))
+    await desk.executor.start()
+    await give_one_up(processes, monkeypatch, caplog)
+    began = time.monotonic()
+    works = [desk.submit([batch_of(1)]) for _ in range(3)]
+    for work in works:  # the other one runs them all
+        ((_, (outcome,)),) = await desk.results(work)
+        assert outcome.error is None
+    assert await desk.executor.close(10.0)
+    assert time.monotonic() - began < 10.0
+
+
 async def give_one_up(
     processes: Processes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

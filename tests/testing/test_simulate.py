@@ -86,7 +86,8 @@ def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch)
         run.run(200)
         seen["drained"] += run.rests
         for op in run.world.processes:
-            seen["given up"] += op.given_up
+            seen["given up"] += op.gave_up
+            seen["taken up again"] += op.took_up
             seen["run again"] += max(op.deaths.runs.values(), default=0) > 1
         for stage in run.world.engine.stages:
             seen["timed out"] += stage.statistics().timeouts
@@ -107,7 +108,7 @@ def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch)
     expected |= {f"refused {code}" for code in ("busy", "closed", "deadline")}
     expected |= {"drained", "timed out", "another attempt", "batch of several", "late"}
     expected |= {"taken back", "begun as it was taken back", "given up", "worker ended by us"}
-    expected |= {"killed worker", "refused unseen", "cleared", "run again"}
+    expected |= {"killed worker", "refused unseen", "cleared", "run again", "taken up again"}
     assert {name for name, count in seen.items() if count} == expected
 
 

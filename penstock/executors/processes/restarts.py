@@ -3,8 +3,9 @@
 A worker that has finished a batch is replaced at once, however often it dies. So is one that died
 of its first, where the op is known to work: what it died of is that batch, which is another's
 concern, and no more of them die than there are batches to die of. Any other death counts: the next
-start waits longer each time, and too many in a row of a minute mean that the op will never work.
-Source: Erlang/OTP's restart intensity.
+start waits longer each time, and too many in a row of a minute mean that the op does not work: then
+nobody waits for its next worker any more, but one is tried now and then, for what it lacks may come
+back. Source: Erlang/OTP's restart intensity.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from typing import Final
 
 MOST_DEATHS: Final = 5
 WITHIN: Final = 60.0
+LONGEST: Final = 30.0
+"""Seconds between two attempts, also of an op that is given up."""
+
 _FIRST: Final = 0.1
-_LONGEST: Final = 30.0
 
 
 class Restarts:
@@ -53,7 +56,7 @@ class Restarts:
         if len(early) >= MOST_DEATHS:
             return None
         wait = self._wait
-        self._wait = min(_LONGEST, wait * 2 or _FIRST)
+        self._wait = min(LONGEST, wait * 2 or _FIRST)
         return wait
 
     def refused(self) -> float:
@@ -62,7 +65,7 @@ class Restarts:
         That says nothing about the worker, so it never gives the op up.
         """
         wait = self._wait or _FIRST
-        self._wait = min(_LONGEST, wait * 2)
+        self._wait = min(LONGEST, wait * 2)
         return wait
 
     def lacked(self, now: float) -> float:
