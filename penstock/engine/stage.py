@@ -72,6 +72,7 @@ class Stage:
         self.name = name
         self.batcher = batcher
         self.executor = executor
+        executor.grown = self._ring
         self.draining = False
         self.hear = hear
         self.options = options
@@ -341,8 +342,7 @@ class Stage:
         now = self._clock.now()
         for work, since in list(self._out.items()):
             self._look_at(work, since, now)
-        if not self._pumping:
-            self._pump()
+        self._ring()
 
     def _look_at(self, work: Work, since: float, now: float) -> None:
         """Free who waits behind a slow batch; give up a call that is over its ``timeout``.

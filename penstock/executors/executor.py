@@ -84,15 +84,17 @@ class Executor(Protocol):
     """Runs Works for one op.
 
     Attributes:
-        workers: how many Works are taken at once; may come to be fewer, but never none.
+        workers: how many Works run at once; fewer while one is not waited for, but never none.
         takes_several: whether several batches may travel in one Work, because a hand-over costs
             more than a cheap batch.
         ahead: how many Works a busy worker may have waiting behind the one that it runs.
+        grown: set by the engine; called on its loop when ``workers`` has become more.
     """
 
     workers: int
     takes_several: bool
     ahead: int
+    grown: Callable[[], None]
 
     @property
     def alive(self) -> bool:
@@ -146,6 +148,7 @@ class LocalExecutor:
     """What is the same for all whose workers live in this process and share the Work with us."""
 
     ahead: int = 0
+    grown: Callable[[], None]
 
     @property
     def alive(self) -> bool:

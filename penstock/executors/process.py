@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from penstock.errors import InferenceFailed, StartupError
@@ -34,8 +35,7 @@ _log = logging.getLogger(__name__)
 PREFETCH: Final = 1
 """Works that stand behind the one that a worker runs; see ``python -m benchmarks.prefetch``."""
 
-_LAST_LINES: Final = 1.0
-"""Seconds that what workers wrote last is given at the end."""
+_LAST_LINES: Final = 1.0  # seconds that what workers wrote last is given at the end
 
 
 class ProcessExecutor:
@@ -52,6 +52,7 @@ class ProcessExecutor:
     """
 
     takes_several = True
+    grown: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
         self,
@@ -81,6 +82,7 @@ class ProcessExecutor:
         self._too_large = False  # to go ahead, was what was sent last, or was to be
         self._restarts = Restarts()
         self._given_up = False
+        self._places = count  # whose workers are there, or waited for
         self._closing = False
         self._keepers: list[asyncio.Task[None]] = []
         self._crashes = Crashes(name, self._supervision.crash_dir)
@@ -244,19 +246,19 @@ class ProcessExecutor:
 
     async def _replace(self, worker: Worker) -> Worker | None:
         """A new worker in the place of one that died; None when the service ends before that."""
-        died = self._restarts.died
         wait: float | None = 0.0
         given_up = False
         if not worker.sent_away:
             self._restarts.works |= any(each.batches for each in self._alive)
             now, worked = self._loop.time(), worker.batches > 0
-            wait = died(now, had_worked=worked, had_begun=worker.has_begun)
+            wait = self._restarts.died(now, had_worked=worked, had_begun=worker.has_begun)
         elif worker.ended.done() and isinstance(worker.ended.result(), NoDescriptorError):
             wait = self._restarts.lacked(self._loop.time())
         while not self._closing:
             if given_up or wait is None or self._given_up:
+                if not given_up:
+                    self._give_up()
                 given_up, wait = True, LONGEST
-                self._give_up()
             await asyncio.sleep(wait)
             try:
                 started = await self._start(worker.index)
@@ -271,7 +273,7 @@ class ProcessExecutor:
                 )
             except StartupError as error:
                 _log.error("op %s: worker %s: %s", self._name, worker.index, error)
-                wait = died(self._loop.time(), had_worked=False)
+                wait = self._restarts.died(self._loop.time(), had_worked=False)
             except Exception:  # noqa: BLE001 - see above
                 wait = self._restarts.refused()
                 _log.exception(
@@ -283,9 +285,7 @@ class ProcessExecutor:
                 )
             else:
                 if given_up:
-                    self._given_up = False
-                    told = "op %s: worker %s could be started again after all"
-                    _log.warning(told, self._name, worker.index)
+                    self._take_up_again(worker.index)
                 return started
         return None
 
@@ -372,17 +372,26 @@ class ProcessExecutor:
         return [Outcome(None, error) for _ in lost.samples]
 
     def _give_up(self) -> None:
-        """Nobody waits for a worker any more, where there is none: one may never come."""
+        """A worker is not waited for. Its slot goes with it, or a Work would always wait for it."""
+        self._places -= 1
+        self.workers = max(1, self._places)
         if not self._given_up:
             self._given_up = True
             _log.error(
-                "op %s: its workers die before they have finished anything; it is given up: without"
-                " a worker its requests fail at once, and a start is tried every %g s",
+                "op %s: its workers die too soon; it is given up, and a start is tried every %g s",
                 self._name,
                 LONGEST,
             )
         while self._waiting and not self._alive:
             self._refuse(*self._waiting.popleft())
+
+    def _take_up_again(self, index: int) -> None:
+        """A worker came after all; it gets its slot back."""
+        self._given_up = False
+        self._places += 1
+        self.workers = self._places
+        _log.warning("op %s: worker %s could be started again after all", self._name, index)
+        self.grown()
 
     def _refuse(self, work: Work, finished: Finished) -> None:
         error = InferenceFailed(f"op {self._name!r} has no worker: they die too soon")

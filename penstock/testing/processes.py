@@ -32,7 +32,7 @@ class ProcessWorkers(Workers):
         self.retry_on_crash = random.random() < 0.5
         self.ahead = random.choice((0, 1, 1, 2))
         self.given_up = False
-        self.gave_up = self.took_up = 0
+        self.gave_up = self.took_up = self._missing = 0
         self._kills = random.random() < 0.5  # a call that is given up, with its worker
         self.fails = random.choice((0.0, 0.0, 0.2, 0.9))  # to start
         self.next_start = 0.0
@@ -157,27 +157,34 @@ class ProcessWorkers(Workers):
         error = worker_died(f"op{self.op}", 0)
         return [Outcome(None, error) for _ in batch.samples]
 
-    def _restart(self, *, had_worked: bool) -> None:
+    def _restart(self, *, had_worked: bool, missing: bool = False) -> None:
         clock = self.world.clock
         wait = self._restarts.died(clock.now(), had_worked=had_worked)
-        if wait is None or self.given_up:
+        if missing or wait is None or self.given_up:
             self.gave_up += not self.given_up
-            self.given_up, wait = True, LONGEST
+            self._missing += not missing
+            self.workers = max(1, self.places - self._missing)
+            self.given_up, missing, wait = True, True, LONGEST
             while self._waiting and not self._alive:
                 self._refuse(*self._waiting.popleft())
         self.next_start = max(self.next_start, clock.now() + wait)
-        clock.at(clock.now() + wait, self._start)
+        clock.at(clock.now() + wait, partial(self._start, missing))
 
-    def _start(self) -> None:
+    def _start(self, missing: bool) -> None:
         if self.world.random.random() < self.fails:
-            self._restart(had_worked=False)
+            self._restart(had_worked=False, missing=missing)
             return
-        self.took_up += self.given_up
-        self.given_up = False
+        if missing:
+            self.took_up += 1
+            self.given_up = False
+            self._missing -= 1
+            self.workers = self.places - self._missing
         process = Process(self)
         self._alive.append(process)
         if self._waiting:
             self._hand(process, *self._waiting.popleft())
+        if missing:
+            self.grown()
 
     def _hand(self, process: Process, work: Work, finished: Finished) -> None:
         self._at[work] = process

@@ -135,6 +135,17 @@ def test_when_a_worker_is_given_up_the_others_are_given_batches_ahead_as_before(
     assert (stats.idle, stats.workers) == (1, 1)
 
 
+def test_a_worker_that_comes_after_all_is_given_what_waits() -> None:
+    h = started(house(workers=2))
+    h.workers["op"].workers = 1
+    first, second = stand(h, 2)
+    assert running(h) == [[first]]
+    h.workers["op"].workers = 2
+    h.workers["op"].grown()
+    h.clock.run()
+    assert running(h) == [[first], [second]]
+
+
 def test_who_leaves_while_he_stands_ahead_is_not_run() -> None:
     h = started(house(ahead=1))
     first = h.ask(x=1)

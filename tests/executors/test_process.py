@@ -894,6 +894,8 @@ async def test_an_op_that_was_given_up_is_taken_up_again_when_a_worker_can_be_st
     desk = Desk(executor(processes, "once"))
     await desk.executor.start()
     assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+    more: list[int] = []
+    desk.executor.grown = lambda: more.append(desk.executor.workers)
     await until(lambda: len(processes.pids) > MOST_DEATHS + 3)
     assert "has no worker" in str((await one(desk)).error)
     assert caplog.text.count("it is given up") == 1
@@ -901,6 +903,7 @@ async def test_an_op_that_was_given_up_is_taken_up_again_when_a_worker_can_be_st
     await until(lambda: desk.executor.alive)
     assert (await one(desk)).error is None
     assert "op once: worker 0 could be started again after all" in caplog.text
+    assert more == [1]
     gone.unlink()
     assert isinstance((await one(desk, do="kill")).error, WorkerDied)
     await until(lambda: desk.executor.alive)  # it is replaced as before
@@ -914,6 +917,7 @@ async def test_a_place_that_is_tried_again_does_not_hold_up_the_end(
     desk = Desk(executor(processes, workers=2))
     await desk.executor.start()
     await give_one_up(processes, monkeypatch, caplog)
+    assert desk.executor.workers == 1
     began = time.monotonic()
     works = [desk.submit([batch_of(1)]) for _ in range(3)]
     for work in works:  # the other one runs them all

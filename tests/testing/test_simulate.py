@@ -406,7 +406,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quarantine, "take", take)
 
 
-@bug("a worker's death frees no slot", "a slot is lost|no call hangs, yet|never end|for ever")
+@bug(
+    "a worker's death frees no slot",
+    "a slot is lost|idle worker|no call hangs, yet|never end|for ever",
+)
 def _(patch: pytest.MonkeyPatch) -> None:
     real = ProcessWorkers.bury
 
