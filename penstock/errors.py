@@ -284,6 +284,14 @@ class Cancelled(RequestError):
     blame = Blame.NOBODY
 
 
+def text_of(error: BaseException) -> str:
+    """What an exception says. Those of users' classes cannot always say that: then what it is."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - nobody else raises there
+        return type(error).__name__
+
+
 @contextmanager
 def translated(table: Mapping[type[Exception], type[RequestError]]) -> Iterator[None]:
     """Turn foreign exceptions into ours at the port that calls the foreign library.

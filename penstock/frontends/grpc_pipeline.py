@@ -7,7 +7,8 @@ from penstock.frontends.body import SMALL
 from penstock.frontends.exchange import Limit
 from penstock.frontends.grpc_call import GrpcCall
 from penstock.frontends.grpc_service import Method
-from penstock.frontends.pipeline import Answer, PipelineProtocol, encoded
+from penstock.frontends.pipeline import Answer, PipelineProtocol
+from penstock.frontends.replies import encoded
 from penstock.protocols import paddle
 from penstock.protocols.pb import pipeline_service_pb2
 

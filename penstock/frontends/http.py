@@ -18,7 +18,8 @@ from penstock.errors import RequestError, ServiceBusy, TooLarge, Undecodable
 from penstock.frontends.body import SMALL, PartialBody, decompress
 from penstock.frontends.exchange import Exchange, Limit, Receiver
 from penstock.frontends.health import Health
-from penstock.frontends.pipeline import Answer, PipelineProtocol, encoded
+from penstock.frontends.pipeline import Answer, PipelineProtocol
+from penstock.frontends.replies import encoded
 from penstock.protocols import paddle
 from penstock.protocols.grpc import GrpcError, parse_timeout
 from penstock.protocols.heads import Headers, RequestHead

@@ -23,11 +23,10 @@ from penstock.errors import (
     ServiceClosed,
     UnknownService,
 )
+from penstock.frontends.replies import Reply, Writers, ours
 from penstock.ops.ends import Ends, error_reply
-from penstock.protocols import paddle, pb
+from penstock.protocols import paddle
 from penstock.request import Feed, Outcome, Request
-
-Reply: TypeAlias = paddle.Reply | pb.Response
 
 _log = logging.getLogger(__name__)
 
@@ -79,6 +78,7 @@ class PipelineProtocol:
         ends: the graph's two ends.
         options: see PipelineOptions.
         pool: runs the ends' user code; None when both are the defaults.
+        writers: writes large replies; None for the loop's own threads.
     """
 
     def __init__(
@@ -87,10 +87,12 @@ class PipelineProtocol:
         ends: Ends,
         options: PipelineOptions,
         pool: Executor | None = None,
+        writers: Executor | None = None,
     ) -> None:
         self._engine = engine
         self.ends = ends
         self._pool = pool
+        self.writers = Writers(ends, writers)
         self._loop = asyncio.get_running_loop()
         self.options = options
         self._in_pool = ends.blocking_pack or ends.blocking_unpack
@@ -134,7 +136,7 @@ class PipelineProtocol:
         asked.port = port
         asked.context = context
         asked.typed = bool(call.tensors)
-        asked.gone = False
+        asked.packing = None
         feed = call.feed
         if feed is None:
             feed, _, error = self.ends.unpack(call)
@@ -181,7 +183,7 @@ class PipelineProtocol:
             elif isinstance(error, RequestError):
                 port.done(context, None, error)
             else:
-                port.done(context, None, _ours(error))
+                port.done(context, None, ours(error))
 
         task.add_done_callback(ended)
         return task.cancel
@@ -218,15 +220,9 @@ class PipelineProtocol:
             return await self._pack_in_pool(
                 deadline, by_client, outcome, data_id, log_id, call.typed
             )
-        if paddle.takes_long(outcome.value):
-            pack = partial(ends.pack, outcome, data_id, log_id, call.typed)
-            return await self._loop.run_in_executor(None, pack)
+        if ends.takes_long(outcome.value):
+            return await self.writers.write(outcome, data_id, log_id, typed=call.typed)
         return ends.pack(outcome, data_id, log_id, call.typed)
-
-    def pack_aside(self, outcome: Outcome, asked: _Asked) -> None:
-        """The reply to a result that takes long to be written, made in a thread."""
-        pack = partial(self.ends.pack, outcome, NO_ID, asked.log_id, asked.typed)
-        self._loop.run_in_executor(None, pack).add_done_callback(asked.packed)
 
     def cancel(self, journey: Any) -> None:
         """Drop the work of a request whose caller has gone."""
@@ -296,10 +292,10 @@ class _Asked(Request):
         context: what the port knows the call by.
         typed: whether the call carried tensors.
         journey: the engine's, from its admission until the answer.
-        gone: whether nobody waits any more.
+        packing: the reply, where it takes long to be written.
     """
 
-    __slots__ = ("context", "gone", "journey", "port", "protocol", "typed")
+    __slots__ = ("context", "journey", "packing", "port", "protocol", "typed")
 
     # There is one for each request: setting its attributes in place takes half the time of a call
     # with all of them.
@@ -308,7 +304,7 @@ class _Asked(Request):
     port: Port
     context: Any
     typed: bool
-    gone: bool
+    packing: asyncio.Future[Reply] | None
     journey: Any
 
     def answered(self, outcome: Outcome) -> None:
@@ -324,8 +320,10 @@ class _Asked(Request):
             if written is not None:
                 self.port.done(self.context, written, None)
                 return
-            if paddle.takes_long(value):
-                self.protocol.pack_aside(outcome, self)
+            protocol = self.protocol
+            if protocol.ends.takes_long(value):
+                self.packing = protocol.writers.write(outcome, NO_ID, self.log_id, typed=self.typed)
+                self.packing.add_done_callback(self.packed)
                 return
         # Not what the error says of itself: a worker that finds it first does not know whose it is.
         elif self.deadline_by_client and isinstance(error, DeadlineExceeded):
@@ -336,8 +334,8 @@ class _Asked(Request):
         self.port.done(self.context, reply, None)
 
     def packed(self, reply: asyncio.Future[Reply]) -> None:
-        """It was made elsewhere; perhaps nobody waits for it any more."""
-        if not self.gone:
+        """It was made elsewhere, unless nobody waits for it any more."""
+        if not reply.cancelled():
             self.port.done(self.context, reply.result(), None)
 
     def refuse(self, refusal: RequestError) -> None:
@@ -351,7 +349,8 @@ class _Asked(Request):
 
     def cancel(self) -> None:
         """Nobody waits any more."""
-        self.gone = True
+        if self.packing is not None:
+            self.packing.cancel()
         journey, self.journey = self.journey, None
         if journey is not None:
             self.protocol.cancel(journey)
@@ -377,20 +376,6 @@ class _Futures:
         elif answer is not None:
             assert not isinstance(answer, bytes), "nothing was written"
             future.set_result(answer)
-
-
-def encoded(encode: Callable[[Reply], bytes], reply: Reply) -> bytes:
-    """A reply in a port's form; where it has none, one that says so: who asked waits for one."""
-    try:
-        return encode(reply)
-    except Exception as error:  # noqa: BLE001 - ops and hooks may put anything into it
-        return encode(error_reply(_ours(error)))
-
-
-def _ours(error: BaseException) -> RequestError:
-    """A promise is broken; the caller gets no traceback."""
-    _log.error("a request failed inside penstock; please report this", exc_info=error)
-    return RequestError("internal error")
 
 
 def _keep(future: asyncio.Future[Outcome], outcome: Outcome) -> None:

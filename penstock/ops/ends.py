@@ -14,9 +14,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from penstock.errors import GraphError, HookFailed, PackageError, RequestError, WrongType
+from penstock.errors import (
+    GraphError,
+    HookFailed,
+    PackageError,
+    RequestError,
+    WrongType,
+    text_of,
+)
 from penstock.ops.channel_data import ChannelData
-from penstock.ops.failures import HOOK_FAULTS, text_of
+from penstock.ops.failures import HOOK_FAULTS, short_text_of
 from penstock.ops.hooks import bind, overrides
 from penstock.ops.op import Op
 from penstock.ops.product import CustomException, declared_error, product_error
@@ -173,6 +180,10 @@ class Ends:
         except HOOK_FAULTS as error:
             return {}, call.logid, _end_failed("unpack_request_package", error, call.logid)
 
+    def takes_long(self, value: Feed | None) -> bool:
+        """Whether it takes long to ``pack`` this: its text does, and not its tensors."""
+        return paddle.takes_long(value) and not self._response_op.is_tensor_format
+
     def pack(
         self, outcome: Outcome, data_id: int, log_id: int, typed: bool
     ) -> paddle.Reply | pb.Response:
@@ -208,7 +219,7 @@ class Ends:
 
 def error_reply(error: RequestError) -> paddle.Reply:
     """A reply that carries nothing but the error's number and text."""
-    return paddle.Reply(err_no=err_no_of(error), err_msg=str(error))
+    return paddle.Reply(err_no=err_no_of(error), err_msg=text_of(error))
 
 
 def _read_unpacked(given: Any, log_id: Any) -> Unpacked:
@@ -244,11 +255,14 @@ def _end_failed(hook: str, error: BaseException, log_id: int) -> RequestError:
         level = logging.INFO if isinstance(error, CustomException) else logging.WARNING
         _log.log(level, "%s raised (log_id=%s)", hook, log_id, exc_info=error)
     if isinstance(error, CustomException):
-        return declared_error(error, error.message)
+        try:
+            return declared_error(error, error.message)
+        except HOOK_FAULTS as fault:  # a class of the user's that lacks what its base has
+            error = fault
     return _rpc_package_error(error)
 
 
 def _rpc_package_error(error: BaseException) -> RequestError:
     if isinstance(error, RequestError) and not isinstance(error, PackageError | HookFailed):
         return error
-    return PackageError(f"rpc package error: {text_of(error)}")
+    return PackageError(f"rpc package error: {short_text_of(error)}")

@@ -25,6 +25,7 @@ from penstock.errors import (
     RequestError,
     WorkerDied,
     WrongType,
+    text_of,
 )
 from penstock.ops.op import Op
 from penstock.ops.product import CustomException, declared_error
@@ -54,12 +55,15 @@ def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
 
     An exception that nobody declared is the error's cause until ``tell_culprits`` has logged it.
     """
-    if isinstance(error, RequestError):
-        return error.with_text(failed_to_predict(op, str(error)))
-    if isinstance(error, CustomException):
-        _log.info("op %s: process raised (log_id=%s)", op, log_id, exc_info=error)
-        return declared_error(error, failed_to_predict(op, error.message))
-    failed = HookFailed(failed_to_predict(op, text_of(error)))
+    try:
+        if isinstance(error, RequestError):
+            return error.with_text(failed_to_predict(op, str(error)))
+        if isinstance(error, CustomException):
+            _log.info("op %s: process raised (log_id=%s)", op, log_id, exc_info=error)
+            return declared_error(error, failed_to_predict(op, error.message))
+    except HOOK_FAULTS as fault:  # a class of the user's that lacks what its base has
+        error = fault
+    failed = HookFailed(failed_to_predict(op, short_text_of(error)))
     failed.__cause__ = error
     return failed
 
@@ -175,14 +179,19 @@ def hook_raised_for(
     op: Op, hook: str, samples: Sequence[Sample], error: BaseException
 ) -> list[RequestError]:
     """The errors of all the samples that one call of a hook was for."""
-    if isinstance(error, RequestError):
-        return [error] * len(samples)
-    if isinstance(error, CustomException):
-        _log.info("op %s: %s raised (log_id=%s)", op.name, hook, samples[0].log_id, exc_info=error)
-        text = error.message.split(":")[0].split("\n")[0]
-        return [declared_error(error, _raise_message(op, hook, each, text)) for each in samples]
+    try:
+        if isinstance(error, RequestError):
+            str(error)  # or it could not be answered
+            return [error] * len(samples)
+        if isinstance(error, CustomException):
+            who = (op.name, hook, samples[0].log_id)
+            _log.info("op %s: %s raised (log_id=%s)", *who, exc_info=error)
+            text = error.message.split(":")[0].split("\n")[0]
+            return [declared_error(error, _raise_message(op, hook, each, text)) for each in samples]
+    except HOOK_FAULTS as fault:  # see process_raised
+        error = fault
     _warn(op.name, f"{hook} raised", samples, error)
-    text = text_of(error).replace("'", "")
+    text = short_text_of(error).replace("'", "")
     return [HookFailed(_raise_message(op, hook, sample, text)) for sample in samples]
 
 
@@ -193,12 +202,9 @@ def _raise_message(op: Op, hook: str, sample: Sample, text: str) -> str:
     )
 
 
-def text_of(error: BaseException) -> str:
-    """What a hook's exception says; some cannot even say that."""
-    try:
-        return str(error)[:_MOST_TEXT] or type(error).__name__
-    except HOOK_FAULTS:
-        return type(error).__name__
+def short_text_of(error: BaseException) -> str:
+    """What a hook's exception says, as far as anybody reads."""
+    return text_of(error)[:_MOST_TEXT] or type(error).__name__
 
 
 def instead(given: Any) -> str:

@@ -29,7 +29,8 @@ class DaemonPool(Executor):
         self._most = threads
         self._name = name
         self._starting = threading.Lock()
-        # Bounded by the connections: each open call has at most one task here.
+        # Bounded by the connections: each open call has at most one task here, and who leaves
+        # cancels it.
         self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._unfinished: set[Future[Any]] = set()
         self._threads: list[threading.Thread] = []
@@ -38,7 +39,11 @@ class DaemonPool(Executor):
         return f"<DaemonPool threads={len(self._threads)} unfinished={len(self._unfinished)}>"
 
     def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
-        """Run a call in the first thread that is free."""
+        """Run a call in the first thread that is free.
+
+        Raises:
+            RuntimeError: there is no thread, and none can be started.
+        """
         future: Future[Result] = Future()
         self._unfinished.add(future)
         future.add_done_callback(self._unfinished.discard)
@@ -47,8 +52,14 @@ class DaemonPool(Executor):
             if len(self._threads) < min(self._most, len(self._unfinished)):
                 name = f"{self._name}|{len(self._threads)}"
                 thread = threading.Thread(target=self._serve, name=name, daemon=True)
-                thread.start()
-                self._threads.append(thread)
+                try:
+                    thread.start()
+                except RuntimeError:  # the system has no more: the others do it, if there are any
+                    if not self._threads:
+                        future.cancel()
+                        raise
+                else:
+                    self._threads.append(thread)
         return future
 
     def unfinished(self) -> list[Future[Any]]:

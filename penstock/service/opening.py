@@ -40,6 +40,7 @@ def open_door(
     ends: Ends,
     health: Health,
     pool: Executor | None,
+    writers: Executor,
 ) -> tuple[Door, GrpcService]:
     """The door of a service, not listening yet, to which both ports lead; and what ends streams."""
     options = PipelineOptions(
@@ -47,7 +48,7 @@ def open_door(
         deadline=min(config.deadline, config.max_deadline),
         strict_status=config.strict_status,
     )
-    protocol = PipelineProtocol(engine, ends, options, pool)
+    protocol = PipelineProtocol(engine, ends, options, pool, writers)
     routes = HttpRoutes(protocol, health, max_body=config.max_message_bytes)
     file = FileDescriptorProto()
     pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)

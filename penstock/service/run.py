@@ -47,6 +47,7 @@ from penstock.service.starting import begun
 _log = logging.getLogger(__name__)
 
 _ENDS_THREADS = 8  # threads for users' own pack and unpack hooks; a guess
+_WRITERS = 2  # threads for large replies, which hold the interpreter as they are written
 
 
 # Guesses, in seconds. An answer that is complete needs a moment to reach the wire; a call that
@@ -197,10 +198,13 @@ class _Service:
         pool = None
         if ends.blocking_pack or ends.blocking_unpack:
             pool = DaemonPool(_ENDS_THREADS, "ends")
+        writers = DaemonPool(_WRITERS, "replies")
         try:
             if not await self._start_workers(engine):
                 return
-            door, grpc = open_door(self._name, self._config, engine, ends, self._health, pool)
+            door, grpc = open_door(
+                self._name, self._config, engine, ends, self._health, pool, writers
+            )
             try:
                 spare_the_collector()
                 share_the_lock()
@@ -213,8 +217,9 @@ class _Service:
             finally:
                 await door.close(0.0)
         finally:
-            if pool is not None:
-                pool.shutdown(wait=False, cancel_futures=True)
+            for each in (pool, writers):
+                if each is not None:
+                    each.shutdown(wait=False, cancel_futures=True)
             await self._end_workers(engine)
 
     async def _start_workers(self, engine: Engine) -> bool:

@@ -132,3 +132,27 @@ def test_what_process_raised_waits_in_its_error_until_the_culprit_is_known(
     tell_culprits("cat", [(SAMPLE, error), (SAMPLE, InputMismatch("wrong rank"))])
     tell_culprits("cat", [(SAMPLE, error)])
     assert caplog.messages == ["op cat: process raised (data_ids=[3] log_id=7)"]
+
+
+class Bare(CustomException):
+    """Lacks what its base has."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class Mute(InputMismatch):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(("error", "name"), [(Bare(), "Bare"), (Mute(), "no words")])
+def test_errors_that_lack_what_their_base_has_are_faults_of_the_op(
+    error: BaseException, name: str
+) -> None:
+    for told in (
+        process_raised("cat", error, 7),
+        hook_raised(Cat("cat"), "preprocess", SAMPLE, error),
+    ):
+        assert type(told) is HookFailed
+        assert name in str(told)

@@ -89,3 +89,23 @@ def test_a_call_that_never_returns_does_not_keep_the_process_from_ending() -> No
         "DaemonPool(1, 'pool').submit(threading.Event().wait)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 0
+
+
+def test_where_no_thread_can_be_started_the_others_do_it_if_there_are_any(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pool, go_on = DaemonPool(2, "pool"), threading.Event()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="can't start"):
+            pool.submit(int)
+    assert pool.unfinished() == []
+    first = pool.submit(go_on.wait, 20)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    second = pool.submit(int)
+    go_on.set()
+    assert (first.result(20), second.result(20)) == (True, 0)
+    pool.shutdown()

@@ -20,6 +20,7 @@ from threading import get_ident
 from time import monotonic
 from typing import Any, Final
 
+from penstock.errors import text_of
 from penstock.executors.processes.answering import Answering
 from penstock.executors.processes.board import Board
 from penstock.executors.processes.crossing import batches_in, output
@@ -192,7 +193,7 @@ class Child:
         try:
             return pickle.loads(blob.data)  # noqa: S301 - never bytes from the network
         except HOOK_FAULTS as error:
-            self._unopened = f"it cannot be opened: {type(error).__name__}: {error}"
+            self._unopened = f"it cannot be opened: {type(error).__name__}: {text_of(error)}"
             return _UNOPENED
 
     def _run(self, op: BoundOp, number: int, samples: list[Sample], outside: str | None) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import ormsgpack
 from ormsgpack import Ext
 
+from penstock.errors import text_of
 from penstock.executors.processes.frame.frames import FrameError, OnlyPickledError
 from penstock.executors.processes.frame.knots import knots_of
 from penstock.executors.processes.frame.values import (
@@ -124,18 +125,23 @@ class Encoder:
         Raises:
             FrameError: as there.
         """
-        leaves = None if strange is None else _leaves_of(strange)
-        parts: Sequence[bytes | memoryview] = ()
-        plain = None
-        if leaves is not None and np.ndarray not in leaves:
-            plain = packed(value)
-        if plain is None:
-            writer = _Writer(self._place, self._pickle, blobs=blobs)
-            plain, parts = writer.pack(value, looked_at=leaves is not None), writer.parts
         try:
+            leaves = None if strange is None else _leaves_of(strange)
+            parts: Sequence[bytes | memoryview] = ()
+            plain = None
+            if leaves is not None and np.ndarray not in leaves:
+                plain = packed(value)
+            if plain is None:
+                writer = _Writer(self._place, self._pickle, blobs=blobs)
+                plain, parts = writer.pack(value, looked_at=leaves is not None), writer.parts
             return [LENGTH.pack(len(plain)), plain, *parts]
+        except FrameError:
+            raise
         except StructError as error:
             raise FrameError("the value has too many bytes") from error
+        except Exception as error:  # it is changed meanwhile, or there is no memory
+            why = f"{type(error).__name__}: {text_of(error)}"
+            raise FrameError(f"the value cannot be read: {why}") from error
 
 
 def packed(value: object) -> bytes | None:
@@ -329,7 +335,9 @@ class _Writer:
         try:
             data = self._pickle(value)
         except BaseException as error:  # pickling runs users' code
-            raise FrameError(f"a value of type {name} cannot be pickled: {error}") from error
+            raise FrameError(
+                f"a value of type {name} cannot be pickled: {text_of(error)}"
+            ) from error
         return self._blob(Blob(data, name))
 
     def _blob(self, blob: Blob) -> Ext:

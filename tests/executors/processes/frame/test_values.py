@@ -710,3 +710,27 @@ def test_types_that_the_library_would_change_are_left_to_pickles() -> None:
     for other in others:
         with pytest.raises(FrameError, match=type(other).__name__):
             encode(({"a": other},))
+
+
+def test_a_value_that_is_changed_while_it_is_read_does_not_travel() -> None:
+    changing: dict[str, object] = {}
+
+    def pickle(value: object) -> bytes:
+        changing[str(len(changing))] = value
+        return b""
+
+    changing["a"] = changing["b"] = object()
+    with pytest.raises(FrameError, match="the value cannot be read: RuntimeError: dict"):
+        encode([changing], pickle=pickle)
+
+
+def test_what_cannot_be_pickled_and_cannot_say_why_does_not_travel() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    def pickle(value: object) -> bytes:
+        raise Mute
+
+    with pytest.raises(FrameError, match="cannot be pickled: Mute"):
+        encode(object(), pickle=pickle)
