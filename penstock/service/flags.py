@@ -60,8 +60,9 @@ def only_defines() -> bool:
     """Whether the script runs for what it defines, and not to serve: ``importing`` says so, or
     multiprocessing imports it once more, as ``__mp_main__``, in a process that an op has started.
     """
-    again = sys.modules.get("__mp_main__")
-    return _current.importing or (again is not None and sys.modules.get("__main__") is not again)
+    again = sys.modules.get("__mp_main__")  # anywhere else, another name of the main module
+    imported = again is not None and again.__name__ == "__mp_main__"
+    return _current.importing or (imported and sys.modules.get("__main__") is not again)
 
 
 @contextmanager
