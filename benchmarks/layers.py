@@ -23,16 +23,16 @@ import hpack
 import uvloop
 
 from benchmarks.hop import EchoOp, chain
-from penstock.engine.budget import ByteBudget
-from penstock.frontends.door_limits import DoorLimits
-from penstock.frontends.door_state import DoorState
-from penstock.frontends.exchange import Application, Exchange, Receiver
-from penstock.frontends.frontend import Frontend
-from penstock.frontends.grpc_call import GrpcCall
-from penstock.frontends.grpc_pipeline import SERVICE, PipelineService
-from penstock.frontends.grpc_service import GrpcService, Method
-from penstock.frontends.http2_session import Http2Session
-from penstock.frontends.pipeline import PipelineOptions, PipelineProtocol
+from penstock.api.frontend import Frontend
+from penstock.api.grpc_call import GrpcCall
+from penstock.api.grpc_pipeline import SERVICE, PipelineService
+from penstock.api.grpc_service import GrpcService, Method
+from penstock.api.pipeline import PipelineOptions, PipelineProtocol
+from penstock.door.budget import ByteBudget
+from penstock.door.exchange import Application, Exchange, Receiver
+from penstock.door.http2_session import Http2Session
+from penstock.door.limits import DoorLimits
+from penstock.door.state import DoorState
 from penstock.ops.ends import Ends, RequestOp, ResponseOp
 from penstock.protocols import grpc, paddle
 from penstock.protocols.pb import Request, Response

@@ -25,8 +25,9 @@ FLOORS = {
     "penstock.runtimes": 2,
     "penstock.client": 3,
     "penstock.executors": 4,
+    "penstock.door": 5,
     "penstock.engine": 6,
-    "penstock.frontends": 7,
+    "penstock.api": 7,
     "penstock.observe": 7,
     "penstock.config": 7,
     "penstock.service": 8,
@@ -65,7 +66,6 @@ IMPURE_MODULES = {
     "time",
 }
 FOREIGN_SERVERS = {"uvicorn", "grpc"}
-MAX_LINES = 400
 
 
 def module_name(path: Path) -> str:
@@ -129,7 +129,7 @@ def faults_of(module: str, imported: set[str]) -> list[str]:
     if module.startswith(PURE):
         impure = {name.split(".")[0] for name in imported} & IMPURE_MODULES
         faults += [f"{module} is pure and imports {name}" for name in sorted(impure)]
-    if room not in ("penstock.frontends", "penstock.client"):
+    if room not in ("penstock.door", "penstock.client"):
         foreign = {name.split(".")[0] for name in imported} & FOREIGN_SERVERS
         faults += [f"{module} knows a server: {name}" for name in sorted(foreign)]
     return faults
@@ -164,9 +164,3 @@ def test_every_module_has_a_floor() -> None:
         if room_of(name) is None and name not in ROOF and not name.startswith("penstock.testing")
     ]
     assert homeless == []
-
-
-@pytest.mark.parametrize("path", modules(), ids=module_name)
-def test_no_file_is_too_long_without_a_reason(path: Path) -> None:
-    text = path.read_text()
-    assert text.count("\n") <= MAX_LINES or "# Longer than 400 lines because" in text

@@ -8,11 +8,11 @@ import gc
 import uvloop
 
 from benchmarks.servers.options import server_options
-from penstock.engine.budget import ByteBudget
-from penstock.frontends.door import Door, DoorLimits
-from penstock.frontends.exchange import Exchange, Receiver
-from penstock.frontends.http2_exchange import Http2Exchange
-from penstock.frontends.listeners import bind
+from penstock.door.budget import ByteBudget
+from penstock.door.door import Door, DoorLimits
+from penstock.door.exchange import Exchange, Receiver
+from penstock.door.http2_exchange import Http2Exchange
+from penstock.door.listeners import bind
 from penstock.protocols.http2 import encode_block
 
 JSON = ((b"content-type", b"application/json"),)

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from penstock.config.resolve import OpOptions
-from penstock.frontends.listeners import is_loopback
+from penstock.door.listeners import is_loopback
 from penstock.graph.dag import Plan
 from penstock.ops.hooks import Hooks
 from penstock.ops.op import Op

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 from penstock.config.resolve import OpOptions
 from penstock.config.schema import OpConfig, ServiceConfig
-from penstock.engine.budget import default_budget, largest_body
+from penstock.door.budget import default_budget, largest_body
 from penstock.ops.hooks import is_coroutine, may_be_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp

@@ -11,9 +11,9 @@ from typing import Final, TypeAlias
 
 from penstock.config.ports import ports
 from penstock.config.schema import ServiceConfig
+from penstock.door.limits import DoorLimits
+from penstock.door.listeners import bind, bind_shared, bind_unix, is_free, port_of
 from penstock.errors import StartupError
-from penstock.frontends.door_limits import DoorLimits
-from penstock.frontends.listeners import bind, bind_shared, bind_unix, is_free, port_of
 from penstock.service.banner import Addresses
 
 _log = logging.getLogger(__name__)

@@ -7,21 +7,21 @@ from concurrent.futures import Executor
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
+from penstock.api.frontend import Frontend
+from penstock.api.grpc_health import HealthService
+from penstock.api.grpc_pipeline import SERVICE, PipelineService
+from penstock.api.grpc_reflection import ReflectionService
+from penstock.api.grpc_service import GrpcService
+from penstock.api.health import Health
+from penstock.api.http import HttpRoutes
+from penstock.api.pipeline import PipelineOptions, PipelineProtocol
 from penstock.config.schema import ServiceConfig
-from penstock.engine.budget import ByteBudget, default_budget
+from penstock.door.budget import ByteBudget, default_budget
+from penstock.door.door import Door
+from penstock.door.limits import DoorLimits
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
 from penstock.executors.process import ProcessExecutor
-from penstock.frontends.door import Door
-from penstock.frontends.door_limits import DoorLimits
-from penstock.frontends.frontend import Frontend
-from penstock.frontends.grpc_health import HealthService
-from penstock.frontends.grpc_pipeline import SERVICE, PipelineService
-from penstock.frontends.grpc_reflection import ReflectionService
-from penstock.frontends.grpc_service import GrpcService
-from penstock.frontends.health import Health
-from penstock.frontends.http import HttpRoutes
-from penstock.frontends.pipeline import PipelineOptions, PipelineProtocol
 from penstock.ops.ends import Ends
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits

@@ -22,14 +22,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+from penstock.api.grpc_service import GrpcService
+from penstock.api.health import Health
+from penstock.door.door import Door
+from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
 from penstock.executors.processes.control import Leave, Order, Serve, Stop
 from penstock.executors.processes.zygote import Zygote
-from penstock.frontends.door import Door
-from penstock.frontends.grpc_service import GrpcService
-from penstock.frontends.health import Health
-from penstock.frontends.listeners import is_loopback
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags, spawning
 from penstock.service.banner import announce, banner, check_report

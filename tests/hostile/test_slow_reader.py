@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from penstock.engine.budget import ByteBudget
-from penstock.frontends.door import Door, DoorLimits
-from penstock.frontends.exchange import Exchange
-from penstock.frontends.http import JSON
-from penstock.frontends.listeners import bind, port_of
+from penstock.api.http import JSON
+from penstock.door.budget import ByteBudget
+from penstock.door.door import Door, DoorLimits
+from penstock.door.exchange import Exchange
+from penstock.door.listeners import bind, port_of
 
 LIMIT = 0.3
 LARGE = 6 << 20

@@ -20,10 +20,10 @@ import sys
 
 import uvloop
 
-from penstock.engine.budget import ByteBudget
-from penstock.frontends.door import Door, DoorLimits
-from penstock.frontends.grpc_service import GrpcCall, GrpcService, Method
-from penstock.frontends.listeners import bind
+from penstock.api.grpc_service import GrpcCall, GrpcService, Method
+from penstock.door.budget import ByteBudget
+from penstock.door.door import Door, DoorLimits
+from penstock.door.listeners import bind
 from penstock.protocols import grpc
 from penstock.protocols.http2 import encode_block
 from penstock.protocols.status import GrpcCode

@@ -14,7 +14,7 @@ from collections import Counter
 from typing import Any
 
 from penstock import Op, WebService
-from penstock.frontends.listeners import bind
+from penstock.door.listeners import bind
 from penstock.service import run
 from penstock.service.opening import open_door
 

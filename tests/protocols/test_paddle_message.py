@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from penstock.errors import Undecodable
 from penstock.protocols import paddle, pb
 from penstock.protocols.paddle_message import decode_message, encode_message
-from tests.frontends.resident import memory, most_memory, take_the_mark_down
+from tests.api.resident import memory, most_memory, take_the_mark_down
 
 # key "x", value "1", name "uci", method "prediction", logid 7, clientip "10.0.0.1", one by one in
 # the numbering that clients used before there were tensors.

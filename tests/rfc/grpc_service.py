@@ -9,19 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.api.frontend import Frontend
+from penstock.api.grpc_call import GrpcCall
+from penstock.api.grpc_health import HealthService
+from penstock.api.grpc_service import GrpcService, Method
+from penstock.api.health import Health
+from penstock.api.http import HttpRoutes
+from penstock.api.pipeline import PipelineOptions, Port
+from penstock.door.door import DoorLimits
 from penstock.errors import RequestError
-from penstock.frontends.door import DoorLimits
-from penstock.frontends.frontend import Frontend
-from penstock.frontends.grpc_call import GrpcCall
-from penstock.frontends.grpc_health import HealthService
-from penstock.frontends.grpc_service import GrpcService, Method
-from penstock.frontends.health import Health
-from penstock.frontends.http import HttpRoutes
-from penstock.frontends.pipeline import PipelineOptions, Port
 from penstock.protocols import paddle
 from penstock.protocols.grpc import GrpcError, encode_metadata
 from penstock.protocols.status import GrpcCode
-from tests.frontends.door.site import Site
+from tests.door.site import Site
 from tests.rfc.grpc_link import PATIENCE, Link
 
 MOST = 1 << 16

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from penstock.api.pipeline import PipelineOptions, PipelineProtocol
 from penstock.config.load import Loaded, load
 from penstock.engine.engine import Engine
-from penstock.frontends.pipeline import PipelineOptions, PipelineProtocol
 from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.op import Op
 from penstock.protocols import paddle, pb, tensors

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.config.schema import ServiceConfig
+from penstock.door.listeners import bind, port_of
 from penstock.errors import StartupError
-from penstock.frontends.listeners import bind, port_of
 from penstock.service.listening import addresses, bind_all, listen_on_all
 
 HOST = "127.0.0.1"

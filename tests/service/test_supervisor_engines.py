@@ -211,7 +211,7 @@ def test_an_engine_that_is_given_up_leaves_its_part_of_the_port_to_the_others(
 ) -> None:
     script = """
 engines = 2
-from penstock.frontends.listeners import bind_shared
+from penstock.door.listeners import bind_shared
 shared = bind_shared("127.0.0.1", 0, "port", 2)
 one_for_all = socket.create_server(("127.0.0.1", 0))
 of_each = [(each, one_for_all) for each in shared]

@@ -1,0 +1,1 @@
+"""Applications behind the door: each decodes requests, submits them and encodes the answers."""

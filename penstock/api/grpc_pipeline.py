@@ -1,0 +1,62 @@
+"""The pipeline's own gRPC service: messages to calls, replies to messages."""
+
+from __future__ import annotations
+
+from penstock.api.body import SMALL
+from penstock.api.grpc_call import GrpcCall
+from penstock.api.grpc_service import Method
+from penstock.api.pipeline import Answer, PipelineProtocol
+from penstock.api.replies import encoded
+from penstock.door.exchange import Limit
+from penstock.errors import RequestError, ServiceBusy
+from penstock.protocols import paddle
+from penstock.protocols.pb import pipeline_service_pb2
+
+SERVICE = pipeline_service_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name
+
+
+class PipelineService:
+    """``PipelineService/inference``; a port of the protocol. Belongs to the engine's loop."""
+
+    write = staticmethod(paddle.write_texts)
+
+    def __init__(self, protocol: PipelineProtocol) -> None:
+        self._protocol = protocol
+        self._name = protocol.options.name or ""
+
+    def methods(self) -> dict[str, Method]:
+        """What to serve."""
+        return {f"/{SERVICE}/inference": Method(unary=self._inference, failed=self._failed)}
+
+    def _inference(self, call: GrpcCall, message: bytes) -> None:
+        exchange = call.exchange
+        try:
+            large = len(message) > SMALL
+            if large:
+                exchange.decode(len(message))
+            decoded = paddle.decode_message(message, self._name)
+            if large:
+                exchange.decoded(len(message), decoded.held())
+        except RequestError as error:
+            if isinstance(error, ServiceBusy):
+                exchange.beyond(Limit.ROOM)
+            self._failed(call, error)
+            return
+        exchange.on_gone = self._protocol.start(decoded, call.timeout, self, call)
+
+    def done(self, call: GrpcCall, answer: Answer | None, error: RequestError | None, /) -> None:
+        """Answer a call; see Port."""
+        if answer is not None:
+            if not isinstance(answer, bytes):
+                answer = encoded(paddle.encode_message, answer)
+            call.reply(answer)
+        elif error is not None:
+            self._failed(call, error)
+
+    def _failed(self, call: GrpcCall, error: RequestError) -> None:
+        """The answer to what ends the call itself, which may be a reply after all."""
+        reply = self._protocol.as_reply(error)
+        if reply is None:
+            call.fail_with(error)
+        else:
+            call.reply(paddle.encode_message(reply))

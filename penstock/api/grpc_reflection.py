@@ -1,0 +1,105 @@
+"""Server reflection: which services there are, and the descriptions of their messages.
+
+Source: the gRPC server reflection protocol, versions 1 and 1alpha.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
+from google.protobuf.message import DecodeError
+
+from penstock.api.grpc_call import GrpcCall
+from penstock.api.grpc_service import Method, StreamHandler
+from penstock.protocols import standard_messages as messages
+from penstock.protocols.grpc import GrpcError
+from penstock.protocols.status import GrpcCode
+
+_VERSIONS = (messages.REFLECTION, messages.REFLECTION_ALPHA)
+
+
+class ReflectionService:
+    """Describes ``files`` and the standard services, in both versions of the protocol.
+
+    Args:
+        files: descriptions of the services served; they import no other files.
+    """
+
+    def __init__(self, files: Sequence[FileDescriptorProto]) -> None:
+        every = (*files, *messages.FILES)
+        self._files = {file.name: file.SerializeToString() for file in every}
+        self._file_of = {symbol: file.name for file in every for symbol in _symbols(file)}
+        self._types = {name for file in every for name in _types(file.package, file.message_type)}
+        names = (f"{file.package}.{service.name}" for file in every for service in file.service)
+        self._services = sorted(name for name in names if name not in _VERSIONS)
+
+    def methods(self) -> dict[str, Method]:
+        """What to serve."""
+        return {
+            f"/{version}/ServerReflectionInfo": Method(stream=self._handler(version))
+            for version in _VERSIONS
+        }
+
+    def _handler(self, version: str) -> StreamHandler:
+        request_class, response_class = messages.reflection_messages(version)
+
+        async def info(call: GrpcCall) -> None:
+            while (message := await call.read()) is not None:
+                try:
+                    request = request_class.FromString(message)
+                except DecodeError as error:
+                    text = "the bytes are not a ServerReflectionRequest"
+                    raise GrpcError(GrpcCode.INVALID_ARGUMENT, text) from error
+                response = response_class(valid_host=request.host, original_request=request)
+                self._answer(request, response)
+                await call.write(response.SerializeToString())
+
+        return info
+
+    def _answer(self, request: Any, response: Any) -> None:
+        """Fill in the response to one question."""
+        asked = request.WhichOneof("message_request")
+        if asked == "list_services":
+            response.list_services_response.SetInParent()
+            for name in self._services:
+                response.list_services_response.service.add(name=name)
+            return
+        file = None
+        if asked == "file_by_filename":
+            file = self._files.get(request.file_by_filename)
+        elif asked == "file_containing_symbol":
+            file = self._files.get(self._file_of.get(request.file_containing_symbol, ""))
+        elif asked == "all_extension_numbers_of_type":
+            name = request.all_extension_numbers_of_type
+            if name in self._types:
+                response.all_extension_numbers_response.base_type_name = name
+                return
+        if file is not None:
+            response.file_descriptor_response.file_descriptor_proto.append(file)
+            return
+        error = response.error_response
+        known = asked is not None
+        error.error_code = GrpcCode.NOT_FOUND if known else GrpcCode.INVALID_ARGUMENT
+        error.error_message = "nothing of this name" if known else "the request asks for nothing"
+
+
+def _symbols(file: FileDescriptorProto) -> Iterable[str]:
+    """Every full name that the file defines, as tools ask for them."""
+    yield from _types(file.package, file.message_type)
+    for enum in file.enum_type:
+        yield f"{file.package}.{enum.name}"
+    for service in file.service:
+        yield f"{file.package}.{service.name}"
+        for method in service.method:
+            yield f"{file.package}.{service.name}.{method.name}"
+
+
+def _types(prefix: str, kinds: Iterable[DescriptorProto]) -> Iterable[str]:
+    for kind in kinds:
+        name = f"{prefix}.{kind.name}"
+        yield name
+        for enum in kind.enum_type:
+            yield f"{name}.{enum.name}"
+        yield from _types(name, kind.nested_type)

@@ -1,0 +1,112 @@
+"""A connection's first bytes: which HTTP it speaks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, cast
+
+from penstock.door.connection import Connection, wire
+from penstock.door.failures import failure
+from penstock.door.http1_session import Http1Session
+from penstock.door.http2_session import Http2Session
+from penstock.door.state import DoorState, Entrance
+from penstock.protocols.http2 import PREFACE
+
+PROTOCOLS: Final = ["h2", "http/1.1"]
+"""What TLS may agree on; a client that agrees on nothing is judged by its first bytes."""
+
+_TLS_HANDSHAKE: Final = 0x16
+_TOO_MANY: Final = wire(failure(503, "too many connections"))
+
+
+class Greeting(Connection):
+    """A connection of which it is not known yet what it speaks.
+
+    Args:
+        shared: of the door.
+        entrance: of the listener.
+        counted: it is within the cap on connections already.
+    """
+
+    __slots__ = ("_by", "_counted", "_early")
+
+    def __init__(self, shared: DoorState, entrance: Entrance, *, counted: bool = False) -> None:
+        super().__init__(shared, None)
+        self._by = entrance
+        self._counted = counted
+        self._early = b""
+
+    def connection_made(self, made: asyncio.BaseTransport) -> None:
+        """Take it in, or turn it away when there are too many."""
+        shared = self.shared
+        transport = self.transport = cast(asyncio.Transport, made)
+        if not self._counted and shared.is_full(self._by):
+            shared.counters.refused += 1
+            # Without lingering: whoever opens many connections must not keep them.
+            self.closing = True
+            transport.write(_TOO_MANY)
+            transport.close()
+            return
+        shared.counters.accepted += 1
+        shared.connections.add(self)
+        self.entrance = self._by
+        self._by.open += 1
+        self.due = min(shared.wheel.after(shared.limits.header_timeout), shared.last_head)
+        tls = transport.get_extra_info("ssl_object")
+        chosen = None if tls is None else tls.selected_alpn_protocol()
+        if chosen == "h2":
+            self._become(Http2Session(shared, transport))
+        elif chosen is not None:
+            self._become(Http1Session(shared, transport, self.due))
+
+    def data_received(self, data: bytes) -> None:
+        """Tell the protocols apart by the 24 bytes that HTTP/2 begins with."""
+        if self.closing:
+            return
+        data = self._early + data if self._early else data
+        if len(data) < len(PREFACE) and PREFACE.startswith(data):
+            self._early = data
+        elif data.startswith(PREFACE):
+            self._become(Http2Session(self.shared, self.transport), data)
+        else:
+            session = Http1Session(self.shared, self.transport, self.due)
+            if data[0] == _TLS_HANDSHAKE:
+                self._become(session)
+                session.refuse_tls()
+            else:
+                self._become(session, data)
+
+    def _become(self, session: Connection, data: bytes = b"") -> None:
+        connections = self.shared.connections
+        connections.discard(self)
+        connections.add(session)
+        session.entrance, self.entrance = self.entrance, None
+        session.start(data)
+        if self.shared.leaving and not session.closing:
+            session.refuse_partial()
+            session.leave()
+
+    def flush(self) -> None:
+        """Nothing is ever written."""
+
+    def check(self, now: float) -> None:
+        """The first bytes did not come in time."""
+        if self._early:
+            # It is no request of HTTP/2 yet, and so a late one of HTTP/1.1.
+            self._become(Http1Session(self.shared, self.transport, self.due), self._early)
+        else:
+            self.shared.counters.heads_late += 1
+            self.abort()
+
+    def gone(self) -> None:
+        """See ``Connection``."""
+
+    def drain(self) -> None:
+        """Nothing to say yet."""
+
+    def refuse_partial(self) -> None:
+        """See ``Connection``; no request has begun."""
+
+    def leave(self) -> None:
+        """See ``Connection``; who has just connected is about to say something."""
+        self.due = min(self.due, self.shared.last_head)

@@ -1,0 +1,203 @@
+"""The door: where connections arrive, and which HTTP they speak.
+
+    door = Door(application, DoorLimits(), budget)
+    await door.listen(bind("127.0.0.1", 8000, "http_port"))
+    ...
+    door.drain()
+    door.refuse_partial()
+    await door.close(10.0)
+
+One door serves any number of listeners, over TCP and Unix sockets, with TLS or without, and speaks
+HTTP/1.1 and HTTP/2 on each. Everything that clients may do is bounded by ``DoorLimits``; what they
+do not read is counted by the budget. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import socket
+import ssl
+from contextlib import suppress
+from time import monotonic
+from typing import Final
+
+from penstock.door.accept_queue import take_the_rest
+from penstock.door.budget import ByteBudget
+from penstock.door.detection import Greeting
+from penstock.door.exchange import Application
+from penstock.door.limits import DoorLimits, DoorStatistics
+from penstock.door.state import DoorState
+from penstock.door.tls import TlsListener
+
+__all__ = ["Door", "DoorLimits", "DoorStatistics"]
+
+# Dead peers are found after two minutes, even by streams that only wait.
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
+
+_FIRST_WORDS: Final = 0.5
+"""Seconds in which a client that has just connected says something, where the door closes; a guess
+at a TLS handshake across a network."""
+
+
+class Door:
+    """Takes connections and gives their requests to an application.
+
+    Args:
+        application: answers.
+        limits: of connections.
+        budget: bytes in flight, shared by all ports.
+    """
+
+    def __init__(self, application: Application, limits: DoorLimits, budget: ByteBudget) -> None:
+        self._shared = DoorState(application, limits, budget)
+        self._listeners: list[tuple[asyncio.AbstractServer | TlsListener, socket.socket]] = []
+
+    def __repr__(self) -> str:
+        return f"<Door of {len(self._listeners)} listeners, {len(self._shared.connections)} open>"
+
+    async def listen(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Listen on a bound socket, TCP or Unix; returns when connections are accepted.
+
+        Args:
+            listener: closed by ``close``. Sockets that it accepts inherit its options.
+            tls: with the server's certificate. Its protocols are set to HTTP/2 and HTTP/1.1, and
+                its oldest version to 1.2 unless that is stricter already.
+
+        Raises:
+            OSError: another socket listens there.
+        """
+        shared = self._shared
+        shared.wheel.start()
+        entrance = shared.add_entrance()
+        if listener.family != socket.AF_UNIX:
+            for option in _KEEPALIVE:
+                listener.setsockopt(*option)
+        if tls is not None:
+            self._listeners.append((TlsListener(shared, entrance, listener, tls), listener))
+            return
+        loop = asyncio.get_running_loop()
+        is_unix = listener.family == socket.AF_UNIX
+        serve = loop.create_unix_server if is_unix else loop.create_server
+        backlog = shared.limits.backlog
+        server = await serve(lambda: Greeting(shared, entrance), sock=listener, backlog=backlog)
+        self._listeners.append((server, listener))
+
+    def statistics(self) -> DoorStatistics:
+        """A copy of the counters."""
+        shared = self._shared
+        for connection in shared.connections:
+            connection.tally()
+        return dataclasses.replace(
+            shared.counters,
+            nuisances=shared.counters.nuisances.copy(),
+            open=len(shared.connections) + shared.handshakes,
+            calls=shared.calls,
+            unsent=sum(connection.unread() for connection in shared.connections),
+        )
+
+    def drain(self) -> None:
+        """Every answer from now on ends its connection; new ones are still accepted and served."""
+        shared = self._shared
+        if not shared.draining:
+            shared.draining = True
+            for connection in list(shared.connections):
+                connection.drain()
+
+    def refuse_partial(self) -> None:
+        """Answer requests that are not whole: 503, or UNAVAILABLE. Those that begin later may come
+        to their end.
+        """
+        for connection in list(self._shared.connections):
+            if not connection.closing:
+                connection.refuse_partial()
+
+    async def hand_over(self, timeout: float) -> bool:
+        """Accept no more, because another process listens on the same sockets, and serve on until
+        every connection has ended, each with its next answer.
+
+        Args:
+            timeout: seconds.
+
+        Returns:
+            Whether all have ended in time.
+        """
+        handshakes = self._stop_listening()
+        self.drain()
+        shared = self._shared
+        empty = asyncio.Event()
+        try:
+            async with asyncio.timeout(timeout):
+                for one in handshakes:
+                    await one.wait_closed()
+                shared.on_empty = empty.set
+                if shared.connections:
+                    await empty.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _stop_listening(self) -> list[TlsListener]:
+        """Accept no more; those with handshakes, which may come to their end."""
+        handshakes = []
+        for one, _ in self._listeners:
+            if isinstance(one, TlsListener):
+                one.stop()
+                handshakes.append(one)
+            else:
+                one.close()
+        self._listeners.clear()
+        return handshakes
+
+    async def close(self, timeout: float, *, for_good: bool = False) -> None:
+        """Stop accepting, refuse requests that are not whole, let the others finish, close.
+
+        Args:
+            timeout: seconds after which open exchanges are cut off.
+            for_good: nobody else accepts on these sockets, now or later: whoever has connected is
+                answered, if he says soon what he wants.
+        """
+        self.drain()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout
+        shared = self._shared
+        empty = asyncio.Event()
+        shared.leaving = True
+        soon = min(_FIRST_WORDS, timeout)
+        shared.last_head = monotonic() + soon
+        self.refuse_partial()
+        for connection in list(shared.connections):
+            if not connection.closing:
+                connection.leave()
+        if for_good and self._listeners:
+            await take_the_rest([listener for _, listener in self._listeners], timeout)
+        handshakes = self._stop_listening()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(soon):
+                for one in handshakes:
+                    await one.wait_closed()
+        for one in handshakes:
+            one.close()
+            await one.wait_closed()
+        if shared.connections:
+            shared.on_empty = empty.set
+            if not await _within(end - loop.time(), empty):
+                for connection in list(shared.connections):
+                    shared.counters.cut += 1
+                    connection.abort()
+                await _within(1.0, empty)
+        shared.wheel.stop()
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,399 @@
+"""HTTP/1.1 on one connection of a door: requests of the core to the application, answers back.
+
+One exchange at a time. The next request is begun when the last answer has been written, from the
+flush and never inside a call of the application's; where no other request is open, the answer is
+written without a flush. However much one read holds, a turn of the loop takes only so much of it as
+a usual request or two cost; the rest waits for the next turns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.door.connection import BREATH, HIGH_MARK, NEVER, Connection, wire
+from penstock.door.door_exchange import STOPPING, guarded, log_fault
+from penstock.door.failures import failure
+from penstock.door.half_closed import Question
+from penstock.door.http1_exchange import Http1Exchange, begin_exchange
+from penstock.door.state import DoorState
+from penstock.protocols.heads import HTTP_1_1
+from penstock.protocols.http1 import Event, Http1Connection, Http1Data, Http1Failed, Http1Head
+from penstock.protocols.http1.reply import CONTINUE
+
+_REQUESTS_AT_ONCE: Final = 8
+"""Requests that are begun in one turn when each is answered at once; a read may hold thousands."""
+
+_CHUNKS_AT_ONCE: Final = 128
+"""Chunks of a body that are taken in one turn; of one byte each, a read holds tens of thousands."""
+
+
+class Http1Session(Connection):
+    """A connection that speaks HTTP/1.1.
+
+    Attributes:
+        core: the protocol.
+        out: what is to be written.
+        answered: the answer in turn is complete, and the next request not yet begun.
+    """
+
+    __slots__ = (
+        "_crowded",
+        "_exchange",
+        "_goes_on",
+        "_in_head",
+        "_patience",
+        "_question",
+        "answered",
+        "core",
+        "out",
+    )
+
+    def __init__(self, shared: DoorState, transport: asyncio.Transport, due: float) -> None:
+        super().__init__(shared, transport)
+        self.core = Http1Connection(shared.limits.http1, shared.http1_heads, _CHUNKS_AT_ONCE)
+        self.out: list[bytes] = []
+        self.answered = False
+        self.due = due
+        self._exchange: Http1Exchange | None = None
+        self._in_head = True
+        self._patience = shared.keep_alive()
+        self._crowded = False
+        self._goes_on = False  # in a later turn
+        self._question: Question | None = None
+
+    # Input.
+
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
+        if self.closing:
+            return
+        core = self.core
+        body = core.whole(data) if self._reading else None
+        if body is None:
+            self._receive(data)
+            return
+        try:
+            # What _take does, for what nearly always comes. ``due`` stays: ``check`` knows that
+            # there is an exchange.
+            shared = self.shared
+            shared.counters.requests += 1
+            shared.calls += 1
+            exchange = self._exchange = begin_exchange(self, core.framing.head, True)
+            try:
+                receiver = shared.application.begin(exchange)
+                if receiver is not None and not exchange.over:
+                    exchange.receiver = receiver
+                    receiver.data(exchange, body, True)
+            except Exception:  # noqa: BLE001 - this request fails by it, and no other
+                self._fail(exchange)
+        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+            self.broken()
+
+    def _receive(self, data: bytes) -> None:
+        self.dirty = True
+        try:
+            self._take(self.core.receive(data))
+        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+            self.broken()
+        self.flush()
+
+    def _go_on(self) -> None:
+        """Take more of what has come."""
+        self._goes_on = False
+        exchange = self._exchange
+        if self.closing or self.lagging or exchange is None or exchange.paused:
+            return
+        self.dirty = True
+        try:
+            self._take(self.core.go_on())
+        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+            self.broken()
+        self.flush()
+
+    def eof_received(self) -> bool:
+        """The client sends no more; but it may still want the answer to what it sent."""
+        if self.closing:
+            return False
+        self.eof = True
+        broken = self.core.eof()
+        if self._exchange is None or broken:
+            return False
+        self._question = Question(self)
+        return True
+
+    def _take(self, events: Sequence[Event]) -> None:
+        """Pass on what the core says, which is about one request; all in one frame, for speed."""
+        shared = self.shared
+        for event in events:
+            if type(event) is Http1Data:
+                exchange = self._exchange
+                if exchange is None or exchange.receiver is None:
+                    continue
+                if event.ended:
+                    exchange.whole = True
+                else:
+                    exchange.late_at += len(event.data) / shared.limits.body_pace
+                try:
+                    exchange.receiver.data(exchange, event.data, event.ended)
+                except Exception:  # noqa: BLE001 - this request fails by it, and no other
+                    self._fail(exchange)
+            elif type(event) is Http1Head:
+                shared.counters.requests += 1
+                shared.calls += 1
+                # After a body that has come with the head, an answer to the head alone is no end.
+                last = events[-1]
+                whole = not isinstance(last, Http1Failed) and last.ended
+                exchange = self._exchange = begin_exchange(self, event.head, whole)
+                if not whole:
+                    exchange.late_at = shared.wheel.now + shared.body_time
+                try:
+                    receiver = shared.application.begin(exchange)
+                    if receiver is None or exchange.over:
+                        continue
+                    exchange.receiver = receiver
+                    if event.ended:
+                        receiver.data(exchange, b"", True)
+                    elif not exchange.whole and (proceed := self.core.proceed()):
+                        self.out.append(proceed)
+                except Exception:  # noqa: BLE001 - this request fails by it, and no other
+                    self._fail(exchange)
+            elif type(event) is Http1Failed:
+                self._refuse_broken(event)
+        if shared.leaving:
+            self.refuse_partial()
+
+    # Output.
+
+    def conclude(self, answer: bytes) -> None:
+        """Write an answer that is all there is, behind which the core is ready for the next."""
+        self._exchange = None
+        self._in_head = False
+        self.due = self.shared.wheel.now + self._patience
+        transport = self.transport
+        try:
+            if self.secure:
+                self.write(answer)
+            elif not transport.is_closing():
+                # What write() does, without the call.
+                size = self.piece = len(answer)
+                self.written += size
+                transport.write(answer)
+            if self.lagging or self.counted:
+                self.count()
+            if not self._reading:
+                self.rearm()
+        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+            self.broken()
+
+    def flush(self) -> None:
+        """Write, and begin the next request when an answer is complete and its client reads."""
+        out = self.out
+        if (
+            self.answered
+            and len(out) == 1
+            and not (self.closing or self.lagging or self._crowded)
+            and self.core.rest()
+        ):
+            self.answered = self.dirty = False
+            self.conclude(out.pop())
+        else:
+            self._flush_all()
+
+    def _flush_all(self) -> None:
+        self.dirty = True
+        core = self.core
+        left = _REQUESTS_AT_ONCE
+        try:
+            while self.answered and left and not self.closing and not self.lagging:
+                left -= 1
+                self._exchange = None
+                self.answered = False
+                if not core.keep_alive:
+                    core.next()  # drops what has come behind the request
+                    self._write()
+                    self.end(linger=True)
+                    break
+                self._in_head = False
+                self.due = self.shared.wheel.now + self._patience
+                if events := core.next():
+                    self._take(events)
+                if len(self.out) > 1 and sum(map(len, self.out)) > HIGH_MARK:
+                    # Small requests may have large answers: see in time that nobody reads them.
+                    self._write()
+            out = self.out
+            if out and self.transport.is_closing():
+                out.clear()  # the client has gone in this very turn, before we were told
+            elif out:
+                self._write()
+            if self._exchange is not None or not self._reading or not core.idle:
+                self.rearm()
+        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+            self.broken()
+        self.dirty = False
+        if not left and self.answered and not self.closing:
+            self.mark()
+        if self._crowded and not self.lagging:
+            self._crowded = False
+            if self._exchange is not None:
+                self._exchange.check_room()
+
+    def _write(self) -> None:
+        if self.out:
+            self.write_joined(self.out)
+            self.out.clear()
+            if self.lagging or self.counted:
+                self.count()
+
+    def crowd(self) -> None:
+        """Tell the application when there is room again."""
+        self._crowded = True
+
+    def unsent(self) -> int:
+        """Bytes that wait for the client to read."""
+        waiting = sum(map(len, self.out))
+        return waiting + self.waiting() if self.lagging else waiting
+
+    def wants_data(self) -> bool:
+        """See ``Connection``."""
+        exchange = self._exchange
+        paused = exchange is not None and exchange.paused
+        return not self.lagging and not paused and self.core.wants_data
+
+    # What goes wrong, and the end.
+
+    def rearm(self) -> None:
+        """Say when to be looked at next, and whether to read meanwhile."""
+        if self.closing:
+            return
+        self.pace()
+        exchange = self._exchange
+        if exchange is not None:
+            waits = not exchange.paused and exchange.receiver is not None
+            self.due = exchange.late_at if waits and not exchange.whole else NEVER
+            if self.lagging:
+                self.due = min(self.due, self.shared.wheel.after(self.shared.period))
+            elif self.core.unread and not exchange.paused and not self._goes_on:
+                self._goes_on = True
+                asyncio.get_running_loop().call_later(BREATH, self._go_on)
+        elif self.eof:
+            self.end()
+        elif not self._in_head and not self.core.idle:
+            self._in_head = True
+            self.due = self.shared.wheel.after(self.shared.limits.header_timeout)
+
+    def check(self, now: float) -> None:
+        """See ``Connection``."""
+        exchange = self._exchange
+        if self.answered or self.core.unread or (exchange is None and self.waiting()):
+            self.due = now + self.shared.period
+        elif exchange is None and self._in_head:
+            self.shared.counters.heads_late += 1
+            if self.core.idle:
+                self.end()
+            else:
+                self._refuse(408, "the head of the request took too long to arrive")
+        elif exchange is None:
+            self.shared.counters.idle += 1
+            self.end()
+        elif now >= exchange.late_at and not exchange.paused and not exchange.whole:
+            self._late(exchange)
+        else:
+            self.rearm()
+
+    def _late(self, exchange: Http1Exchange) -> None:
+        self.shared.counters.bodies_late += 1
+        receiver = exchange.receiver
+        if receiver is not None:
+            guarded(receiver.late, exchange)
+        if exchange.over:
+            return
+        exchange.leave()
+        if exchange.started:
+            self.end_in_the_middle()
+        else:
+            self._refuse(408, "the request took too long to arrive")
+
+    def _fail(self, exchange: Http1Exchange) -> None:
+        """The exception that is being handled ends this exchange."""
+        log_fault()
+        self.shared.counters.errors += 1
+        if exchange.over:
+            return
+        exchange.leave()
+        if exchange.started:
+            self.end_in_the_middle()
+            return
+        reply = failure(500, "internal error")
+        self.out.append(self.core.respond(reply.status, reply.headers, reply.body, close=True))
+        self.answered = True
+        self.mark()
+
+    def _refuse_broken(self, event: Http1Failed) -> None:
+        self.shared.counters.count_malformed(event.status, event.nuisance)
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.leave()
+        if event.answered:
+            self.end_in_the_middle()
+        else:
+            self._refuse(event.status, event.text)
+
+    def _refuse(self, status: int, text: str) -> None:
+        """Answer outside of any exchange, and close."""
+        self._exchange = None
+        self.out.append(wire(failure(status, text)))
+        self._write()
+        self.end(linger=True)
+
+    def refuse_tls(self) -> None:
+        """What came is a TLS greeting, and this listener has none."""
+        self.shared.counters.malformed += 1
+        self._refuse(400, "this port does not speak TLS")
+
+    def end_in_the_middle(self) -> None:
+        """Close without the rest of an answer: the client sees that it is not whole."""
+        self._exchange = None
+        self.answered = False
+        self._write()
+        self.end(linger=True)
+
+    def gone(self) -> None:
+        """See ``Connection``."""
+        if self._question is not None:
+            self._question.cancel()
+        exchange = self._exchange
+        self._exchange = None
+        if exchange is not None and not exchange.over:
+            self.shared.counters.gone += 1
+            exchange.leave()
+
+    def drain(self) -> None:
+        """Every answer says that it is the last; nothing else to do."""
+
+    def refuse_partial(self) -> None:
+        """See ``Connection``."""
+        exchange = self._exchange
+        if exchange is not None and exchange.awaited and not exchange.whole:
+            exchange.leave()
+            self._refuse(503, STOPPING)
+
+    def leave(self) -> None:
+        """See ``Connection``."""
+        if self._in_head:
+            self.due = min(self.due, self.shared.last_head)
+        elif self._exchange is None and not self.out:
+            self.end()
+
+    # Whether a client that has closed its half still listens.
+
+    def ask_whether_it_listens(self) -> None:
+        """Write what a client that listens passes over; one that has left answers by a reset."""
+        exchange = self._exchange
+        if exchange is None or exchange.started or self.answered or self.out:
+            return
+        # A client of HTTP/1.1 must pass over interim responses that it did not ask for; one of
+        # HTTP/1.0 knows none (RFC 9110, sections 15.2 and 15.2.1).
+        if exchange.head.version == HTTP_1_1:
+            self.write(CONTINUE)

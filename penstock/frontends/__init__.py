@@ -1,1 +1,0 @@
-"""The doors: HTTP and gRPC."""

@@ -1,0 +1,178 @@
+"""A large body is there three times while it is decoded: that fits the bound of the memory too."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.api.grpc_pipeline import PipelineService
+from penstock.api.grpc_service import GrpcService
+from penstock.api.health import Health
+from penstock.api.http import HttpRoutes
+from penstock.api.pipeline import PipelineOptions
+from penstock.door.budget import ByteBudget
+from penstock.door.exchange import Application
+from penstock.errors import RequestError
+from penstock.protocols import paddle
+from penstock.protocols.heads import RequestHead
+from penstock.protocols.pb import Request
+from tests.api.recorded_exchange import RecordedExchange, grpc_head, post
+from tests.api.resident import memory, most_memory, take_the_mark_down
+
+SIZE = 40_000_000
+"""About the bytes of a body: so many always have memory of their own, which goes with them."""
+LIMIT = 3 * SIZE
+MOST = SIZE + 1000
+PIECE = 250_000
+CALL = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+
+
+class Held:
+    """Keeps what it is asked."""
+
+    options = PipelineOptions(name="a")
+
+    def __init__(self) -> None:
+        self.asked: list[paddle.Call] = []
+
+    def start(
+        self, call: paddle.Call, timeout: float | None, done: Any, context: Any
+    ) -> Callable[[], None]:
+        self.asked.append(call)
+        return self.asked.clear
+
+    def as_reply(self, error: RequestError) -> None:
+        return None
+
+
+def routes(held: Held) -> Application:
+    return HttpRoutes(held, Health(), max_body=MOST)  # type: ignore[arg-type]
+
+
+def service(held: Held) -> Application:
+    return GrpcService(PipelineService(held).methods(), max_message_bytes=MOST)  # type: ignore[arg-type]
+
+
+def document() -> bytes:
+    return b'{"key":["load"],"value":["%b"]}' % (b"a" * SIZE)
+
+
+def message_of(size: int) -> bytes:
+    plain = Request(key=["load"], value=["a" * size]).SerializeToString()
+    return struct.pack(">BI", 0, len(plain)) + plain
+
+
+def message() -> bytes:
+    return message_of(SIZE)
+
+
+def rare_document() -> bytes:
+    return b'{"key":["load"],"value":["%b"]}' % ("😀" + "a" * 100_000).encode()
+
+
+def rare_message() -> bytes:
+    plain = Request(key=["load"], value=["😀" + "a" * 100_000]).SerializeToString()
+    return struct.pack(">BI", 0, len(plain)) + plain
+
+
+@pytest.mark.parametrize(
+    ("application", "head", "make"),
+    [
+        (routes, lambda size: post("/a/prediction", length=size), rare_document),
+        (service, lambda _: grpc_head(CALL), rare_message),
+    ],
+    ids=["HTTP", "gRPC"],
+)
+@pytest.mark.parametrize(("limit", "fits"), [(400_000, False), (600_000, True)])
+def test_a_text_of_wide_characters_is_counted_as_it_is_held(
+    application: Callable[[Held], Application],
+    head: Callable[[int], RequestHead],
+    make: Callable[[], bytes],
+    limit: int,
+    fits: bool,
+) -> None:
+    budget = ByteBudget(limit)
+    held = Held()
+    body = make()
+    exchange = RecordedExchange(head(len(body)), budget)
+    receiver = application(held).begin(exchange)
+    assert receiver is not None
+    receiver.data(exchange, body, True)
+    assert len(held.asked) == fits
+    assert bool(exchange.replies or exchange.sent) != fits
+    if fits:
+        assert budget.used > len(body) + 4 * 100_000
+    exchange.release()
+    assert budget.used == 0
+
+
+@pytest.mark.parametrize(
+    ("application", "head", "make"),
+    [
+        (routes, lambda size: post("/a/prediction", length=size), document),
+        (routes, lambda _: post("/a/prediction"), document),
+        (service, lambda _: grpc_head(CALL), message),
+    ],
+    ids=["a length", "chunked", "gRPC"],
+)
+@pytest.mark.parametrize("others", [0, LIMIT // 12, LIMIT // 4, LIMIT // 3])
+def test_what_decoding_takes_is_within_the_bound(
+    application: Callable[[Held], Application],
+    head: Callable[[int], RequestHead],
+    make: Callable[[], bytes],
+    others: int,
+) -> None:
+    budget = ByteBudget(LIMIT)
+    budget.reserve(others)
+    held = Held()
+    body = make()
+    exchange = RecordedExchange(head(len(body)), budget)
+    take_the_mark_down()
+    before = memory()
+    receiver = application(held).begin(exchange)
+    for at in range(0, len(body), PIECE):
+        if receiver is None or exchange.replies:
+            break  # refused before it has come
+        receiver.data(exchange, body[at : at + PIECE], at + PIECE >= len(body))
+    assert others + most_memory() - before < 1.2 * LIMIT
+    refused = bool(exchange.replies or exchange.sent)
+    assert len(held.asked) == 1 - refused
+    assert refused == (others >= LIMIT // 4), "no more is refused than has to be"
+    exchange.release()
+    assert (budget.used, budget.to_come) == (others, 0)
+
+
+@pytest.mark.parametrize(
+    ("application", "head", "make"),
+    [
+        (routes, lambda size: post("/a/prediction", length=size), document),
+        (service, lambda _: grpc_head(CALL), message),
+    ],
+    ids=["a length", "gRPC"],
+)
+def test_of_many_that_say_how_long_they_are_as_many_as_fit_are_answered(
+    application: Callable[[Held], Application],
+    head: Callable[[int], RequestHead],
+    make: Callable[[], bytes],
+) -> None:
+    budget = ByteBudget(2 * LIMIT)
+    held = Held()
+    body = make()
+    serving = application(held)
+    exchanges = [RecordedExchange(head(len(body)), budget) for _ in range(10)]
+    receivers = [serving.begin(exchange) for exchange in exchanges]
+    for at in range(0, len(body), PIECE):
+        open_ones = [
+            (receiver, exchange)
+            for receiver, exchange in zip(receivers, exchanges, strict=True)
+            if receiver is not None and not exchange.replies and not exchange.sent
+        ]
+        for receiver, exchange in open_ones:
+            receiver.data(exchange, body[at : at + PIECE], at + PIECE >= len(body))
+    assert len(held.asked) == 2
+    for exchange in exchanges:
+        exchange.release()
+    assert (budget.used, budget.to_come) == (0, 0)

@@ -1,0 +1,160 @@
+"""gRPC through the door, asked by grpcio's own client; behind it a protocol that a test holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from penstock.api import health as health_module
+from penstock.api.frontend import Frontend
+from penstock.api.grpc_health import HealthService
+from penstock.api.grpc_pipeline import PipelineService
+from penstock.api.grpc_service import GrpcService
+from penstock.api.health import Health
+from penstock.api.http import HttpRoutes
+from penstock.api.pipeline import PipelineOptions, Port
+from penstock.door.budget import ByteBudget
+from penstock.door.door import Door, DoorLimits
+from penstock.door.listeners import bind, port_of
+from penstock.errors import RequestError
+from penstock.protocols import paddle, pb
+
+SERVICE = "baidu.paddle_serving.pipeline_serving.PipelineService"
+METHOD = f"/{SERVICE}/inference"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+MOST = 3
+
+
+class Held:
+    """Answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.options = PipelineOptions(name=None)
+        self.arrived = asyncio.Semaphore(0)
+        self.go = asyncio.Event()
+
+    def start(self, call: paddle.Call, timeout: float | None, port: Port, context: Any) -> Any:
+        self.arrived.release()
+
+        async def answer() -> None:
+            await self.go.wait()
+            port.done(context, pb.Response(key=["x"], value=["1"]), None)
+
+        return asyncio.ensure_future(answer()).cancel
+
+    def as_reply(self, error: RequestError) -> None:
+        return None
+
+
+class Site:
+    def __init__(self, channel: grpc.aio.Channel, protocol: Held, health: Health) -> None:
+        self.channel = channel
+        self.protocol = protocol
+        self.health = health
+        self.probes: Any = health_pb2_grpc.HealthStub(channel)
+
+    def call(self) -> Any:
+        """A whole call."""
+        return self.channel.unary_unary(METHOD)(pb.Request().SerializeToString(), timeout=20)
+
+    async def half_open(self) -> Any:
+        """A call whose message does not come."""
+        call = self.channel.stream_unary(METHOD)(timeout=20)
+        await call.wait_for_connection()
+        return call
+
+    async def code_of_another(self) -> grpc.StatusCode:
+        code: grpc.StatusCode = await self.call().code()
+        return code
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    protocol: Any = Held()
+    health = Health()
+    methods = {
+        **PipelineService(protocol).methods(),
+        **HealthService(health, [SERVICE]).methods(),
+    }
+    service = GrpcService(methods, max_message_bytes=1 << 20)
+    routes = HttpRoutes(protocol, health, max_body=1 << 20)
+    budget = ByteBudget(1 << 20)
+    door = Door(Frontend(service, routes), DoorLimits(max_calls=MOST), budget)
+    listener = bind("127.0.0.1", 0, "rpc_port")
+    await door.listen(listener)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port_of(listener)}") as channel:
+        yield Site(channel, protocol, health)
+    service.end_streams()
+    await door.close(1.0)
+    assert budget.used == 0
+
+
+async def test_calls_beyond_the_limit_are_told_to_try_again_later(site: Site) -> None:
+    calls = [site.call() for _ in range(MOST)]
+    for _ in calls:
+        await site.protocol.arrived.acquire()
+    refused = site.call()
+    assert await refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "too many calls are open" in await refused.details()
+    assert ("grpc-retry-pushback-ms", "1000") in list(await refused.trailing_metadata())
+    site.protocol.go.set()
+    for call in calls:
+        assert pb.Response.FromString(await call).value == ["1"]
+    assert await site.code_of_another() is grpc.StatusCode.OK
+
+
+async def test_calls_whose_message_has_not_come_count_as_well(site: Site) -> None:
+    site.protocol.go.set()
+    calls = [await site.half_open() for _ in range(MOST)]
+    # Until the last of them has reached the server, a whole call is still answered.
+    async with asyncio.timeout(10):
+        while await site.code_of_another() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+            pass
+    for call in calls:
+        call.cancel()
+    async with asyncio.timeout(10):
+        while await site.code_of_another() is not grpc.StatusCode.OK:
+            pass
+
+
+async def test_probes_are_answered_when_no_call_is_free(site: Site) -> None:
+    site.health.set_ready()
+    calls = [site.call() for _ in range(MOST)]
+    for _ in calls:
+        await site.protocol.arrived.acquire()
+    reply = await site.probes.Check(health_pb2.HealthCheckRequest(), timeout=10)
+    assert reply.status == SERVING
+    site.protocol.go.set()
+    await asyncio.gather(*calls)
+
+
+@pytest.mark.parametrize("name", ["", SERVICE])
+async def test_check_and_watch_say_what_readyz_says(
+    name: str, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_module, "LOOK", 0.01)
+    why: list[str | None] = [None]
+    site.health.watch(lambda: why[0])
+    request = health_pb2.HealthCheckRequest(service=name)
+    watch = site.probes.Watch(request, timeout=20)
+
+    async def both() -> tuple[int, int]:
+        told = (await watch.read()).status
+        return told, (await site.probes.Check(request, timeout=10)).status
+
+    assert await both() == (NOT_SERVING, NOT_SERVING)
+    site.health.set_ready()
+    assert await both() == (SERVING, SERVING)
+    why[0] = "op 'work': no worker returns"
+    assert await both() == (NOT_SERVING, NOT_SERVING)
+    why[0] = None
+    assert await both() == (SERVING, SERVING)
+    site.health.set_unready("shutting down")
+    assert await both() == (NOT_SERVING, NOT_SERVING)
+    watch.cancel()

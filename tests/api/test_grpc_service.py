@@ -1,0 +1,365 @@
+"""Calls of every kind, without a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from penstock.api.grpc_service import GrpcCall, GrpcService, Method
+from penstock.door.budget import ByteBudget
+from penstock.errors import ServiceBusy
+from penstock.protocols import grpc
+from penstock.protocols.grpc import GrpcError
+from penstock.protocols.status import GrpcCode
+from tests.api.recorded_exchange import RecordedExchange, grpc_head
+
+MOST = 1 << 16
+
+
+def framed(data: bytes, *, packed: bool = False) -> bytes:
+    return struct.pack(">BI", packed, len(data)) + data
+
+
+LEADING = grpc.encode_metadata([("took-part", "two"), ("seal-bin", b"\x00\xff")])
+TRAILING = grpc.encode_metadata([("cost", "3")])
+
+
+def echo(call: GrpcCall, message: bytes) -> None:
+    call.reply(message[::-1])
+
+
+async def echoes(call: GrpcCall) -> None:
+    while (message := await call.read()) is not None:
+        await call.write(message[::-1])
+
+
+def labels(call: GrpcCall, message: bytes) -> None:
+    call.start(LEADING)
+    call.reply(message[::-1], TRAILING)
+
+
+def remarks(call: GrpcCall, message: bytes) -> None:
+    call.reply(message[::-1], TRAILING)
+
+
+async def labelled(call: GrpcCall) -> None:
+    call.start(LEADING)
+    await echoes(call)
+    call.finish(TRAILING)
+
+
+async def says_goodbye(call: GrpcCall) -> None:
+    call.finish(TRAILING)
+
+
+async def refuses(call: GrpcCall) -> None:
+    await call.read()
+    raise GrpcError(GrpcCode.NOT_FOUND, "no such thing")
+
+
+async def breaks(call: GrpcCall) -> None:
+    raise RuntimeError("not for the caller")
+
+
+async def sleeps(call: GrpcCall) -> None:
+    await asyncio.Event().wait()
+
+
+SERVICE = GrpcService(
+    {
+        "/a.B/Echo": Method(unary=echo),
+        "/a.B/Probe": Method(unary=echo, always=True),
+        "/a.B/Echoes": Method(stream=echoes),
+        "/a.B/Labels": Method(unary=labels),
+        "/a.B/Labelled": Method(stream=labelled),
+        "/a.B/Remarks": Method(unary=remarks),
+        "/a.B/SaysGoodbye": Method(stream=says_goodbye),
+        "/a.B/Refuses": Method(stream=refuses),
+        "/a.B/Breaks": Method(stream=breaks),
+        "/a.B/Sleeps": Method(stream=sleeps),
+    },
+    max_message_bytes=MOST,
+)
+
+
+def begun(path: str, *headers: tuple[bytes, bytes], most: int = 1 << 20) -> RecordedExchange:
+    exchange = RecordedExchange(grpc_head(path, *headers), ByteBudget(most))
+    if SERVICE.begin(exchange) is None:
+        assert exchange.sent or exchange.replies
+    return exchange
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not done():
+            await asyncio.sleep(0)
+
+
+def failed(exchange: RecordedExchange, code: GrpcCode, text: str) -> bool:
+    return exchange.sent[:1] == [("head", grpc.trailers_only_block(code, text))]
+
+
+GOOD = [("head", grpc.OK_HEAD), ("body", framed(b"cba")), ("trailers", grpc.OK_TRAILERS)]
+
+
+async def test_a_unary_call_is_answered_by_its_function() -> None:
+    exchange = begun("/a.B/Echo")
+    SERVICE.data(exchange, framed(b"abc"), True)
+    assert exchange.sent == GOOD
+
+
+WHOLE_BODIES = {
+    "good": framed(b"abc"),
+    "no content": framed(b""),
+    "nothing": b"",
+    "cut off": framed(b"abc")[:-1],
+    "too much": framed(b"abc") + b"x",
+    "two": framed(b"abc") + framed(b"def"),
+    "packed": framed(gzip.compress(b"abc"), packed=True),
+    "large": framed(bytes(10_000)),
+    "too large": framed(bytes(MOST + 1)),
+}
+
+
+@pytest.mark.parametrize("most", [1 << 20, 0], ids=["room", "no room"])
+@pytest.mark.parametrize("excess", [False, True], ids=["usual", "excess"])
+@pytest.mark.parametrize("path", ["Echo", "Probe", "Labels", "Remarks", "Unheard"])
+@pytest.mark.parametrize("body", WHOLE_BODIES.values(), ids=list(WHOLE_BODIES))
+async def test_what_is_there_as_a_whole_is_answered_as_any_other(
+    body: bytes, path: str, excess: bool, most: int
+) -> None:
+    exchanges = []
+    for whole in (None, body):
+        exchange = RecordedExchange(grpc_head(f"/a.B/{path}"), ByteBudget(most), whole)
+        exchange.excess = excess
+        receiver = SERVICE.begin(exchange)
+        if receiver is not None:
+            receiver.data(exchange, body, True)
+        assert exchange.sent or exchange.replies
+        exchanges.append(exchange)
+    usual, at_once = exchanges
+    assert (at_once.sent, at_once.replies) == (usual.sent, usual.replies)
+    assert at_once.taken == usual.taken
+    assert at_once._budget.refused == usual._budget.refused
+
+
+@pytest.mark.parametrize("path", ["/a.B/Labels", "/a.B/Labelled"])
+async def test_a_handler_may_send_metadata_before_and_behind_its_answer(path: str) -> None:
+    exchange = begun(path)
+    SERVICE.data(exchange, framed(b"abc"), True)
+    await until(lambda: "trailers" in dict(exchange.sent))
+    assert b"".join(piece for what, piece in exchange.sent if what == "send") == framed(b"cba")
+    head, trailers = dict(exchange.sent[:1])["head"], dict(exchange.sent[::-1])["trailers"]
+    assert _decoded(head) == [
+        (b":status", b"200"),
+        (b"content-type", b"application/grpc"),
+        (b"took-part", b"two"),
+        (b"seal-bin", b"AP8"),
+    ]
+    assert _decoded(trailers) == [(b"grpc-status", b"0"), (b"cost", b"3")]
+
+
+@pytest.mark.parametrize("path", ["/a.B/Remarks", "/a.B/SaysGoodbye"])
+async def test_metadata_behind_an_answer_needs_none_before_it(path: str) -> None:
+    exchange = begun(path)
+    SERVICE.data(exchange, framed(b"abc"), True)
+    await until(lambda: "trailers" in dict(exchange.sent))
+    assert exchange.sent[0] == ("head", grpc.OK_HEAD)
+    trailers = dict(exchange.sent[::-1])["trailers"]
+    assert _decoded(trailers) == [(b"grpc-status", b"0"), (b"cost", b"3")]
+
+
+@pytest.mark.parametrize("cut", range(9))
+async def test_a_message_may_come_in_two_pieces(cut: int) -> None:
+    exchange = begun("/a.B/Echo")
+    whole = framed(b"abc")
+    SERVICE.data(exchange, whole[:cut], False)
+    SERVICE.data(exchange, whole[cut:], True)
+    assert exchange.sent == GOOD
+
+
+async def test_a_packed_message_is_unpacked() -> None:
+    exchange = begun("/a.B/Echo", (b"grpc-encoding", b"gzip"))
+    SERVICE.data(exchange, framed(gzip.compress(b"abc"), packed=True), True)
+    (_, head), *pieces, (_, trailers) = exchange.sent
+    assert b"".join(piece for _, piece in pieces) == framed(b"cba")
+    assert (b"grpc-accept-encoding", b"identity,gzip") in _decoded(head)
+    assert trailers == grpc.OK_TRAILERS
+
+
+@pytest.mark.parametrize(
+    ("pieces", "code"),
+    [
+        ([b""], GrpcCode.INVALID_ARGUMENT),
+        ([framed(b"a") + framed(b"b")], GrpcCode.INVALID_ARGUMENT),
+        ([framed(b"abc")[:-1]], GrpcCode.INVALID_ARGUMENT),
+        ([framed(b"x" * (MOST + 1))], GrpcCode.RESOURCE_EXHAUSTED),
+        ([framed(b"abc", packed=True)], GrpcCode.INTERNAL),
+    ],
+    ids=["none", "two", "cut short", "too large", "packed without saying so"],
+)
+async def test_what_is_no_single_message_fails_the_call(
+    pieces: list[bytes], code: GrpcCode
+) -> None:
+    exchange = begun("/a.B/Echo")
+    for piece in pieces:
+        if not exchange.sent:
+            SERVICE.data(exchange, piece, piece is pieces[-1])
+    [(what, block), *_] = exchange.sent
+    assert what == "head"
+    status = dict(_decoded(block))[b"grpc-status"]
+    assert int(status) == code
+
+
+async def test_a_second_message_ends_a_unary_call_that_is_under_way() -> None:
+    dropped = []
+
+    def holds(call: GrpcCall, message: bytes) -> None:
+        call.exchange.on_gone = lambda: dropped.append(message)
+
+    service = GrpcService({"/a.B/Holds": Method(unary=holds)}, max_message_bytes=MOST)
+    exchange = RecordedExchange(grpc_head("/a.B/Holds"))
+    service.begin(exchange)
+    service.data(exchange, framed(b"a"), False)
+    service.data(exchange, framed(b"b"), True)
+    assert dropped == [b"a"]
+    assert failed(exchange, GrpcCode.INVALID_ARGUMENT, "the call has more than one message")
+
+
+async def test_a_whole_message_is_answered_before_its_stream_has_ended() -> None:
+    exchange = begun("/a.B/Echo")
+    SERVICE.data(exchange, framed(b"abc"), False)
+    assert exchange.sent == GOOD
+
+
+async def test_a_method_that_is_not_there_is_unimplemented() -> None:
+    assert failed(begun("/a.B/Other"), GrpcCode.UNIMPLEMENTED, "no such method")
+
+
+async def test_who_does_not_speak_grpc_is_answered_as_any_client_of_http() -> None:
+    head = grpc_head("/a.B/Echo")
+    head.method = "GET"
+    exchange = RecordedExchange(head)
+    assert SERVICE.begin(exchange) is None
+    assert [reply[0] for reply in exchange.replies] == [405]
+
+
+async def test_bytes_beyond_the_budget_fail_the_call_with_a_pause_to_keep() -> None:
+    exchange = begun("/a.B/Echo", most=10)
+    SERVICE.data(exchange, framed(b"x" * 100), True)
+    [(_, block), *_] = exchange.sent
+    fields = dict(_decoded(block))
+    assert int(fields[b"grpc-status"]) == GrpcCode.RESOURCE_EXHAUSTED
+    assert fields[b"grpc-retry-pushback-ms"] == b"1000"
+
+
+async def test_a_method_may_answer_such_errors_itself() -> None:
+    seen: list[object] = []
+    method = Method(unary=echo, failed=lambda call, error: seen.append(type(error)))
+    service = GrpcService({"/a.B/Own": method}, max_message_bytes=MOST)
+    exchange = RecordedExchange(grpc_head("/a.B/Own"), ByteBudget(10))
+    service.begin(exchange)
+    service.data(exchange, framed(b"x" * 100), True)
+    assert seen == [ServiceBusy]
+
+
+async def test_messages_of_a_stream_are_answered_one_by_one() -> None:
+    exchange = begun("/a.B/Echoes")
+    SERVICE.data(exchange, framed(b"ab") + framed(b"cd")[:3], False)
+    await until(lambda: len(exchange.sent) == 2)
+    SERVICE.data(exchange, framed(b"cd")[3:], True)
+    await until(lambda: len(exchange.sent) == 4)
+    assert exchange.sent == [
+        ("head", grpc.OK_HEAD),
+        ("send", framed(b"ba")),
+        ("send", framed(b"dc")),
+        ("trailers", grpc.OK_TRAILERS),
+    ]
+    assert exchange.taken < 32
+
+
+async def test_a_sender_that_is_too_far_ahead_is_stopped_until_its_messages_are_read() -> None:
+    exchange = begun("/a.B/Sleeps")
+    SERVICE.data(exchange, framed(b"x") * 100, False)
+    assert exchange.paused
+    call: GrpcCall = exchange.state
+    for _ in range(100):
+        assert await call.read() == b"x"
+    assert not exchange.paused
+    exchange.on_gone and exchange.on_gone()
+
+
+async def test_a_handler_waits_for_a_caller_that_does_not_read() -> None:
+    exchange = begun("/a.B/Echoes")
+    exchange.waiting = 1 << 20
+    SERVICE.data(exchange, framed(b"ab") + framed(b"cd"), True)
+    await until(lambda: exchange.on_room is not None)
+    assert exchange.sent == [("head", grpc.OK_HEAD), ("send", framed(b"ba"))]
+    exchange.waiting = 0
+    assert exchange.on_room is not None
+    exchange.on_room()
+    await until(lambda: len(exchange.sent) == 4)
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "text"),
+    [
+        ("/a.B/Refuses", GrpcCode.NOT_FOUND, "no such thing"),
+        ("/a.B/Breaks", GrpcCode.INTERNAL, "internal error"),
+    ],
+)
+async def test_a_handler_that_raises_ends_its_call(path: str, code: GrpcCode, text: str) -> None:
+    exchange = begun(path)
+    SERVICE.data(exchange, framed(b"x"), True)
+    await until(lambda: bool(exchange.sent))
+    assert failed(exchange, code, text)
+
+
+async def test_the_callers_deadline_ends_a_stream() -> None:
+    exchange = begun("/a.B/Sleeps", (b"grpc-timeout", b"10m"))
+    await until(lambda: bool(exchange.sent))
+    assert failed(exchange, GrpcCode.DEADLINE_EXCEEDED, "the caller's deadline passed")
+
+
+async def test_a_handler_is_cancelled_when_its_caller_goes() -> None:
+    over = asyncio.Event()
+
+    async def waits(call: GrpcCall) -> None:
+        try:
+            await call.read()
+        finally:
+            over.set()
+
+    service = GrpcService({"/a.B/Waits": Method(stream=waits)}, max_message_bytes=MOST)
+    exchange = RecordedExchange(grpc_head("/a.B/Waits"))
+    service.begin(exchange)
+    await asyncio.sleep(0)
+    assert exchange.on_gone is not None
+    exchange.on_gone()
+    async with asyncio.timeout(5):
+        await over.wait()
+    assert not exchange.sent
+
+
+async def test_a_message_that_does_not_come_in_time_ends_the_call() -> None:
+    for path in ("/a.B/Echo", "/a.B/Sleeps"):
+        exchange = begun(path)
+        SERVICE.late(exchange)
+        late = "no message arrived in time"
+        assert failed(exchange, GrpcCode.DEADLINE_EXCEEDED, late)
+
+
+async def test_streams_end_when_the_server_shuts_down() -> None:
+    exchange = begun("/a.B/Sleeps")
+    SERVICE.end_streams()
+    assert failed(exchange, GrpcCode.UNAVAILABLE, "the server is shutting down")
+
+
+def _decoded(block: bytes) -> list[tuple[bytes, bytes]]:
+    import hpack
+
+    return [(bytes(name), bytes(value)) for name, value in hpack.Decoder().decode(block, raw=True)]

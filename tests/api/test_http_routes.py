@@ -1,0 +1,245 @@
+"""Routes without a connection; behind them a protocol that the test answers for."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.api.health import Health
+from penstock.api.http import HttpRoutes
+from penstock.door.budget import ByteBudget
+from penstock.errors import DeadlineExceeded, RequestError, ServiceBusy
+from penstock.protocols import paddle
+from penstock.protocols.heads import RequestHead
+from tests.api.recorded_exchange import RecordedExchange, post
+
+MOST = 20_000
+BODY = json.dumps({"key": ["x"], "value": ["1"]}).encode()
+
+
+class Held:
+    """Keeps what it is asked, and answers busy as it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[paddle.Call, float | None]] = []
+        self.done: Callable[..., None] | None = None
+        self.context: Any = None
+        self.dropped = 0
+
+    def start(
+        self, call: paddle.Call, timeout: float | None, port: Any, context: Any
+    ) -> Callable[[], None]:
+        self.asked.append((call, timeout))
+        self.done, self.context = port.done, context
+        return self._drop
+
+    def _drop(self) -> None:
+        self.dropped += 1
+
+    def as_reply(self, error: RequestError) -> None:
+        return None
+
+
+class Site:
+    def __init__(self) -> None:
+        self.protocol = Held()
+        self.health = Health()
+        self.health.set_ready()
+        self.routes = HttpRoutes(
+            self.protocol,  # type: ignore[arg-type]
+            self.health,
+            max_body=MOST,
+        )
+
+    def ask(self, head: RequestHead, *pieces: bytes, budget: int = 1 << 20) -> RecordedExchange:
+        exchange = RecordedExchange(head, ByteBudget(budget))
+        receiver = self.routes.begin(exchange)
+        for number, piece in enumerate(pieces):
+            if receiver is None or exchange.replies:
+                break
+            receiver.data(exchange, piece, number == len(pieces) - 1)
+        return exchange
+
+
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def status_of(exchange: RecordedExchange) -> int:
+    [(status, *_)] = exchange.replies
+    return status
+
+
+def test_a_body_in_one_piece_is_asked_at_once(site: Site) -> None:
+    exchange = site.ask(post("/ocr/prediction", length=len(BODY)), BODY)
+    [(call, timeout)] = site.protocol.asked
+    assert (call.name, call.method, call.key, call.value, timeout) == (
+        "ocr",
+        "prediction",
+        ["x"],
+        ["1"],
+        None,
+    )
+    assert not exchange.replies
+    assert site.protocol.done is not None
+    site.protocol.done(exchange, paddle.Reply(key=["y"], value=["2"]), None)
+    [(status, headers, body, close)] = exchange.replies
+    assert (status, close) == (200, False)
+    assert (b"content-type", b"application/json") in headers
+    assert json.loads(body)["value"] == ["2"]
+
+
+@pytest.mark.parametrize("length", [None, len(BODY)])
+def test_a_body_may_come_in_pieces(site: Site, length: int | None) -> None:
+    site.ask(post("/ocr/prediction", length=length), BODY[:5], BODY[5:9], BODY[9:], b"")
+    [(call, _)] = site.protocol.asked
+    assert call.value == ["1"]
+
+
+def test_who_leaves_drops_the_work(site: Site) -> None:
+    exchange = site.ask(post("/ocr/prediction", length=len(BODY)), BODY)
+    assert exchange.on_gone is not None
+    exchange.on_gone()
+    assert site.protocol.dropped == 1
+
+
+def test_an_announced_body_over_the_limit_is_refused_before_it_is_read(site: Site) -> None:
+    exchange = RecordedExchange(post("/ocr/prediction", length=MOST + 1))
+    assert site.routes.begin(exchange) is None
+    [(status, _, _, close)] = exchange.replies
+    assert (status, close) == (413, True)
+    assert exchange.taken == 0
+
+
+def test_a_body_that_grows_over_the_limit_is_refused(site: Site) -> None:
+    piece = b"x" * (MOST * 3 // 5)
+    assert status_of(site.ask(post("/ocr/prediction"), piece, piece, b"")) == 413
+    assert not site.protocol.asked
+
+
+@pytest.mark.parametrize("after", [(), (b"",)], ids=["in one piece", "and its end apart"])
+def test_a_body_over_the_limit_that_was_not_announced_is_refused(
+    site: Site, after: tuple[bytes, ...]
+) -> None:
+    exchange = site.ask(post("/ocr/prediction"), BODY + b" " * MOST, *after)
+    assert status_of(exchange) == 413
+    assert not site.protocol.asked
+
+
+def test_bytes_beyond_the_budget_are_refused_before_they_are_read(site: Site) -> None:
+    exchange = RecordedExchange(post("/ocr/prediction", length=100), ByteBudget(50))
+    assert site.routes.begin(exchange) is None
+    [(status, headers, _, _)] = exchange.replies
+    assert status == 429
+    assert (b"retry-after", b"1") in headers
+
+
+def test_what_is_to_come_of_an_announced_body_is_known(site: Site) -> None:
+    budget = ByteBudget(100_000)
+    exchange = RecordedExchange(post("/ocr/prediction", length=MOST), budget)
+    receiver = site.routes.begin(exchange)
+    assert receiver is not None
+    for piece, left in ((b"x" * 5_000, 35_000), (b"x" * 10_000, 25_000)):
+        receiver.data(exchange, piece, False)
+        assert (budget.used, budget.to_come) == (40_000, left)
+    exchange.release()
+    assert (budget.used, budget.to_come) == (0, 0)
+
+
+def test_a_compressed_body_is_unpacked(site: Site) -> None:
+    packed = gzip.compress(BODY)
+    head = post("/ocr/prediction", (b"content-encoding", b"gzip"), length=len(packed))
+    site.ask(head, packed)
+    [(call, _)] = site.protocol.asked
+    assert call.value == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ([(b"content-encoding", b"br")], 415),
+        ([(b"content-encoding", b"gzip"), (b"content-encoding", b"gzip")], 415),
+        ([(b"content-encoding", b"gzip")], 400),
+        ([(b"grpc-timeout", b"1x")], 400),
+        ([(b"penstock-timeout", b"soon")], 400),
+    ],
+)
+def test_headers_that_cannot_be_obeyed_are_refused(
+    site: Site, headers: list[tuple[bytes, bytes]], status: int
+) -> None:
+    exchange = site.ask(post("/ocr/prediction", *headers, length=len(BODY)), BODY)
+    assert status_of(exchange) == status
+    assert not site.protocol.asked
+
+
+@pytest.mark.parametrize(
+    ("header", "value", "seconds"),
+    [(b"grpc-timeout", b"1500m", 1.5), (b"penstock-timeout", b"0.25", 0.25)],
+)
+def test_the_caller_says_how_long_it_waits(
+    site: Site, header: bytes, value: bytes, seconds: float
+) -> None:
+    site.ask(post("/ocr/prediction", (header, value), length=len(BODY)), BODY)
+    [(_, timeout)] = site.protocol.asked
+    assert timeout == seconds
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [
+        ("/livez", "GET", 200),
+        ("/readyz", "HEAD", 200),
+        ("/readyz", "POST", 405),
+        ("/ocr/prediction", "GET", 405),
+        ("/", "GET", 404),
+        ("/a/b/c", "POST", 404),
+        ("/a/%2e%2e", "POST", 404),
+        ("/a%2fb/c", "POST", 404),
+        ("/a/%zz", "POST", 400),
+        ("*", "OPTIONS", 404),
+        ("*", "GET", 400),
+    ],
+)
+def test_paths_and_methods(site: Site, path: str, method: str, status: int) -> None:
+    assert status_of(site.ask(post(path, method=method))) == status
+
+
+def test_readiness_is_asked_each_time_although_the_head_is_shared(site: Site) -> None:
+    head = post("/readyz", method="GET")
+    assert status_of(site.ask(head)) == 200
+    site.health.set_unready("shutting down")
+    exchange = site.ask(head)
+    assert status_of(exchange) == 503
+    assert exchange.replies[0][2] == b"shutting down\n"
+
+
+def test_names_are_decoded_once(site: Site) -> None:
+    site.ask(post("/my%20ocr/%2541", length=len(BODY)), BODY)
+    [(call, _)] = site.protocol.asked
+    assert (call.name, call.method) == ("my ocr", "%41")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(DeadlineExceeded("late"), 504), (ServiceBusy("full"), 429)]
+)
+def test_what_ends_the_call_itself_has_a_status(
+    site: Site, error: RequestError, status: int
+) -> None:
+    exchange = site.ask(post("/ocr/prediction", length=len(BODY)), BODY)
+    assert site.protocol.done is not None
+    site.protocol.done(exchange, None, error)
+    assert status_of(exchange) == status
+
+
+def test_a_body_that_comes_too_late_is_told_so(site: Site) -> None:
+    exchange = RecordedExchange(post("/ocr/prediction", length=len(BODY)))
+    receiver = site.routes.begin(exchange)
+    assert receiver is not None
+    receiver.late(exchange)
+    [(status, _, _, close)] = exchange.replies
+    assert (status, close) == (408, True)

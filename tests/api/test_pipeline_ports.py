@@ -1,0 +1,321 @@
+"""The pipeline protocol and its ports: what is written at once is what a Reply would have been."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock import Op, RequestOp, ResponseOp
+from penstock.api.grpc_pipeline import PipelineService
+from penstock.api.http import HttpRoutes
+from penstock.api.pipeline import Answer, _Asked
+from penstock.errors import RequestError
+from penstock.protocols import paddle, tensors
+from penstock.protocols.pb import Request
+from tests.service.inside import Inside, inside
+
+Write = Callable[[Any, Any], bytes | None]
+
+ENCODERS = [
+    pytest.param(PipelineService.write, paddle.encode_message, id="grpc"),
+    pytest.param(HttpRoutes.write, paddle.encode_json, id="http"),
+]
+
+
+class Recorded:
+    """A port that keeps what it is told."""
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self.done_with: list[tuple[Any, Answer | None, RequestError | None]] = []
+        self.heard = asyncio.Event()
+
+    def write(self, names: Any, texts: Any, /) -> bytes | None:
+        return self._write(names, texts)
+
+    def done(self, context: Any, answer: Answer | None, error: RequestError | None, /) -> None:
+        self.done_with.append((context, answer, error))
+        self.heard.set()
+
+
+class OwnDict(dict[str, Any]):
+    """A dict of a user's own kind, which has its faults."""
+
+    def values(self) -> Any:
+        raise ValueError("no values today")
+
+
+class OwnItems(OwnDict):
+    def items(self) -> Any:
+        raise ValueError("no items today")
+
+
+def texts(**pairs: str) -> paddle.Call:
+    """A call as it comes over gRPC."""
+    request = Request(key=list(pairs), value=list(pairs.values()), name="any", method="m", logid=7)
+    return paddle.decode_message(request.SerializeToString(), "any")
+
+
+def with_tensor() -> paddle.Call:
+    return paddle.Call(["x"], ["1"], [tensors.encode("y", np.ones(2))], logid=7)
+
+
+RESULTS: dict[str, Any] = {
+    "a text": {"y": "1"},
+    "texts": {"y": "1", "z": "ä" * 200},
+    "nothing": {},
+    "an array": {"y": np.arange(3.0)},
+    "a large array": {"y": np.arange(5000.0)},
+    "an array and a text": {"a": "1", "y": np.arange(3.0)},
+    "a number": {"a": "1", "y": 2},
+    "a text that is no Unicode": {"y": "\udcff"},
+    "a text of its own kind": {"y": np.str_("1")},
+    "a name that is no text": {5: "1"},
+    "no values": OwnDict(y="1"),
+    "no items": OwnItems(y="1"),
+}
+
+
+def giving(value: Any) -> Op:
+    class Giving(Op):
+        def postprocess(self, input_dicts: Any, fetch: Any, data_id: int, log_id: int) -> Any:
+            return value, None, ""
+
+    return Giving("giving", input_ops=[RequestOp()])
+
+
+CALLS = [
+    pytest.param(lambda: texts(x="1"), id="one pair"),
+    pytest.param(lambda: texts(x="1", z="2"), id="two pairs"),
+    pytest.param(with_tensor, id="a tensor"),
+]
+
+
+async def answered(service: Inside, call: paddle.Call, write: Write) -> Answer:
+    """What a port is told, and told once."""
+    port = Recorded(write)
+    context = object()
+    cancel = service.protocol.start(call, None, port, context)
+    async with asyncio.timeout(5):
+        await port.heard.wait()
+    if cancel is not None:
+        cancel()
+    await asyncio.sleep(0)
+    [(told, answer, error)] = port.done_with
+    assert told is context
+    assert answer is not None, error
+    return answer
+
+
+@pytest.mark.parametrize(("write", "encode"), ENCODERS)
+@pytest.mark.parametrize("make", CALLS)
+@pytest.mark.parametrize("value", RESULTS.values(), ids=RESULTS.keys())
+async def test_what_is_written_at_once_is_what_the_reply_would_be(
+    value: Any, make: Callable[[], paddle.Call], write: Write, encode: Any
+) -> None:
+    async with inside(giving(value)) as service:
+        answer = await answered(service, make(), write)
+        expected = encode(await service.protocol.answer(make()))
+    plain = type(value) is dict and all(
+        type(text) is str and text.isprintable() for text in [*value, *value.values()]
+    )
+    assert isinstance(answer, bytes) == plain
+    assert (answer if isinstance(answer, bytes) else encode(answer)) == expected
+
+
+@pytest.mark.parametrize(("write", "encode"), ENCODERS)
+async def test_the_reply_of_an_own_end_is_not_written_past_it(write: Write, encode: Any) -> None:
+    class Marking(ResponseOp):
+        def pack_response_package(self, channeldata: Any) -> Any:
+            reply = super().pack_response_package(channeldata)
+            reply.key.append("mark")
+            reply.value.append("x")
+            return reply
+
+    async with inside(Marking(input_ops=[giving({"y": "1"})])) as service:
+        answer = await answered(service, texts(x="1"), write)
+    assert not isinstance(answer, bytes)
+    assert [*answer.key] == ["y", "mark"]
+
+
+async def test_an_own_unpack_sees_the_message_of_one_pair() -> None:
+    seen: list[Any] = []
+
+    class Own(RequestOp):
+        def unpack_request_package(self, request: Any) -> Any:
+            seen.append(request)
+            return super().unpack_request_package(request)
+
+    async with inside(Op("work", input_ops=[Own()])) as service:
+        answer = await answered(service, texts(x="1"), PipelineService.write)
+    assert seen == [Request(key=["x"], value=["1"], name="any", method="m", logid=7)]
+    assert not isinstance(answer, bytes)
+    assert answer.key == ["x"]
+
+
+async def test_an_op_may_edit_the_feed_of_one_pair() -> None:
+    class Editing(Op):
+        def preprocess(self, input_dicts: Any, data_id: int, log_id: int) -> Any:
+            [feed] = input_dicts.values()
+            feed["log_id"] = str(log_id)
+            feed["x"] += "!"
+            return feed
+
+    async with inside(Editing("work", input_ops=[RequestOp()])) as service:
+        answer = await answered(service, texts(x="1"), PipelineService.write)
+    assert answer == paddle.encode_message(paddle.Reply(key=["x", "log_id"], value=["1!", "7"]))
+
+
+@pytest.mark.parametrize("make", CALLS)
+async def test_who_leaves_is_told_nothing_more(make: Callable[[], paddle.Call]) -> None:
+    async with inside(giving({"y": "1"})) as service:
+        port = Recorded(PipelineService.write)
+        cancel = service.protocol.start(make(), None, port, None)
+        assert cancel is not None
+        cancel()
+        cancel()
+        await answered(service, make(), PipelineService.write)
+        assert not port.done_with
+        statistics = service.engine.statistics()
+        assert (statistics.admitted, statistics.cancelled, statistics.replied) == (2, 1, 1)
+
+
+async def test_an_answered_request_is_gone_without_the_collector() -> None:
+    async with inside(giving({"y": "1"})) as service:
+        port = Recorded(PipelineService.write)
+        context = OwnDict()
+        left = weakref.ref(context)
+        cancel = service.protocol.start(texts(x="1"), None, port, context)
+        del context
+        await asyncio.wait_for(port.heard.wait(), 5)
+        await asyncio.sleep(0.05)  # whoever ran it lets go
+        assert left() is not None
+        gc.disable()
+        try:
+            port.done_with.clear()
+            del cancel
+            assert left() is None
+        finally:
+            gc.enable()
+
+
+async def test_what_is_refused_at_once_is_told_before_start_returns() -> None:
+    async with inside(giving({"y": "1"})) as service:
+        service.engine.drain(lambda: None)
+        port = Recorded(PipelineService.write)
+        assert service.protocol.start(texts(x="1"), None, port, None) is None
+        [(_, answer, error)] = port.done_with
+        assert answer is None
+        assert error is not None
+
+
+async def test_what_is_answered_while_it_is_admitted_has_nothing_left_to_drop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with inside(giving({"y": "1"})) as service:
+        engine = service.engine
+        submit = engine.submit
+
+        def submit_and_close(request: Any, reply: Any) -> Any:
+            journey = submit(request, reply)
+            engine.close()
+            return journey
+
+        monkeypatch.setattr(engine, "submit", submit_and_close)
+        port = Recorded(PipelineService.write)
+        assert service.protocol.start(texts(x="1"), None, port, None) is None
+        [(_, answer, _)] = port.done_with
+        assert isinstance(answer, paddle.Reply)
+        assert answer.err_msg == "dag closed."
+
+
+class Call:
+    """A call of either port that keeps its answer."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    def reply(self, *answer: Any) -> None:
+        self.bodies.append(answer[-1])
+
+
+@pytest.mark.parametrize("port", [PipelineService, HttpRoutes])
+def test_a_reply_that_cannot_be_written_is_answered_all_the_same(
+    port: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    call = Call()
+    port.done(None, call, paddle.Reply(err_no=10**30, err_msg="no such number"), None)
+    (body,) = call.bodies
+    internal = paddle.Reply(err_no=10000, err_msg="internal error")
+    assert body in (paddle.encode_message(internal), paddle.encode_json(internal))
+    assert "please report this" in caplog.text
+
+
+class Packing:
+    """Takes the time that it is told to for each reply, and knows where."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._pack = paddle.pack
+        self.threads: list[int] = []
+        self.go_on = threading.Event()
+        monkeypatch.setattr(paddle, "pack", self)
+
+    def __call__(self, *args: Any, **more: Any) -> Any:
+        self.threads.append(threading.get_ident())
+        assert self.go_on.wait(5)
+        return self._pack(*args, **more)
+
+
+@pytest.mark.parametrize("own_root", [False, True])
+async def test_a_large_array_is_written_while_others_are_answered(
+    own_root: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OwnRoot(RequestOp):
+        def unpack_request_package(self, request: Any) -> Any:
+            return {"x": "1"}
+
+    class Giving(Op):
+        def postprocess(self, input_dicts: Any, fetch: Any, data_id: int, log_id: int) -> Any:
+            return {"y": np.arange(5000.0)}, None, ""
+
+    packing = Packing(monkeypatch)
+    root = OwnRoot() if own_root else RequestOp()
+    async with inside(Giving("giving", input_ops=[root])) as service:
+        asked = asyncio.create_task(service.ask(x="1"))
+        async with asyncio.timeout(5):
+            while not packing.threads:
+                await asyncio.sleep(0)
+        assert packing.threads != [threading.get_ident()]
+        packing.go_on.set()
+        assert (await asked).value[0].startswith("array([")
+
+
+async def test_who_leaves_while_a_reply_is_written_is_told_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    packing, written = Packing(monkeypatch), asyncio.Event()
+
+    def packed(asked: _Asked, reply: Any, real: Any = _Asked.packed) -> None:
+        real(asked, reply)
+        written.set()
+
+    monkeypatch.setattr(_Asked, "packed", packed)
+    async with inside(giving({"y": np.arange(5000.0)})) as service:
+        port = Recorded(HttpRoutes.write)
+        cancel = service.protocol.start(texts(x="1"), None, port, object())
+        assert cancel is not None
+        async with asyncio.timeout(5):
+            while not packing.threads:
+                await asyncio.sleep(0)
+        cancel()
+        packing.go_on.set()
+        async with asyncio.timeout(5):
+            await written.wait()
+        assert port.done_with == []

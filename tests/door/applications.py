@@ -1,0 +1,160 @@
+"""Small applications for a door: what they do is said by the request's path."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from penstock.door.exchange import Exchange, Receiver
+
+TEXT = ((b"content-type", b"text/plain"),)
+PIECE = 16 << 10
+
+
+class Planted(Exception):
+    """A fault of the application's, on purpose."""
+
+
+class Parrot:
+    """Answers by path.
+
+    /echo        the body
+    /size        how many bytes the body has
+    /refuse      404, from the head alone
+    /hold        nothing, until ``let_go``
+    /later       the body, in a later turn of the loop
+    /large/N     N bytes at once
+    /stream/N    N pieces of 16 KiB, waiting for the reader
+    /flood/N     N pieces without waiting
+    /duplex      each piece of the body as it comes
+    /count       what is held: takes the body's length from the budget
+    /lazy        stops the sender after the first piece, until ``let_go``
+    /patient     the body may take any time
+    /own         the body; if it is late, an answer in its own form
+    /probe       the body, whatever else is open
+    /raise       fails at the head; /raise/body at the body; /raise/gone when the client leaves
+    /begun       fails after the answer has begun
+    /broken      breaks its answer off
+    /trailers    an answer with trailers
+    """
+
+    def __init__(self) -> None:
+        self.loop: Any = None
+        self.gone = threading.Semaphore(0)
+        self.began = threading.Semaphore(0)
+        self.arrived = threading.Semaphore(0)
+        self.late_ones = 0
+        self.sent = 0
+        self.holding: list[Exchange] = []
+        self.begun: list[str] = []
+
+    def begin(self, exchange: Exchange) -> Receiver | None:
+        path = exchange.head.path.decode()
+        self.begun.append(path)
+        if exchange.excess and path != "/probe":
+            exchange.reply(503, TEXT, b"too many")
+            return None
+        if path == "/refuse":
+            exchange.reply(404, TEXT, b"no")
+            return None
+        if path == "/raise":
+            raise Planted(path)
+        exchange.state = []
+        exchange.on_gone = lambda: self._leave(path)
+        if path == "/patient":
+            exchange.late_at = float("inf")
+        if path == "/duplex":
+            exchange.start(200, TEXT)
+        self.began.release()
+        return self
+
+    def _leave(self, path: str) -> None:
+        self.gone.release()
+        if path == "/raise/gone":
+            raise Planted(path)
+
+    def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
+        path = exchange.head.path.decode()
+        self.arrived.release()
+        if path == "/raise/body":
+            raise Planted(path)
+        if path == "/duplex":
+            if piece:
+                exchange.send(piece)
+            if ended:
+                exchange.finish()
+            return
+        if path == "/count":
+            exchange.take(len(piece))
+        if path == "/lazy" and not exchange.state:
+            exchange.pause()
+            self.holding.append(exchange)
+        exchange.state.append(piece)
+        if ended:
+            self.answer(exchange, path, b"".join(exchange.state))
+
+    def late(self, exchange: Exchange) -> None:
+        self.late_ones += 1
+        if exchange.head.path == b"/own":
+            exchange.reply(200, TEXT, b"too late")
+
+    def answer(self, exchange: Exchange, path: str, body: bytes) -> None:
+        word, _, number = path[1:].partition("/")
+        if word in ("size", "lazy", "count"):
+            exchange.reply(200, TEXT, b"%d" % len(body))
+        elif word == "hold":
+            self.holding.append(exchange)
+        elif word == "later":
+            self.loop.call_soon(exchange.reply, 200, TEXT, body)
+        elif word == "large":
+            exchange.reply(200, TEXT, bytes(int(number)))
+        elif word == "stream":
+            Pieces(self, exchange, int(number))
+        elif word == "flood":
+            exchange.start(200, TEXT)
+            for _ in range(int(number)):
+                exchange.send(bytes(PIECE))
+            exchange.finish()
+        elif word == "begun":
+            exchange.start(200, TEXT)
+            exchange.send(b"some")
+            raise Planted(path)
+        elif word == "broken":
+            exchange.start(200, TEXT)
+            exchange.send(b"some")
+            exchange.abort()
+        elif word == "trailers":
+            exchange.start(200, TEXT)
+            exchange.send(body)
+            exchange.finish(((b"x-sum", b"%d" % len(body)),))
+        else:
+            exchange.reply(200, TEXT, body)
+
+    def let_go(self) -> None:
+        """Answer those that are held; from the loop."""
+        holding, self.holding = self.holding, []
+        for exchange in holding:
+            if exchange.head.path == b"/lazy":
+                exchange.resume()
+            else:
+                exchange.reply(200, TEXT, b"held")
+
+
+class Pieces:
+    """A streamed answer that heeds its reader."""
+
+    def __init__(self, parrot: Parrot, exchange: Exchange, left: int) -> None:
+        self.parrot = parrot
+        self.exchange = exchange
+        self.left = left
+        exchange.on_room = self.go_on
+        exchange.start(200, TEXT)
+        self.go_on()
+
+    def go_on(self) -> None:
+        while self.left and self.exchange.unsent <= 64 << 10:
+            self.left -= 1
+            self.parrot.sent += PIECE
+            self.exchange.send(bytes(PIECE))
+        if not self.left:
+            self.exchange.finish()

@@ -1,0 +1,105 @@
+"""A door on a loop of its own, in a thread, so that tests can talk to it with blocking sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from penstock.door.budget import ByteBudget
+from penstock.door.door import Door, DoorLimits, DoorStatistics
+from penstock.door.exchange import Application
+from penstock.door.listeners import bind, port_of
+from tests.door.applications import Parrot
+
+T = TypeVar("T")
+
+PATIENCE = 5.0
+"""Seconds within which everything that a test waits for has happened."""
+
+QUICK = 0.2
+"""Seconds: a limit that a test reaches."""
+
+
+class Site:
+    """A door that listens on a port of loopback."""
+
+    def __init__(
+        self,
+        new_loop: Callable[[], asyncio.AbstractEventLoop],
+        limits: DoorLimits,
+        *,
+        tls: ssl.SSLContext | None = None,
+        folder: Path | None = None,
+        application: Application | None = None,
+        budget: int = 1 << 30,
+    ) -> None:
+        self.parrot = Parrot()
+        self.budget = ByteBudget(budget)
+        self.complaints: list[dict[str, Any]] = []
+        self.port = 0
+        self.unix = "" if folder is None else str(folder / "door")
+        self._application = application or self.parrot
+        self._limits = limits
+        self._tls = tls
+        self._loop = new_loop()
+        self._loop.set_exception_handler(lambda loop, context: self.complaints.append(context))
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.run(self._open())
+
+    async def _open(self) -> None:
+        self.parrot.loop = asyncio.get_running_loop()
+        self.door = Door(self._application, self._limits, self.budget)
+        if self.unix:
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(self.unix)
+        else:
+            listener = bind("127.0.0.1", 0, "http_port")
+            self.port = port_of(listener)
+        self.listening = [listener]
+        await self.door.listen(listener, self._tls)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the door's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Call something on the door's loop."""
+
+        async def work() -> T:
+            return function()
+
+        return self.run(work())
+
+    def statistics(self) -> DoorStatistics:
+        return self.call(self.door.statistics)
+
+    def until(self, condition: Callable[[DoorStatistics], bool]) -> DoorStatistics:
+        """Ask again and again until the statistics say so."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            seen = self.statistics()
+            if condition(seen):
+                return seen
+            assert time.monotonic() < deadline, seen
+
+    def close(self, timeout: float = 0.2) -> None:
+        """Close the door and its loop; nothing may be left."""
+        try:
+            self.run(self.door.close(timeout))
+            left = self.statistics()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(PATIENCE)
+            self._loop.close()
+        assert not self._thread.is_alive()
+        assert (left.open, left.calls) == (0, 0)
+        assert left.unsent == 0
+        assert self.budget.used == 0
+        assert self.complaints == []

@@ -1,0 +1,660 @@
+"""HTTP/1.1 through a door, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import select
+import socket
+import time
+from collections.abc import Callable
+
+import pytest
+
+from penstock.door.budget import Reservation
+from penstock.door.exchange import Exchange
+from tests.door.site import PATIENCE, QUICK, Site
+from tests.hostile.raw import Connection, Reply, connected
+
+Opened = Callable[..., Site]
+
+
+def request(path: str = "/echo", body: bytes = b"", *fields: bytes, method: str = "POST") -> bytes:
+    head = [f"{method} {path} HTTP/1.1".encode(), b"Host: x", *fields]
+    if body or method == "POST":
+        head.append(b"Content-Length: %d" % len(body))
+    return b"\r\n".join(head) + b"\r\n\r\n" + body
+
+
+def chunks(connection: Connection) -> bytes:
+    """The body of a chunked answer whose head has been read."""
+    body = []
+    while True:
+        while b"\r\n" not in connection._data:
+            connection._more()
+        size, _, connection._data = connection._data.partition(b"\r\n")
+        wanted = int(size, 16)
+        while len(connection._data) < wanted + 2:
+            connection._more()
+        body.append(connection._data[:wanted])
+        connection._data = connection._data[wanted + 2 :]
+        if not wanted:
+            return b"".join(body)
+
+
+def head_of(connection: Connection) -> bytes:
+    while b"\r\n\r\n" not in connection._data:
+        connection._more()
+    head, _, connection._data = connection._data.partition(b"\r\n\r\n")
+    return head
+
+
+def check_refusal(reply: Reply, status: int) -> None:
+    assert reply.status == status
+    assert reply.header("connection") == "close"
+    assert list(reply.json()) == ["error", "code", "message", "details"]
+
+
+def test_bodies_are_echoed_on_one_connection(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        for body in (b"one", b"", b"x" * 300_000):
+            for path in ("/echo", "/later"):
+                connection.send(request(path, body))
+                reply = connection.reply()
+                assert (reply.status, reply.body) == (200, body)
+                assert reply.header("connection") is None
+    assert site.statistics().requests == 6
+
+
+def test_requests_byte_by_byte_are_understood(opened: Opened) -> None:
+    site = opened()
+    data = request("/echo", b"slowly")
+    with connected(site.port) as connection:
+        connection.send(*(data[n : n + 1] for n in range(len(data))))
+        assert connection.reply().body == b"slowly"
+
+
+def test_pipelined_requests_are_answered_in_order_and_one_at_a_time(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        paths = ["/later", "/echo", "/hold", "/echo"]
+        connection.send(b"".join(request(path, b"%d" % n) for n, path in enumerate(paths)))
+        assert [connection.reply().body for _ in range(2)] == [b"0", b"1"]
+        assert all(site.parrot.began.acquire(timeout=PATIENCE) for _ in range(3))
+        assert site.parrot.begun == paths[:3]
+        site.call(site.parrot.let_go)
+        assert [connection.reply().body for _ in range(2)] == [b"held", b"3"]
+
+
+def test_many_pipelined_requests_wait_in_bounded_memory(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send(request("/hold"))
+        connection.socket.settimeout(0.3)
+        more = request("/echo", b"x" * 10_000) * 2000
+        with pytest.raises(TimeoutError):  # nobody reads them
+            connection.socket.sendall(more)
+        assert site.parrot.begun == ["/hold"]
+        site.call(site.parrot.let_go)
+        assert connection.reply().body == b"held"
+        assert connection.reply().body == b"x" * 10_000
+
+
+def test_a_large_answer_waits_for_its_reader_and_is_counted(opened: Opened) -> None:
+    site = opened()
+    size = 16 << 20
+    with connected(site.port, patience=20) as connection:
+        connection.send(request(f"/large/{size}"))
+        seen = site.until(lambda seen: seen.unsent > 0)
+        assert seen.unsent <= site.budget.used <= size + 1024
+        assert len(connection.reply().body) == size
+        site.until(lambda seen: seen.unsent == 0)
+        site.until(lambda seen: site.budget.used == 0)
+
+
+def test_answers_to_pipelined_requests_stop_when_nobody_reads(opened: Opened) -> None:
+    site = opened()
+    many = b"".join(request(f"/large/{1 << 20}") for _ in range(200))
+    with connected(site.port, patience=20) as connection:
+        connection.send(many)
+        seen = site.until(lambda seen: seen.unsent > 0)
+        assert seen.unsent < 3 << 20
+        assert len(site.parrot.begun) < 50
+        for _ in range(200):
+            assert len(connection.reply().body) == 1 << 20
+
+
+def test_a_streamed_answer_heeds_its_reader(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port, patience=20) as connection:
+        connection.send(request("/stream/2000") + request("/echo", b"next"))
+        site.until(lambda seen: seen.unsent > 0)
+        assert site.parrot.sent < 2000 * 16384
+        assert b"transfer-encoding: chunked" in head_of(connection)
+        assert len(chunks(connection)) == 2000 * 16384
+        assert connection.reply().body == b"next"
+
+
+def test_pieces_of_a_body_are_answered_while_the_rest_is_to_come(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send(b"POST /duplex HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.send(b"3\r\none\r\n")
+        head_of(connection)
+        while b"one" not in connection._data:
+            connection._more()
+        connection.send(b"3\r\ntwo\r\n0\r\n\r\n")
+        assert chunks(connection) == b"onetwo"
+
+
+def test_trailers_are_sent(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send(request("/trailers", b"abc"))
+        while b"x-sum: 3\r\n\r\n" not in connection._data:
+            connection._more()
+
+
+def test_an_answer_to_the_head_alone_ends_the_connection_only_if_a_body_is_due(
+    opened: Opened,
+) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send(request("/refuse", b"all here"))
+        assert connection.reply().header("connection") is None
+        connection.send(request("/refuse", b"not all here")[:-1])
+        assert connection.reply().header("connection") == "close"
+        assert connection.is_closed()
+
+
+def test_a_client_that_sends_before_it_reads_gets_the_answer(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send(request("/refuse", bytes(20 << 20)))
+        assert connection.reply().status == 404
+        assert connection.is_closed()
+
+
+def test_the_body_is_asked_for_when_the_application_wants_it(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        expecting = (b"Expect: 100-continue", b"Content-Length: 2")
+        connection.send(request("/echo", b"", *expecting, method="PUT"))
+        assert connection.reply().status == 100
+        connection.send(b"{}")
+        assert connection.reply().body == b"{}"
+        connection.send(request("/refuse", b"", *expecting, method="PUT"))
+        assert connection.reply().status == 404
+        assert connection.is_closed()
+
+
+def test_a_sender_that_was_stopped_goes_on_later(opened: Opened) -> None:
+    site = opened(body_timeout=QUICK)
+    size = 30 << 20
+    with connected(site.port, patience=20) as connection:
+        connection.socket.setblocking(False)
+        data = memoryview(request("/lazy", bytes(size)))
+        sent = 0
+        while not site.parrot.holding or sent < 1 << 20:
+            try:
+                sent += connection.socket.send(data[sent:])
+            except BlockingIOError:
+                continue
+        assert sent < size
+        site.until(lambda seen: bool(site.parrot.holding))
+        connection.socket.settimeout(PATIENCE)
+        site.call(site.parrot.let_go)
+        connection.socket.sendall(data[sent:])
+        assert connection.reply().body == b"%d" % size
+    assert site.statistics().bodies_late == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"nonsense\r\n\r\n", 400),
+        (b"POST /echo HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 200 + b"\r\n", 431),
+        (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+        (request("/echo", b"", b"Transfer-Encoding: chunked", method="PUT") + b"zz\r\n", 400),
+        (b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03" + bytes(99), 400),
+        (b"PRI * HTTP/2.0\r\n\r\nnot the preface", 505),
+    ],
+)
+def test_what_is_no_request_is_refused_and_the_connection_ends(
+    opened: Opened, data: bytes, status: int
+) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send_until_refused(data, 1)
+        check_refusal(connection.reply(), status)
+        assert connection.is_closed()
+    assert site.statistics().malformed == 1
+    assert site.parrot.gone.acquire(blocking=False) == (b"chunked" in data)
+
+
+def test_a_refusal_waits_for_the_answer_before_it(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send(request("/hold") + b"nonsense\r\n\r\n")
+        site.parrot.arrived.acquire(timeout=PATIENCE)
+        site.call(site.parrot.let_go)
+        assert connection.reply().body == b"held"
+        check_refusal(connection.reply(), 400)
+        assert connection.is_closed()
+
+
+def test_silence_ends_without_a_word(opened: Opened) -> None:
+    site = opened(header_timeout=QUICK)
+    with connected(site.port) as connection:
+        assert connection.is_closed()
+    assert site.statistics().heads_late == 1
+
+
+@pytest.mark.parametrize("start", [b"P", b"PRI * H", b"GET / HTTP/1.1\r\nHost: x\r\n"])
+def test_a_head_that_stops_half_way_gets_408(opened: Opened, start: bytes) -> None:
+    site = opened(header_timeout=QUICK)
+    with connected(site.port) as connection:
+        connection.send(start)
+        check_refusal(connection.reply(), 408)
+        assert connection.is_closed()
+    assert site.statistics().heads_late == 1
+
+
+def test_a_second_head_has_its_own_time(opened: Opened) -> None:
+    site = opened(header_timeout=QUICK, keep_alive=60)
+    with connected(site.port) as connection:
+        connection.send(request("/echo"), request("/echo")[:10])
+        assert connection.reply().status == 200
+        check_refusal(connection.reply(), 408)
+
+
+def test_line_ends_do_not_keep_a_connection(opened: Opened) -> None:
+    site = opened(header_timeout=QUICK, keep_alive=QUICK)
+    with connected(site.port) as connection:
+        connection.send(request("/echo"))
+        connection.reply()
+        connection.socket.settimeout(0.02)
+        received = None
+        while received is None:
+            try:
+                connection.socket.sendall(b"\r\n")
+                received = connection.socket.recv(10)
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+    site.until(lambda seen: seen.open == 0)
+
+
+def test_a_body_that_stops_half_way_gets_408_and_the_application_hears_of_it(
+    opened: Opened,
+) -> None:
+    site = opened(body_timeout=QUICK)
+    with connected(site.port) as connection:
+        connection.send(request("/echo", b"whole")[:-1])
+        check_refusal(connection.reply(), 408)
+        assert connection.is_closed()
+    assert site.statistics().bodies_late == 1
+    assert site.parrot.late_ones == 1
+    assert site.parrot.gone.acquire(timeout=PATIENCE)
+
+
+def test_the_application_may_answer_a_late_body_in_its_own_form(opened: Opened) -> None:
+    site = opened(body_timeout=QUICK)
+    with connected(site.port) as connection:
+        connection.send(request("/own", b"whole")[:-1])
+        reply = connection.reply()
+        assert (reply.status, reply.body) == (200, b"too late")
+        assert connection.is_closed()
+    assert not site.parrot.gone.acquire(blocking=False)
+
+
+def test_the_application_may_give_a_body_any_time(opened: Opened) -> None:
+    site = opened(body_timeout=QUICK, header_timeout=QUICK)
+    data = request("/patient", b"whole")
+    with connected(site.port) as silent, connected(site.port) as connection:
+        connection.send(data[:-1])
+        assert site.parrot.began.acquire(timeout=PATIENCE)
+        assert silent.is_closed()
+        connection.send(data[-1:])
+        assert connection.reply().body == b"whole"
+
+
+def test_what_arrives_makes_the_time_for_a_body_longer(opened: Opened) -> None:
+    site = opened(body_timeout=QUICK, body_pace=1)
+    data = request("/echo", b"whole")
+    with connected(site.port) as silent, connected(site.port) as connection:
+        connection.send(data[:-1])  # four bytes, so four seconds more
+        silent.send(request("/echo", b"whole")[:-5])
+        check_refusal(silent.reply(), 408)
+        connection.send(data[-1:])
+        assert connection.reply().body == b"whole"
+
+
+def test_an_idle_connection_is_closed(opened: Opened) -> None:
+    site = opened(keep_alive=QUICK)
+    with connected(site.port) as connection:
+        connection.send(request("/echo"))
+        assert connection.reply().header("connection") is None
+        assert connection.is_closed()
+    assert site.statistics().idle == 1
+
+
+def test_a_connection_that_waits_for_its_answer_is_not_idle(opened: Opened) -> None:
+    site = opened(keep_alive=QUICK, header_timeout=QUICK, body_timeout=QUICK)
+    with connected(site.port) as connection:
+        for _ in range(2):
+            with connected(site.port) as silent:
+                connection.send(request("/hold", b"x"))
+                assert site.parrot.arrived.acquire(timeout=PATIENCE)
+                assert silent.is_closed()
+            site.call(site.parrot.let_go)
+            assert connection.reply().body == b"held"
+
+
+def small(port: int) -> socket.socket:
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", port))
+    client.settimeout(PATIENCE)
+    return client
+
+
+@pytest.mark.parametrize("path", ["/large/20000000", "/stream/2000"])
+def test_a_client_that_reads_nothing_is_cut_off(opened: Opened, path: str) -> None:
+    site = opened(write_timeout=QUICK)
+    with small(site.port) as client:
+        client.sendall(request(path))
+        site.until(lambda seen: seen.stalled == 1)
+        assert site.until(lambda seen: seen.open == 0).unsent == 0
+    if path.startswith("/stream"):
+        assert site.parrot.gone.acquire(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("fields", [(), (b"Connection: close",)], ids=["kept", "closing"])
+def test_whoever_is_cut_off_sees_a_reset_and_leaves_nothing_with_the_system(
+    opened: Opened, fields: tuple[bytes, ...]
+) -> None:
+    site = opened(write_timeout=QUICK)
+    with small(site.port) as link:
+        link.sendall(request(f"/large/{16 << 20}", b"", *fields))
+        site.until(lambda seen: seen.stalled == 1)
+        reset = select.poll()
+        reset.register(link, 0)  # errors need not be asked for
+        assert reset.poll(1000 * PATIENCE) == [(link.fileno(), select.POLLERR | select.POLLHUP)]
+
+
+def test_a_client_that_reads_a_little_now_and_then_is_cut_off(opened: Opened) -> None:
+    site = opened(write_timeout=QUICK)
+    with small(site.port) as client:
+        client.sendall(request("/large/20000000"))
+        began = time.monotonic()
+        while not site.statistics().stalled and time.monotonic() < began + PATIENCE:
+            assert client.recv(10)
+            time.sleep(0.01)  # the pace is what this client is
+        seen = site.until(lambda seen: seen.open == 0)
+        assert seen.stalled == 1
+
+
+def test_who_holds_the_most_is_cut_when_the_budget_is_used_up(opened: Opened) -> None:
+    site = opened(site={"budget": 40 << 20})
+    clients = [small(site.port) for _ in range(4)]
+    for client, size in zip(clients, (8, 20, 9, 10), strict=True):
+        client.sendall(request(f"/large/{size << 20}"))
+        site.until(lambda seen, size=size: seen.overrun or seen.unsent > size << 18)
+    seen = site.until(lambda seen: seen.overrun > 0 and seen.open == 3)
+    assert seen.overrun == 1
+    assert site.budget.used <= 40 << 20
+    cut = []
+    for client, size in zip(clients, (8, 20, 9, 10), strict=True):
+        with client:
+            cut.append(not is_whole(client, size << 20))
+    assert cut == [False, True, False, False]
+
+
+def test_nobody_is_cut_for_bytes_that_have_only_been_announced(opened: Opened) -> None:
+    site = opened(site={"budget": 16 << 20})
+    others = Reservation(site.budget)
+    site.call(lambda: others.announce(5 << 20))
+    with small(site.port) as client:
+        client.sendall(request(f"/large/{12 << 20}"))
+        site.until(lambda seen: seen.unsent > 8 << 20)
+        assert site.budget.used > site.budget.limit
+        assert site.statistics().overrun == 0
+        assert is_whole(client, 12 << 20)
+    site.call(others.release)
+
+
+def is_whole(client: socket.socket, size: int) -> bool:
+    """Whether an answer with so large a body comes to its end."""
+    got = 0
+    try:
+        while got < size and (more := len(client.recv(1 << 20))):
+            got += more
+    except ConnectionResetError:
+        return False
+    return got >= size
+
+
+def test_an_answer_that_runs_away_from_its_reader_is_broken_off(opened: Opened) -> None:
+    site = opened(max_unsent=1 << 20)
+    with small(site.port) as client:
+        client.sendall(request("/flood/2000"))
+        seen = site.until(lambda seen: seen.overrun > 0)
+        assert seen.overrun == 1
+        assert seen.unsent < 8 << 20
+        site.until(lambda seen: seen.open == 0)
+    assert site.parrot.gone.acquire(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("end", ["reset", "close"])
+def test_the_application_hears_once_that_its_client_left(opened: Opened, end: str) -> None:
+    site = opened()
+    connection = Connection(site.port)
+    connection.send(request("/hold"))
+    assert site.parrot.arrived.acquire(timeout=PATIENCE)
+    if end == "reset":
+        connection.reset()
+    else:
+        connection.socket.close()
+    assert site.parrot.gone.acquire(timeout=1.0)
+    site.until(lambda seen: seen.open == 0)
+    assert site.statistics().gone == 1
+    site.call(site.parrot.let_go)  # goes nowhere
+    assert not site.parrot.gone.acquire(blocking=False)
+
+
+def test_a_client_that_only_closed_its_half_gets_its_answers(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send(request("/later", b"1") + request("/hold") + request("/echo", b"3"))
+        connection.half_close()
+        assert connection.reply().body == b"1"
+        first = connection.reply()  # it is asked whether it listens
+        while first.status == 100:
+            site.call(site.parrot.let_go)
+            first = connection.reply()
+        assert first.body == b"held"
+        assert connection.reply().body == b"3"
+        assert connection.is_closed()
+    assert site.statistics().gone == 0
+
+
+def test_a_client_that_stops_in_the_middle_of_a_request_is_let_go(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send(request("/echo", b"whole")[:-1])
+        assert site.parrot.began.acquire(timeout=PATIENCE)
+        connection.half_close()
+        assert connection.is_closed()
+    assert site.parrot.gone.acquire(timeout=PATIENCE)
+
+
+@pytest.mark.parametrize("path", ["/raise", "/raise/body"])
+def test_a_fault_of_the_application_is_one_request_s(
+    opened: Opened, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = opened()
+    with connected(site.port) as other, connected(site.port) as connection:
+        other.send(request("/hold"))
+        assert site.parrot.arrived.acquire(timeout=PATIENCE)
+        connection.send(request(path, b"x"))
+        check_refusal(connection.reply(), 500)
+        assert connection.is_closed()
+        site.call(site.parrot.let_go)
+        assert other.reply().body == b"held"
+    assert site.statistics().errors == 1
+    faults = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(faults) == 1
+
+
+@pytest.mark.parametrize("path", ["/begun", "/broken"])
+def test_an_answer_that_breaks_off_is_seen_to_be_cut(opened: Opened, path: str) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send(request(path))
+        head_of(connection)
+        assert b"some" in connection._data or not connection._more()
+        while b"some" not in connection._data:
+            connection._more()
+        connection._data = b""
+        assert connection.is_closed()
+
+
+def test_the_budget_gets_everything_back(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send(request("/count", b"x" * 1000))
+        assert connection.reply().body == b"1000"
+        assert site.budget.used == 0
+        connection.send(request("/count", b"x" * 1000)[:-1])
+        site.until(lambda seen: site.budget.used == 999)
+        connection.reset()
+        site.until(lambda seen: site.budget.used == 0)
+
+
+def test_http_1_0_and_head_are_answered(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send(request("/echo", method="HEAD"))
+        assert connection.reply(to_head=True).header("content-length") == "0"
+        connection.send(b"GET /echo HTTP/1.0\r\n\r\n")
+        assert connection.reply().header("connection") == "close"
+        assert connection.is_closed()
+
+
+def test_a_body_of_single_bytes_in_chunks_is_taken_a_little_in_each_turn(opened: Opened) -> None:
+    site = opened()
+    sizes: list[int] = []
+    take = site.parrot.data
+
+    def data(exchange: Exchange, piece: bytes, ended: bool) -> None:
+        sizes.append(len(piece))
+        take(exchange, piece, ended)
+
+    site.parrot.data = data  # type: ignore[method-assign]
+    body = bytes(range(256)) * 100
+    start = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunked = start + b"".join(b"1\r\n%c\r\n" % octet for octet in body) + b"0\r\n\r\n"
+    with connected(site.port) as connection:
+        for _ in range(2):
+            connection.send(chunked + request("/echo", b"next"))
+            assert connection.reply().body == body
+            assert connection.reply().body == b"next"
+        assert max(sizes) <= 128
+        connection.send(chunked)
+        connection.half_close()
+        reply = connection.reply()
+        while reply.status == 100:  # it is asked whether it listens
+            reply = connection.reply()
+        assert reply.body == body
+        assert connection.is_closed()
+
+
+def test_many_chunks_wait_while_the_application_has_stopped_the_sender(opened: Opened) -> None:
+    site = opened(body_timeout=QUICK)
+    start = b"POST /lazy HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connected(site.port) as silent, connected(site.port) as connection:
+        connection.send(start + b"1\r\nx\r\n" * 5000 + b"0\r\n\r\n")
+        site.until(lambda seen: bool(site.parrot.holding))
+        silent.send(request("/echo", b"whole")[:-1])
+        check_refusal(silent.reply(), 408)
+        assert site.parrot.arrived.acquire(timeout=PATIENCE)
+        assert site.parrot.arrived.acquire(timeout=PATIENCE)  # the silent one's
+        assert not site.parrot.arrived.acquire(blocking=False)
+        site.call(site.parrot.let_go)
+        assert connection.reply().body == b"5000"
+    assert site.statistics().bodies_late == 1
+
+
+@pytest.mark.parametrize(
+    ("end", "status"), [(b"1\r\nxx", 400), (b"\r\n", 400), (b"0\r\nbad\r\n\r\n", 400)]
+)
+def test_what_is_wrong_behind_many_chunks_is_refused(
+    opened: Opened, end: bytes, status: int
+) -> None:
+    site = opened()
+    start = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connected(site.port) as connection:
+        connection.send(start + b"1\r\nx\r\n" * 5000 + end)
+        check_refusal(connection.reply(), status)
+        assert connection.is_closed()
+    assert site.statistics().malformed == 1
+    assert site.parrot.gone.acquire(timeout=PATIENCE)
+
+
+def test_pipelined_requests_are_begun_a_few_in_each_turn(opened: Opened) -> None:
+    site = opened()
+    most = 0
+
+    async def watch() -> None:
+        nonlocal most
+        before = 0
+        while before < 3000:
+            begun = len(site.parrot.begun)
+            most = max(most, begun - before)
+            before = begun
+            await asyncio.sleep(0)
+
+    with connected(site.port) as connection:
+        watching = asyncio.run_coroutine_threadsafe(watch(), site.parrot.loop)
+        connection.send(b"".join(request(f"/{n}", b"%d" % n) for n in range(3000)))
+        for n in range(3000):
+            assert connection.reply().body == b"%d" % n
+        watching.result(PATIENCE)
+    assert most <= 32
+    assert site.statistics().requests == 3000
+
+
+def test_the_door_closes_in_the_middle_of_pipelined_requests(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        connection.send(request("/hold") + request("/echo", b"x") * 1000)
+        assert site.parrot.arrived.acquire(timeout=PATIENCE)
+        closing = asyncio.run_coroutine_threadsafe(site.door.close(PATIENCE), site.parrot.loop)
+        site.call(site.parrot.let_go)
+        assert connection.reply().header("connection") == "close"
+        assert connection.is_closed()
+        closing.result(PATIENCE)
+    assert site.parrot.begun == ["/hold"]
+
+
+def test_only_a_client_that_must_bear_it_is_asked_whether_it_listens(opened: Opened) -> None:
+    site = opened()
+    for line, asked in ((b"POST /hold HTTP/1.0", False), (b"POST /hold HTTP/1.1", True)):
+        with connected(site.port) as connection:
+            connection.send(line + b"\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+            assert site.parrot.arrived.acquire(timeout=PATIENCE)
+            connection.half_close()
+            connection.socket.settimeout(0.2)
+            try:
+                seen = connection.socket.recv(100)
+            except TimeoutError:
+                seen = b""
+            assert seen == (b"HTTP/1.1 100 Continue\r\n\r\n" if asked else b"")
+            site.call(site.parrot.let_go)
+            assert connection.reply().body == b"held"
+            assert connection.is_closed()

@@ -1,0 +1,554 @@
+"""HTTP/2 through a door, over real sockets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+import grpc
+import h2.settings
+import pytest
+
+from penstock.door.exchange import Exchange, Receiver
+from penstock.protocols.http2 import Http2Limits
+from tests.door.http2_client import Client, joined
+from tests.door.site import PATIENCE, QUICK, Site
+
+Opened = Callable[..., Site]
+
+NARROW = Http2Limits(connection_window=65_535, stream_window=65_535, max_streams=8)
+
+NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, REFUSED, CANCEL, CALM = 0, 1, 2, 7, 8, 11
+
+
+def test_bodies_are_echoed_on_one_connection(opened: Opened) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        for body in (b"one", b"", b"x" * 300_000):
+            for path in ("/echo", "/later"):
+                answer = client.ask(path, body)
+                assert answer.status == 200
+                assert answer.body == body
+                assert answer.headers["content-length"] == str(len(body))
+                assert answer.reset is None
+    assert site.statistics().requests == 6
+
+
+def test_streams_are_answered_as_they_come_and_not_in_their_order(opened: Opened) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        held = client.open("/hold", end=True)
+        assert client.ask("/echo", b"quick").body == b"quick"
+        site.call(site.parrot.let_go)
+        assert client.wait(held).body == b"held"
+
+
+def test_a_preface_in_pieces_is_understood(opened: Opened) -> None:
+    site = opened()
+    with socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) as link:
+        opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+        for n in range(len(opening)):
+            link.sendall(opening[n : n + 1])
+        assert link.recv(9)[3] == 4  # the server's settings
+
+
+def test_head_requests_and_statuses_without_a_body(opened: Opened) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        answer = client.wait(client.open("/size", method="HEAD", end=True))
+        assert (answer.status, answer.body) == (200, b"")
+        assert answer.headers["content-length"] == "1"
+
+
+def test_an_answer_to_the_head_alone_stops_the_sender(opened: Opened) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        stream = client.open("/refuse")
+        answer = client.answers[stream]
+        client.until(lambda: answer.reset is not None)
+        assert (answer.status, answer.body, answer.reset) == (404, b"no", NO_ERROR)
+        assert client.ask("/echo", b"next").body == b"next"
+
+
+def test_a_streamed_answer_heeds_its_reader_s_window(opened: Opened) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        client.acknowledges = False
+        stream = client.open("/stream/200", end=True)
+        answer = client.answers[stream]
+        client.until(lambda: len(answer.body) == 65_535)
+        seen = site.until(lambda seen: seen.unsent > 0)
+        assert seen.unsent <= 128 << 10
+        assert site.parrot.sent < 100 * 16384
+        client.acknowledges = True
+        client.h2.acknowledge_received_data(65_535, stream)
+        client.flush()
+        assert len(client.wait(stream).body) == 200 * 16384
+        site.until(lambda seen: seen.unsent == 0)
+
+
+def test_a_streamed_answer_heeds_its_reader_s_socket(opened: Opened) -> None:
+    site = opened()
+    window = (1 << 31) - 1
+    with joined(site.port, window=window, room=4096) as client:
+        client.h2.increment_flow_control_window(window - 65_535)
+        stream = client.open("/stream/2000", end=True)
+        site.until(lambda seen: seen.unsent > 0)
+        assert site.parrot.sent < 1000 * 16384
+        assert len(client.wait(stream).body) == 2000 * 16384
+
+
+def test_answers_that_wait_for_windows_are_counted(opened: Opened) -> None:
+    site = opened(max_unsent=1 << 20)
+    with joined(site.port) as client:
+        client.acknowledges = False
+        first = client.open(f"/large/{2 << 20}", end=True)
+        client.until(lambda: len(client.answers[first].body) == 65_535)
+        seen = site.until(lambda seen: seen.unsent > 1 << 20)
+        assert seen.unsent == (2 << 20) - 65_535
+        assert site.budget.used == 2 << 20, "all of it is kept until the last of it has gone"
+        assert client.wait(client.open("/echo", end=True)).reset == REFUSED
+        assert site.statistics().streams_refused == 1
+        client.h2.reset_stream(first)
+        client.flush()
+        site.until(lambda seen: seen.unsent == 0)
+
+
+def test_an_answer_that_runs_away_from_its_reader_is_broken_off(opened: Opened) -> None:
+    site = opened(max_unsent=1 << 20)
+    with joined(site.port) as client:
+        client.acknowledges = False
+        answer = client.wait(client.open("/flood/2000", end=True))
+        assert answer.reset == INTERNAL_ERROR
+        assert site.statistics().overrun == 1
+        assert client.ask("/echo").status == 200
+    assert site.parrot.gone.acquire(timeout=PATIENCE)
+
+
+def test_a_client_that_opens_no_window_is_cut_off(opened: Opened) -> None:
+    site = opened(write_timeout=QUICK)
+    with joined(site.port) as client:
+        client.acknowledges = False
+        answer = client.wait(client.open("/large/1000000", end=True))
+        assert answer.reset == CANCEL
+        answer = client.wait(client.open("/stream/100", end=True))
+        assert answer.reset == CANCEL
+        assert site.parrot.gone.acquire(timeout=PATIENCE)
+        seen = site.until(lambda seen: seen.unsent == 0)
+        assert (seen.stalled, seen.open) == (2, 1)
+
+
+def test_a_client_that_reads_nothing_is_cut_off(opened: Opened) -> None:
+    site = opened(write_timeout=QUICK)
+    window = (1 << 31) - 1
+    with joined(site.port, window=window, room=4096) as client:
+        client.h2.increment_flow_control_window(window - 65_535)
+        client.open("/hold", end=True)
+        client.open("/large/20000000", end=True)
+        assert site.until(lambda seen: seen.stalled == 1)
+        assert site.until(lambda seen: seen.open == 0).unsent == 0
+    assert site.parrot.gone.acquire(timeout=PATIENCE)
+
+
+def test_a_sender_that_was_stopped_goes_on_later(opened: Opened) -> None:
+    site = opened(body_timeout=QUICK)
+    window = Http2Limits().stream_window
+    with joined(site.port) as client:
+        client.ask("/echo")
+        stream = client.open("/lazy")
+        client.send(stream, bytes(window), end=False)
+        assert client.ask("/echo").status == 200
+        assert client.h2.local_flow_control_window(stream) == 0
+        site.until(lambda seen: bool(site.parrot.holding))
+        site.call(site.parrot.let_go)
+        client.send(stream, bytes(window))
+        assert client.wait(stream).body == b"%d" % (2 * window)
+    assert site.statistics().bodies_late == 0
+
+
+def whole(client: Client, path: str, body: bytes) -> int:
+    """Ask with head, data and end in one go, as clients with small messages do."""
+    stream = client.open(path)
+    while client.h2.local_flow_control_window(stream) < len(body):
+        client.step()
+    client.h2.send_data(stream, body, end_stream=True)
+    client.flush()
+    return stream
+
+
+def test_small_messages_use_no_window_up(opened: Opened) -> None:
+    site = opened(http2=NARROW)
+    with joined(site.port) as client:
+        for path in ("/echo", "/later"):
+            for _ in range(80):
+                answer = client.wait(whole(client, path, bytes(4000)))
+                assert answer.body == bytes(4000)
+
+
+@pytest.mark.parametrize("size", [4000, 16_000])
+def test_messages_whose_answers_are_not_ready_leave_room_for_others(
+    opened: Opened, size: int
+) -> None:
+    site = opened(http2=NARROW)
+    with joined(site.port) as client:
+        held = [whole(client, "/hold", bytes(size)) for _ in range(7)]
+        assert client.ask("/echo", bytes(100_000)).body == bytes(100_000)
+        site.call(site.parrot.let_go)
+        for stream in held:
+            assert client.wait(stream).status == 200
+
+
+def test_a_body_that_stops_half_way_gets_408(opened: Opened) -> None:
+    site = opened(body_timeout=QUICK)
+    with joined(site.port) as client:
+        stream = client.open("/echo")
+        client.send(stream, b"half", end=False)
+        answer = client.answers[stream]
+        client.until(lambda: answer.reset is not None)
+        assert (answer.status, answer.reset) == (408, NO_ERROR)
+        assert list(json.loads(answer.body)) == ["error", "code", "message", "details"]
+        assert client.ask("/echo").status == 200
+    assert site.statistics().bodies_late == 1
+    assert site.parrot.late_ones == 1
+    assert site.parrot.gone.acquire(timeout=PATIENCE)
+
+
+def test_the_application_may_answer_a_late_body_in_its_own_form(opened: Opened) -> None:
+    site = opened(body_timeout=QUICK)
+    with joined(site.port) as client:
+        stream = client.open("/own")
+        assert client.wait(stream).body == b"too late"
+
+
+def test_the_application_may_give_a_body_any_time(opened: Opened) -> None:
+    site = opened(body_timeout=QUICK)
+    with joined(site.port) as client:
+        patient = client.open("/patient")
+        assert client.wait(client.open("/echo")).status == 408
+        client.send(patient, b"whole")
+        assert client.wait(patient).body == b"whole"
+
+
+def test_both_sides_may_stream_at_once(opened: Opened) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        stream = client.open("/duplex")
+        answer = client.answers[stream]
+        for body in (b"one", b"two"):
+            client.send(stream, body, end=False)
+            client.until(lambda body=body: answer.body.endswith(body))  # type: ignore[misc]
+        client.h2.send_headers(stream, [("x-trailer", "1")], end_stream=True)
+        client.flush()
+        assert client.wait(stream).body == b"onetwo"
+
+
+def test_trailers_are_sent(opened: Opened) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        assert client.ask("/trailers", b"abc").trailers == {"x-sum": "3"}
+
+
+@pytest.mark.parametrize("way", ["reset", "close", "goaway"])
+def test_the_application_hears_once_that_its_client_left(opened: Opened, way: str) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        streams = [client.open("/hold", end=True) for _ in range(3)]
+        assert all(site.parrot.arrived.acquire(timeout=PATIENCE) for _ in streams)
+        if way == "reset":
+            for stream in streams:
+                client.h2.reset_stream(stream)
+            client.flush()
+        elif way == "close":
+            client.socket.close()
+        else:  # a broken frame
+            client.socket.sendall(b"\0\0\0\4\0\0\0\0\1")
+        assert all(site.parrot.gone.acquire(timeout=PATIENCE) for _ in streams)
+        assert site.until(lambda seen: seen.gone == 3).errors == 0
+        site.call(site.parrot.let_go)  # goes nowhere
+        assert not site.parrot.gone.acquire(blocking=False)
+        if way == "reset":
+            assert client.ask("/echo").status == 200
+
+
+@pytest.mark.parametrize("path", ["/raise", "/raise/body", "/begun", "/broken"])
+def test_a_fault_of_the_application_is_one_stream_s(
+    opened: Opened, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        held = client.open("/hold", end=True)
+        answer = client.ask(path, b"x") if path != "/raise" else client.wait(client.open(path))
+        if path.startswith("/raise"):
+            assert answer.status == 500
+        else:
+            assert answer.reset == INTERNAL_ERROR
+        site.until(lambda seen: len(site.parrot.holding) == 1)
+        site.call(site.parrot.let_go)
+        assert client.wait(held).body == b"held"
+    assert site.statistics().errors == (path != "/broken")
+    faults = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(faults) == (path != "/broken")
+
+
+def test_a_fault_in_a_call_is_a_status_of_grpc(opened: Opened) -> None:
+    site = opened()
+    with grpc.insecure_channel(f"127.0.0.1:{site.port}") as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/raise")(b"x", timeout=PATIENCE)
+        assert caught.value.code() is grpc.StatusCode.INTERNAL
+
+
+class Unary:
+    """Echoes messages as grpc frames them."""
+
+    def begin(self, exchange: Exchange) -> Receiver:
+        exchange.state = b""
+        return self
+
+    def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
+        exchange.state += piece
+        if ended:
+            exchange.start(200, ((b"content-type", b"application/grpc"),))
+            exchange.send(exchange.state)
+            exchange.finish(((b"grpc-status", b"0"),))
+
+    def late(self, exchange: Exchange) -> None:
+        return
+
+
+def test_the_client_of_grpc_is_understood(opened: Opened) -> None:
+    site = opened(site={"application": Unary()})
+    with grpc.insecure_channel(f"127.0.0.1:{site.port}") as channel:
+        call = channel.unary_unary("/any/thing")
+        for size in (0, 10, 3_000_000):
+            assert call(b"x" * size, timeout=PATIENCE) == b"x" * size
+
+
+def test_a_nuisance_is_ended_and_counted(opened: Opened) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        client.socket.sendall(b"".join(ping(n) for n in range(200)))
+        client.wait_closed()
+        assert client.goaways[-1][1] == CALM
+    assert site.statistics().calmed == 1
+
+
+def ping(number: int) -> bytes:
+    return b"\0\0\x08\x06\0\0\0\0\0" + struct.pack("!Q", number)
+
+
+def test_a_nuisance_within_its_budget_is_borne_again_and_again(opened: Opened) -> None:
+    site = opened(header_timeout=QUICK)
+    with joined(site.port) as client:
+        for _ in range(2):
+            client.socket.sendall(b"".join(ping(n) for n in range(15)))
+            assert client.ask("/patient").status == 200
+            wait_for_the_next_second(site)
+    assert site.statistics().calmed == 0
+
+
+def test_budgets_are_of_a_second_however_short_the_limits_are(opened: Opened) -> None:
+    site = opened(header_timeout=QUICK)
+    with joined(site.port) as client:
+        for n in range(100):
+            client.socket.sendall(ping(n))
+            client.step()
+            if client.goaways:
+                break
+        assert client.goaways[-1][1] == CALM
+
+
+def wait_for_the_next_second(site: Site) -> None:
+    """A silent connection is closed after some periods."""
+    began = time.monotonic()
+    while time.monotonic() < began + 1.5:
+        with socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) as silent:
+            assert silent.recv(1) == b""
+
+
+def test_streams_beyond_the_limit_are_refused(opened: Opened) -> None:
+    site = opened(http2=Http2Limits(max_streams=2))
+    with joined(site.port) as client:
+        client.ask("/echo")
+        client.h2.remote_settings[h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS] = 100
+        client.h2.remote_settings.acknowledge()
+        streams = [client.open("/hold", end=True) for _ in range(3)]
+        assert client.wait(streams[2]).reset == REFUSED
+        site.until(lambda seen: len(site.parrot.holding) == 2)
+        site.call(site.parrot.let_go)
+        assert [client.wait(stream).body for stream in streams[:2]] == [b"held", b"held"]
+
+
+def test_a_connection_without_streams_is_closed_after_a_while(opened: Opened) -> None:
+    site = opened(http2_idle=QUICK)
+    with joined(site.port) as client:
+        held = client.open("/hold", end=True)
+        wait = client.open("/patient")
+        assert site.parrot.began.acquire(timeout=PATIENCE)
+        with joined(site.port) as other:
+            other.wait_closed()
+            assert other.goaways[-1] == (0, NO_ERROR)
+        site.call(site.parrot.let_go)
+        assert client.wait(held).body == b"held"
+        client.send(wait, b"")
+        assert client.wait(wait).status == 200
+        client.wait_closed()
+        assert client.goaways[-1] == (wait, NO_ERROR)
+    assert site.statistics().idle == 2
+
+
+def test_settings_that_do_not_come_end_the_connection(opened: Opened) -> None:
+    site = opened(http2_idle=QUICK)
+    with socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) as link:
+        link.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        while link.recv(1 << 10):
+            pass
+
+
+def test_a_header_block_that_does_not_end_ends_the_connection(opened: Opened) -> None:
+    site = opened(header_timeout=QUICK)
+    with joined(site.port) as client:
+        client.ask("/echo")  # so that its acknowledgement does not come into the block
+        held = client.open("/hold", end=True)
+        site.until(lambda seen: bool(site.parrot.holding))
+        client.socket.sendall(b"\0\0\1\1\0\0\0\0\5\x82")  # HEADERS without its end
+        client.wait_closed()
+        assert client.goaways[-1] == (held, CALM)
+    assert site.parrot.gone.acquire(timeout=PATIENCE)
+    assert site.statistics().heads_late == 1
+
+
+def test_a_frame_that_comes_byte_by_byte_ends_the_connection(opened: Opened) -> None:
+    site = opened(header_timeout=QUICK)
+    with joined(site.port) as client:
+        client.ask("/echo")
+        client.socket.sendall(b"\0\x40\0\1\5\0\0\0\3")  # HEADERS of 16,384 bytes
+        began = time.monotonic()
+        while not client.goaways and time.monotonic() < began + PATIENCE:
+            client.socket.sendall(b"\x82")
+            client.socket.settimeout(0.01)
+            try:
+                client.step()
+            except TimeoutError:
+                continue
+        assert client.goaways == [(1, CALM)]
+        client.socket.settimeout(PATIENCE)
+        client.wait_closed()
+    assert site.statistics().heads_late == 1
+
+
+def test_a_client_that_greets_and_falls_silent_is_hung_up_on(opened: Opened) -> None:
+    site = opened(header_timeout=QUICK)
+    with socket.create_connection(("127.0.0.1", site.port), timeout=PATIENCE) as link:
+        link.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        data = b""
+        while more := link.recv(4096):
+            data += more
+    assert data[-17:] == b"\0\0\x08\7\0\0\0\0\0" + bytes(4) + CALM.to_bytes(4, "big")
+    assert site.statistics().heads_late == 1
+
+
+def test_many_small_frames_cut_anywhere_are_no_slow_one(opened: Opened) -> None:
+    site = opened(header_timeout=QUICK)
+    with joined(site.port) as client:
+        stream = client.open("/count")
+        piece = b"\0\0\x08\0\0" + stream.to_bytes(4, "big") + b"x" * 8
+        began = time.monotonic()
+        client.socket.sendall(piece[:5])
+        count = 1
+        while time.monotonic() < began + 5 * QUICK:
+            client.socket.sendall(piece[5:] + piece[:5])  # never at the end of a frame
+            count += 1
+        client.socket.sendall(piece[5:])
+        client.h2.end_stream(stream)
+        client.flush()
+        assert client.wait(stream).body == b"%d" % (8 * count)
+
+
+def test_a_read_full_of_tiny_frames_is_taken_in_turns(opened: Opened) -> None:
+    site = opened(http2=Http2Limits(small_frames=10**9))
+    with joined(site.port) as client:
+        stream = client.open("/size")
+        piece = b"\0\0\1\0\0" + stream.to_bytes(4, "big") + b"x"
+        client.socket.sendall(piece * 50_000)
+        client.h2.end_stream(stream)
+        client.flush()
+        assert client.wait(stream).body == b"50000"
+    site.until(lambda seen: seen.open == 0)
+    assert site.budget.used == 0
+    assert site.budget.peak > 0, "what was read ahead was counted"
+
+
+def test_a_flood_of_tiny_frames_is_told_off(opened: Opened) -> None:
+    site = opened(http2=Http2Limits(small_frames=1000))
+    with joined(site.port) as client:
+        stream = client.open("/size")
+        piece = b"\0\0\1\0\0" + stream.to_bytes(4, "big") + b"x"
+        client.socket.sendall(piece * 20_000)
+        client.wait_closed()
+        assert client.goaways[-1][1] == CALM
+    assert site.statistics().calmed == 1
+
+
+def test_a_client_that_opens_its_window_byte_by_byte_is_cut_off(opened: Opened) -> None:
+    site = opened(write_timeout=QUICK)
+    with joined(site.port) as client:
+        client.acknowledges = False
+        stream = client.open("/large/1000000", end=True)
+        answer = client.answers[stream]
+        client.until(lambda: len(answer.body) == 65_535)
+        client.socket.settimeout(0.02)
+        began = time.monotonic()
+        while answer.reset is None and time.monotonic() < began + PATIENCE:
+            client.h2.increment_flow_control_window(1)
+            client.h2.increment_flow_control_window(1, stream)
+            client.flush()
+            try:
+                while answer.reset is None:  # until there is nothing for a moment
+                    client.step()
+            except TimeoutError:
+                continue
+        assert answer.reset == CANCEL
+        assert 65_535 < len(answer.body) < 66_000
+    assert site.statistics().stalled == 1
+
+
+def test_answers_behind_closed_windows_are_given_up_when_the_budget_is_used_up(
+    opened: Opened,
+) -> None:
+    site = opened(max_unsent=1 << 20, site={"budget": 3 << 20})
+    with joined(site.port) as client:
+        client.acknowledges = False
+        held = [client.open("/hold", end=True) for _ in range(2)]
+        streams = [client.open(f"/large/{600_000}", end=True) for _ in range(2)]
+        site.until(lambda seen: seen.unsent > 1 << 20)
+        assert site.statistics().overrun == 0, "the budget has room"
+        site.call(lambda: site.budget.add(2 << 20))
+        site.call(site.parrot.let_go)
+        client.until(lambda: client.answers[streams[1]].reset == CALM)
+        seen = site.until(lambda seen: seen.unsent <= 1 << 20)
+        assert seen.overrun == 1
+        assert client.answers[streams[0]].reset is None, "what fits is kept"
+        assert all(client.answers[one].reset is None for one in held)
+        site.call(lambda: site.budget.release(2 << 20))
+        client.acknowledges = True
+        client.h2.acknowledge_received_data(65_535, streams[0])
+        client.flush()
+        assert len(client.wait(streams[0]).body) == 600_000
+
+
+def test_the_budget_gets_everything_back(opened: Opened) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        assert client.ask("/count", b"x" * 1000).body == b"1000"
+        assert site.budget.used == 0
+        stream = client.open("/count")
+        client.send(stream, b"x" * 999, end=False)
+        site.until(lambda seen: site.budget.used == 999)
+        client.h2.reset_stream(stream)
+        client.flush()
+        site.until(lambda seen: site.budget.used == 0)

@@ -1,0 +1,160 @@
+"""Every limit that a client passes is seen in the door's statistics."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from penstock.api.frontend import Frontend
+from penstock.api.grpc_pipeline import PipelineService
+from penstock.api.grpc_service import GrpcService
+from penstock.api.health import Health
+from penstock.api.http import HttpRoutes
+from penstock.api.pipeline import PipelineOptions, Port
+from penstock.errors import RequestError
+from penstock.protocols import paddle
+from penstock.protocols.http1 import Http1Limits
+from penstock.protocols.http2 import Http2Limits
+from tests.door.http2_client import joined
+from tests.door.site import Site
+from tests.hostile.raw import connected, request
+
+Opened = Callable[..., Site]
+
+MOST = 1000
+ROUTE = "/echo/prediction"
+METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+GRPC = (("content-type", "application/grpc"), ("te", "trailers"))
+CALM = 11
+PING, SETTINGS, RESET, CONTINUATION = 6, 4, 3, 9
+
+
+class Silent:
+    """Never answers what it is asked."""
+
+    options = PipelineOptions(name=None)
+
+    def start(self, call: paddle.Call, timeout: float | None, port: Port, context: Any) -> None:
+        return
+
+    def as_reply(self, error: RequestError) -> None:
+        return None
+
+
+def frontend() -> Frontend:
+    protocol: Any = Silent()
+    grpc = GrpcService(PipelineService(protocol).methods(), max_message_bytes=MOST)
+    return Frontend(grpc, HttpRoutes(protocol, Health(), max_body=MOST))
+
+
+@pytest.fixture
+def served(opened: Opened) -> Opened:
+    """Doors before the pipeline's own applications."""
+
+    def open_one(budget: int = 1 << 20, **limits: Any) -> Site:
+        return opened(site={"application": frontend(), "budget": budget}, **limits)
+
+    return open_one
+
+
+def status_over_http1(site: Site, data: bytes) -> int:
+    with connected(site.port) as connection:
+        connection.send(data)
+        return connection.reply().status
+
+
+def framed(message: bytes) -> bytes:
+    return struct.pack(">BI", 0, len(message)) + message
+
+
+def code_of_a_call(site: Site, message: bytes) -> int:
+    with joined(site.port) as client:
+        stream = client.open(METHOD, *GRPC)
+        client.send(stream, framed(message))
+        return int(client.wait(stream).headers["grpc-status"])
+
+
+def test_heads_over_a_limit_are_counted(opened: Opened) -> None:
+    small = {"max_header_bytes": 500, "max_header_field": 500}
+    site = opened(http1=Http1Limits(**small, max_request_line=500), http2=Http2Limits(**small))
+    assert status_over_http1(site, request(b"", b"X: " + b"v" * 500, target=b"/echo")) == 431
+    assert status_over_http1(site, request(b"", target=b"/" + b"e" * 500)) == 414
+    with joined(site.port) as client:
+        refused = client.open("/echo", ("x", "v" * 500), end=True)
+        assert client.wait(refused).status == 431
+        assert client.ask("/echo", b"good").body == b"good"
+    assert site.statistics().heads_too_large == 3
+
+
+def test_bodies_over_the_limit_are_counted(served: Opened) -> None:
+    site = served()
+    assert status_over_http1(site, request(b" " * (MOST + 1), target=ROUTE.encode())) == 413
+    assert code_of_a_call(site, bytes(MOST + 1)) == 8
+    assert site.statistics().bodies_too_large == 2
+    assert site.statistics().bodies_refused == 0
+
+
+def test_bodies_in_too_many_chunks_are_counted(opened: Opened) -> None:
+    site = opened(http1=Http1Limits(max_chunks=3))
+    head = b"POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for chunks, status, counted in ((3, 200, {}), (4, 400, {"chunks": 1})):
+        assert status_over_http1(site, head + b"1\r\na\r\n" * chunks + b"0\r\n\r\n") == status
+        assert site.statistics().nuisances == counted
+    assert site.statistics().malformed == 1
+
+
+def test_bodies_for_which_there_is_no_room_are_counted(served: Opened) -> None:
+    site = served(budget=MOST // 2)
+    assert status_over_http1(site, request(b" " * MOST, target=ROUTE.encode())) == 429
+    assert code_of_a_call(site, bytes(MOST)) == 8
+    assert site.statistics().bodies_refused == 2
+    assert site.statistics().bodies_too_large == 0
+
+
+def test_requests_beyond_those_that_may_be_open_are_counted(served: Opened) -> None:
+    site = served(max_calls=2)
+    with joined(site.port) as client:
+        for _ in range(2):
+            client.open(METHOD, *GRPC)
+        site.until(lambda seen: seen.calls == 2)
+        assert status_over_http1(site, request(b"{}", target=ROUTE.encode())) == 503
+        assert code_of_a_call(site, b"") == 8
+        assert site.statistics().calls_refused == 2
+
+
+def test_streams_beyond_those_of_a_connection_are_counted(opened: Opened) -> None:
+    site = opened(http2=Http2Limits(max_streams=2))
+    with joined(site.port) as client:
+        # Before the server's settings have been read.
+        last = [client.open("/hold", end=True) for _ in range(3)][-1]
+        assert client.wait(last).reset == 7
+        seen = site.statistics()
+        assert (seen.streams_beyond, seen.resets) == (1, 0)
+
+
+def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+@pytest.mark.parametrize(
+    ("flood", "nuisance"),
+    [
+        (frame(PING, payload=bytes(8)) * 9, "ping"),
+        (frame(SETTINGS) * 9, "settings"),
+        (frame(1, 0, 1, b"") + frame(CONTINUATION, 0, 1) * 9, "continuation"),
+        (frame(1, 0, 1, b"") + frame(CONTINUATION, 0, 1, bytes(16_384)) * 4, "header"),
+    ],
+)
+def test_nuisances_are_counted_by_their_kind(opened: Opened, flood: bytes, nuisance: str) -> None:
+    limits = Http2Limits(pings=4, settings=4, continuations=4, max_header_bytes=4096)
+    site = opened(http2=limits)
+    with joined(site.port) as client:
+        client.socket.sendall(flood)
+        client.wait_closed()
+        assert client.goaways[-1][1] == CALM
+    seen = site.statistics()
+    assert (seen.calmed, asdict(seen)["nuisances"]) == (1, {nuisance: 1})

@@ -1,0 +1,108 @@
+"""Ports that are bound before they are listened on, by one process or by several."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.door.budget import ByteBudget
+from penstock.door.door import Door, DoorLimits
+from penstock.door.listeners import bind, bind_shared, bind_unix, port_of
+from penstock.errors import StartupError
+from tests.door.applications import Parrot
+
+HOST = "127.0.0.1"
+CLIENTS = 200
+REQUEST = b"GET /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+async def status(port: int) -> bytes:
+    reader, writer = await asyncio.open_connection(HOST, port)
+    writer.write(REQUEST)
+    answer = await reader.read()
+    writer.close()
+    return answer.split(b"\r\n", 1)[0]
+
+
+def new_door() -> Door:
+    parrot = Parrot()
+    parrot.loop = asyncio.get_running_loop()
+    return Door(parrot, DoorLimits(), ByteBudget(1 << 20))
+
+
+async def test_doors_that_share_a_port_each_get_a_part_and_one_carries_on_alone() -> None:
+    first = bind(HOST, 0, "port", shared=True)
+    port = port_of(first)
+    doors = [new_door(), new_door()]
+    await doors[0].listen(first, None)
+    await doors[1].listen(bind(HOST, port, "port", shared=True), None)
+    answers = await asyncio.gather(*(status(port) for _ in range(CLIENTS)))
+    assert set(answers) == {b"HTTP/1.1 200 OK"}
+    parts = [door.statistics().accepted for door in doors]
+    assert sum(parts) == CLIENTS
+    assert min(parts) > CLIENTS // 10
+    await doors[0].close(1.0)
+    answers = await asyncio.gather(*(status(port) for _ in range(20)))
+    assert set(answers) == {b"HTTP/1.1 200 OK"}
+    await doors[1].close(1.0)
+
+
+def test_a_port_that_is_not_shared_is_taken_once() -> None:
+    with bind(HOST, 0, "port") as first:
+        port = port_of(first)
+        first.listen()
+        for shared in (False, True):
+            with pytest.raises(StartupError, match=f"port {port} on"):
+                bind(HOST, port, "port", shared=shared)
+
+
+def test_sockets_of_one_port_are_refused_where_somebody_listens_who_would_share_it() -> None:
+    with bind(HOST, 0, "port", shared=True) as stranger:
+        stranger.listen()
+        with pytest.raises(StartupError, match="cannot be bound"):
+            bind_shared(HOST, port_of(stranger), "port", 2)
+
+
+def test_a_unix_socket_that_a_killed_service_has_left_is_named_and_left_alone(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "penstock.sock"
+    bind_unix(path, "door.unix_socket").close()  # without removing it, as the killed do
+    with pytest.raises(StartupError, match=r"penstock\.sock cannot be bound: it exists; .* remove"):
+        bind_unix(path, "door.unix_socket")
+    assert path.is_socket()
+    with pytest.raises(StartupError, match="cannot be bound: No such file or directory"):
+        bind_unix(tmp_path / "none" / "penstock.sock", "door.unix_socket")
+
+
+def test_each_of_the_sockets_of_one_port_gets_connections() -> None:
+    listeners = bind_shared(HOST, 0, "port", 3)
+    try:
+        (port,) = {port_of(each) for each in listeners}
+        for each in listeners:
+            each.listen()
+            each.settimeout(0)
+        clients = [socket.create_connection((HOST, port), 10) for _ in range(CLIENTS)]
+        for each in clients:
+            each.close()
+        for each in listeners:
+            each.accept()[0].close()
+    finally:
+        for each in listeners:
+            each.close()
+
+
+def test_one_socket_alone_shares_with_nobody() -> None:
+    (only,) = bind_shared(HOST, 0, "port", 1)
+    with only:
+        assert not only.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT)
+
+
+def test_a_system_without_shared_ports_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "SO_REUSEPORT")
+    with pytest.raises(StartupError, match="rpc_port: this system cannot share a port"):
+        bind_shared(HOST, 0, "rpc_port", 2)
+    bind_shared(HOST, 0, "rpc_port", 1)[0].close()
