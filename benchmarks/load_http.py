@@ -186,11 +186,11 @@ async def load_http(
     return await run_closed_loop(opened, tally, plan, patience)
 
 
-def arguments_of(module: str) -> argparse.Namespace:
-    """The options that this process was started with, as ``module``."""
+def parser_of(module: str) -> argparse.ArgumentParser:
+    """The options of this generator, run as ``module``."""
     parser = plan_parser(module)
     parser.add_argument("--path", required=True)
-    return parser.parse_args()
+    return parser
 
 
 def asked(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def asked(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> int:
     """Exit status 0 means that every answer was right."""
-    return told(uvloop.run(load_http(**asked(arguments_of("benchmarks.load_http")))))
+    return told(uvloop.run(load_http(**asked(parser_of("benchmarks.load_http").parse_args()))))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 import uvloop
 
 from benchmarks import load_http
+from benchmarks.calls import HEADS
 from benchmarks.load import MANY, Plan, Report, told
 from benchmarks.load_http import check_body, length_of, request_bytes
 from benchmarks.load_programs import Measured, ProgramFailed, run_program, weight_fault
@@ -34,8 +35,9 @@ def load_wrk(
     expected: bytes | None,
     connections: int,
     plan: Plan,
+    heads: str = "bare",
 ) -> Report:
-    """Load a server on 127.0.0.1.
+    """Load a server on 127.0.0.1; ``heads`` is explained in ``load_wrk.lua``.
 
     Raises:
         BadResponse: the first answer is wrong.
@@ -50,7 +52,7 @@ def load_wrk(
             whole = max(1, round(seconds))  # wrk knows whole seconds only
             command = ["wrk", "--threads=1", f"--connections={connections}"]
             command += [f"--duration={whole}s", f"--script={SCRIPT}"]
-            command += [f"http://127.0.0.1:{port}{path}", "--", file.name]
+            command += [f"http://127.0.0.1:{port}{path}", "--", file.name, heads]
             return run_program(command, seconds=whole, server_pid=plan.server_pid)
 
         if plan.warmup_seconds > 0:
@@ -115,11 +117,13 @@ def report_of(measured: Measured, *, right: int, in_flight: int) -> Report:
 
 def main() -> int:
     """Exit status 0 means that no fault was found."""
-    arguments = load_http.arguments_of("benchmarks.load_wrk")
+    parser = load_http.parser_of("benchmarks.load_wrk")
+    parser.add_argument("--heads", choices=("bare", *HEADS), default="bare")
+    arguments = parser.parse_args()
     asked = load_http.asked(arguments)
     if shutil.which("wrk") is None or arguments.count != MANY:
         return told(uvloop.run(load_http.load_http(**asked)))
-    return told(load_wrk(**asked))
+    return told(load_wrk(**asked, heads=arguments.heads))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 GENERATORS = {"http": "load_http", "grpc": "load_grpc"}
 PROGRAMS = {"http": "load_wrk", "grpc": "load_h2load"}
+WITH_HEADS = {"http": "load_wrk", "grpc": "load_calls"}
 GENERATOR_SECONDS = 150.0
 """Bound of one generator's run beyond its measured time: its own patience, twice, and a start."""
 
@@ -188,10 +189,14 @@ def measure_server(
     """One run of a load generator on ``core``; ``files`` hold the body and the expected answer."""
     body, expected = files
     generator = (PROGRAMS if scenario.programs else GENERATORS)[load.protocol]
+    if load.heads is not None:
+        generator = WITH_HEADS[load.protocol]
     command = [sys.executable, "-m", f"benchmarks.{generator}", "--core", str(core)]
     command += ["--port", str(server.port(load.protocol)), "--server-pid", str(server.pid)]
     command += ["--connections", str(load.connections), "--seconds", str(seconds)]
     command += ["--body", str(body)]
+    if load.heads is not None:
+        command += ["--heads", load.heads]
     if expected is not None:
         command += ["--expect", str(expected)]
     if load.protocol == "http":

@@ -11,18 +11,24 @@ from benchmarks.rounds import Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """How many requests are in flight, and over what."""
+    """How many requests are in flight, and over what.
+
+    ``heads``: whether the requests' heads are the ``same`` or ``different``; without it they hold
+    only what the protocol needs.
+    """
 
     protocol: str
     connections: int
     streams: int = 1
+    heads: str | None = None
 
     @property
     def label(self) -> str:
         """How the table names it."""
+        heads = f", {self.heads} heads" if self.heads is not None else ""
         if self.protocol == "http":
-            return f"{self.connections} conn"
-        return f"{self.connections}x{self.streams} calls"
+            return f"{self.connections} conn{heads}"
+        return f"{self.connections}x{self.streams} calls{heads}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,6 +155,39 @@ def _grpc_echo() -> Scenario:
     )
 
 
+def _heads() -> list[Scenario]:
+    """Real clients: ids and deadlines of each request's own, or the same head again and again."""
+
+    def loads(protocol: str, connections: int, streams: int) -> tuple[Load, ...]:
+        shape = {"protocol": protocol, "connections": connections, "streams": streams}
+        return tuple(Load(**shape, heads=heads) for heads in ("different", "same"))  # type: ignore[arg-type]
+
+    http, grpc = loads("http", 32, 1), loads("grpc", 8, 4)
+    thread = (_penstock("penstock_echo")["thread"],)
+    return [
+        replace(
+            _http_echo(),
+            name="heads-http",
+            ours=thread,
+            loads=http,
+            targets={
+                ("thread", http[0].label): Target(throughput=1.2),
+                ("thread", http[1].label): Target(throughput=1.3),
+            },
+        ),
+        replace(
+            _grpc_echo(),
+            name="heads-grpc",
+            ours=thread,
+            loads=grpc,
+            targets={
+                ("thread", grpc[0].label): Target(throughput=8.0),
+                ("thread", grpc[1].label): Target(throughput=10.0),
+            },
+        ),
+    ]
+
+
 def _grpc_large() -> Scenario:
     loads = [Load(protocol="grpc", connections=c) for c in (1, 2)]
     return Scenario(
@@ -318,7 +351,7 @@ def _resnet50(batch: int) -> Scenario:
 def all_scenarios() -> list[Scenario]:
     """Every scenario, cheap ones first."""
     arrays = _arrays()
-    echoes = [_http_echo(), _grpc_echo(), _grpc_large(), _door_grpc(), _door_http()]
+    echoes = [*_heads(), _http_echo(), _grpc_echo(), _grpc_large(), _door_grpc(), _door_http()]
     models = [_regression(), _ensemble(), _resnet50(1), _resnet50(8)]
     processes = [_latency(), arrays, in_threads(arrays), compute()]
     return [*echoes, *processes, *engines(), _client_calls(), *models]

@@ -122,3 +122,31 @@ async def test_without_wrk_our_own_generator_runs(
     options += ["--seconds", 5, "--warmup", 0, "--count", 40]
     status, report = await run_main(load_wrk.main, server, *options)
     assert (status, report.requests) == (0, 40)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize(("heads", "kinds"), [("different", "many"), ("same", "one")])
+async def test_wrk_sends_a_real_clients_fields(heads: str, kinds: str) -> None:
+    program("wrk")
+    seen: set[bytes] = set()
+
+    class Noting(FakeHttp):
+        def data_received(self, data: bytes) -> None:
+            seen.update(
+                line for line in data.split(b"\r\n") if line.startswith(b"traceparent: 00-")
+            )
+            super().data_received(data)
+
+    async with serving(lambda: Noting(lambda n: RIGHT)) as port:
+        report = await asyncio.to_thread(
+            load_wrk.load_wrk,
+            port=port,
+            path="/",
+            body=BODY,
+            expected=RIGHT_BODY,
+            connections=2,
+            plan=Plan(seconds=1.0, warmup_seconds=0.0),
+            heads=heads,
+        )
+    assert report.fault_count == 0
+    assert len(seen) == 1 if kinds == "one" else len(seen) > report.requests / 2

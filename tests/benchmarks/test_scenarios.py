@@ -69,6 +69,8 @@ def test_a_client_s_server_must_answer_what_the_client_expects(tmp_path: Path) -
 def test_only_exact_answers_are_left_to_programs_that_weigh_them() -> None:
     by_programs = [scenario for scenario in all_scenarios() if scenario.programs]
     assert {each.name for each in by_programs} == {
+        "heads-http",
+        "heads-grpc",
         "http-echo",
         "grpc-echo",
         "grpc-large",

@@ -1,0 +1,147 @@
+"""The generator of gRPC load: its heads, its judgement, its flow control."""
+
+import asyncio
+from pathlib import Path
+
+import hpack
+import pytest
+
+from benchmarks import load_calls
+from benchmarks.calls import INFERENCE, encode_heads, heads_of
+from benchmarks.load import Plan, Report
+from penstock.protocols.pb import Response
+from tests.benchmarks.conftest import RunMain
+from tests.benchmarks.fake_servers import FakeGrpc, serving
+
+MESSAGE = Response(key=["x"], value=["hello"]).SerializeToString()
+
+
+def decoded(heads: str, count: int) -> list[dict[str, str]]:
+    made, decoder, found = encode_heads(heads, count, seed=1), hpack.Decoder(), []
+    for number in range(count):
+        frame = made.frames[made.offsets[number] : made.offsets[number + 1]]
+        assert frame[:5] == (len(frame) - 9).to_bytes(3, "big") + b"\x01\x04"
+        assert int.from_bytes(frame[5:9], "big") == 2 * number + 1
+        found.append({str(name): str(value) for name, value in decoder.decode(frame[9:])})
+    return found
+
+
+def test_different_heads_differ_in_ids_and_time_limit_and_fill_the_servers_table() -> None:
+    found = decoded("different", 100)
+    own = ("traceparent", "x-request-id", "grpc-timeout")
+    assert all(len({fields[name] for fields in found}) > 95 for name in own)
+    assert {fields[":path"] for fields in found} == {INFERENCE}
+    assert found == decoded("different", 100)  # the same in every run
+
+
+def test_the_same_head_is_all_indices_from_the_second_call_on() -> None:
+    made = encode_heads("same", 3, seed=1)
+    assert decoded("same", 3)[0] == decoded("same", 3)[2]
+    assert made.offsets[3] - made.offsets[2] == 9 + 10
+
+
+def test_encoded_heads_are_kept(tmp_path: Path) -> None:
+    first = heads_of("different", 2, tmp_path, calls=20)
+    assert first == heads_of("different", 2, tmp_path, calls=20)
+    assert first[0] != first[1]
+    assert [len(heads) for heads in first] == [10, 10]
+
+
+async def loaded(
+    misbehave: str = "",
+    *,
+    message: bytes = MESSAGE,
+    expected: bytes | None = MESSAGE,
+    window: int = 65_535,
+    max_frame: int = 16_384,
+    calls: int = 200,
+) -> tuple[Report, list[FakeGrpc]]:
+    servers: list[FakeGrpc] = []
+
+    def connect() -> FakeGrpc:
+        servers.append(FakeGrpc(misbehave, window, max_frame))
+        return servers[-1]
+
+    async with serving(connect) as port:
+        report = await load_calls.load_calls(
+            port=port,
+            messages=[message],
+            expected=expected,
+            heads=[encode_heads("different", calls, seed) for seed in range(2)],
+            streams=4,
+            plan=Plan(seconds=0.1, warmup_seconds=0.0),
+            patience=0.2,
+        )
+    return report, servers
+
+
+async def test_right_answers_are_counted_and_used_up_heads_begin_again_on_a_new_connection() -> (
+    None
+):
+    report, servers = await loaded(calls=20)
+    assert report.faults == []
+    assert len(servers) > 2
+    assert 0 < report.requests <= sum(server.calls for server in servers)
+    assert all(server.pings_acked == 1 for server in servers[:2])
+    assert 0 < report.p50_us <= report.p99_us
+
+
+@pytest.mark.parametrize(
+    ("window", "max_frame"), [(65_535, 16_384), (1000, 16_384), (1 << 20, 100_000)]
+)
+async def test_big_messages_obey_the_servers_flow_control(window: int, max_frame: int) -> None:
+    tensor = bytes(range(256)) * 300
+    report, _ = await loaded(message=tensor, expected=tensor, window=window, max_frame=max_frame)
+    assert report.faults == []
+    assert report.requests > 0
+
+
+@pytest.mark.parametrize(
+    ("misbehave", "named"),
+    [
+        ("body", "is not"),
+        ("no message", "is not"),
+        ("status 14", "grpc-status 14: gone"),
+        ("http 503", "HTTP status 503"),
+        ("reset", "reset with code 2"),
+        ("goaway", "calm down"),
+        ("drop", "connection lost"),
+        ("silence", "no answer"),
+    ],
+)
+async def test_a_wrong_answer_is_a_fault(misbehave: str, named: str) -> None:
+    report, _ = await loaded(misbehave)
+    assert any(named in fault for fault in report.faults), report.faults
+
+
+async def test_without_an_expected_message_any_answer_but_an_error_counts() -> None:
+    busy = Response(err_no=3004, err_msg="busy").SerializeToString()
+    report, _ = await loaded(message=busy, expected=None)
+    assert "an error" in report.faults[0]
+    report, _ = await loaded(expected=None)
+    assert report.faults == []
+
+
+async def test_nobody_listening_is_a_fault(run_main: RunMain, tmp_path: Path) -> None:
+    async with serving(FakeGrpc) as port:
+        pass
+    report = await asyncio.wait_for(
+        load_calls.load_calls(
+            port=port,
+            messages=[MESSAGE],
+            expected=None,
+            heads=[encode_heads("same", 5, 0)],
+            streams=1,
+            plan=Plan(seconds=5.0),
+        ),
+        timeout=5,
+    )
+    assert any("refused" in fault.lower() for fault in report.faults)
+
+
+async def test_it_runs_as_a_program(run_main: RunMain, tmp_path: Path) -> None:
+    body = tmp_path / "body"
+    body.write_bytes(MESSAGE)
+    options = ["--body", body, "--expect", body, "--seconds", "0.1", "--warmup", "0"]
+    status, report = await run_main(load_calls.main, FakeGrpc, *options, "--heads", "same")
+    assert (status, report.faults) == (0, [])
