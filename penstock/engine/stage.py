@@ -34,7 +34,7 @@ from penstock.engine.statistics import StageStatistics
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.work import WorkOptions
 from penstock.instrument import Instrument
-from penstock.ops.failures import kills_workers, timed_out
+from penstock.ops.failures import kills_workers, tell_culprits, timed_out
 from penstock.request import Batch, Feed, Outcome, Sample
 
 _log = logging.getLogger(__name__)
@@ -391,7 +391,8 @@ class Stage:
 
     def _give_up(self, batch: Batch) -> None:
         """Its samples end with the time-out; whether they are tried again is not decided here."""
-        error = timed_out(self.name, batch)
+        error = timed_out(self.name, batch, self.options.timeout, self.options.retry)
+        tell_culprits(self.name, [(sample, error) for sample in batch.samples])
         for sample in batch.samples:
             self._settle(sample, Outcome(None, error))
 

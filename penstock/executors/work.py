@@ -35,7 +35,7 @@ from penstock.errors import (
 from penstock.executors.jumping import ask_to_jump
 from penstock.ops.failures import (
     HOOK_FAULTS,
-    cannot_be_cut,
+    batch_failed,
     hook_raised,
     not_a_feed,
     process_raised,
@@ -241,7 +241,7 @@ def _call(
     if limit is not None:
         assert batch.started is not None
         if _monotonic() - batch.started > limit:
-            answer = timed_out(op.name, batch)
+            answer = timed_out(op.name, batch, limit, op.options.retry)
     batch.started = None
     return answer
 
@@ -317,7 +317,7 @@ def _run_together(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, An
     try:
         joined, rows = stack([member.feed for member in members])
     except RequestError as error:
-        answer = error
+        answer = batch_failed(op.name, error)
     else:
         answer = yield [joined], members[0].sample.log_id
         if isinstance(answer, dict):
@@ -325,7 +325,7 @@ def _run_together(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, An
                 parts = scatter(answer, rows, op.op.shared_outputs)
             except RequestError as error:
                 # Not one sample's fault: the op's output does not follow the batch.
-                _fail(members, cannot_be_cut(op.name, error))
+                _fail(members, batch_failed(op.name, error))
                 return
             for member, part in zip(members, parts, strict=True):
                 member.result = part

@@ -33,6 +33,8 @@ from penstock.request import REQUEST_OP_NAME, Feed, Outcome
 
 _log = logging.getLogger(__name__)
 
+_SHOWN = 32  # keys of an output in one line of the log, and letters of each; a guess
+
 Unpacked: TypeAlias = tuple[Feed, int, RequestError | None]
 
 
@@ -200,21 +202,42 @@ class Ends:
             if error is not None:
                 return error_reply(error)
             only_tensors = self._response_op.is_tensor_format
+            value = outcome.value or {}
             try:
-                return paddle.pack(
-                    outcome.value or {}, typed=typed or only_tensors, keep_text=not only_tensors
-                )
+                reply = paddle.pack(value, typed=typed or only_tensors, keep_text=not only_tensors)
+                if reply.err_no:
+                    reply.err_msg += f" {self._not_sendable(value)}"
+                    _log.warning("%s (data_id=%s log_id=%s)", reply.err_msg, data_id, log_id)
+                return reply
             except HOOK_FAULTS as failure:  # a value's repr may raise anything
+                _log.warning(
+                    "op %s: its output %s cannot be packed (data_id=%s log_id=%s)",
+                    self._response_op.only_input().name, _keys(value), data_id, log_id,
+                    exc_info=failure,
+                )  # fmt: skip
                 return error_reply(_rpc_package_error(failure))
+        given: Any
         try:
-            reply = self._pack(ChannelData(outcome, data_id, log_id, typed=typed))
+            given = self._pack(ChannelData(outcome, data_id, log_id, typed=typed))
         except HOOK_FAULTS as failure:
             return error_reply(_end_failed("pack_response_package", failure, log_id))
-        if not isinstance(reply, pb.Response):
-            text = f"pack_response_package must give a Response, got {type(reply).__name__}"
+        if not isinstance(given, pb.Response):
+            text = f"pack_response_package must give a Response, got {type(given).__name__}"
             _log.warning("%s (log_id=%s)", text, log_id)
             return error_reply(WrongType(text))
-        return reply
+        return given
+
+    def _not_sendable(self, value: Feed) -> str:
+        """Names the output that no reply can carry: one that is neither text nor array, if any."""
+        others = {key: each for key, each in value.items() if not isinstance(each, str)}
+        keys = [key for key, each in others.items() if not isinstance(each, np.ndarray)]
+        key = next(iter(keys or others), None)
+        return f"The output {key!r} of op {self._response_op.only_input().name!r} cannot be sent."
+
+
+def _keys(value: Feed) -> str:
+    names = [repr(key)[:_SHOWN] for key in value]
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
 def error_reply(error: RequestError) -> paddle.Reply:
@@ -251,9 +274,8 @@ def _kind(given: Any) -> str:
 
 def _end_failed(hook: str, error: BaseException, log_id: int) -> RequestError:
     """The error for what a user's hook at one of the graph's ends raised."""
-    if not isinstance(error, RequestError):
-        level = logging.INFO if isinstance(error, CustomException) else logging.WARNING
-        _log.log(level, "%s raised (log_id=%s)", hook, log_id, exc_info=error)
+    level = logging.INFO if isinstance(error, CustomException) else logging.WARNING
+    _log.log(level, "%s raised (log_id=%s)", hook, log_id, exc_info=error)
     if isinstance(error, CustomException):
         try:
             return declared_error(error, error.message)

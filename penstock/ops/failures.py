@@ -1,9 +1,10 @@
-"""What a caller reads when an op fails: the one place that words the errors of hooks.
+"""What the caller and the log read when an op fails: the one place that words the errors of hooks.
 
-Whatever a hook raised becomes a RequestError here, in the sentences that deployed clients know, and
-a line of the log: a warning with the traceback where the hook has a fault, and a mere note where it
-declared an error. What ``process`` raised is told only when it is known whose fault it was, so that
-the parts of a batch that is split do not each tell it again.
+Whatever a hook raised becomes a RequestError here, in the sentences that deployed clients know.
+Every failure is logged once, with op, hook, data ids and log id: a warning, with the traceback
+where the hook raised; a mere note where the op declared the error (CustomException). A failure of
+``process`` is logged only when it is known which samples caused it, so that the halves of a batch
+that is split do not each log it again.
 Source: ``docs/compatibility.md`` (texts of errors, CustomException).
 """
 
@@ -21,6 +22,7 @@ from penstock.errors import (
     HookFailed,
     InferenceFailed,
     KillsWorkers,
+    NumberedError,
     OpTimeout,
     RequestError,
     WorkerDied,
@@ -53,11 +55,14 @@ def failed_to_predict(op: str, text: str) -> str:
 def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
     """The error for what ``process`` raised; ours keep their class, texts are wrapped.
 
-    An exception that nobody declared is the error's cause until ``tell_culprits`` has logged it.
+    What was not declared is the error's cause until ``tell_culprits`` has logged it.
     """
     try:
-        if isinstance(error, RequestError):
+        if isinstance(error, NumberedError):
             return error.with_text(failed_to_predict(op, str(error)))
+        if isinstance(error, RequestError):
+            text = str(error)
+            return _blamed(error.with_text(failed_to_predict(op, text)), f"process: {text}")
         if isinstance(error, CustomException):
             _log.info("op %s: process raised (log_id=%s)", op, log_id, exc_info=error)
             return declared_error(error, failed_to_predict(op, error.message))
@@ -68,29 +73,28 @@ def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
     return failed
 
 
-class _Given(Exception):
-    """A hook raised nothing, and gave something that is no result; this says what."""
+class _Reason(Exception):
+    """The cause of an error behind which there is no exception of the user's; this says why."""
 
 
 def tell_culprits(op: str, failed: Iterable[tuple[Sample, RequestError]]) -> None:
-    """Log what ``process`` did wrong: one line for each fault, with the samples it ended."""
+    """Log what ``process`` did wrong: one line for each fault, with the samples that it ended."""
     ended: dict[int, tuple[RequestError, list[Sample]]] = {}
     for sample, error in failed:
-        cause = error.__cause__
-        if cause is not None and (type(error) is HookFailed or type(cause) is _Given):
+        if error.__cause__ is not None:
             ended.setdefault(id(error), (error, []))[1].append(sample)
     for error, samples in ended.values():
         cause, error.__cause__ = error.__cause__, None  # its frames hold the batch's arrays
-        if isinstance(cause, _Given):
+        if isinstance(cause, _Reason):
             _warn(op, str(cause), samples, None)
         else:
             _warn(op, "process raised", samples, cause)
 
 
 def tell_fault(op: str, hook: str, sample: Sample, error: RequestError) -> None:
-    """Log what a hook of one sample gave, if that was a mistake in the hook."""
-    if isinstance(error, HookFailed | WrongType):
-        _warn(op, f"{hook}: {error}", [sample], None)
+    """Log what a hook of one sample gave, unless the op declared it."""
+    if not isinstance(error, NumberedError):
+        _warn(op, f"{hook}: {text_of(error)}", [sample], None)
 
 
 def _warn(op: str, what: str, samples: Sequence[Sample], error: BaseException | None) -> None:
@@ -110,40 +114,55 @@ def _warn(op: str, what: str, samples: Sequence[Sample], error: BaseException | 
 def process_gave_code(op: str, text: str, number: int) -> RequestError:
     """The error for a code that ``process`` returned: the number is the op's choice."""
     if number not in INT32:
-        return _blamed(HookFailed, op, f"process gave the error code {number}, which is no int32")
+        return _failed(HookFailed, op, f"process gave the error code {number}, which is no int32")
     return DeclaredError(number, failed_to_predict(op, text))
 
 
 def process_gave(op: str, given: Any) -> RequestError:
     """The error for something that is no result of ``process``."""
     if given is None:
-        return _blamed(InferenceFailed, op, "process gave no result")
-    return _blamed(WrongType, op, f"process must give a dict, got {instead(given)}")
+        return _failed(InferenceFailed, op, "process gave no result")
+    return _failed(WrongType, op, f"process must give a dict, got {instead(given)}")
 
 
-def _blamed(kind: type[RequestError], op: str, text: str) -> RequestError:
-    """An error that ``tell_culprits`` will log when it is known whose it was."""
-    error = kind(failed_to_predict(op, text))
-    error.__cause__ = _Given(text)
+def _failed(kind: type[RequestError], op: str, text: str) -> RequestError:
+    return _blamed(kind(failed_to_predict(op, text)), text)
+
+
+def _blamed(error: RequestError, why: str) -> RequestError:
+    """The error, for ``tell_culprits`` to log when it is known whose it was."""
+    error.__cause__ = _Reason(why)
     return error
 
 
-def cannot_be_cut(op: str, error: RequestError) -> RequestError:
-    """The error of a batch whose result does not follow its rows."""
+def batch_failed(op: str, error: RequestError) -> RequestError:
+    """The error of a batch whose feeds cannot be joined, or whose result cannot be cut apart."""
+    text = str(error)
     if isinstance(error, InferenceFailed):
-        return InferenceFailed(failed_to_predict(op, str(error)))
-    return error
+        error = InferenceFailed(failed_to_predict(op, text))
+    return _blamed(error, f"process: {text}")
 
 
-def timed_out(op: str, batch: Batch) -> OpTimeout:
-    """The error of a batch whose ``process`` exceeded its limit on the last attempt."""
-    return OpTimeout(
+def timed_out(op: str, batch: Batch, limit: float | None, attempts: int) -> OpTimeout:
+    """The error of a batch whose ``process`` took longer than its limit.
+
+    Args:
+        op: its name.
+        batch: the batch.
+        limit: seconds that one call may take.
+        attempts: calls that one sample is given in all.
+    """
+    times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
+    allowed = f" It may take {limit * 1000:g} ms, with {times}" if limit is not None else ""
+    error = OpTimeout(
         failed_to_predict(
             op,
             f"(log_id={batch.samples[0].log_id}) [{op}|{batch.worker}] "
-            f"Failed to process(batch: {batch.data_ids}): exceeded retry count.",
+            f"Failed to process(batch: {batch.data_ids}): exceeded retry count.{allowed}",
         )
     )
+    error.__cause__ = _Reason(f"process took longer than its timeout.{allowed}")
+    return error
 
 
 def worker_died(op: str, worker: int) -> WorkerDied:
@@ -157,8 +176,9 @@ def kills_workers(op: str) -> KillsWorkers:
     return KillsWorkers(failed_to_predict(op, text))
 
 
-def cannot_travel(op: str, text: str) -> WrongType:
-    """The error of a sample whose values cannot go to a worker process, or come from it."""
+def cannot_travel(op: str, text: str, samples: Sequence[Sample]) -> WrongType:
+    """The error, now logged, of samples whose values cannot go to a worker process or come back."""
+    _warn(op, text, samples, None)
     return WrongType(failed_to_predict(op, text))
 
 
@@ -181,7 +201,9 @@ def hook_raised_for(
     """The errors of all the samples that one call of a hook was for."""
     try:
         if isinstance(error, RequestError):
-            str(error)  # or it could not be answered
+            text = str(error)
+            if not isinstance(error, NumberedError):
+                _warn(op.name, f"{hook}: {text}", samples, None)
             return [error] * len(samples)
         if isinstance(error, CustomException):
             who = (op.name, hook, samples[0].log_id)
@@ -191,8 +213,23 @@ def hook_raised_for(
     except HOOK_FAULTS as fault:  # see process_raised
         error = fault
     _warn(op.name, f"{hook} raised", samples, error)
-    text = short_text_of(error).replace("'", "")
+    text = short_text_of(error)
+    if isinstance(error, KeyError) and hook != "check_jumping":
+        text += _keys_there(samples[0])
+    text = text.replace("'", "")
     return [HookFailed(_raise_message(op, hook, sample, text)) for sample in samples]
+
+
+def _keys_there(sample: Sample) -> str:
+    """For an error about a missing key: what the op was given instead."""
+    several = len(sample.inputs) > 1
+    keys = [
+        f"{source}.{key}" if several else str(key)
+        for source, feed in sample.inputs.items()
+        for key in feed
+    ]
+    more = ", ..." if len(keys) > _SHOWN else ""
+    return f" (the input has {', '.join(keys[:_SHOWN]) or 'no keys'}{more})"
 
 
 def _raise_message(op: Op, hook: str, sample: Sample, text: str) -> str:
@@ -203,8 +240,11 @@ def _raise_message(op: Op, hook: str, sample: Sample, text: str) -> str:
 
 
 def short_text_of(error: BaseException) -> str:
-    """What a hook's exception says, as far as anybody reads."""
-    return text_of(error)[:_MOST_TEXT] or type(error).__name__
+    """What a hook's exception says, as far as anybody reads; its type, where it says too little."""
+    text = text_of(error)[:_MOST_TEXT]
+    if isinstance(error, KeyError) and text:
+        return f"KeyError: {text}"
+    return text or type(error).__name__
 
 
 def instead(given: Any) -> str:

@@ -59,10 +59,10 @@ class ModelInput:
             value = self._offsets(value)
         shape = value.shape
         if self._rank is not None and len(shape) != self._rank:
-            raise self._mismatch(value)
+            raise self._wrong_shape(shape)
         for axis, size in self._fixed:
             if shape[axis] != size:
-                raise self._mismatch(value)
+                raise self._wrong_shape(shape)
         if self._is_text or value.dtype != self.dtype:
             value = self._cast(value)
         array: NDArray[Any] = value
@@ -147,6 +147,13 @@ class ModelInput:
                 raise self._mismatch(value, f"holding a {type(text).__name__}")
         return decoded.reshape(value.shape)
 
+    def _wrong_shape(self, shape: tuple[int, ...]) -> InputMismatch:
+        """Says nothing of the dtype, which may well be one that is cast."""
+        return InputMismatch(
+            f"invalid arg list: input {self.alias!r} expected the shape"
+            f" {_dimensions(self.spec.shape or ())}, got {_dimensions(shape)}"
+        )
+
     def _mismatch(self, value: NDArray[Any], why: str = "") -> InputMismatch:
         expected = described(np.dtype(str) if self._is_text else self.dtype, self.spec.shape)
         got = described(value.dtype, value.shape)
@@ -156,9 +163,13 @@ class ModelInput:
         )
 
 
+def _dimensions(shape: tuple[int | None, ...]) -> str:
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
 def described(dtype: np.dtype[Any], shape: tuple[int | None, ...] | None) -> str:
     """A dtype and shape for people: ``float32[?, 13]``."""
     name = {"U": "str", "S": "bytes"}.get(dtype.kind, dtype.name)
     if shape is None:
         return f"{name} of any rank"
-    return f"{name}[{', '.join('?' if size is None else str(size) for size in shape)}]"
+    return name + _dimensions(shape)

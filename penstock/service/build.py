@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 
@@ -309,7 +310,9 @@ def _init(op: Op) -> None:
     try:
         bind(op, "init_op")()
     except (Exception, SystemExit) as error:
-        raise StartupError(f"op {op.name!r}: init_op failed: {error!r}") from error
+        # Not its repr, in which an OSError lacks the file.
+        what = "".join(traceback.format_exception_only(error)).strip()
+        raise StartupError(f"op {op.name!r}: init_op failed: {what}") from error
 
 
 def _key_of(op: Op, options: OpOptions) -> Callable[[dict[str, Feed]], Hashable] | None:

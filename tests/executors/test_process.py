@@ -593,9 +593,10 @@ async def test_workers_ended_for_their_late_calls_are_no_early_deaths(
     assert (await house.ask()).error is None
     assert house.verdict() == []
     lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert len(lines) == 2 * (MOST_DEATHS + 1)
-    assert all("beyond the time-out, with data_ids=" in line for line in lines[::2])
-    for line in lines[1::2]:
+    assert len(lines) == 3 * (MOST_DEATHS + 1)
+    assert all("beyond the time-out, with data_ids=" in line for line in lines[::3])
+    assert all("process took longer than its timeout" in line for line in lines[1::3])
+    for line in lines[2::3]:
         assert "died: SIGABRT at its time-out, with data_ids=" in line
         assert re.search(r"house.py\", line \d+ in wait ", line)
         assert "in run_batch" not in line

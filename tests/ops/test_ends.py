@@ -168,6 +168,8 @@ async def test_what_an_end_raises_is_8000(hook: str, raised: BaseException) -> N
 
     reply = await (asked(unpacking(fail)) if hook == "unpack" else asked(None, packing(fail)))
     text = str(raised) or type(raised).__name__
+    if isinstance(raised, KeyError):  # alone it would be no more than the key
+        text = f"KeyError: {text}"
     assert (reply.err_no, reply.err_msg) == (8000, f"rpc package error: {text}")
 
 
@@ -375,7 +377,10 @@ async def test_a_value_that_is_no_text_is_7000_and_keeps_what_stood_before_it() 
 
     reply = await asked(op=Mixed)
     assert (reply.err_no, list(reply.key)) == (7000, ["a"])
-    assert reply.err_msg == "@DAGExecutor fetch var type must be str(<class 'int'>)."
+    assert reply.err_msg == (
+        "@DAGExecutor fetch var type must be str(<class 'int'>)."
+        " The output 'b' of op 'work' cannot be sent."
+    )
 
 
 @pytest.mark.parametrize("count", [0, 2])

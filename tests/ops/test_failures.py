@@ -4,9 +4,17 @@ import logging
 
 import pytest
 
-from penstock.errors import DeclaredError, HookFailed, InferenceFailed, InputMismatch, WrongType
+from penstock.errors import (
+    DeclaredError,
+    HookFailed,
+    InferenceFailed,
+    InputMismatch,
+    ProductError,
+    RequestError,
+    WrongType,
+)
 from penstock.ops.failures import (
-    cannot_be_cut,
+    batch_failed,
     hook_raised,
     not_a_feed,
     process_gave,
@@ -94,17 +102,26 @@ def test_what_is_no_result_is_told_from_no_result_at_all() -> None:
 
 
 def test_a_result_that_cannot_be_cut_is_a_failed_prediction() -> None:
-    assert str(cannot_be_cut("cat", InferenceFailed("no rows"))).startswith("[cat] failed to")
+    assert str(batch_failed("cat", InferenceFailed("no rows"))).startswith("[cat] failed to")
     other = InputMismatch("a lod")
-    assert cannot_be_cut("cat", other) is other
+    assert batch_failed("cat", other) is other
 
 
-def test_a_time_out_names_the_worker_and_the_batch() -> None:
+@pytest.mark.parametrize(("attempts", "told"), [(1, "1 attempt"), (3, "3 attempts")])
+def test_a_timeout_names_the_worker_the_batch_and_its_limit(attempts: int, told: str) -> None:
     batch = Batch([SAMPLE, Sample(4, {}, 9.0)], CloseReason.FULL, 0.0)
     batch.worker = 2
-    assert str(timed_out("cat", batch)) == (
+    assert str(timed_out("cat", batch, 0.25, attempts)) == (
         "[cat] failed to predict. (log_id=7) [cat|2] Failed to process(batch: [3, 4]): exceeded "
-        f"retry count.. {ADVICE}"
+        f"retry count. It may take 250 ms, with {told}. {ADVICE}"
+    )
+
+
+def test_a_key_that_is_missing_is_told_with_those_that_are_there() -> None:
+    sample = Sample(3, {"read": {"feature": "1"}}, 9.0, log_id=7)
+    error = hook_raised(Cat("cat"), "preprocess", sample, KeyError("features"))
+    assert str(error).startswith(
+        "Log_id: 7  Raise_msg: KeyError: features (the input has feature)  ClassName: Cat."
     )
 
 
@@ -117,9 +134,12 @@ def test_a_fault_of_a_hook_is_a_warning_and_a_declared_error_is_none(
         hook_raised(Cat("cat"), "preprocess", SAMPLE, declared)
         process_raised("cat", declared, 7)
         process_raised("cat", InputMismatch("wrong rank"), 7)
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "INFO"]
+        hook_raised(Cat("cat"), "postprocess", SAMPLE, WrongType("no array"))
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["WARNING", "INFO", "INFO", "WARNING"]
     assert caplog.messages[0] == "op cat: preprocess raised (data_ids=[3] log_id=7)"
     assert "ValueError: a fault" in caplog.text
+    assert caplog.messages[-1] == "op cat: postprocess: no array (data_ids=[3] log_id=7)"
 
 
 def test_what_process_raised_waits_in_its_error_until_the_culprit_is_known(
@@ -129,9 +149,44 @@ def test_what_process_raised_waits_in_its_error_until_the_culprit_is_known(
     error = process_raised("cat", fault, 7)
     assert error.__cause__ is fault
     assert caplog.records == []
-    tell_culprits("cat", [(SAMPLE, error), (SAMPLE, InputMismatch("wrong rank"))])
+    tell_culprits("cat", [(SAMPLE, error)])
     tell_culprits("cat", [(SAMPLE, error)])
     assert caplog.messages == ["op cat: process raised (data_ids=[3] log_id=7)"]
+
+
+def _late() -> RequestError:
+    return timed_out("cat", Batch([SAMPLE], CloseReason.FULL, 0.0), 0.25, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (process_raised("cat", InputMismatch("wrong rank"), 7), "process: wrong rank"),
+        (process_raised("cat", MemoryError(), 7), "process raised"),
+        (process_gave("cat", None), "process gave no result"),
+        (process_gave("cat", 5), "process must give a dict, got int"),
+        (batch_failed("cat", InferenceFailed("no batch axis")), "process: no batch axis"),
+        (_late(), "process took longer than its timeout. It may take 250 ms, with 1 attempt"),
+    ],
+)
+def test_each_failure_of_process_is_one_line_with_op_hook_and_ids(
+    error: RequestError, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tell_culprits("cat", [(SAMPLE, error)])
+    assert caplog.messages == [f"op cat: {told} (data_ids=[3] log_id=7)"]
+
+
+def test_a_number_that_the_op_chose_is_no_failure_to_be_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for error in (process_gave_code("cat", "full", 51), process_raised("cat", chosen(), 7)):
+        tell_culprits("cat", [(SAMPLE, error)])
+    hook_raised(Cat("cat"), "preprocess", SAMPLE, chosen())
+    assert caplog.messages == []
+
+
+def chosen() -> ProductError:
+    return ProductError(51, "full")
 
 
 class Bare(CustomException):

@@ -412,11 +412,13 @@ async def test_what_a_hook_raises_ends_its_request_with_10000(
     op = made(**{hook: fail})
     op.fail = True  # type: ignore[attr-defined]
     reply = await asked(op)
-    text = str(raised).replace("'", "") or "ValueError"
-    expected = f"Log_id: 7  Raise_msg: {text}  ClassName: "
-    if hook == "process":
-        expected = f"[work] failed to predict. {str(raised) or 'ValueError'}. Please check"
-    else:
+    text = str(raised) or "ValueError"
+    if isinstance(raised, KeyError):  # alone it would be no more than the key
+        text = f"KeyError: {text}"
+    expected = f"[work] failed to predict. {text}. Please check"
+    if hook != "process":
+        there = " (the input has a)" if isinstance(raised, KeyError) else ""
+        expected = f"Log_id: 7  Raise_msg: {text}{there}  ClassName: ".replace("'", "")
         assert reply.err_msg.endswith(f"  FunctionName: {hook}_help")
     assert reply.err_no == 10000
     assert reply.err_msg.startswith(expected)

@@ -138,8 +138,8 @@ async def test_a_process_that_takes_longer_than_timeout_is_answered_6000(place: 
     assert reply.err_no == 6000
     assert reply.err_msg == (
         "[work] failed to predict. (log_id=7) [work|0] Failed to process(batch: [0]): exceeded "
-        "retry count.. Please check the input dict and checkout PipelineServingLogs/pipeline.log "
-        "for more details."
+        "retry count. It may take 50 ms, with 1 attempt. Please check the input dict and checkout "
+        "PipelineServingLogs/pipeline.log for more details."
     )
     assert op.calls == [1]
 

@@ -141,9 +141,7 @@ def test_a_value_that_is_no_npdata_is_a_wrong_type(regression) -> None:
 
 def test_a_wrong_shape_is_refused_before_the_library_sees_it(regression) -> None:
     model = opened(regression())
-    with pytest.raises(
-        InputMismatch, match=r"'x' expected float32\[\?, 13\], got float64\[2, 12\]"
-    ):
+    with pytest.raises(InputMismatch, match=r"'x' expected the shape \[\?, 13\], got \[2, 12\]"):
         model.run({"x": np.ones((2, 12))})
 
 

@@ -105,12 +105,12 @@ def test_shapes_are_checked_and_both_sides_named() -> None:
     one = an_input(np.float32, (None, 3, 224), alias="image")
     with pytest.raises(
         InputMismatch,
-        match=r"input 'image' expected float32\[\?, 3, 224\], got float32\[1, 1, 224\]",
+        match=r"input 'image' expected the shape \[\?, 3, 224\], got \[1, 1, 224\]",
     ):
         one.fit(np.ones((1, 1, 224), np.float32))
-    with pytest.raises(InputMismatch, match=r"got float32\[3, 224\]"):
+    with pytest.raises(InputMismatch, match=r"got \[3, 224\]"):
         one.fit(np.ones((3, 224), np.float32))
-    with pytest.raises(InputMismatch, match=r"got float32\[\]"):
+    with pytest.raises(InputMismatch, match=r"got \[\]"):
         one.fit(np.array(1, np.float32))
 
 

@@ -136,7 +136,7 @@ def test_why_an_engine_cannot_start_is_told_once_and_last(
             assert not server.leftovers(0)
     assert told["engines"] == told["one"]
     assert told["engines"][0] == 1
-    assert "init_op failed: OSError('the disk is gone')" in told["engines"][1]
+    assert "init_op failed: OSError: the disk is gone" in told["engines"][1]
 
 
 def test_a_port_in_use_is_not_shared_with_a_stranger(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ it never runs twice.
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import select
@@ -44,8 +43,6 @@ from penstock.executors.processes.upkeep import FREED_AFTER, TRIM_EVERY, frees
 from penstock.executors.work import BoundOp, run_batch
 from penstock.ops.failures import HOOK_FAULTS, cannot_travel
 from penstock.request import Batch, CloseReason, Outcome, Sample
-
-_log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 64 << 10
 _MOST_DESCRIPTORS: Final = 16
@@ -211,13 +208,13 @@ class Child:
             answer(number, batch.ran, outcomes)
         except FrameError:
             good = [
-                self._that_travels(op.name, each, sample.log_id, outside)
+                self._that_travels(op.name, each, sample, outside)
                 for each, sample in zip(outcomes, samples, strict=True)
             ]
             try:
                 answer(number, batch.ran, good)
             except FrameError as error:  # each could go, and all together are too large
-                refusal = Outcome(None, cannot_travel(op.name, f"its outputs: {error}"))
+                refusal = Outcome(None, cannot_travel(op.name, f"its outputs: {error}", samples))
                 answer(number, batch.ran, [refusal] * len(samples))
 
     def _run_opened(self, op: BoundOp, batch: Batch, why: str) -> list[Outcome]:
@@ -226,7 +223,7 @@ class Child:
         batch.samples = [each for each in samples if not _holds_unopened(each.inputs)]
         ran = iter(run_batch(op, batch) if batch.samples else ())
         opened = set(map(id, batch.samples))
-        refusal = cannot_travel(op.name, why)
+        refusal = cannot_travel(op.name, why, [each for each in samples if id(each) not in opened])
         return [next(ran) if id(each) in opened else Outcome(None, refusal) for each in samples]
 
     def _is_skipped(self, number: int) -> bool:
@@ -234,7 +231,9 @@ class Child:
         self._skipped = [each for each in self._skipped if each[1] >= number]
         return any(first <= number for first, _ in self._skipped)
 
-    def _that_travels(self, op: str, outcome: Outcome, log_id: int, outside: str | None) -> Outcome:
+    def _that_travels(
+        self, op: str, outcome: Outcome, sample: Sample, outside: str | None
+    ) -> Outcome:
         """The outcome, or the error that it cannot leave this process."""
         for key, value in (outcome.value or {}).items():
             try:
@@ -243,8 +242,7 @@ class Child:
                 text = f"its output {key!r}: {error}"
                 if isinstance(error, OnlyPickledError):
                     text += f" to {outside}: only ops that run in processes could open it"
-                _log.warning("op %s: %s (log_id=%s)", op, text, log_id)
-                return Outcome(None, cannot_travel(op, text))
+                return Outcome(None, cannot_travel(op, text, [sample]))
         return outcome
 
     def _give_back(self) -> None:

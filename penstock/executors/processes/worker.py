@@ -150,7 +150,7 @@ class Worker:
                     self._send(work, [batch])
                 except FrameError as error:
                     work.pending.remove(batch)
-                    refusal = cannot_travel(op, str(error))
+                    refusal = cannot_travel(op, str(error), batch.samples)
                     work.add_result(batch, [Outcome(None, refusal) for _ in batch.samples])
         if not self.ledger.sent:
             self._work_done()
