@@ -11,13 +11,11 @@ from benchmarks.servers.options import server_options
 from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits
 from penstock.door.exchange import Exchange, Receiver
-from penstock.door.http2_exchange import Http2Exchange
 from penstock.door.listeners import bind
-from penstock.protocols.http2 import encode_block
 
 JSON = ((b"content-type", b"application/json"),)
-HEAD = encode_block(((b":status", b"200"), (b"content-type", b"application/grpc")))
-TRAILERS = encode_block(((b"grpc-status", b"0"),))
+HEAD = ((b"content-type", b"application/grpc"),)
+TRAILERS = ((b"grpc-status", b"0"),)
 
 
 class EchoHttp:
@@ -46,19 +44,19 @@ class EchoHttp:
 class EchoGrpc:
     """Gives messages back over HTTP/2."""
 
-    def begin(self, exchange: Http2Exchange) -> Receiver | None:
+    def begin(self, exchange: Exchange) -> Receiver | None:
         """A message that came with its head is answered at once, as our service of gRPC does it."""
         if exchange.whole is None:
-            return self  # type: ignore[return-value]
-        exchange.reply_blocks(HEAD, exchange.whole, TRAILERS)
+            return self
+        exchange.reply(200, HEAD, exchange.whole, TRAILERS)
         return None
 
-    def data(self, exchange: Http2Exchange, piece: bytes, ended: bool) -> None:
+    def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
         """Answer when the message is whole."""
         if exchange.state is not None:
             piece = exchange.state + piece
         if ended:
-            exchange.reply_blocks(HEAD, piece, TRAILERS)
+            exchange.reply(200, HEAD, piece, TRAILERS)
         else:
             exchange.state = piece
 
@@ -70,7 +68,7 @@ async def main(http_port: int, grpc_port: int) -> None:
     """Serve until the process is ended."""
     http = Door(EchoHttp(), DoorLimits(), ByteBudget(1 << 30))
     await http.listen(bind("127.0.0.1", http_port, "http_port"))
-    grpc = Door(EchoGrpc(), DoorLimits(), ByteBudget(1 << 30))  # type: ignore[arg-type]
+    grpc = Door(EchoGrpc(), DoorLimits(), ByteBudget(1 << 30))
     await grpc.listen(bind("127.0.0.1", grpc_port, "grpc_port"))
     gc.collect()
     gc.freeze()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from penstock.api.grpc_service import GrpcService, Plan
-from penstock.door.exchange import Application, Exchange, Receiver
+from penstock.api.http import failure
+from penstock.door.exchange import Application, Exchange, HttpReply, Receiver
+from penstock.protocols import grpc
 from penstock.protocols.heads import HTTP_2, RequestHead
+from penstock.protocols.status import GRPC_OF_HTTP
 
 _GRPC = b"application/grpc"
 
@@ -19,15 +22,24 @@ class Frontend:
     def begin(self, exchange: Exchange) -> Receiver | None:
         """Hand the exchange to the application that it is for."""
         head = exchange.head
-        if type(head.note) is Plan or (head.version == HTTP_2 and is_grpc(head)):
-            # Of an Http2Exchange, as nothing else brings gRPC.
-            return self._grpc.begin(exchange)  # type: ignore[arg-type]
+        if type(head.route) is Plan or is_grpc(head):
+            return self._grpc.begin(exchange)
         return self._http.begin(exchange)
+
+
+def door_failure(head: RequestHead | None, status: int, text: str) -> HttpReply:
+    """What the door answers by itself, in the form of whoever asked; see ``Door``."""
+    if head is not None and is_grpc(head):
+        return HttpReply(200, (*grpc.HEAD, *grpc.trailers(GRPC_OF_HTTP[status], text)))
+    return failure(status, text)
 
 
 def is_grpc(head: RequestHead) -> bool:
     """Whether the request is a gRPC call; ``application/grpc-web`` is another protocol."""
     kind = head.fields.get(b"content-type")
-    return kind is not None and (
-        kind == _GRPC or (kind.startswith(_GRPC) and kind[len(_GRPC) : len(_GRPC) + 1] in b"+; ")
+    return (
+        kind is not None
+        and kind.startswith(_GRPC)
+        and (kind == _GRPC or kind[len(_GRPC) : len(_GRPC) + 1] in b"+; ")
+        and head.version == HTTP_2
     )

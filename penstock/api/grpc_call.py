@@ -13,7 +13,7 @@ from penstock.protocols.heads import Headers
 from penstock.protocols.status import GrpcCode, status_of
 
 if TYPE_CHECKING:
-    from penstock.door.http2_session import Http2Exchange
+    from penstock.door.exchange import Exchange
 
 _MOST_AHEAD = 16
 """Messages that a stream handler has not read yet before its sender is stopped."""
@@ -36,7 +36,7 @@ class Inbox:
 
     __slots__ = ("_ahead", "_counted", "_ended", "_exchange", "_reader", "_waiter")
 
-    def __init__(self, exchange: Http2Exchange, reader: grpc.MessageReader) -> None:
+    def __init__(self, exchange: Exchange, reader: grpc.MessageReader) -> None:
         self._exchange = exchange
         self._reader = reader
         self._ahead: deque[tuple[bytes, int]] = deque()
@@ -125,7 +125,7 @@ class GrpcCall:
 
     __slots__ = ("asked", "exchange", "inbox", "started", "timeout")
 
-    def __init__(self, exchange: Http2Exchange, timeout: float | None) -> None:
+    def __init__(self, exchange: Exchange, timeout: float | None) -> None:
         self.exchange = exchange
         self.timeout = timeout
         self.inbox: Inbox | None = None
@@ -151,7 +151,7 @@ class GrpcCall:
             self.started = True
             if self._packs:
                 metadata = (grpc.ACCEPTED, *metadata)
-            self.exchange.start_block(grpc.head_block(metadata) if metadata else grpc.OK_HEAD)
+            self.exchange.start(200, (*grpc.HEAD, *metadata) if metadata else grpc.HEAD)
 
     def reply(self, message: bytes, metadata: Headers = ()) -> None:
         """Answer a unary call.
@@ -171,14 +171,14 @@ class GrpcCall:
             self.exchange.send(message)
             self.finish(metadata)
             return
-        self.exchange.reply_blocks(grpc.OK_HEAD, grpc.encode_message(message), grpc.OK_TRAILERS)
+        self.exchange.reply(200, grpc.HEAD, grpc.encode_message(message), grpc.OK_TRAILERS)
 
     def fail(self, code: GrpcCode, text: str, metadata: Headers = ()) -> None:
         """End the call with a status other than OK."""
         if self.started:
-            self.exchange.finish_block(grpc.trailers_block(code, text, metadata))
+            self.exchange.finish(grpc.trailers(code, text, metadata))
         else:
-            self.exchange.reply_blocks(grpc.trailers_only_block(code, text, metadata), b"", None)
+            self.exchange.reply(200, (*grpc.HEAD, *grpc.trailers(code, text, metadata)))
 
     def fail_with(self, error: RequestError) -> None:
         """End the call with the status of an error."""
@@ -197,13 +197,13 @@ class GrpcCall:
         exchange.send(grpc.encode_message(message))
         while exchange.unsent > _MOST_UNSENT:
             room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            exchange.on_room = lambda room=room: room.done() or room.set_result(None)
+            exchange.on_writable = lambda room=room: room.done() or room.set_result(None)
             await room
 
     def finish(self, metadata: Headers = ()) -> None:
         """End a stream with OK, and with metadata of the handler's own."""
-        trailers = grpc.trailers_block(GrpcCode.OK, "", metadata) if metadata else grpc.OK_TRAILERS
+        trailers = (*grpc.OK_TRAILERS, *metadata)
         if self.started:
-            self.exchange.finish_block(trailers)
+            self.exchange.finish(trailers)
         else:
-            self.exchange.reply_blocks(grpc.OK_HEAD, b"", trailers)
+            self.exchange.reply(200, grpc.HEAD, b"", trailers)

@@ -39,7 +39,7 @@ class PipelineService:
                 exchange.decoded(len(message), decoded.held())
         except RequestError as error:
             if isinstance(error, ServiceBusy):
-                exchange.beyond(Limit.ROOM)
+                exchange.count_refusal(Limit.BUDGET)
             self._failed(call, error)
             return
         exchange.on_gone = self._protocol.start(decoded, call.timeout, self, call)

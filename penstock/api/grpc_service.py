@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from penstock.api.body import SMALL, PartialBody
 from penstock.api.grpc_call import PUSH_BACK, GrpcCall, Inbox
@@ -24,9 +24,6 @@ from penstock.protocols import grpc
 from penstock.protocols.grpc import GrpcError
 from penstock.protocols.heads import RequestHead
 from penstock.protocols.status import GrpcCode
-
-if TYPE_CHECKING:
-    from penstock.door.http2_exchange import Http2Exchange
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +51,7 @@ class Method:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a head says, worked out once for all calls that share it; see RequestHead.note.
+    """What a head says, worked out once for all calls that share it; see RequestHead.route.
 
     Attributes:
         unary: the method's handler, where the call is not refused.
@@ -86,14 +83,14 @@ class GrpcService:
             _stop(call.exchange)
             call.fail(GrpcCode.UNAVAILABLE, "the server is shutting down")
 
-    def begin(self, exchange: Http2Exchange) -> Receiver | None:
+    def begin(self, exchange: Exchange) -> Receiver | None:
         """Find the method; a stream's handler starts at once, as does one whose message is here."""
         head = exchange.head
-        plan: Plan | None = head.note
+        plan: Plan | None = head.route
         if plan is None:
-            plan = head.note = self._plan(head)
+            plan = head.route = self._plan(head)
         whole, unary = exchange.whole, plan.unary
-        if whole is not None and unary is not None and not exchange.excess:
+        if whole is not None and unary is not None and not exchange.over_limit:
             # What nearly every call is, without the steps that others need.
             message = grpc.unary_message(whole, self._most)
             size = len(whole)
@@ -111,8 +108,8 @@ class GrpcService:
             return None
         method = plan.method
         assert method is not None
-        if exchange.excess and not method.always:
-            exchange.beyond(Limit.CALLS)
+        if exchange.over_limit and not method.always:
+            exchange.count_refusal(Limit.CALLS)
             call.fail(GrpcCode.RESOURCE_EXHAUSTED, TOO_MANY, PUSH_BACK)
             return None
         exchange.state = call
@@ -127,7 +124,7 @@ class GrpcService:
     def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
         """Take messages as they arrive."""
         call: GrpcCall = exchange.state
-        plan: Plan = exchange.head.note
+        plan: Plan = exchange.head.route
         method = plan.method
         assert method is not None
         unary = method.unary
@@ -151,17 +148,17 @@ class GrpcService:
         except RequestError as error:
             _stop(exchange)
             if isinstance(error, ServiceBusy):
-                exchange.beyond(Limit.ROOM)
+                exchange.count_refusal(Limit.BUDGET)
             method.failed(call, error)
         except GrpcError as error:
             _stop(exchange)
             if error.code is GrpcCode.RESOURCE_EXHAUSTED:
-                exchange.beyond(Limit.BODY)
+                exchange.count_refusal(Limit.BODY)
             call.fail(error.code, error.text, error.headers)
         else:
             call.asked = True
             if not ended:
-                exchange.late_at = inf  # the message is whole, whatever becomes of the stream
+                exchange.body_deadline = inf  # the message is whole, whatever becomes of the stream
             unary(call, message)
 
     def late(self, exchange: Exchange) -> None:
@@ -197,7 +194,7 @@ class GrpcService:
         if ended:
             inbox.end()
         if inbox:
-            call.exchange.late_at = inf  # between two messages a caller may take its time
+            call.exchange.body_deadline = inf  # between two messages a caller may take its time
         inbox.wake(ended=ended)
 
     def _plan(self, head: RequestHead) -> Plan:

@@ -18,14 +18,14 @@ from penstock.api.body import SMALL, PartialBody, decompress
 from penstock.api.health import Health
 from penstock.api.pipeline import Answer, PipelineProtocol
 from penstock.api.replies import encoded
-from penstock.door.exchange import Exchange, Limit, Receiver
-from penstock.door.failures import JSON, HttpReply, failure
+from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, ServiceBusy, TooLarge, Undecodable
 from penstock.protocols import paddle
 from penstock.protocols.grpc import GrpcError, parse_timeout
 from penstock.protocols.heads import Headers, RequestHead
-from penstock.protocols.status import GrpcCode, status_of
+from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode, status_of
 
+JSON: Final = (b"content-type", b"application/json")
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 
 _JSON_ONLY: Final[Headers] = (JSON,)
@@ -44,7 +44,7 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """What a head says, worked out once for all requests that share it; see RequestHead.note."""
+    """What a head says, worked out once for all requests that share it; see RequestHead.route."""
 
     name: str
     method: str
@@ -71,12 +71,12 @@ class HttpRoutes:
     def begin(self, exchange: Exchange) -> Receiver | None:
         """Route one request. What was announced is reserved before it is read."""
         head = exchange.head
-        plan: _Route | HttpReply | None = head.note
+        plan: _Route | HttpReply | None = head.route
         if plan is None:
-            plan = head.note = self._plan(head)
+            plan = head.route = self._plan(head)
         if type(plan) is _Route:
-            if exchange.excess:
-                exchange.beyond(Limit.CALLS)
+            if exchange.over_limit:
+                exchange.count_refusal(Limit.CALLS)
                 self._send(exchange, _TOO_MANY)
                 return None
             announced = head.content_length
@@ -120,7 +120,7 @@ class HttpRoutes:
                     return
                 body = partial.join()
                 exchange.state = None
-            route: _Route = head.note
+            route: _Route = head.route
             if route.encoding is not None:
                 body = decompress(route.encoding, body, self._most)
                 exchange.take(len(body))
@@ -153,9 +153,9 @@ class HttpRoutes:
     def _refuse(self, exchange: Exchange, error: RequestError) -> None:
         """The body is not taken."""
         if isinstance(error, TooLarge):
-            exchange.beyond(Limit.BODY)
+            exchange.count_refusal(Limit.BODY)
         elif isinstance(error, ServiceBusy):
-            exchange.beyond(Limit.ROOM)
+            exchange.count_refusal(Limit.BUDGET)
         self._fail(exchange, error)
 
     def _fail(self, exchange: Exchange, error: RequestError) -> None:
@@ -213,6 +213,13 @@ _METHODS = frozenset(
     ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
 )
 _PROBES = (b"/livez", b"/readyz")
+
+
+def failure(status: int, text: str) -> HttpReply:
+    """A failure of the transport, as the gateway says it; an HTTP/1.1 connection ends with it."""
+    other = GrpcCode.INVALID_ARGUMENT if status < 500 else GrpcCode.UNIMPLEMENTED
+    body = paddle.gateway_error(GRPC_OF_HTTP.get(status, other), text)
+    return HttpReply(status, (JSON,), body, close=True)
 
 
 def _no_route(head: RequestHead) -> HttpReply:

@@ -22,7 +22,7 @@ from http import HTTPStatus
 from math import inf
 from typing import Final
 
-from penstock.door.failures import HttpReply
+from penstock.door.exchange import HttpReply, Peer
 from penstock.door.pace import Pace
 from penstock.door.state import DoorState, Entrance
 
@@ -72,6 +72,7 @@ class Connection(asyncio.Protocol, ABC):
         "_linger_until",
         "_lingers",
         "_looked",
+        "_peer",
         "_reader",
         "_reading",
         "closing",
@@ -107,12 +108,22 @@ class Connection(asyncio.Protocol, ABC):
         self._linger_until = 0.0
         self._lingers = False
         self._looked = 0.0
+        self._peer: Peer | None = None
         self._reader: Pace | None = None  # while something waits for it
         self._reading = True
 
     def __repr__(self) -> str:
         state = "closing" if self.closing else "lagging" if self.lagging else "open"
         return f"<{type(self).__name__} {state}, {self.written} bytes written>"
+
+    @property
+    def peer(self) -> Peer:
+        """The client."""
+        if self._peer is None:
+            name = self.transport.get_extra_info("peername")
+            address, port = name[:2] if isinstance(name, tuple) else ("", 0)
+            self._peer = Peer(address, port, self.transport.get_extra_info("peercert") or None)
+        return self._peer
 
     # What a subclass adds.
 

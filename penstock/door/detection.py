@@ -6,7 +6,6 @@ import asyncio
 from typing import Final, cast
 
 from penstock.door.connection import Connection, wire
-from penstock.door.failures import failure
 from penstock.door.http1_session import Http1Session
 from penstock.door.http2_session import Http2Session
 from penstock.door.state import DoorState, Entrance
@@ -16,7 +15,6 @@ PROTOCOLS: Final = ["h2", "http/1.1"]
 """What TLS may agree on; a client that agrees on nothing is judged by its first bytes."""
 
 _TLS_HANDSHAKE: Final = 0x16
-_TOO_MANY: Final = wire(failure(503, "too many connections"))
 
 
 class Greeting(Connection):
@@ -44,7 +42,7 @@ class Greeting(Connection):
             shared.counters.refused += 1
             # Without lingering: whoever opens many connections must not keep them.
             self.closing = True
-            transport.write(_TOO_MANY)
+            transport.write(wire(shared.failure(None, 503, "too many connections")))
             transport.close()
             return
         shared.counters.accepted += 1

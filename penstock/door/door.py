@@ -25,7 +25,7 @@ from typing import Final
 from penstock.door.accept_queue import take_the_rest
 from penstock.door.budget import ByteBudget
 from penstock.door.detection import Greeting
-from penstock.door.exchange import Application
+from penstock.door.exchange import Application, Failure, plain_failure
 from penstock.door.limits import DoorLimits, DoorStatistics
 from penstock.door.state import DoorState
 from penstock.door.tls import TlsListener
@@ -52,10 +52,17 @@ class Door:
         application: answers.
         limits: of connections.
         budget: bytes in flight, shared by all ports.
+        failure: makes the answers that the door gives itself.
     """
 
-    def __init__(self, application: Application, limits: DoorLimits, budget: ByteBudget) -> None:
-        self._shared = DoorState(application, limits, budget)
+    def __init__(
+        self,
+        application: Application,
+        limits: DoorLimits,
+        budget: ByteBudget,
+        failure: Failure = plain_failure,
+    ) -> None:
+        self._shared = DoorState(application, limits, budget, failure)
         self._listeners: list[tuple[asyncio.AbstractServer | TlsListener, socket.socket]] = []
 
     def __repr__(self) -> str:

@@ -1,31 +1,80 @@
 """One request and its answer, whichever HTTP carries them: the port between door and applications.
 
-The door makes an exchange when a head has arrived, and asks the application to begin it. The
-application answers with ``reply`` (the whole), or with ``start``, ``send`` and ``finish``, at once
-or later, from the loop's thread. Everything here runs on that loop.
+The door makes an exchange when a request's head has arrived and hands it to the application. The
+application answers with ``reply`` (everything at once), or with ``start``, ``send`` and ``finish``,
+at once or later. All of it happens on the door's loop.
 """
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.door.budget import ByteBudget, Reservation
 from penstock.protocols.heads import Headers, RequestHead
 
+if TYPE_CHECKING:
+    from penstock.door.state import DoorState
+
+_log = logging.getLogger(__name__)
+
+STOPPING: Final = "the service is shutting down"
+"""Told to clients whose request is incomplete when the door closes."""
+
+WRITABLE: Final = 64 << 10
+"""Bytes; a streamed answer continues when no more than this is unsent."""
+
 
 class Limit(Enum):
-    """What the door bounds and an application finds exceeded, because it knows the message."""
+    """Limits of the door that only an application can find exceeded."""
 
     BODY = auto()
     """Bytes of a body or a message."""
-    ROOM = auto()
+    BUDGET = auto()
     """Bytes in flight, of all requests."""
     CALLS = auto()
     """Requests open at once."""
+
+
+class HttpReply(NamedTuple):
+    """A whole answer. ``close``: an HTTP/1.1 connection ends with it."""
+
+    status: int
+    headers: Headers
+    body: bytes = b""
+    close: bool = False
+
+
+Failure: TypeAlias = Callable[[RequestHead | None, int, str], HttpReply]
+"""Makes the answers that the door gives itself: of the request's head (None while there is none), a
+status and a text for the client."""
+
+
+def plain_failure(_head: RequestHead | None, status: int, text: str) -> HttpReply:
+    """A failure as plain text."""
+    kind = (b"content-type", b"text/plain; charset=utf-8")
+    return HttpReply(status, (kind,), text.encode() + b"\n", close=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other end of a connection.
+
+    Attributes:
+        address: its IP address; empty over a Unix socket.
+        port: its port; 0 over a Unix socket.
+        certificate: the client's certificate as ``ssl.SSLSocket.getpeercert`` gives it; None when
+            there is none, or it was not verified.
+    """
+
+    address: str
+    port: int
+    certificate: Mapping[str, Any] | None
 
 
 class Receiver(Protocol):
@@ -47,53 +96,77 @@ class Application(Protocol):
     """Answers requests."""
 
     def begin(self, exchange: Exchange) -> Receiver | None:
-        """A head has arrived. Gives who takes the body, or None when the answer has been given
-        already: then the rest of the request is thrown away.
+        """A head has arrived. Returns who takes the body, or None when the request has been
+        answered: then the rest of the request is thrown away.
         """
 
 
 class Exchange(Reservation, ABC):
     """A request and its answer.
 
-    It is its own reservation, which counts what the application keeps for this request: its body,
-    what it decodes to. The door gives it back when the answer is complete or the client has gone,
-    and counts by itself what clients have not read.
+    It is its own reservation, which counts what the application keeps for this request: its body
+    and what that decodes to. The door releases it when the answer is complete or the client has
+    gone, and counts by itself what clients have not read.
 
     Attributes:
         head: the request's.
-        excess: more requests are open than the door is to bear: refuse all but probes.
+        whole: the request's body, if all of it was there when the application began; None when it
+            is still to come. It is given to the receiver in either case.
+        over_limit: more requests are open than the door allows: refuse all but probes.
         on_gone: set by the application; called once when the client leaves, or is cut off by a
             limit, before the answer is complete. What is sent afterwards goes nowhere, without an
             error.
-        late_at: when the rest of the body is late, by ``time.monotonic``; moved on by what arrives.
-            An application whose callers may be silent between messages sets it to infinity.
-        on_room: set by the application that streams; called when ``unsent`` has fallen to 64 KiB or
-            less after it was above.
+        body_deadline: when the rest of the body is late, by ``time.monotonic``; moved on by what
+            arrives. An application whose callers may be silent between messages sets it to
+            infinity; one whose caller gave a timeout may set an earlier time.
+        on_writable: set by the application that streams; called when ``unsent`` has fallen to 64
+            KiB or less after it was above.
         state: for the receiver: what it keeps between pieces.
     """
 
-    __slots__ = ("excess", "head", "late_at", "on_gone", "on_room", "state")
+    __slots__ = (
+        "body_deadline",
+        "head",
+        "on_gone",
+        "on_writable",
+        "over_limit",
+        "state",
+        "whole",
+    )
 
     def __init__(self, head: RequestHead, budget: ByteBudget) -> None:
         super().__init__(budget)
         self.head = head
-        self.excess = False
-        self.late_at = inf
+        self.whole: bytes | None = None
+        self.over_limit = False
+        self.body_deadline = inf
         self.on_gone: Callable[[], object] | None = None
-        self.on_room: Callable[[], object] | None = None
+        self.on_writable: Callable[[], object] | None = None
         self.state: Any = None
 
-    def beyond(self, limit: Limit) -> None:
-        """The application refuses the request for this; whoever keeps statistics counts it."""
+    def count_refusal(self, limit: Limit) -> None:
+        """The application refuses the request for this reason; for the door's statistics."""
+
+    @property
+    @abstractmethod
+    def peer(self) -> Peer:
+        """The other end of the connection."""
 
     @abstractmethod
     def reply(
-        self, status: int, headers: Headers, body: bytes = b"", *, close: bool = False
+        self,
+        status: int,
+        headers: Headers,
+        body: bytes = b"",
+        trailers: Headers = (),
+        *,
+        close: bool = False,
     ) -> None:
-        """Give the whole answer; ``content-length`` is added.
+        """Give the whole answer.
 
-        ``close`` ends the connection after it (HTTP/1.1 only). A body that is still coming is
-        thrown away.
+        ``content-length`` is added, except over HTTP/2 where the answer has trailers or no body.
+        With trailers an answer over HTTP/1.1 is chunked. ``close`` ends the connection after it
+        (HTTP/1.1 only). A body that is still coming is thrown away.
         """
 
     @abstractmethod
@@ -123,4 +196,81 @@ class Exchange(Reservation, ABC):
 
     @abstractmethod
     def resume(self) -> None:
-        """Let the sender go on."""
+        """Let the sender continue."""
+
+
+class DoorExchange(Exchange):
+    """What the exchanges of both versions of HTTP have in common.
+
+    Attributes:
+        shared: of the door.
+        over: the answer is complete, or nobody waits for it any more.
+        started: a part of the answer has been given.
+        paused: the application has stopped the sender.
+        receiver: takes the body; None when nobody does.
+    """
+
+    __slots__ = ("over", "paused", "receiver", "shared", "started")
+
+    shared: DoorState
+    receiver: Receiver | None
+    over: bool
+    started: bool
+    paused: bool
+
+    def count_refusal(self, limit: Limit) -> None:
+        """See ``Exchange``."""
+        counters = self.shared.counters
+        if limit is Limit.BODY:
+            counters.bodies_too_large += 1
+        elif limit is Limit.BUDGET:
+            counters.bodies_refused += 1
+        else:
+            counters.calls_refused += 1
+
+    @property
+    def awaits_body(self) -> bool:
+        """Whether nothing happens before more of the request has come, for which there is a limit.
+
+        Stays true when the request has ended; its session knows of that.
+        """
+        return not (
+            self.receiver is None or self.paused or self.started or self.body_deadline == inf
+        )
+
+    def close(self) -> None:
+        """The answer is complete. Drops callbacks that may hold this exchange."""
+        self.over = True
+        shared = self.shared
+        shared.calls -= 1
+        if not shared.calls:
+            shared.rest()
+        self.receiver = self.on_gone = self.on_writable = self.state = None
+        if self.taken:
+            self.release()
+
+    def leave(self) -> None:
+        """Nobody waits for the answer any more: tell the application, once."""
+        if not self.over:
+            on_gone = self.on_gone
+            self.close()
+            if on_gone is not None:
+                guarded(on_gone)
+
+    def check_writable(self) -> None:
+        """Tell the application when its reader has caught up."""
+        if self.on_writable is not None and self.unsent <= WRITABLE:
+            guarded(self.on_writable)
+
+
+def guarded(call: Callable[..., Any], *arguments: Any) -> None:
+    """Call the application; its exceptions are logged here and end nothing else."""
+    try:
+        call(*arguments)
+    except Exception:  # noqa: BLE001 - a promise is broken; the caller gets no traceback
+        log_fault()
+
+
+def log_fault() -> None:
+    """Log the exception that is being handled, by which one request failed."""
+    _log.exception("a request failed inside penstock; please report this")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from penstock.door.door_exchange import ROOM, DoorExchange
+from penstock.door.exchange import WRITABLE, DoorExchange, Peer
 from penstock.protocols.heads import Headers, RequestHead
 
 if TYPE_CHECKING:
@@ -19,20 +19,37 @@ class Http1Exchange(DoorExchange):
     """The one exchange of its connection that is in turn.
 
     Attributes:
-        whole: the request has come to its end.
+        ended: the request has come to its end.
     """
 
-    __slots__ = ("_session", "whole")
+    __slots__ = ("_session", "ended")
 
     # Made by ``begin_exchange``: this happens for every request, and a function costs less.
     __init__ = object.__init__
 
-    whole: bool
+    ended: bool
     _session: Http1Session
 
-    def reply(self, status: int, headers: Headers, body: bytes = b"", close: bool = False) -> None:
+    @property
+    def peer(self) -> Peer:
+        """See ``Exchange``."""
+        return self._session.peer
+
+    def reply(
+        self,
+        status: int,
+        headers: Headers,
+        body: bytes = b"",
+        trailers: Headers = (),
+        close: bool = False,
+    ) -> None:
         """See ``Exchange``."""
         if self.over:
+            return
+        if trailers:
+            self.start(status, (*headers, (b"connection", b"close")) if close else headers)
+            self.send(body)
+            self.finish(trailers)
             return
         session = self._session
         shared = self.shared
@@ -46,7 +63,7 @@ class Http1Exchange(DoorExchange):
         ):
             answer = session.core.conclude(status, headers, body)
         if answer is None:
-            last = close or not self.whole or shared.draining
+            last = close or not self.ended or shared.draining
             if len(body) <= _LARGE:
                 session.out.append(session.core.respond(status, headers, body, last))
             else:
@@ -56,7 +73,7 @@ class Http1Exchange(DoorExchange):
         shared.calls -= 1
         if not (shared.calls or shared.rested):
             shared.rest()
-        self.receiver = self.on_gone = self.on_room = None
+        self.receiver = self.on_gone = self.on_writable = self.state = None
         if self.taken:
             self.release()
         if answer is None:
@@ -70,7 +87,7 @@ class Http1Exchange(DoorExchange):
         """See ``Exchange``."""
         if not self.over:
             session = self._session
-            if not self.whole or self.shared.draining:
+            if not self.ended or self.shared.draining:
                 headers = (*headers, (b"connection", b"close"))
             self.started = True
             session.out.append(session.core.start(status, headers))
@@ -88,7 +105,7 @@ class Http1Exchange(DoorExchange):
             session.abort()
             return
         session.out.append(session.core.chunk(piece))
-        if unsent + len(piece) > ROOM:
+        if unsent + len(piece) > WRITABLE:
             session.crowd()
         session.mark()
 
@@ -124,11 +141,15 @@ class Http1Exchange(DoorExchange):
         if not self.over:
             session = self._session
             shared = self.shared
-            self.late_at = max(self.late_at, shared.wheel.after(shared.limits.body_timeout))
+            self.body_deadline = max(
+                self.body_deadline, shared.wheel.after(shared.limits.body_timeout)
+            )
             session.rearm()
 
 
-def begin_exchange(session: Http1Session, head: RequestHead, whole: bool) -> Http1Exchange:
+def begin_exchange(
+    session: Http1Session, head: RequestHead, ended: bool, whole: bytes | None
+) -> Http1Exchange:
     """The exchange of a request whose head has come."""
     shared = session.shared
     exchange: Http1Exchange = Http1Exchange()
@@ -136,10 +157,11 @@ def begin_exchange(session: Http1Session, head: RequestHead, whole: bool) -> Htt
     exchange._budget = shared.budget
     exchange.taken = exchange.to_come = 0
     exchange.head = head
-    exchange.excess = shared.calls > shared.most_calls
-    exchange.late_at = inf
-    exchange.receiver = exchange.on_gone = exchange.on_room = exchange.state = None
+    exchange.over_limit = shared.calls > shared.most_calls
+    exchange.body_deadline = inf
+    exchange.receiver = exchange.on_gone = exchange.on_writable = exchange.state = None
     exchange.over = exchange.started = exchange.paused = False
     exchange._session = session
+    exchange.ended = ended
     exchange.whole = whole
     return exchange

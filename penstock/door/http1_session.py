@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.door.connection import BREATH, HIGH_MARK, NEVER, Connection, wire
-from penstock.door.door_exchange import STOPPING, guarded, log_fault
-from penstock.door.failures import failure
+from penstock.door.exchange import STOPPING, guarded, log_fault
 from penstock.door.half_closed import Question
 from penstock.door.http1_exchange import Http1Exchange, begin_exchange
 from penstock.door.state import DoorState
@@ -80,7 +79,7 @@ class Http1Session(Connection):
             shared = self.shared
             shared.counters.requests += 1
             shared.calls += 1
-            exchange = self._exchange = begin_exchange(self, core.framing.head, True)
+            exchange = self._exchange = begin_exchange(self, core.framing.head, True, body)
             try:
                 receiver = shared.application.begin(exchange)
                 if receiver is not None and not exchange.over:
@@ -132,9 +131,9 @@ class Http1Session(Connection):
                 if exchange is None or exchange.receiver is None:
                     continue
                 if event.ended:
-                    exchange.whole = True
+                    exchange.ended = True
                 else:
-                    exchange.late_at += len(event.data) / shared.limits.body_pace
+                    exchange.body_deadline += len(event.data) / shared.limits.body_pace
                 try:
                     exchange.receiver.data(exchange, event.data, event.ended)
                 except Exception:  # noqa: BLE001 - this request fails by it, and no other
@@ -144,10 +143,10 @@ class Http1Session(Connection):
                 shared.calls += 1
                 # After a body that has come with the head, an answer to the head alone is no end.
                 last = events[-1]
-                whole = not isinstance(last, Http1Failed) and last.ended
-                exchange = self._exchange = begin_exchange(self, event.head, whole)
-                if not whole:
-                    exchange.late_at = shared.wheel.now + shared.body_time
+                ended = not isinstance(last, Http1Failed) and last.ended
+                exchange = self._exchange = begin_exchange(self, event.head, ended, None)
+                if not ended:
+                    exchange.body_deadline = shared.wheel.now + shared.body_time
                 try:
                     receiver = shared.application.begin(exchange)
                     if receiver is None or exchange.over:
@@ -155,7 +154,7 @@ class Http1Session(Connection):
                     exchange.receiver = receiver
                     if event.ended:
                         receiver.data(exchange, b"", True)
-                    elif not exchange.whole and (proceed := self.core.proceed()):
+                    elif not exchange.ended and (proceed := self.core.proceed()):
                         self.out.append(proceed)
                 except Exception:  # noqa: BLE001 - this request fails by it, and no other
                     self._fail(exchange)
@@ -237,7 +236,7 @@ class Http1Session(Connection):
         if self._crowded and not self.lagging:
             self._crowded = False
             if self._exchange is not None:
-                self._exchange.check_room()
+                self._exchange.check_writable()
 
     def _write(self) -> None:
         if self.out:
@@ -271,7 +270,7 @@ class Http1Session(Connection):
         exchange = self._exchange
         if exchange is not None:
             waits = not exchange.paused and exchange.receiver is not None
-            self.due = exchange.late_at if waits and not exchange.whole else NEVER
+            self.due = exchange.body_deadline if waits and not exchange.ended else NEVER
             if self.lagging:
                 self.due = min(self.due, self.shared.wheel.after(self.shared.period))
             elif self.core.unread and not exchange.paused and not self._goes_on:
@@ -297,7 +296,7 @@ class Http1Session(Connection):
         elif exchange is None:
             self.shared.counters.idle += 1
             self.end()
-        elif now >= exchange.late_at and not exchange.paused and not exchange.whole:
+        elif now >= exchange.body_deadline and not exchange.paused and not exchange.ended:
             self._late(exchange)
         else:
             self.rearm()
@@ -325,7 +324,7 @@ class Http1Session(Connection):
         if exchange.started:
             self.end_in_the_middle()
             return
-        reply = failure(500, "internal error")
+        reply = self.shared.failure(exchange.head, 500, "internal error")
         self.out.append(self.core.respond(reply.status, reply.headers, reply.body, close=True))
         self.answered = True
         self.mark()
@@ -342,8 +341,9 @@ class Http1Session(Connection):
 
     def _refuse(self, status: int, text: str) -> None:
         """Answer outside of any exchange, and close."""
+        head = None if self._exchange is None else self._exchange.head
         self._exchange = None
-        self.out.append(wire(failure(status, text)))
+        self.out.append(wire(self.shared.failure(head, status, text)))
         self._write()
         self.end(linger=True)
 
@@ -375,7 +375,7 @@ class Http1Session(Connection):
     def refuse_partial(self) -> None:
         """See ``Connection``."""
         exchange = self._exchange
-        if exchange is not None and exchange.awaited and not exchange.whole:
+        if exchange is not None and exchange.awaits_body and not exchange.ended:
             exchange.leave()
             self._refuse(503, STOPPING)
 

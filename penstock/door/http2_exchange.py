@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-from penstock.door.door_exchange import ROOM, DoorExchange
+from penstock.door.exchange import WRITABLE, DoorExchange, Peer
 from penstock.protocols.heads import Headers, RequestHead
 from penstock.protocols.http2 import ErrorCode, Stream, encode_block
 from penstock.protocols.http2.stream import CLOSED
@@ -38,6 +38,16 @@ def head_block(status: int, headers: Headers) -> bytes:
     return encode_block([(b":status", b"%d" % status), *checked(fields)])
 
 
+@lru_cache(maxsize=512)
+def trailer_block(trailers: Headers) -> bytes:
+    """The trailers of an answer as a block.
+
+    Raises:
+        ValueError: a field cannot be sent.
+    """
+    return encode_block(checked(trailers))
+
+
 def checked(fields: Headers | list[tuple[bytes, bytes]]) -> Headers | list[tuple[bytes, bytes]]:
     """The fields.
 
@@ -54,37 +64,44 @@ class Http2Exchange(DoorExchange):
     """One of the exchanges that its connection has open.
 
     Attributes:
-        whole: the request's body, where all of it is there when the application begins; None when
-            it is still to come.
         owed: bytes that came while it was paused.
     """
 
-    __slots__ = ("_session", "_stream", "owed", "whole")
+    __slots__ = ("_session", "_stream", "owed")
 
     # Made by ``begin_exchange``: this happens for every request, and a function costs less.
     __init__ = object.__init__
 
-    whole: bytes | None
     owed: int
     _session: Http2Session
     _stream: Stream
 
+    @property
+    def peer(self) -> Peer:
+        """See ``Exchange``."""
+        return self._session.peer
+
     def reply(
-        self, status: int, headers: Headers, body: bytes = b"", *, close: bool = False
+        self,
+        status: int,
+        headers: Headers,
+        body: bytes = b"",
+        trailers: Headers = (),
+        *,
+        close: bool = False,
     ) -> None:
         """See ``Exchange``."""
-        block = head_block(status, headers)
-        if status not in (204, 304):
-            digits = b"%d" % len(body)
-            block = b"%b%b%c%b" % (block, _LENGTH, len(digits), digits)
-            if self.head.method == "HEAD":
-                body = b""
-        self.reply_blocks(block, body)
-
-    def reply_blocks(self, block: bytes, body: bytes, trailers: bytes | None = None) -> None:
-        """Give the whole answer by header blocks from ``encode_block``."""
         if self.over:
             return
+        block = head_block(status, headers)
+        trailing = None
+        if trailers:
+            trailing = trailer_block(trailers)
+        elif body and status not in (204, 304):
+            digits = b"%d" % len(body)
+            block = b"%b%b%c%b" % (block, _LENGTH, len(digits), digits)
+        if self.head.method == "HEAD":
+            body = b""
         stream = self._stream
         session = self._session
         stream.context = None
@@ -92,10 +109,10 @@ class Http2Exchange(DoorExchange):
         self.over = True
         shared = self.shared
         shared.calls -= 1
-        self.receiver = self.on_gone = self.on_room = self.state = None
+        self.receiver = self.on_gone = self.on_writable = self.state = None
         if self.taken:
             self.release()
-        session.core.reply(stream, block, body, trailers)
+        session.core.reply(stream, block, body, trailing)
         if stream.state & CLOSED != CLOSED:
             session.stop_sender(stream)
         if not session.dirty:
@@ -106,13 +123,9 @@ class Http2Exchange(DoorExchange):
 
     def start(self, status: int, headers: Headers) -> None:
         """See ``Exchange``."""
-        self.start_block(head_block(status, headers))
-
-    def start_block(self, block: bytes) -> None:
-        """Begin an answer by a header block."""
         if not self.over:
             self.started = True
-            self._session.core.send_head(self._stream, block)
+            self._session.core.send_head(self._stream, head_block(status, headers))
             self._session.mark()
 
     def send(self, piece: bytes) -> None:
@@ -130,24 +143,20 @@ class Http2Exchange(DoorExchange):
             before = core.queued
             core.send_data(self._stream, piece)
             session.fresh += len(piece) + before - core.queued
-            if self.unsent > ROOM:
+            if self.unsent > WRITABLE:
                 session.crowded.add(self)
         session.mark()
 
     def finish(self, trailers: Headers = ()) -> None:
         """See ``Exchange``."""
-        self.finish_block(encode_block(checked(trailers)) if trailers else b"")
-
-    def finish_block(self, block: bytes) -> None:
-        """End an answer that was started by a block of trailers; without any if it is empty."""
         if self.over:
             return
         stream = self._stream
         session = self._session
         stream.context = None
         self.close()
-        if block:
-            session.core.send_trailers(stream, block)
+        if trailers:
+            session.core.send_trailers(stream, trailer_block(trailers))
         else:
             session.core.send_data(stream, b"", end=True)
         if stream.state & CLOSED != CLOSED:
@@ -176,7 +185,9 @@ class Http2Exchange(DoorExchange):
         if not self.over:
             session = self._session
             shared = self.shared
-            self.late_at = max(self.late_at, shared.wheel.after(shared.limits.body_timeout))
+            self.body_deadline = max(
+                self.body_deadline, shared.wheel.after(shared.limits.body_timeout)
+            )
             owed, self.owed = self.owed, 0
             session.core.consumed(self._stream, owed)
             session.mark()
@@ -192,12 +203,12 @@ def begin_exchange(
     exchange._budget = shared.budget
     exchange.taken = exchange.to_come = exchange.owed = 0
     exchange.head = head
-    exchange.excess = shared.calls > shared.most_calls
-    exchange.receiver = exchange.on_gone = exchange.on_room = exchange.state = None
+    exchange.over_limit = shared.calls > shared.most_calls
+    exchange.receiver = exchange.on_gone = exchange.on_writable = exchange.state = None
     exchange.over = exchange.started = exchange.paused = False
     exchange._session = session
     exchange._stream = stream
     exchange.whole = whole
-    exchange.late_at = inf if whole is not None else shared.wheel.now + shared.body_time
+    exchange.body_deadline = inf if whole is not None else shared.wheel.now + shared.body_time
     stream.context = exchange
     return exchange

@@ -10,13 +10,11 @@ import asyncio
 from typing import Final
 
 from penstock.door.connection import NEVER, Connection
-from penstock.door.door_exchange import ROOM, STOPPING, guarded, log_fault
-from penstock.door.failures import failure
+from penstock.door.exchange import STOPPING, WRITABLE, guarded, log_fault
 from penstock.door.http2_backlog import SLICE, Behind
 from penstock.door.http2_exchange import Http2Exchange, begin_exchange, head_block
 from penstock.door.http2_readers import Readers
 from penstock.door.state import DoorState
-from penstock.protocols.grpc import trailers_only_block
 from penstock.protocols.http2 import (
     ConnectionFailed,
     DataReceived,
@@ -31,7 +29,6 @@ from penstock.protocols.http2 import (
     TrailersReceived,
 )
 from penstock.protocols.http2.stream import CLOSED
-from penstock.protocols.status import GRPC_OF_HTTP
 
 __all__ = ["Http2Exchange", "Http2Session"]
 
@@ -39,8 +36,6 @@ _PING: Final = b"penstock"
 
 _BULK: Final = 64 << 10
 """Bytes of long pieces from which on the output is not joined to be written."""
-
-_GRPC: Final = b"application/grpc"
 
 
 class Http2Session(Connection):
@@ -101,7 +96,7 @@ class Http2Session(Connection):
                         core.consumed(stream, event.counted)
                         continue
                     if not event.ended:
-                        exchange.late_at += event.counted / self.shared.limits.body_pace
+                        exchange.body_deadline += event.counted / self.shared.limits.body_pace
                     try:
                         exchange.receiver.data(exchange, event.data, event.ended)
                     except Exception:  # noqa: BLE001 - this request fails by it, and no other
@@ -230,9 +225,9 @@ class Http2Session(Connection):
             exchange.leave()
 
     def _tell_of_room(self) -> None:
-        for exchange in [one for one in self.crowded if one.over or one.unsent <= ROOM]:
+        for exchange in [one for one in self.crowded if one.over or one.unsent <= WRITABLE]:
             self.crowded.discard(exchange)
-            exchange.check_room()
+            exchange.check_writable()
 
     def pending(self) -> int:
         """See ``Connection``."""
@@ -312,7 +307,7 @@ class Http2Session(Connection):
             self.stop_sender(stream)
         if (
             exchange is not None
-            and now >= exchange.late_at
+            and now >= exchange.body_deadline
             and not exchange.paused
             and not stream.remote_ended
         ):
@@ -340,12 +335,8 @@ class Http2Session(Connection):
         if exchange.started:
             self.reset(stream, ErrorCode.INTERNAL_ERROR)
             return
-        if exchange.head.fields.get(b"content-type", b"").startswith(_GRPC):
-            block = trailers_only_block(GRPC_OF_HTTP[status], text)
-            self.core.send_head(stream, block, end=True)
-        else:
-            reply = failure(status, text)
-            self.core.reply(stream, head_block(reply.status, reply.headers), reply.body)
+        reply = self.shared.failure(exchange.head, status, text)
+        self.core.reply(stream, head_block(reply.status, reply.headers), reply.body)
         if not stream.closed:
             self.stop_sender(stream)
         self.mark()
@@ -382,7 +373,7 @@ class Http2Session(Connection):
         """See ``Connection``."""
         for stream in list(self.core.streams.values()):
             exchange: Http2Exchange | None = stream.context
-            if exchange is not None and exchange.awaited and not stream.remote_ended:
+            if exchange is not None and exchange.awaits_body and not stream.remote_ended:
                 self._end_exchange(exchange, stream, 503, STOPPING)
 
     def leave(self) -> None:

@@ -16,7 +16,7 @@ class DoorLimits:
         max_connections: beyond it a connection gets 503 and is closed; an eighth is kept for each
             listener.
         max_calls: requests open at once on all connections, those included whose body has not
-            come; further ones are marked as ``Exchange.excess``, and the application refuses them.
+            come; further ones are marked ``Exchange.over_limit``: the application refuses them.
         header_timeout: for a request's head to arrive, from its first byte, or from the connection.
         body_timeout: for its body, from its head.
         body_pace: bytes a second; what arrives makes the time for a body longer at this pace, and

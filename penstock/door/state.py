@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.door.budget import ByteBudget
 from penstock.door.busy_polling import BusyPolling
-from penstock.door.exchange import Application
+from penstock.door.exchange import Application, Failure, plain_failure
 from penstock.door.limits import DoorLimits, DoorStatistics
 from penstock.door.sweeper import Wheel
 from penstock.protocols.http1 import HeadMemo as Http1Heads
@@ -75,6 +75,7 @@ class DoorState:
         "connections",
         "counters",
         "draining",
+        "failure",
         "glance",
         "handshakes",
         "held",
@@ -90,8 +91,15 @@ class DoorState:
         "wheel",
     )
 
-    def __init__(self, application: Application, limits: DoorLimits, budget: ByteBudget) -> None:
+    def __init__(
+        self,
+        application: Application,
+        limits: DoorLimits,
+        budget: ByteBudget,
+        failure: Failure = plain_failure,
+    ) -> None:
         self.application = application
+        self.failure = failure
         self.limits = limits
         self.most_calls = limits.max_calls
         self.budget = budget

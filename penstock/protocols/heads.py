@@ -2,7 +2,7 @@
 
 A head is made once and never changed. Connections of one door share equal heads (the same bytes
 give the same object), so whoever answers requests may keep what it worked out from a head in
-``note``: a route, a time-out, the application itself.
+``route``: a handler, a timeout, the application itself.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RequestHead:
         headers: without pseudo-headers.
         fields: the same as a dict; of repeated names the last one.
         content_length: as announced; None when it is not.
-        note: for whoever answers; None at first. Only what follows from the head alone.
+        route: cached by the application; None at first. Only what follows from the head alone.
     """
 
     __slots__ = (
@@ -38,9 +38,9 @@ class RequestHead:
         "fields",
         "headers",
         "method",
-        "note",
         "path",
         "query",
+        "route",
         "version",
     )
 
@@ -61,7 +61,7 @@ class RequestHead:
         self.headers = headers
         self.fields = dict(headers)
         self.content_length = content_length
-        self.note: Any = None
+        self.route: Any = None
 
     def __repr__(self) -> str:
         return f"<RequestHead {self.method} {self.path!r} HTTP/{self.version}>"

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from penstock.api.frontend import Frontend
+from penstock.api.frontend import Frontend, door_failure
 from penstock.api.grpc_health import HealthService
 from penstock.api.grpc_pipeline import SERVICE, PipelineService
 from penstock.api.grpc_reflection import ReflectionService
@@ -62,7 +62,8 @@ def open_door(
     budget = ByteBudget(max(1, (config.max_inflight_bytes or default_budget()) // config.engines))
     executors = [stage.executor for stage in engine.stages]
     processes = sum(each.workers for each in executors if isinstance(each, ProcessExecutor))
-    return Door(Frontend(grpc, routes), limits_of(config, processes), budget), grpc
+    limits = limits_of(config, processes)
+    return Door(Frontend(grpc, routes), limits, budget, door_failure), grpc
 
 
 def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:

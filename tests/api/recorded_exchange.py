@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from penstock.door.budget import ByteBudget
-from penstock.door.exchange import Exchange
+from penstock.door.exchange import Exchange, Peer
 from penstock.protocols.heads import HTTP_1_1, HTTP_2, Headers, RequestHead
 
 
 class RecordedExchange(Exchange):
-    """Keeps everything: whole replies in ``replies``, blocks and pieces in ``sent``."""
+    """Keeps everything: whole replies in ``replies``, parts of others in ``sent``."""
+
+    peer = Peer("127.0.0.1", 1, None)
 
     def __init__(
         self, head: RequestHead, budget: ByteBudget | None = None, whole: bytes | None = None
@@ -17,22 +19,38 @@ class RecordedExchange(Exchange):
         self.whole = whole
         self.replies: list[tuple[int, Headers, bytes, bool]] = []
         self.sent: list[tuple[str, bytes]] = []
+        self.heads: list[Headers] = []
+        self.trailers: Headers = ()
         self.waiting = 0
         self.paused = False
 
     def reply(
-        self, status: int, headers: Headers, body: bytes = b"", *, close: bool = False
+        self,
+        status: int,
+        headers: Headers,
+        body: bytes = b"",
+        trailers: Headers = (),
+        *,
+        close: bool = False,
     ) -> None:
+        if self.ended:
+            return
         self.replies.append((status, headers, body, close))
+        self.heads.append(headers)
+        self.trailers = trailers
 
     def start(self, status: int, headers: Headers) -> None:
         self.sent.append(("start", b"%d" % status))
+        self.heads.append(headers)
 
     def send(self, piece: bytes) -> None:
         self.sent.append(("send", piece))
 
     def finish(self, trailers: Headers = ()) -> None:
+        if self.ended:
+            return
         self.sent.append(("finish", b""))
+        self.trailers = trailers
 
     def abort(self) -> None:
         self.sent.append(("abort", b""))
@@ -47,14 +65,27 @@ class RecordedExchange(Exchange):
     def resume(self) -> None:
         self.paused = False
 
-    def reply_blocks(self, head: bytes, body: bytes, trailers: bytes | None) -> None:
-        self.sent += [("head", head), ("body", body), ("trailers", trailers or b"")]
+    @property
+    def answered(self) -> bool:
+        """Anything has been said."""
+        return bool(self.replies or self.sent)
 
-    def start_block(self, block: bytes) -> None:
-        self.sent.append(("head", block))
+    @property
+    def ended(self) -> bool:
+        """The answer is complete."""
+        return bool(self.replies or ("finish", b"") in self.sent)
 
-    def finish_block(self, block: bytes) -> None:
-        self.sent.append(("trailers", block))
+    @property
+    def said(self) -> bytes:
+        """The answer's body."""
+        return b"".join(
+            [body for _, _, body, _ in self.replies]
+            + [piece for what, piece in self.sent if what == "send"]
+        )
+
+    def fields(self) -> dict[bytes, bytes]:
+        """Of head and trailers."""
+        return dict([field for headers in self.heads for field in headers] + [*self.trailers])
 
 
 def post(

@@ -102,7 +102,7 @@ def test_a_text_of_wide_characters_is_counted_as_it_is_held(
     assert receiver is not None
     receiver.data(exchange, body, True)
     assert len(held.asked) == fits
-    assert bool(exchange.replies or exchange.sent) != fits
+    assert exchange.answered != fits
     if fits:
         assert budget.used > len(body) + 4 * 100_000
     exchange.release()
@@ -134,11 +134,11 @@ def test_what_decoding_takes_is_within_the_bound(
     before = memory()
     receiver = application(held).begin(exchange)
     for at in range(0, len(body), PIECE):
-        if receiver is None or exchange.replies:
+        if receiver is None or exchange.answered:
             break  # refused before it has come
         receiver.data(exchange, body[at : at + PIECE], at + PIECE >= len(body))
     assert others + most_memory() - before < 1.2 * LIMIT
-    refused = bool(exchange.replies or exchange.sent)
+    refused = exchange.answered
     assert len(held.asked) == 1 - refused
     assert refused == (others >= LIMIT // 4), "no more is refused than has to be"
     exchange.release()
@@ -168,7 +168,7 @@ def test_of_many_that_say_how_long_they_are_as_many_as_fit_are_answered(
         open_ones = [
             (receiver, exchange)
             for receiver, exchange in zip(receivers, exchanges, strict=True)
-            if receiver is not None and not exchange.replies and not exchange.sent
+            if receiver is not None and not exchange.answered
         ]
         for receiver, exchange in open_ones:
             receiver.data(exchange, body[at : at + PIECE], at + PIECE >= len(body))

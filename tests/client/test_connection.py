@@ -10,10 +10,11 @@ from penstock.client.answers import Outcome
 from penstock.client.call import Call
 from penstock.client.connection import Connection
 from penstock.client.errors import CallFailed
-from penstock.protocols.grpc import OK_HEAD, OK_TRAILERS, encode_message
+from penstock.protocols.grpc import HEAD, OK_TRAILERS, encode_message
 from penstock.protocols.http2 import HeadReceived, Http2Connection, Role, encode_block
 from penstock.protocols.status import GrpcCode
 
+OK_HEAD = encode_block([(b":status", b"200"), *HEAD])
 BLOCK = encode_block(
     [
         (b":method", b"POST"),
@@ -110,7 +111,7 @@ def answers_to(written: bytes, reply: bytes = b"good") -> bytes:
     server = Http2Connection(Role.SERVER)
     for event in server.receive(written):
         if isinstance(event, HeadReceived):
-            server.reply(event.stream, OK_HEAD, encode_message(reply), OK_TRAILERS)
+            server.reply(event.stream, OK_HEAD, encode_message(reply), encode_block(OK_TRAILERS))
     return server.take_output()
 
 

@@ -35,7 +35,8 @@ class Parrot:
     /raise       fails at the head; /raise/body at the body; /raise/gone when the client leaves
     /begun       fails after the answer has begun
     /broken      breaks its answer off
-    /trailers    an answer with trailers
+    /trailers    an answer with trailers; /sum gives it at once
+    /peer        the client's address and port
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class Parrot:
     def begin(self, exchange: Exchange) -> Receiver | None:
         path = exchange.head.path.decode()
         self.begun.append(path)
-        if exchange.excess and path != "/probe":
+        if exchange.over_limit and path != "/probe":
             exchange.reply(503, TEXT, b"too many")
             return None
         if path == "/refuse":
@@ -62,7 +63,7 @@ class Parrot:
         exchange.state = []
         exchange.on_gone = lambda: self._leave(path)
         if path == "/patient":
-            exchange.late_at = float("inf")
+            exchange.body_deadline = float("inf")
         if path == "/duplex":
             exchange.start(200, TEXT)
         self.began.release()
@@ -123,6 +124,11 @@ class Parrot:
             exchange.start(200, TEXT)
             exchange.send(b"some")
             exchange.abort()
+        elif word == "sum":
+            exchange.reply(200, TEXT, body, ((b"x-sum", b"%d" % len(body)),))
+        elif word == "peer":
+            peer = exchange.peer
+            exchange.reply(200, TEXT, f"{peer.address} {peer.port} {peer.certificate}".encode())
         elif word == "trailers":
             exchange.start(200, TEXT)
             exchange.send(body)
@@ -147,7 +153,7 @@ class Pieces:
         self.parrot = parrot
         self.exchange = exchange
         self.left = left
-        exchange.on_room = self.go_on
+        exchange.on_writable = self.go_on
         exchange.start(200, TEXT)
         self.go_on()
 

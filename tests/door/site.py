@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
+from penstock.api.frontend import door_failure
 from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits, DoorStatistics
 from penstock.door.exchange import Application
@@ -55,7 +56,7 @@ class Site:
 
     async def _open(self) -> None:
         self.parrot.loop = asyncio.get_running_loop()
-        self.door = Door(self._application, self._limits, self.budget)
+        self.door = Door(self._application, self._limits, self.budget, door_failure)
         if self.unix:
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(self.unix)

@@ -118,6 +118,24 @@ def test_a_preface_that_was_not_agreed_on_is_refused(
         assert link.recv(1000).startswith(b"HTTP/1.1 505 ")
 
 
+def test_the_application_sees_who_asks(
+    opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
+) -> None:
+    server_tls.verify_mode = ssl.CERT_OPTIONAL
+    server_tls.load_verify_locations(certificate[0])
+    with connected(opened().port) as plain:
+        plain.send(request("/peer"))
+        port = plain.socket.getsockname()[1]
+        assert plain.reply().body == f"127.0.0.1 {port} None".encode()
+    context = ssl.create_default_context(cafile=str(certificate[0]))
+    context.load_cert_chain(*certificate)
+    port = opened(site={"tls": server_tls}).port
+    with connected(port) as secure:
+        secure.socket = context.wrap_socket(secure.socket, server_hostname="localhost")
+        secure.send(request("/peer"))
+        assert b"(('commonName', 'localhost'),)" in secure.reply().body
+
+
 def test_a_large_answer_over_tls_waits_for_its_reader(
     opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
 ) -> None:

@@ -148,10 +148,11 @@ def test_pieces_of_a_body_are_answered_while_the_rest_is_to_come(opened: Opened)
         assert chunks(connection) == b"onetwo"
 
 
-def test_trailers_are_sent(opened: Opened) -> None:
+@pytest.mark.parametrize("path", ["/trailers", "/sum"])
+def test_trailers_are_sent(opened: Opened, path: str) -> None:
     site = opened()
     with connected(site.port) as connection:
-        connection.send(request("/trailers", b"abc"))
+        connection.send(request(path, b"abc"))
         while b"x-sum: 3\r\n\r\n" not in connection._data:
             connection._more()
 

@@ -97,7 +97,7 @@ class Watched:
         self.heard: list[Any] = []
 
     def begin(self, exchange: Exchange) -> Receiver | None:
-        self.heard.append(("begun", exchange.head.path, exchange.excess))
+        self.heard.append(("begun", exchange.head.path, exchange.over_limit))
         if exchange.head.path == b"/odd":
             exchange.reply(200, ((b"x y", b""),), b"cannot be sent")
         receiver = self.parrot.begin(exchange)

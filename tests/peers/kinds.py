@@ -25,11 +25,9 @@ from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits
 from penstock.door.listeners import bind
 from penstock.protocols import grpc
-from penstock.protocols.http2 import encode_block
 from penstock.protocols.status import GrpcCode
 
 SERVICE = "peers.Kinds"
-HEAD = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 MOST = 256 << 20
 OURS = ("lead-", "trail-", "hold-ms", "fail")
 
@@ -95,18 +93,18 @@ class Handlers:
         )
         exchange = call.exchange
         if lead:
-            exchange.start_block(encode_block([*HEAD, *lead]))
+            exchange.start(200, (*grpc.HEAD, *lead))
         if "hold-ms" in fields:
             await self._hold(int(fields["hold-ms"]) / 1000)
         code, text = GrpcCode(int(fields.get("fail", 0))), fields.get("fail-text-bin", b"").decode()
         if message is not None and code is GrpcCode.OK:
             if not exchange.started:
-                exchange.start_block(grpc.OK_HEAD)
+                exchange.start(200, grpc.HEAD)
             exchange.send(grpc.encode_message(message))
         if exchange.started:
-            exchange.finish_block(grpc.trailers_block(code, text, trail))
+            exchange.finish(grpc.trailers(code, text, trail))
         else:
-            exchange.reply_blocks(grpc.trailers_only_block(code, text, trail), b"", None)
+            exchange.reply(200, (*grpc.HEAD, *grpc.trailers(code, text, trail)))
 
     async def _hold(self, seconds: float) -> None:
         await self._count(b"held")

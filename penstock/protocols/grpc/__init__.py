@@ -3,13 +3,6 @@
 Source: the gRPC over HTTP/2 protocol (PROTOCOL-HTTP2).
 """
 
-from penstock.protocols.grpc.blocks import (
-    OK_HEAD,
-    OK_TRAILERS,
-    head_block,
-    trailers_block,
-    trailers_only_block,
-)
 from penstock.protocols.grpc.messages import (
     ENCODINGS,
     GZIP,
@@ -26,11 +19,14 @@ from penstock.protocols.grpc.metadata import (
 )
 from penstock.protocols.grpc.request import ACCEPTED, GrpcRequest, check_request
 from penstock.protocols.grpc.status import (
+    HEAD,
+    OK_TRAILERS,
     GrpcError,
     code_of_http,
     decode_status_message,
     encode_status_message,
     read_status,
+    trailers,
 )
 from penstock.protocols.grpc.timeout import encode_timeout, parse_timeout
 
@@ -38,8 +34,8 @@ __all__ = [
     "ACCEPTED",
     "ENCODINGS",
     "GZIP",
+    "HEAD",
     "IDENTITY",
-    "OK_HEAD",
     "OK_TRAILERS",
     "GrpcError",
     "GrpcRequest",
@@ -53,11 +49,9 @@ __all__ = [
     "encode_metadata",
     "encode_status_message",
     "encode_timeout",
-    "head_block",
     "message_prefix",
     "parse_timeout",
     "read_status",
-    "trailers_block",
-    "trailers_only_block",
+    "trailers",
     "unary_message",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Final
 
 from penstock.protocols.heads import Headers
 from penstock.protocols.status import GrpcCode
@@ -26,6 +27,13 @@ _CODE_OF_HTTP = {
 }
 
 
+HEAD: Final[Headers] = ((b"content-type", b"application/grpc"),)
+"""Before the messages of an answer."""
+
+OK_TRAILERS: Final[Headers] = ((b"grpc-status", b"0"),)
+"""Behind the messages of a call that succeeds."""
+
+
 class GrpcError(Exception):
     """Ends one call with this status.
 
@@ -45,6 +53,20 @@ class GrpcError(Exception):
         self.http = http
         self.headers = headers
         super().__init__(text)
+
+
+def trailers(code: GrpcCode, text: str, metadata: Headers = ()) -> Headers:
+    """The fields that tell how a call ended; without any message they stand in the head.
+
+    Args:
+        code: how it ended.
+        text: for the caller; left out when it is empty.
+        metadata: fields as they go over the wire; see ``encode_metadata``.
+    """
+    status = (b"grpc-status", b"%d" % code)
+    if not text:
+        return (status, *metadata)
+    return (status, (b"grpc-message", encode_status_message(text)), *metadata)
 
 
 def encode_status_message(text: str) -> bytes:

@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from penstock.protocols.grpc import (
     code_of_http,
     decode_status_message,
+    encode_metadata,
     encode_status_message,
     read_status,
+    trailers,
 )
 from penstock.protocols.status import GrpcCode
 
@@ -81,3 +83,10 @@ def test_a_status_that_nobody_knows_is_unknown(raw: bytes) -> None:
 )
 def test_an_answer_of_plain_http_has_a_code(status: int, code: GrpcCode) -> None:
     assert code_of_http(status) is code
+
+
+def test_trailers_tell_code_text_and_metadata() -> None:
+    metadata = encode_metadata([("a-bin", b"\xff")])
+    status = ((b"grpc-status", b"5"), (b"grpc-message", b"no: %C3%A9"))
+    assert trailers(GrpcCode.NOT_FOUND, "no: é", metadata) == (*status, (b"a-bin", b"/w"))
+    assert trailers(GrpcCode.OK, "") == ((b"grpc-status", b"0"),)
