@@ -25,12 +25,15 @@ import uvloop
 from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine
+from penstock.engine.graph import ServedGraph
+from penstock.engine.submission import Submission
 from penstock.executors.inline import InlineExecutor
 from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.graph.dag import OpSpec, compile_graph
+from penstock.ops.ends import Ends, RequestOp, ResponseOp
 from penstock.ops.op import Op
-from penstock.request import Outcome, Request
+from penstock.request import Outcome
 
 GOAL_US, ALARM_US = 8.0, 15.0
 """Python on the loop per request and op: the budget of the hot path, and when to worry."""
@@ -68,12 +71,15 @@ def chain(length: int, executor: str, loop: asyncio.AbstractEventLoop) -> Engine
     request = OpSpec(key=0, name="@DAGExecutor", is_request=True)
     specs = [OpSpec(key=i, name=f"op{i}", inputs=(i - 1,)) for i in range(1, length + 1)]
     plan = compile_graph([request, *specs], length)
-    engine = Engine(plan, LoopClock(loop))
+    engine = Engine(LoopClock(loop))
+    ends = Ends(RequestOp(), ResponseOp(input_ops=[EchoOp("echo")]))
+    graph = ServedGraph(engine, plan, "echo", ends=ends)
     for name in plan.names:
         options = WorkOptions()
         bound = BoundOp(EchoOp(name), None, options)
         worker = InlineExecutor(bound) if executor == "inline" else ThreadExecutor([bound], loop)
-        engine.add_op(name, queue=batcher_for(BatchPolicy()), executor=worker, options=options)
+        graph.add_op(name, queue=batcher_for(BatchPolicy()), executor=worker, options=options)
+    engine.add(graph)
     return engine
 
 
@@ -85,16 +91,16 @@ async def cpu_us_per_request(length: int, executor: str, seconds: float) -> floa
     """
     loop = asyncio.get_running_loop()
     engine = chain(length, executor, loop)
+    (graph,) = engine.graphs
     answered = 0
     wrong: list[Outcome] = []
     stop = asyncio.Event()
     feed = {"x": "The quick brown fox jumps over the lazy dog."}
 
     def ask() -> None:
-        deadline = time.monotonic() + 60.0
-        engine.submit(Request(feed=dict(feed), deadline=deadline), reply)
+        Submission(graph, dict(feed)).start(reply)
 
-    def reply(outcome: Outcome) -> None:
+    def reply(_: Submission, outcome: Outcome) -> None:
         nonlocal answered
         answered += 1
         if outcome.value != feed:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections import Counter
 from contextlib import ExitStack
 from types import FrameType
@@ -22,7 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.hop import IN_FLIGHT, chain
-from penstock.request import Outcome, Request
+from penstock.engine.submission import Submission
+from penstock.request import Outcome
 
 _SHORT, _LONG = 1, 3
 _REQUESTS = 20 * IN_FLIGHT
@@ -74,15 +74,15 @@ async def _counted(length: int) -> tuple[Counter[str], Counter[str]]:
         return trace
 
     loop = asyncio.get_running_loop()
-    engine = chain(length, "inline", loop)
+    (graph,) = chain(length, "inline", loop).graphs
     over = asyncio.Event()
     feed = {"x": "The quick brown fox jumps over the lazy dog."}
     asked = answered = 0  # asked, or about to be: several may be answered in one turn
 
     def ask() -> None:
-        engine.submit(Request(feed=dict(feed), deadline=time.monotonic() + 600.0), reply)
+        Submission(graph, dict(feed)).start(reply)
 
-    def reply(outcome: Outcome) -> None:
+    def reply(_: Submission, outcome: Outcome) -> None:
         nonlocal asked, answered
         assert outcome.value == feed
         answered += 1

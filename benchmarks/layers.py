@@ -22,18 +22,17 @@ from typing import Any
 import hpack
 import uvloop
 
-from benchmarks.hop import EchoOp, chain
+from benchmarks.hop import chain
 from penstock.api.frontend import Frontend
 from penstock.api.grpc_call import GrpcCall
 from penstock.api.grpc_pipeline import SERVICE, PipelineService
 from penstock.api.grpc_service import GrpcService, Method
-from penstock.api.pipeline import PipelineOptions, PipelineProtocol
+from penstock.api.pipeline import PipelineProtocol
 from penstock.door.budget import ByteBudget
 from penstock.door.exchange import Application, Exchange, Receiver
 from penstock.door.http2_session import Http2Session
 from penstock.door.limits import DoorLimits
 from penstock.door.state import DoorState
-from penstock.ops.ends import Ends, RequestOp, ResponseOp
 from penstock.protocols import grpc, paddle
 from penstock.protocols.pb import Request, Response
 
@@ -69,7 +68,7 @@ def _echo(call: GrpcCall, message: bytes) -> None:
 
 
 def _echo_pairs(call: GrpcCall, message: bytes) -> None:
-    feed = paddle.decode_message(message, "echo").feed
+    feed = paddle.decode_message(message, ("echo",)).feed
     assert feed is not None, "one pair has its feed from the start"
     written = paddle.write_texts(feed, feed.values())
     assert written is not None, "there are texts only"
@@ -82,8 +81,7 @@ def _grpc(method: Method) -> Frontend:
 
 def _service(executor: str) -> Frontend:
     loop = asyncio.get_running_loop()
-    ends = Ends(RequestOp(), ResponseOp(input_ops=[EchoOp(name="echo")]))
-    protocol = PipelineProtocol(chain(1, executor, loop), ends, PipelineOptions(name="echo"))
+    protocol = PipelineProtocol(chain(1, executor, loop))
     methods = PipelineService(protocol).methods()
     return Frontend(GrpcService(methods, max_message_bytes=_MOST), _AtOnce())
 

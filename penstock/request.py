@@ -1,13 +1,11 @@
-"""What travels: a Request comes in, Samples go through ops in Batches, Outcomes come back.
+"""What travels inside a graph: Samples go through ops in Batches, Outcomes come back.
 
-Pure values. A Request is one call of one client; inside the graph it is a Sample per op; Samples
-that run together are a Batch; an op answers each Sample with an Outcome, which holds a value or an
-error, never both.
+Pure values. A request is one Sample per op; Samples that run together are a Batch; an op answers
+each Sample with an Outcome, which holds a value or an error, never both.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -18,23 +16,6 @@ Feed: TypeAlias = dict[str, Any]
 
 REQUEST_OP_NAME = "@DAGExecutor"
 """The name under which ops find the request's feed, as the original has it."""
-
-
-@dataclass(slots=True)
-class Request:
-    """One decoded call, before it is admitted.
-
-    Attributes:
-        feed: the pairs and tensors; the first op may edit this dict in place.
-        deadline: monotonic seconds after which nothing of it is dispatched.
-        log_id: the caller's trace id (int64), not unique.
-        deadline_by_client: whether the caller set that deadline itself.
-    """
-
-    feed: Feed
-    deadline: float
-    log_id: int = 0
-    deadline_by_client: bool = False
 
 
 class Outcome:
@@ -73,7 +54,7 @@ class Sample:
         spare: a copy of ``inputs`` for a later attempt, None when there will be none.
         waiting: True while it stands in an op's queue.
         gone: True once it is answered, cancelled or expired; it must not be dispatched any more.
-        flight: the journey it belongs to; opaque here.
+        flight: the submission it belongs to; opaque here.
         op: index of the op in the graph.
     """
 

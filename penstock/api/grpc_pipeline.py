@@ -22,7 +22,6 @@ class PipelineService:
 
     def __init__(self, protocol: PipelineProtocol) -> None:
         self._protocol = protocol
-        self._name = protocol.options.name or ""
 
     def methods(self) -> dict[str, Method]:
         """What to serve."""
@@ -34,7 +33,7 @@ class PipelineService:
             large = len(message) > SMALL
             if large:
                 exchange.decode(len(message))
-            decoded = paddle.decode_message(message, self._name)
+            decoded = paddle.decode_message(message, self._protocol.names)
             if large:
                 exchange.decoded(len(message), decoded.held())
         except RequestError as error:

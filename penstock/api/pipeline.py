@@ -1,7 +1,8 @@
 """The pipeline protocol above any transport: a decoded call in, a reply out.
 
-Both ports use it, so they cannot disagree. It decides which errors are answers (``err_no``) and
-which end the call itself; the transports only translate. Source: ``docs/compatibility.md``.
+Both ports use it, so they cannot disagree. It finds the graph that a call names, submits the call,
+and decides which errors are answers (``err_no``) and which end the call itself; the transports only
+translate. Source: ``docs/compatibility.md``.
 """
 
 from __future__ import annotations
@@ -9,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from penstock.api.replies import Reply, Writers, ours
 from penstock.engine.engine import Engine
+from penstock.engine.submission import Submission
 from penstock.errors import (
     DeadlineExceeded,
     RequestError,
@@ -26,31 +26,12 @@ from penstock.errors import (
 )
 from penstock.ops.ends import Ends, error_reply
 from penstock.protocols import paddle
-from penstock.request import Feed, Outcome, Request
+from penstock.request import Feed, Outcome
 
 _log = logging.getLogger(__name__)
 
-_monotonic = time.monotonic
-
 _LATE = "the request's deadline passed"
 _WRONG_NAME = "Failed to inference: Service name error."
-NO_ID = -1
-"""Stands for the data id of a request that ended before it was admitted."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineOptions:
-    """How the protocol behaves.
-
-    Attributes:
-        name: the service's name; None accepts every name.
-        deadline: seconds a request may take; a caller may lower it, never raise it.
-        strict_status: busy fails the call (429, RESOURCE_EXHAUSTED) instead of answering 3004.
-    """
-
-    name: str | None
-    deadline: float = 60.0
-    strict_status: bool = False
 
 
 Answer: TypeAlias = Reply | bytes
@@ -71,31 +52,33 @@ class Port(Protocol):
 
 
 class PipelineProtocol:
-    """One pipeline service. Belongs to the engine's loop.
+    """The pipeline protocol of one engine. Belongs to the engine's loop.
 
     Args:
-        engine: answers requests.
-        ends: the graph's two ends.
-        options: see PipelineOptions.
-        pool: runs the ends' user code; None when both are the defaults.
+        engine: answers requests; each of its graphs has both of its ends.
+        strict_status: a busy engine fails the call (429, RESOURCE_EXHAUSTED) instead of answering
+            3004.
+        pool: runs the ends' user code; None when all are the defaults.
         writers: writes large replies; None for the loop's own threads.
+
+    Attributes:
+        names: of the services that there are now.
     """
 
     def __init__(
         self,
         engine: Engine,
-        ends: Ends,
-        options: PipelineOptions,
+        *,
+        strict_status: bool = False,
         pool: Executor | None = None,
         writers: Executor | None = None,
     ) -> None:
         self._engine = engine
-        self.ends = ends
+        self._strict = strict_status
         self._pool = pool
-        self.writers = Writers(ends, writers)
+        self.writers = Writers(writers)
         self._loop = asyncio.get_running_loop()
-        self.options = options
-        self._in_pool = ends.blocking_pack or ends.blocking_unpack
+        self.names: Container[str] = engine.names
 
     def start(
         self,
@@ -118,41 +101,28 @@ class PipelineProtocol:
         Returns:
             what drops the work when the caller goes away; None when ``done`` was called already.
         """
-        options = self.options
-        limit, by_client = options.deadline, False
-        if client_timeout is not None and client_timeout <= limit:
-            limit, by_client = client_timeout, True
-        deadline = _monotonic() + limit
-        if call.name != options.name and call.name and options.name is not None:
+        graph = self._engine.graph(call.name)
+        if graph is None:
             port.done(context, error_reply(UnknownService(_WRONG_NAME)), None)
             return None
-        if self._in_pool:
-            return self._start_in_pool(call, deadline, by_client, port, context)
-        asked: _Asked = _Asked()
-        asked.deadline = deadline
-        asked.deadline_by_client = by_client
-        asked.log_id = call.logid
+        ends = graph.ends
+        assert ends is not None, "the service builds its graphs with both ends"
+        feed = call.feed
+        asked = _PipelineCall(graph, feed or {}, client_timeout, call.logid, context)
         asked.protocol = self
         asked.port = port
-        asked.context = context
+        asked.ends = ends
         asked.typed = bool(call.tensors)
         asked.packing = None
-        feed = call.feed
+        if ends.blocking_unpack or ends.blocking_pack:
+            return self._start_in_pool(asked, call)
         if feed is None:
-            feed, _, error = self.ends.unpack(call)
+            asked.feed, _, error = ends.unpack(call)
             if error is not None:
                 asked.answered(Outcome(None, error))
                 return None
-        asked.feed = feed
-        try:
-            journey = self._engine.submit(asked, asked.answered)
-        except RequestError as refusal:
-            asked.refuse(refusal)
-            return None
-        if journey.over:
-            return None
-        asked.journey = journey
-        return asked.cancel
+        asked.start(_PipelineCall.answered)
+        return None if asked.over else asked.cancel
 
     async def answer(self, call: paddle.Call, client_timeout: float | None = None) -> Reply:
         """The same for a coroutine; its cancellation drops the work.
@@ -169,10 +139,25 @@ class PipelineProtocol:
                 drop()
             raise
 
-    def _start_in_pool(
-        self, call: paddle.Call, deadline: float, by_client: bool, port: Port, context: Any
-    ) -> Callable[[], object]:
-        task = self._loop.create_task(self._answer_in_pool(call, deadline, by_client))
+    def as_reply(self, error: RequestError) -> Reply | None:
+        """The reply that an error is, where it ends no call; None where the call itself fails."""
+        # Its frames hold the request, and hold the error: together they would outlive the call.
+        error.__traceback__ = None
+        if isinstance(error, ServiceBusy) and not self._strict:
+            return error_reply(error)
+        return None
+
+    def ends_the_call(self, asked: Submission, error: RequestError) -> bool:
+        """Whether an error fails the call, instead of being its answer."""
+        fails = (ServiceClosed, ServiceBusy) if self._strict else ServiceClosed
+        if asked.refused and isinstance(error, fails):
+            return True
+        # Not what the error says of itself: a worker that finds it first does not know whose it is.
+        return asked.deadline_by_client and isinstance(error, DeadlineExceeded)
+
+    def _start_in_pool(self, asked: _PipelineCall, call: paddle.Call) -> Callable[[], object]:
+        port, context = asked.port, asked.context
+        task = self._loop.create_task(self._answer_in_pool(asked, call))
 
         def ended(task: asyncio.Task[Reply]) -> None:
             if task.cancelled():
@@ -188,91 +173,52 @@ class PipelineProtocol:
         task.add_done_callback(ended)
         return task.cancel
 
-    async def _answer_in_pool(self, call: paddle.Call, deadline: float, by_client: bool) -> Reply:
+    async def _answer_in_pool(self, asked: _PipelineCall, call: paddle.Call) -> Reply:
         """One call whose unpacking, packing or both are the user's, which may take their time."""
-        ends = self.ends
+        ends = asked.ends
         if ends.blocking_unpack:
-            feed, log_id, error = await self._unpack_in_pool(call, deadline)
+            asked.feed, asked.log_id, error = await self._unpack_in_pool(asked, call)
         else:
-            feed, log_id, error = ends.unpack(call)
-        data_id = NO_ID
+            asked.feed, asked.log_id, error = ends.unpack(call)
         if error is not None:
             outcome = Outcome(None, error)
         else:
             future: asyncio.Future[Outcome] = self._loop.create_future()
-            request = Request(feed, deadline, log_id, by_client)
+            asked.context = future
+            asked.start(_keep)
             try:
-                journey = self._engine.submit(request, partial(_keep, future))
-            except RequestError as refusal:
-                outcome = self.refused(refusal)
-            else:
-                data_id = journey.data_id
-                try:
-                    outcome = await future
-                except asyncio.CancelledError:
-                    self._engine.cancel(journey)
-                    raise
+                outcome = await future
+            except asyncio.CancelledError:
+                asked.cancel()
+                raise
         error = outcome.error
-        # Not what the error says of itself: a worker that finds it first does not know whose it is.
-        if by_client and isinstance(error, DeadlineExceeded):
+        if error is not None and self.ends_the_call(asked, error):
             raise error
         if ends.blocking_pack:
-            return await self._pack_in_pool(
-                deadline, by_client, outcome, data_id, log_id, call.typed
-            )
+            return await self._pack_in_pool(asked, outcome)
         if ends.takes_long(outcome.value):
-            return await self.writers.write(outcome, data_id, log_id, typed=call.typed)
-        return ends.pack(outcome, data_id, log_id, call.typed)
-
-    def cancel(self, journey: Any) -> None:
-        """Drop the work of a request whose caller has gone."""
-        self._engine.cancel(journey)
-
-    def as_reply(self, error: RequestError) -> Reply | None:
-        """The reply that an error is, where it ends no call; None where the call itself fails."""
-        # Its frames hold the request, and hold the error: together they would outlive the call.
-        error.__traceback__ = None
-        if isinstance(error, ServiceBusy) and not self.options.strict_status:
-            return error_reply(error)
-        return None
-
-    def refused(self, refusal: RequestError) -> Outcome:
-        """What was not admitted is answered, unless the call itself is to fail."""
-        refusal.__traceback__ = None
-        strict = isinstance(refusal, ServiceBusy) and self.options.strict_status
-        if strict or isinstance(refusal, ServiceClosed):
-            raise refusal
-        return Outcome(None, refusal)
+            return await self.writers.write(ends.pack, *asked.facts(outcome))
+        return ends.pack(*asked.facts(outcome))
 
     async def _unpack_in_pool(
-        self, call: paddle.Call, deadline: float
+        self, asked: _PipelineCall, call: paddle.Call
     ) -> tuple[Feed, int, RequestError | None]:
         """The user's ``unpack_request_package``, in a thread, until the deadline."""
         try:
             unpacked: tuple[Feed, int, RequestError | None] = await self._until(
-                deadline, self.ends.unpack, call
+                asked.deadline, asked.ends.unpack, call
             )
         except TimeoutError:
             return {}, call.logid, DeadlineExceeded(_LATE)
         return unpacked
 
-    async def _pack_in_pool(
-        self,
-        deadline: float,
-        by_client: bool,
-        outcome: Outcome,
-        data_id: int,
-        log_id: int,
-        typed: bool,
-    ) -> Reply:
+    async def _pack_in_pool(self, asked: _PipelineCall, outcome: Outcome) -> Reply:
         """The user's ``pack_response_package``, in a thread, until the deadline."""
         try:
-            reply: Reply = await self._until(
-                deadline, self.ends.pack, outcome, data_id, log_id, typed
-            )
+            reply: Reply = await self._until(asked.deadline, asked.ends.pack, *asked.facts(outcome))
         except TimeoutError:
-            late = DeadlineExceeded(_LATE, by_client=by_client)
-            if by_client:
+            late = DeadlineExceeded(_LATE, by_client=asked.deadline_by_client)
+            if asked.deadline_by_client:
                 raise late from None
             return error_reply(late)
         return reply
@@ -283,33 +229,27 @@ class PipelineProtocol:
             return await self._loop.run_in_executor(self._pool, function, *args)
 
 
-class _Asked(Request):
-    """One request and who waits for its answer, which the engine calls with the outcome.
+class _PipelineCall(Submission):
+    """One call of the protocol.
 
     Attributes:
-        protocol: whose request it is.
-        port: who asked.
-        context: what the port knows the call by.
+        protocol: whose call it is.
+        port: who asked; ``context`` is what it knows the call by.
+        ends: of the graph that the call names.
         typed: whether the call carried tensors.
-        journey: the engine's, from its admission until the answer.
         packing: the reply, where it takes long to be written.
     """
 
-    __slots__ = ("context", "journey", "packing", "port", "protocol", "typed")
+    __slots__ = ("ends", "packing", "port", "protocol", "typed")
 
-    # There is one for each request: setting its attributes in place takes half the time of a call
-    # with all of them.
-    __init__ = object.__init__
     protocol: PipelineProtocol
     port: Port
-    context: Any
+    ends: Ends
     typed: bool
     packing: asyncio.Future[Reply] | None
-    journey: Any
 
     def answered(self, outcome: Outcome) -> None:
-        """The engine's answer has come."""
-        self.journey = None  # it holds this: a circle otherwise
+        """The engine's answer has come, or its refusal."""
         error = outcome.error
         if error is None:
             value = outcome.value or {}
@@ -320,40 +260,31 @@ class _Asked(Request):
             if written is not None:
                 self.port.done(self.context, written, None)
                 return
-            protocol = self.protocol
-            if protocol.ends.takes_long(value):
-                self.packing = protocol.writers.write(outcome, NO_ID, self.log_id, typed=self.typed)
+            if self.ends.takes_long(value):
+                self.packing = self.protocol.writers.write(self.ends.pack, *self.facts(outcome))
                 self.packing.add_done_callback(self.packed)
                 return
-        # Not what the error says of itself: a worker that finds it first does not know whose it is.
-        elif self.deadline_by_client and isinstance(error, DeadlineExceeded):
+        elif self.protocol.ends_the_call(self, error):
             self.port.done(self.context, None, error)
             return
         # The default one, which looks at no ids.
-        reply = self.protocol.ends.pack(outcome, NO_ID, self.log_id, self.typed)
+        reply = self.ends.pack(*self.facts(outcome))
         self.port.done(self.context, reply, None)
+
+    def facts(self, outcome: Outcome) -> tuple[Outcome, int, int, bool]:
+        """What ``Ends.pack`` wants."""
+        return outcome, self.data_id, self.log_id, self.typed
 
     def packed(self, reply: asyncio.Future[Reply]) -> None:
         """It was made elsewhere, unless nobody waits for it any more."""
         if not reply.cancelled():
             self.port.done(self.context, reply.result(), None)
 
-    def refuse(self, refusal: RequestError) -> None:
-        """It was not admitted."""
-        try:
-            outcome = self.protocol.refused(refusal)
-        except RequestError as error:
-            self.port.done(self.context, None, error)
-        else:
-            self.answered(outcome)
-
     def cancel(self) -> None:
         """Nobody waits any more."""
         if self.packing is not None:
             self.packing.cancel()
-        journey, self.journey = self.journey, None
-        if journey is not None:
-            self.protocol.cancel(journey)
+        super().cancel()
 
 
 class _Futures:
@@ -378,7 +309,7 @@ class _Futures:
             future.set_result(answer)
 
 
-def _keep(future: asyncio.Future[Outcome], outcome: Outcome) -> None:
+def _keep(asked: _PipelineCall, outcome: Outcome) -> None:
     """Complete the future, unless its caller went away in this very turn."""
-    if not future.done():
-        future.set_result(outcome)
+    if not asked.context.done():
+        asked.context.set_result(outcome)

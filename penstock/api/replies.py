@@ -6,13 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
-from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.errors import RequestError
-from penstock.ops.ends import Ends, error_reply
+from penstock.ops.ends import error_reply
 from penstock.protocols import paddle, pb
-from penstock.request import Outcome
 
 Reply: TypeAlias = paddle.Reply | pb.Response
 
@@ -23,30 +21,25 @@ class Writers:
     """Threads that make replies of results that take long to be written.
 
     Args:
-        ends: of the graph.
         threads: None for the loop's own.
 
     Threads: the loop's only.
     """
 
-    def __init__(self, ends: Ends, threads: Executor | None) -> None:
-        self._ends = ends
+    def __init__(self, threads: Executor | None) -> None:
         self._threads = threads
         self._loop = asyncio.get_running_loop()
 
     def __repr__(self) -> str:
         return f"<Writers {self._threads!r}>"
 
-    def write(
-        self, outcome: Outcome, data_id: int, log_id: int, *, typed: bool
-    ) -> asyncio.Future[Reply]:
-        """The reply; see ``Ends.pack``. Cancelled before its turn, it is not made."""
-        pack = partial(self._ends.pack, outcome, data_id, log_id, typed)
+    def write(self, pack: Callable[..., Reply], *args: Any) -> asyncio.Future[Reply]:
+        """The reply that ``pack`` makes. Cancelled before its turn, it is not made."""
         try:
-            return self._loop.run_in_executor(self._threads, pack)
+            return self._loop.run_in_executor(self._threads, pack, *args)
         except RuntimeError:  # there is no thread, and none can be started
             reply: asyncio.Future[Reply] = self._loop.create_future()
-            reply.set_result(pack())
+            reply.set_result(pack(*args))
             return reply
 
 

@@ -1,14 +1,16 @@
-"""The engine: admits requests, walks each through the graph, answers each exactly once.
+"""The engine: admits requests, walks each through its graph, answers each exactly once.
 
-The only place that completes requests. It joins the pure parts (flight, batcher, deadlines) with
-the stages; time and turns come through a Clock, so the whole engine runs under a virtual clock too.
+The only place that completes requests. It holds the graphs, and joins the pure parts (flight,
+batcher, deadlines) with their stages; time and turns come through a Clock, so the whole engine runs
+under a virtual clock too. Limits, ids and deadlines are the engine's, queues and workers a graph's.
 
 Guarantees:
     - an admitted request is answered exactly once, or cancelled by its caller; admitted = answered
       + cancelled when the engine is at rest;
     - nothing is dispatched past its deadline, and the answer comes within one tick after it;
     - capacity is bounded: what does not fit is refused at once, before anything has started;
-    - late, double and unknown results are dropped and recorded, never raised.
+    - late, double and unknown results are dropped and recorded, never raised;
+    - a graph that is drained finishes what was admitted to it, and takes nothing new.
 
 Thread: everything runs on one loop. Source: ``docs/compatibility.md`` (ids, deadlines, capacity).
 """
@@ -16,29 +18,28 @@ Thread: everything runs on one loop. Source: ``docs/compatibility.md`` (ids, dea
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from penstock.batching.batcher import Batcher, Line
 from penstock.engine.clock import Alarm, Clock
 from penstock.engine.deadlines import Deadlines
+from penstock.engine.graph import GraphState, GraphStatistics, ServedGraph
 from penstock.engine.guarded import Guarded
-from penstock.engine.journey import Journey, Reply
 from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
+from penstock.engine.submission import OnAnswer, Submission
 from penstock.errors import (
     DeadlineExceeded,
+    GraphError,
     OpTimeout,
     RequestError,
     ServiceBusy,
     ServiceClosed,
 )
-from penstock.executors.executor import Executor
-from penstock.executors.work import WorkOptions
-from penstock.graph.dag import Plan
 from penstock.graph.flight import Put
 from penstock.instrument import Instrument
-from penstock.request import REQUEST_OP_NAME, Feed, Outcome, Request, Sample
+from penstock.request import REQUEST_OP_NAME, Feed, Outcome, Sample
 
 _log = logging.getLogger(__name__)
 
@@ -51,13 +52,15 @@ class EngineOptions:
 
     Attributes:
         max_requests: the most requests admitted at once; one more is refused.
-        max_running: the most of them inside the graph (``worker_num``); the others wait.
+        max_running: the most of them inside the graphs (``worker_num``); the others wait.
             None means no bound of its own.
+        time_limit: seconds that a request may take, unless its caller gives it less.
         first_id, id_step: data ids start here and step so, to be unique among several engines.
     """
 
     max_requests: int = 1024
     max_running: int | None = None
+    time_limit: float = 60.0
     first_id: int = 0
     id_step: int = 1
 
@@ -73,76 +76,120 @@ class EngineStatistics:
     inside: int
     waiting: int
     draining: bool
-    stages: tuple[StageStatistics, ...]
+    graphs: tuple[GraphStatistics, ...]
+
+    @property
+    def stages(self) -> tuple[StageStatistics, ...]:
+        """Of all graphs."""
+        return tuple(stage for graph in self.graphs for stage in graph.stages)
 
 
 class Engine:
-    """See the module. ``add_op`` is called by the composition root, in the plan's order."""
+    """See the module. It begins without a graph: ``add`` gives it one.
+
+    Attributes:
+        graphs: those that serve or drain, oldest first.
+        names: what requests call the graphs by that serve.
+    """
 
     def __init__(
         self,
-        plan: Plan,
         clock: Clock,
         options: EngineOptions | None = None,
         hear: Instrument | None = None,
     ) -> None:
-        self.plan = plan
         self.clock = clock
         self.options = options or EngineOptions()
         self.hear = None if hear is None else Guarded(hear)
-        self.stages: list[Stage] = []
-        self._bounded: list[Stage] = []  # those whose queues can be full
-        self._journeys: set[Journey] = set()
-        self._waiting: dict[Journey, None] = {}  # in order of arrival
-        self._letting_in = False
+        self.graphs: list[ServedGraph] = []
+        self.names: dict[str, ServedGraph] = {}
+        self._unnamed: ServedGraph | None = None
+        self._for_no_name: ServedGraph | None = None
+        self._admitted_now: set[Submission] = set()
+        self._waiting: dict[Submission, None] = {}  # in order of arrival
+        self._starting = False
         self._next_id = self.options.first_id
-        self._deadlines: Deadlines[Journey] = Deadlines(self._set_alarm)
+        self._deadlines: Deadlines[Submission] = Deadlines(self._set_alarm)
         self._alarm: Alarm | None = None
         self._alarm_at = 0.0
         self._draining = False
-        self._at_rest: list[Callable[[], None]] = []
+        self._at_rest: list[tuple[ServedGraph | None, Callable[[], None]]] = []
         self._admitted = self._replied = self._cancelled = self._refused = 0
 
     def __repr__(self) -> str:
         return f"<Engine {self.statistics()}>"
 
-    def add_op(
-        self,
-        name: str,
-        *,
-        queue: Batcher | Line,
-        executor: Executor,
-        options: WorkOptions,
-        key_of: Callable[[dict[str, Feed]], Hashable] | None = None,
-    ) -> Stage:
-        """Make the stage of the plan's next op, with this engine's clock, ears and answers.
+    @property
+    def stages(self) -> list[Stage]:
+        """Of all graphs."""
+        return [stage for graph in self.graphs for stage in graph.stages]
+
+    def graph(self, name: str, version: str | None = None) -> ServedGraph | None:
+        """What serves requests for that name; None when nothing does.
 
         Args:
-            name: the op's name.
-            queue: what waits for it, and what of that runs together.
-            executor: its workers.
-            options: time-out, retries, isolation.
-            key_of: what samples of one batch must have in common, as far as their inputs tell;
-                None when only ``preprocess`` knows.
+            name: as a request calls it; empty for the only graph that serves.
+            version: None for the one that was added last.
         """
-        stage = Stage(
-            name,
-            batcher=queue,
-            executor=executor,
-            options=options,
-            clock=self.clock,
-            settle=self.settle,
-            hear=self.hear,
-            key_of=key_of,
-        )
-        self.add_stage(stage)
-        return stage
+        if version is None:
+            return self.names.get(name, self._unnamed if name else self._for_no_name)
+        for graph in self.graphs:
+            if (graph.name, graph.version) == (name, version) and _serves(graph):
+                return graph
+        return None
 
-    def add_stage(self, stage: Stage) -> None:
-        """Give the next op of the plan its stage."""
-        self.stages.append(stage)
-        if stage.batcher.policy.capacity is not None:
-            self._bounded.append(stage)
+    def add(self, graph: ServedGraph) -> None:
+        """Let a graph serve whose workers are ready.
+
+        Raises:
+            GraphError: another one has its name and version, or it has served before.
+        """
+        for other in self.graphs:
+            if (other.name, other.version) == (graph.name, graph.version):
+                raise GraphError(f"there are two graphs {graph}: give each a name of its own")
+        graph.become(GraphState.SERVING)
+        self.graphs.append(graph)
+        self._name_graphs()
+
+    def drain_graph(self, graph: ServedGraph, at_rest: Callable[[], None]) -> None:
+        """Let a graph finish what was admitted to it; then call ``at_rest``, once.
+
+        What comes meanwhile for its name goes to another graph of that name, or is refused.
+        """
+        graph.become(GraphState.DRAINING)
+        self._name_graphs()
+        graph.drain_stages()
+        self._at_rest.append((graph, at_rest))
+        self._go_on()
+
+    def remove(self, graph: ServedGraph) -> None:
+        """Forget a graph that was drained. Its workers are still to be closed.
+
+        Raises:
+            GraphError: it serves, or has not finished.
+        """
+        if graph.inside:
+            raise GraphError(f"graph {graph} has {graph.inside} requests inside")
+        graph.become(GraphState.REMOVED)
+        self.graphs.remove(graph)
+
+    def replace(
+        self, graph: ServedGraph, at_rest: Callable[[ServedGraph], None]
+    ) -> list[ServedGraph]:
+        """Let a graph serve in place of all others of its name, which drain.
+
+        Args:
+            graph: the new version; its workers are ready.
+            at_rest: called with each of the old ones, when it has finished.
+
+        Returns:
+            the old ones.
+        """
+        old = [each for each in self.graphs if each.name == graph.name and _serves(each)]
+        self.add(graph)
+        for each in old:
+            self.drain_graph(each, partial(at_rest, each))
+        return old
 
     def statistics(self) -> EngineStatistics:
         """How the engine stands now."""
@@ -154,23 +201,24 @@ class Engine:
             inside=self._running,
             waiting=len(self._waiting),
             draining=self._draining,
-            stages=tuple(stage.statistics() for stage in self.stages),
+            graphs=tuple(graph.statistics() for graph in self.graphs),
         )
 
     @property
     def _running(self) -> int:
-        """Who is admitted and does not wait to be let in."""
-        return len(self._journeys) - len(self._waiting)
+        """How many are admitted and have started."""
+        return len(self._admitted_now) - len(self._waiting)
 
     def why_stuck(self) -> str | None:
         """Why requests cannot be answered now, for probes; None when they can."""
-        for stage in self.stages:
-            if stage.lost:
-                return f"op {stage.name!r}: no worker returns"
+        for graph in self.graphs:
+            for stage in graph.stages:
+                if stage.lost and _serves(graph):
+                    return f"op {stage.name!r}: no worker returns"
         return None
 
-    def submit(self, request: Request, reply: Reply) -> Journey:
-        """Admit a request; ``reply`` is called exactly once, later, unless it is cancelled.
+    def submit(self, submission: Submission, on_answer: OnAnswer) -> None:
+        """Admit a request; ``on_answer`` is called exactly once, later, unless it is cancelled.
 
         Raises:
             ServiceBusy: at capacity; a later retry may succeed.
@@ -179,53 +227,63 @@ class Engine:
         """
         now = self.clock.now()
         options = self.options
-        journeys = self._journeys
+        admitted = self._admitted_now
+        graph = submission.graph
         if (
             self._draining
-            or len(journeys) >= options.max_requests
-            or request.deadline <= now
-            or self._bounded
+            or len(admitted) >= options.max_requests
+            or submission.deadline <= now
+            or graph.guarded
         ):
-            self._refuse(request, now)
-        data_id = self._next_id
+            self._refuse(submission, now)
+            graph = submission.graph
+        data_id = submission.data_id = self._next_id
         next_id = data_id + options.id_step
         self._next_id = next_id if next_id < IDS_WRAP else options.first_id
-        journey = Journey(data_id, request, self.plan, reply)
-        journeys.add(journey)
+        submission.on_answer = on_answer
+        submission.samples = []
+        admitted.add(submission)
+        graph.inside += 1
         self._admitted += 1
         if self.hear is not None:
-            self.hear.admitted(data_id, request.log_id, now)
-        journey.due = self._deadlines.add(journey, request.deadline)
+            self.hear.admitted(data_id, submission.log_id, now)
+        submission.due = self._deadlines.add(submission, submission.deadline)
         most = options.max_running
-        if most is not None and (self._waiting or len(journeys) > most):
-            self._waiting[journey] = None
+        if most is not None and (self._waiting or len(admitted) > most):
+            self._waiting[submission] = None
         else:
-            self._start(journey, now)
-        return journey
+            self._start(submission, now)
 
-    def cancel(self, journey: Journey) -> None:
-        """The caller went away: queued work is dropped, running calls end if they can, no reply."""
-        if journey.over:
+    def cancel(self, submission: Submission) -> None:
+        """The caller went away: queued work is dropped, running calls end if they can, no answer.
+
+        What was not submitted yet is not admitted any more.
+        """
+        if submission.over:
+            return
+        if submission not in self._admitted_now:
+            submission.over = True
+            submission.release()
             return
         self._cancelled += 1
         if self.hear is not None:
-            self.hear.cancelled(journey.data_id, self.clock.now())
-        self._finish(journey)
+            self.hear.cancelled(submission.data_id, self.clock.now())
+        self._finish(submission)
         self._go_on()
 
     def drain(self, at_rest: Callable[[], None]) -> None:
         """Refuse new requests and finish the admitted ones; then call ``at_rest``, once."""
         self._draining = True
-        for stage in self.stages:
-            stage.drain()
-        self._at_rest.append(at_rest)
+        for graph in self.graphs:
+            graph.drain_stages()
+        self._at_rest.append((None, at_rest))
         self._go_on()
 
     def close(self) -> None:
         """Answer whoever is still inside with ServiceClosed, now."""
         self._draining = True
-        for journey in sorted(self._journeys, key=lambda journey: journey.data_id):
-            self._reply(journey, Outcome(None, ServiceClosed("dag closed.")))
+        for submission in sorted(self._admitted_now, key=lambda each: each.data_id):
+            self._reply(submission, Outcome(None, ServiceClosed("dag closed.")))
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -235,144 +293,184 @@ class Engine:
         if sample.gone:
             return
         sample.gone = True
-        journey: Journey = sample.flight
-        journey.samples.remove(sample)
+        submission: Submission = sample.flight
+        submission.samples.remove(sample)
         error = outcome.error
-        if error is not None and isinstance(error, OpTimeout) and self._try_again(journey, sample):
+        if (
+            error is not None
+            and isinstance(error, OpTimeout)
+            and self._try_again(submission, sample)
+        ):
             return
-        attempt = journey.attempt
-        answer = journey.arrived(sample.op, outcome)
+        attempt = submission.attempt
+        answer = submission.arrived(sample.op, outcome)
         if isinstance(answer, Outcome):
-            self._reply(journey, answer)
+            self._reply(submission, answer)
             return
-        if journey.samples and journey.attempt != attempt:
-            self._forget_samples(journey)
+        if submission.samples and submission.attempt != attempt:
+            self._forget_samples(submission)
         if answer:
-            self._put(journey, answer, self.clock.now())
+            self._put(submission, answer, self.clock.now())
 
-    def _refuse(self, request: Request, now: float) -> None:
+    def _name_graphs(self) -> None:
+        """Which graph takes which name, after one has come or begun to go."""
+        serving = [graph for graph in self.graphs if _serves(graph)]
+        self.names.clear()  # in place: protocols look into it
+        self.names.update((graph.name, graph) for graph in serving if graph.name is not None)
+        self._unnamed = None
+        for graph in serving:
+            if graph.name is None:
+                self._unnamed = graph
+        only = serving[-1] if len(self.names) == 1 else None
+        self._for_no_name = self._unnamed or only
+
+    def _refuse(self, submission: Submission, now: float) -> None:
         """Raise what the request is refused for, if it is."""
-        refusal = self._refusal(request, now)
+        refusal = self._refusal(submission, now)
         if refusal is not None:
             self._refused += 1
             if self.hear is not None:
                 self.hear.refused(refusal, now)
             raise refusal
 
-    def _refusal(self, request: Request, now: float) -> RequestError | None:
+    def _refusal(self, submission: Submission, now: float) -> RequestError | None:
         if self._draining:
             return ServiceClosed("the service is shutting down")
-        if len(self._journeys) >= self.options.max_requests:
+        if len(self._admitted_now) >= self.options.max_requests:
             return ServiceBusy("the service is at capacity; try again later")
-        if request.deadline <= now:
-            return self._too_late(request.deadline_by_client)
-        for stage in self._bounded:
+        if submission.deadline <= now:
+            return self._too_late(submission.deadline_by_client)
+        graph = submission.graph
+        if not _serves(graph):
+            successor = self.graph(graph.name or "")
+            if successor is None:
+                return ServiceClosed(f"graph {graph} serves no more requests")
+            graph = submission.graph = successor
+            submission.plan = graph.plan
+        for stage in graph.bounded:
             if stage.batcher.full:
                 return ServiceBusy(f"op {stage.name!r} is at capacity; try again later")
         return None
 
-    def _start(self, journey: Journey, now: float) -> None:
-        request = journey.request
-        feed, request.feed = request.feed, {}  # it is the ops' now, and goes when they let it go
-        straight = self.plan.straight
+    def _start(self, submission: Submission, now: float) -> None:
+        # It is the ops' now, and goes when they let it go.
+        feed, submission.feed = submission.feed, {}
+        straight = submission.plan.straight
         if straight is None:
-            self._put(journey, journey.start(feed), now)
+            self._put(submission, submission.begin(feed), now)
         else:
-            self._offer(journey, straight, {REQUEST_OP_NAME: feed}, now)
+            self._offer(submission, straight, {REQUEST_OP_NAME: feed}, now)
 
-    def _put(self, journey: Journey, puts: Sequence[Put], now: float) -> None:
+    def _put(self, submission: Submission, puts: Sequence[Put], now: float) -> None:
         """Offer what is ready to its ops."""
         for op, inputs in puts:
-            if journey.over:  # a full queue has ended it just now
+            if submission.over:  # a full queue has ended it just now
                 return
-            self._offer(journey, op, inputs, now)
+            self._offer(submission, op, inputs, now)
 
     def _offer(
-        self, journey: Journey, op: int, inputs: dict[str, Feed], now: float, attempt: int = 1
+        self, submission: Submission, op: int, inputs: dict[str, Feed], now: float, attempt: int = 1
     ) -> None:
         """Offer a sample with these inputs to an op. A full queue is an op's outcome."""
-        request = journey.request
-        stage = self.stages[op]
+        stage = submission.graph.stages[op]
         sample = Sample(
-            journey.data_id, inputs, request.deadline, request.log_id, op, journey, attempt
+            submission.data_id,
+            inputs,
+            submission.deadline,
+            submission.log_id,
+            op,
+            submission,
+            attempt,
         )
         if attempt < stage.options.retry:
             # The call that is given up may still edit the dicts it was handed.
             sample.spare = {name: dict(feed) for name, feed in inputs.items()}
-        journey.samples.append(sample)
+        submission.samples.append(sample)
         try:
             stage.offer(sample, now)
         except RequestError as busy:
             self.settle(sample, Outcome(None, busy))
 
-    def _try_again(self, journey: Journey, sample: Sample) -> bool:
+    def _try_again(self, submission: Submission, sample: Sample) -> bool:
         """After a time-out: whether the op has an attempt left, which then begins."""
         if sample.spare is None:
             return False
-        self._offer(journey, sample.op, sample.spare, self.clock.now(), sample.attempt + 1)
+        self._offer(submission, sample.op, sample.spare, self.clock.now(), sample.attempt + 1)
         return True
 
-    def _reply(self, journey: Journey, outcome: Outcome) -> None:
-        if journey.over:  # another's end, or what its caller did then, has ended this one too
+    def _reply(self, submission: Submission, outcome: Outcome) -> None:
+        if submission.over:  # another's end, or what its caller did then, has ended this one too
             return
         self._replied += 1
         if self.hear is not None:
-            self.hear.replied(journey.data_id, outcome.error, self.clock.now())
+            self.hear.replied(submission.data_id, outcome.error, self.clock.now())
         # What _finish does, without the call.
-        journey.over = True
-        self._journeys.discard(journey)
-        journey.due.pop(journey, None)
-        if journey.samples or self._waiting:
-            self._forget(journey)
+        submission.over = True
+        self._admitted_now.discard(submission)
+        submission.graph.inside -= 1
+        submission.due.pop(submission, None)
+        if submission.samples or self._waiting:
+            self._forget(submission)
         try:
-            journey.reply(outcome)
-        except Exception:  # noqa: BLE001 - whatever the transport does, the engine goes on
-            _log.exception("a reply could not be delivered (data_id=%s)", journey.data_id)
+            submission.on_answer(submission, outcome)
+        except Exception:  # noqa: BLE001 - whatever the protocol does, the engine goes on
+            _log.exception("a reply could not be delivered (data_id=%s)", submission.data_id)
+        if submission.reservation is not None:
+            submission.release()
         if self._waiting or self._at_rest:
             self._go_on()
 
-    def _finish(self, journey: Journey) -> None:
-        """Forget the journey and what it still has in queues."""
-        journey.over = True
-        self._journeys.discard(journey)
-        journey.due.pop(journey, None)
-        self._forget(journey)
+    def _finish(self, submission: Submission) -> None:
+        """Forget the request and what it still has in queues."""
+        submission.over = True
+        self._admitted_now.discard(submission)
+        submission.graph.inside -= 1
+        submission.due.pop(submission, None)
+        self._forget(submission)
+        submission.release()
 
-    def _forget(self, journey: Journey) -> None:
-        self._forget_samples(journey)
-        self._waiting.pop(journey, None)
+    def _forget(self, submission: Submission) -> None:
+        self._forget_samples(submission)
+        self._waiting.pop(submission, None)
 
     def _go_on(self) -> None:
-        """After an end, and after its answer has been delivered: the next ones, or the rest."""
-        if self._waiting and not self._letting_in:
-            self._let_in()
-        if self._at_rest and not self._journeys:
-            ready, self._at_rest = self._at_rest, []
-            for tell in ready:
+        """After an end, when its answer has been delivered: start the next, or tell of rest."""
+        if self._waiting and not self._starting:
+            self._start_waiting()
+        if self._at_rest:
+            ready = [(graph, tell) for graph, tell in self._at_rest if self._rests(graph)]
+            for each in ready:
+                self._at_rest.remove(each)
+            for _, tell in ready:
                 tell()
 
-    def _forget_samples(self, journey: Journey) -> None:
+    def _rests(self, graph: ServedGraph | None) -> bool:
+        """Whether nothing is inside a graph; None for all of them."""
+        return not (self._admitted_now if graph is None else graph.inside)
+
+    def _forget_samples(self, submission: Submission) -> None:
         """Drop what is queued; what runs is ended, or will find that nobody wants it."""
-        for sample in journey.samples:
+        stages = submission.graph.stages
+        for sample in submission.samples:
             sample.gone = True
-            stage = self.stages[sample.op]
+            stage = stages[sample.op]
             if sample.waiting:
                 stage.batcher.cancel(sample)
             else:
                 stage.nobody_waits()
-        journey.samples.clear()
+        submission.samples.clear()
 
-    def _let_in(self) -> None:
-        """Start those that have waited longest while there is room."""
+    def _start_waiting(self) -> None:
+        """Start those that have waited longest, as many as may run."""
         most = self.options.max_running
-        self._letting_in = True
+        self._starting = True
         try:
             while self._waiting and (most is None or self._running < most):
-                journey = next(iter(self._waiting))
-                del self._waiting[journey]
-                self._start(journey, self.clock.now())
+                submission = next(iter(self._waiting))
+                del self._waiting[submission]
+                self._start(submission, self.clock.now())
         finally:
-            self._letting_in = False
+            self._starting = False
 
     def _set_alarm(self) -> None:
         due = self._deadlines.next_due()
@@ -388,10 +486,15 @@ class Engine:
     def _expire(self) -> None:
         """Answer everybody whose time is over."""
         self._alarm = None
-        for journey in self._deadlines.expire(self.clock.now()):
-            self._reply(journey, Outcome(None, self._too_late(journey.request.deadline_by_client)))
+        for submission in self._deadlines.expire(self.clock.now()):
+            late = self._too_late(submission.deadline_by_client)
+            self._reply(submission, Outcome(None, late))
         self._set_alarm()
 
     @staticmethod
     def _too_late(by_client: bool) -> DeadlineExceeded:
         return DeadlineExceeded("the request's deadline passed", by_client=by_client)
+
+
+def _serves(graph: ServedGraph) -> bool:
+    return graph.state is GraphState.SERVING

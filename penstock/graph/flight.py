@@ -65,7 +65,7 @@ class Flight:
         held = {self.plan.names[op]: len(got) for op, got in joins.held.items()}
         return f"<Flight try={self.attempt} holds={held}{' ended' if self.ended else ''}>"
 
-    def start(self, feed: Feed) -> list[Put]:
+    def begin(self, feed: Feed) -> list[Put]:
         """Begin the first attempt.
 
         Args:

@@ -9,7 +9,7 @@ service's name, followed by a method. Source: ``docs/compatibility.md`` (history
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -25,12 +25,12 @@ _FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
 _MOST_FIELDS = 3 * MAX_MEMBERS + 100  # keys, values, tensors, and what comes once
 
 
-def decode_message(data: bytes, service_name: str) -> Call:
+def decode_message(data: bytes, service_names: Container[str]) -> Call:
     """The call in a message of either numbering.
 
     Args:
         data: the encoded ``Request``.
-        service_name: this service's own name; empty when it has none.
+        service_names: of the services here.
 
     Raises:
         Undecodable: the bytes are no such message, a text is not UTF-8, or there are more than
@@ -45,11 +45,11 @@ def decode_message(data: bytes, service_name: str) -> Call:
     try:
         request = Request.FromString(data)
     except DecodeError:
-        if not _is_old(data, service_name):
+        if not _is_old(data, service_names):
             raise Undecodable("the bytes are not a Request message") from None
         return _few(_decode_old(data))
     method, logid, clientip = request.method, request.logid, request.clientip
-    if not (clientip or logid or method) and _may_be_old(request) and _is_old(data, service_name):
+    if not (clientip or logid or method) and _may_be_old(request) and _is_old(data, service_names):
         return _few(_decode_old(data))
     key, value, tensors = list(request.key), list(request.value), list(request.tensors)
     clientip = clientip[:MAX_CLIENT_IP]
@@ -124,7 +124,7 @@ def _may_be_old(request: Request) -> bool:
     return bool(request.tensors or request.name or len(UnknownFieldSet(request)))
 
 
-def _is_old(data: bytes, service_name: str) -> bool:
+def _is_old(data: bytes, service_names: Container[str]) -> bool:
     types: dict[int, set[int]] = {}
     third = b""
     try:
@@ -139,7 +139,14 @@ def _is_old(data: bytes, service_name: str) -> bool:
         return False
     if _VARINT in fifth or _LENGTH in sixth:
         return True
-    return _LENGTH in types.get(4, set()) and third == service_name.encode() != b""
+    return _LENGTH in types.get(4, set()) and _is_one_of(third, service_names)
+
+
+def _is_one_of(name: bytes, names: Container[str]) -> bool:
+    try:
+        return name != b"" and name.decode() in names
+    except UnicodeDecodeError:
+        return False
 
 
 def _decode_old(data: bytes) -> Call:

@@ -15,7 +15,7 @@ from penstock.config.resolve import ExecutorKind, OpArguments, OpOptions, advice
 from penstock.config.schema import ServiceConfig
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions
-from penstock.engine.stage import Stage
+from penstock.engine.graph import ServedGraph
 from penstock.errors import ConfigError, HookError, StartupError
 from penstock.executors.coroutine import CoroutineExecutor
 from penstock.executors.executor import Executor
@@ -213,6 +213,7 @@ class Works:
         loop: asyncio.AbstractEventLoop,
         hear: Instrument | None = None,
         spawner: Spawner | None = None,
+        name: str | None = None,
     ) -> Engine:
         """An engine with all its workers, on this loop; ``start`` them before they are used.
 
@@ -220,20 +221,22 @@ class Works:
             loop: the engine's.
             hear: is told what happens.
             spawner: starts worker processes, where some op runs in such.
+            name: of the graph; None for one that takes every name.
         """
         blueprint = self.blueprint
         config = blueprint.config
         engine = Engine(
-            blueprint.graph.plan,
             LoopClock(loop),
             EngineOptions(
                 max_requests=config.max_requests,
                 max_running=config.most_running,
+                time_limit=min(config.deadline, config.max_deadline),
                 first_id=blueprint.place.first_id,
                 id_step=blueprint.place.engines,
             ),
             hear,
         )
+        graph = ServedGraph(engine, blueprint.graph.plan, name, ends=self.ends)
         for index, (op, options, model) in enumerate(
             zip(blueprint.graph.ops, blueprint.options, self._models, strict=True)
         ):
@@ -243,19 +246,16 @@ class Works:
                 window=options.window,
                 capacity=config.dag.channel_size,
             )
-            stage = Stage(
+            graph.add_op(
                 op.name,
-                batcher_for(policy),
-                self._in_processes(index, loop, spawner)
+                queue=batcher_for(policy),
+                executor=self._in_processes(index, loop, spawner)
                 if options.executor == "process"
                 else _executor(op, options, model, work, loop),
-                work,
-                engine.clock,
-                engine.settle,
-                engine.hear,
-                _key_of(op, options),
+                options=work,
+                key_of=_key_of(op, options),
             )
-            engine.add_stage(stage)
+        engine.add(graph)
         return engine
 
     def _in_processes(

@@ -14,7 +14,7 @@ from penstock.api.grpc_reflection import ReflectionService
 from penstock.api.grpc_service import GrpcService
 from penstock.api.health import Health
 from penstock.api.http import HttpRoutes
-from penstock.api.pipeline import PipelineOptions, PipelineProtocol
+from penstock.api.pipeline import PipelineProtocol
 from penstock.config.schema import ServiceConfig
 from penstock.door.budget import ByteBudget, default_budget
 from penstock.door.door import Door
@@ -22,7 +22,6 @@ from penstock.door.limits import DoorLimits
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
 from penstock.executors.process import ProcessExecutor
-from penstock.ops.ends import Ends
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
 from penstock.protocols.pb import pipeline_service_pb2
@@ -34,21 +33,16 @@ _CALLS_A_REQUEST = 4
 
 
 def open_door(
-    name: str | None,
     config: ServiceConfig,
     engine: Engine,
-    ends: Ends,
     health: Health,
     pool: Executor | None,
     writers: Executor,
 ) -> tuple[Door, GrpcService]:
     """The door of a service, not listening yet, to which both ports lead; and what ends streams."""
-    options = PipelineOptions(
-        name=name,
-        deadline=min(config.deadline, config.max_deadline),
-        strict_status=config.strict_status,
+    protocol = PipelineProtocol(
+        engine, strict_status=config.strict_status, pool=pool, writers=writers
     )
-    protocol = PipelineProtocol(engine, ends, options, pool, writers)
     routes = HttpRoutes(protocol, health, max_body=config.max_message_bytes)
     file = FileDescriptorProto()
     pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)

@@ -192,7 +192,7 @@ class _Service:
         loop = asyncio.get_running_loop()
         if self._control is not None:
             self._zygote = Zygote(self._control, loop, self._obey)
-        engine = self._works.engine(loop, spawner=self._zygote)
+        engine = self._works.engine(loop, spawner=self._zygote, name=self._name)
         self._health.watch(engine.why_stuck)
         ends = self._works.ends
         pool = None
@@ -202,9 +202,7 @@ class _Service:
         try:
             if not await self._start_workers(engine):
                 return
-            door, grpc = open_door(
-                self._name, self._config, engine, ends, self._health, pool, writers
-            )
+            door, grpc = open_door(self._config, engine, self._health, pool, writers)
             try:
                 spare_the_collector()
                 share_the_lock()

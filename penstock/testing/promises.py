@@ -21,8 +21,8 @@ class Promises:
         wanted = 0
         now = world.clock.now()
         for data_id, client in world.open.items():
-            assert client.journey is not None
-            for sample in client.journey.samples:
+            assert client.submission is not None
+            for sample in client.submission.samples:
                 wanted += sample.waiting
             if quiet and now > client.deadline + TICK + NEARLY:
                 world.problems.append(f"data id {data_id} has no answer after its deadline")
@@ -66,8 +66,8 @@ class Promises:
             world.problems.append(f"{len(stage.batcher)} wait at op{op} beside an idle worker")
             return
         for client in world.open.values():
-            assert client.journey is not None
-            for sample in client.journey.samples:
+            assert client.submission is not None
+            for sample in client.submission.samples:
                 if sample.waiting and sample.op == op:
                     until = sample.arrived + window
                     if now >= until or sample.deadline <= until:

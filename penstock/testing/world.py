@@ -12,7 +12,8 @@ from random import Random
 
 from penstock.batching.batcher import Batcher, BatchPolicy
 from penstock.engine.engine import Engine, EngineOptions
-from penstock.engine.journey import Journey
+from penstock.engine.graph import ServedGraph
+from penstock.engine.submission import Submission
 from penstock.errors import (
     DeadlineExceeded,
     HookFailed,
@@ -24,7 +25,7 @@ from penstock.errors import (
 from penstock.executors.executor import Finished, Result, Work
 from penstock.executors.work import WorkOptions
 from penstock.graph.dag import OpSpec, Plan, compile_graph
-from penstock.request import Batch, Outcome, Request
+from penstock.request import Batch, Outcome
 from penstock.testing.clock import ManualClock
 from penstock.testing.history import ClientHistory, Recorder
 from penstock.testing.processes import ProcessWorkers
@@ -67,13 +68,13 @@ def _draw_jumps(random: Random, inputs: dict[int, list[int]]) -> dict[int, list[
 class Client:
     """One request as its caller sees it; two that ask the same have one nonce."""
 
-    __slots__ = ("deadline", "journey", "nonce", "number", "open")
+    __slots__ = ("deadline", "nonce", "number", "open", "submission")
 
     def __init__(self, number: int, nonce: int, deadline: float) -> None:
         self.number = number
         self.nonce = nonce
         self.deadline = deadline
-        self.journey: Journey | None = None
+        self.submission: Submission | None = None
         self.open = True
 
 
@@ -115,7 +116,8 @@ class World:
             first_id=random.randint(0, 2),
             id_step=random.randint(1, 3),
         )
-        engine = Engine(self.plan, self.clock, options, self.recorder)
+        engine = Engine(self.clock, options, self.recorder)
+        graph = ServedGraph(engine, self.plan)
         for op, name in enumerate(self.plan.names):
             policy = BatchPolicy(
                 max_rows=random.choice((1, 1, 2, 4, 8)),
@@ -127,7 +129,8 @@ class World:
                 retry=random.choice((1, 1, 2, 3)),
                 retry_on_crash=self.workers[op].retry_on_crash,
             )
-            engine.add_op(name, queue=Batcher(policy), executor=self.workers[op], options=work)
+            graph.add_op(name, queue=Batcher(policy), executor=self.workers[op], options=work)
+        engine.add(graph)
         return engine
 
     def _allowed_traces(self) -> list[set[str]]:
@@ -165,17 +168,17 @@ class World:
         client = Client(self.asked, self._draw_nonce(), now + life)
         self.asked += 1
         self.history.invoke(client.number, client.nonce, now, client.deadline)
-        request = Request(
-            feed={"nonce": client.nonce}, log_id=client.number, deadline=client.deadline
-        )
+        (graph,) = self.engine.graphs
+        submission = Submission(graph, {"nonce": client.nonce}, life, client.number)
         try:
-            client.journey = self.engine.submit(request, lambda got: self.reply(client, got))
+            self.engine.submit(submission, lambda _, got: self.reply(client, got))
         except RequestError as refusal:
             self.refused += 1
             self.history.refused(client.number, refusal.code, now)
             return refusal.code
-        self.open[client.journey.data_id] = client
-        return client.journey.data_id
+        client.submission = submission
+        self.open[submission.data_id] = client
+        return submission.data_id
 
     def _draw_nonce(self) -> int:
         """What a client asks for: something new, perhaps poison, or what another has asked for."""
@@ -190,16 +193,16 @@ class World:
     def reply(self, client: Client, outcome: Outcome) -> None:
         """The transport gets an answer, and may do anything then."""
         now = self.clock.now()
-        if not client.open or client.journey is None:
+        if not client.open or client.submission is None:
             self.problems.append(f"request {client.number} is over, or not yet in: {outcome}")
             return
         client.open = False
-        del self.open[client.journey.data_id]
+        del self.open[client.submission.data_id]
         if outcome.error is None:
             self.history.ok(client.number, (outcome.value or {}).get("nonce"), now)
         else:
             self.history.failed(client.number, outcome.error.code, now)
-            self._judge(client, client.journey.data_id, outcome.error)
+            self._judge(client, client.submission.data_id, outcome.error)
         if self.mischief and self.random.random() < self.mischief:
             self.random.choice((self.ask, self.leave, self.leave))()
             if self.random.random() < 0.5:
@@ -224,10 +227,10 @@ class World:
             return None
         data_id = self.random.choice(list(self.open))
         client = self.open.pop(data_id)
-        assert client.journey is not None
+        assert client.submission is not None
         client.open = False
         self.history.info(client.number, "left", self.clock.now())
-        self.engine.cancel(client.journey)
+        self.engine.cancel(client.submission)
         return data_id
 
     # Workers.
@@ -240,7 +243,7 @@ class World:
             self.problems.append(f"op{op} takes 1 to {most} and got {batch}")
         for sample in batch.samples:
             client = self.open.get(sample.data_id)
-            if client is None or sample.gone or sample.flight is not client.journey:
+            if client is None or sample.gone or sample.flight is not client.submission:
                 self.problems.append(f"op{op} got {sample}, which nobody waits for any more")
             elif client.deadline <= now:
                 self.problems.append(f"op{op} got {sample} {now - client.deadline:.6f} s too late")

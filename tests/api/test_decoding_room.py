@@ -12,7 +12,6 @@ from penstock.api.grpc_pipeline import PipelineService
 from penstock.api.grpc_service import GrpcService
 from penstock.api.health import Health
 from penstock.api.http import HttpRoutes
-from penstock.api.pipeline import PipelineOptions
 from penstock.door.budget import ByteBudget
 from penstock.door.exchange import Application
 from penstock.errors import RequestError
@@ -33,7 +32,7 @@ CALL = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 class Held:
     """Keeps what it is asked."""
 
-    options = PipelineOptions(name="a")
+    names = ("a",)
 
     def __init__(self) -> None:
         self.asked: list[paddle.Call] = []

@@ -17,7 +17,7 @@ from penstock.api.grpc_pipeline import PipelineService
 from penstock.api.grpc_service import GrpcService
 from penstock.api.health import Health
 from penstock.api.http import HttpRoutes
-from penstock.api.pipeline import PipelineOptions, Port
+from penstock.api.pipeline import Port
 from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits
 from penstock.door.listeners import bind, port_of
@@ -35,7 +35,7 @@ class Held:
     """Answers when it is told to."""
 
     def __init__(self) -> None:
-        self.options = PipelineOptions(name=None)
+        self.names = ()
         self.arrived = asyncio.Semaphore(0)
         self.go = asyncio.Event()
 

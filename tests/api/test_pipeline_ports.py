@@ -15,7 +15,7 @@ import pytest
 from penstock import Op, RequestOp, ResponseOp
 from penstock.api.grpc_pipeline import PipelineService
 from penstock.api.http import HttpRoutes
-from penstock.api.pipeline import Answer, _Asked
+from penstock.api.pipeline import Answer, _PipelineCall
 from penstock.errors import RequestError
 from penstock.protocols import paddle, tensors
 from penstock.protocols.pb import Request
@@ -60,7 +60,7 @@ class OwnItems(OwnDict):
 def texts(**pairs: str) -> paddle.Call:
     """A call as it comes over gRPC."""
     request = Request(key=list(pairs), value=list(pairs.values()), name="any", method="m", logid=7)
-    return paddle.decode_message(request.SerializeToString(), "any")
+    return paddle.decode_message(request.SerializeToString(), ("any",))
 
 
 def with_tensor() -> paddle.Call:
@@ -223,10 +223,9 @@ async def test_what_is_answered_while_it_is_admitted_has_nothing_left_to_drop(
         engine = service.engine
         submit = engine.submit
 
-        def submit_and_close(request: Any, reply: Any) -> Any:
-            journey = submit(request, reply)
+        def submit_and_close(submission: Any, on_answer: Any) -> None:
+            submit(submission, on_answer)
             engine.close()
-            return journey
 
         monkeypatch.setattr(engine, "submit", submit_and_close)
         port = Recorded(PipelineService.write)
@@ -302,11 +301,11 @@ async def test_who_leaves_while_a_reply_is_written_is_told_nothing(
 ) -> None:
     packing, written = Packing(monkeypatch), asyncio.Event()
 
-    def packed(asked: _Asked, reply: Any, real: Any = _Asked.packed) -> None:
+    def packed(asked: _PipelineCall, reply: Any, real: Any = _PipelineCall.packed) -> None:
         real(asked, reply)
         written.set()
 
-    monkeypatch.setattr(_Asked, "packed", packed)
+    monkeypatch.setattr(_PipelineCall, "packed", packed)
     async with inside(giving({"y": np.arange(5000.0)})) as service:
         port = Recorded(HttpRoutes.write)
         cancel = service.protocol.start(texts(x="1"), None, port, object())

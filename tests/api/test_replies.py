@@ -27,9 +27,8 @@ class Full(Executor):
 
 
 async def test_where_no_thread_can_be_started_it_is_written_here() -> None:
-    reply: Any = await Writers(Ends(RequestOp(), response_op()), Full()).write(
-        LARGE, 1, 7, typed=False
-    )
+    pack = Ends(RequestOp(), response_op()).pack
+    reply: Any = await Writers(Full()).write(pack, LARGE, 1, 7, False)
     assert (reply.err_no, reply.key) == (0, ["y"])
 
 
@@ -44,8 +43,8 @@ async def test_who_leaves_before_the_turn_of_his_reply_has_none_made() -> None:
             return super().pack(*arguments)
 
     with ThreadPoolExecutor(1) as threads:
-        writers = Writers(Counted(RequestOp(), response_op()), threads)
-        first, second, third = (writers.write(LARGE, n, 7, typed=False) for n in range(3))
+        writers, pack = Writers(threads), Counted(RequestOp(), response_op()).pack
+        first, second, third = (writers.write(pack, LARGE, n, 7, False) for n in range(3))
         second.cancel()
         await asyncio.sleep(0)  # a turn of the loop, in which the thread's queue hears of it
         go_on.set()

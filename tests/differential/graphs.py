@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from penstock.engine.submission import Submission
 from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.op import Op
-from penstock.request import Feed, Outcome, Request
+from penstock.request import Feed, Outcome
 from penstock.service.build import Works
 from penstock.service.server import PipelineServer
 
@@ -126,9 +126,8 @@ def answers(works: Works, feeds: Sequence[Feed]) -> list[Outcome]:
         for number, feed in enumerate(feeds):
             answer: asyncio.Future[Outcome] = loop.create_future()
             got.append(answer)
-            deadline = time.monotonic() + 30.0
-            request = Request(feed=dict(feed), log_id=number, deadline=deadline)
-            engine.submit(request, answer.set_result)
+            submission = Submission(engine.graphs[0], dict(feed), log_id=number, context=answer)
+            submission.start(lambda asked, outcome: asked.context.set_result(outcome))
         try:
             return list(await asyncio.gather(*got))
         finally:

@@ -14,7 +14,7 @@ from penstock.api.grpc_pipeline import PipelineService
 from penstock.api.grpc_service import GrpcService
 from penstock.api.health import Health
 from penstock.api.http import HttpRoutes
-from penstock.api.pipeline import PipelineOptions, Port
+from penstock.api.pipeline import Port
 from penstock.errors import RequestError
 from penstock.protocols import paddle
 from penstock.protocols.http1 import Http1Limits
@@ -36,7 +36,7 @@ PING, SETTINGS, RESET, CONTINUATION = 6, 4, 3, 9
 class Silent:
     """Never answers what it is asked."""
 
-    options = PipelineOptions(name=None)
+    names = ()
 
     def start(self, call: paddle.Call, timeout: float | None, port: Port, context: Any) -> None:
         return

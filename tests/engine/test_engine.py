@@ -1,18 +1,20 @@
 """The engine under a virtual clock: admission, deadlines, cancellation, time-outs, drain."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
 from penstock.batching.batcher import Batcher, BatchPolicy
 from penstock.engine.engine import Engine, EngineOptions
+from penstock.engine.graph import ServedGraph
 from penstock.engine.guarded import Guarded
-from penstock.engine.journey import Journey
+from penstock.engine.submission import Submission
 from penstock.errors import DeadlineExceeded, HookFailed, OpTimeout, ServiceBusy, ServiceClosed
 from penstock.executors.executor import Finished, Work
 from penstock.executors.work import WorkOptions, broken
 from penstock.instrument import Instrument
-from penstock.request import Batch, Outcome, Request
+from penstock.request import Batch, Outcome
 from penstock.testing.clock import ManualClock
 from penstock.testing.executor import FakeExecutor
 from tests.graph.test_dag import plan_of
@@ -39,16 +41,22 @@ class House:
     heard: Heard
     answers: dict[int, list[Outcome]] = field(default_factory=dict)
 
-    def ask(self, life: float = 60.0, **feed: object) -> Journey:
-        request = Request(feed=dict(feed), deadline=self.clock.now() + life)
-        got: list[Outcome] = []
-        journey = self.engine.submit(request, got.append)
-        self.answers[journey.data_id] = got
-        self.clock.run()
-        return journey
+    def submit(
+        self, reply: Callable[[Outcome], object], life: float = 60.0, **feed: object
+    ) -> Submission:
+        submission = Submission(self.engine.graphs[0], dict(feed), life)
+        self.engine.submit(submission, lambda _, outcome: reply(outcome))
+        return submission
 
-    def answer(self, journey: Journey) -> Outcome:
-        (outcome,) = self.answers[journey.data_id]
+    def ask(self, life: float = 60.0, **feed: object) -> Submission:
+        got: list[Outcome] = []
+        asked = self.submit(got.append, life, **feed)
+        self.answers[asked.data_id] = got
+        self.clock.run()
+        return asked
+
+    def answer(self, asked: Submission) -> Outcome:
+        (outcome,) = self.answers[asked.data_id]
         return outcome
 
 
@@ -66,25 +74,27 @@ def house(
     plan = plan_of(edges, list(edges)[-1], attempts=attempts)
     clock = ManualClock()
     heard = Heard()
-    engine = Engine(plan, clock, options, heard)
+    engine = Engine(clock, options, heard)
+    graph = ServedGraph(engine, plan)
     executors = {name: FakeExecutor(workers, ahead) for name in plan.names}
     for name in plan.names:
-        engine.add_op(
+        graph.add_op(
             name,
             queue=Batcher(policy or BatchPolicy()),
             executor=executors[name],
             options=work or WorkOptions(),
         )
+    engine.add(graph)
     return House(engine, clock, executors, heard)
 
 
 def test_a_request_goes_through_its_ops_and_is_answered_once() -> None:
     h = house({"a": ["@"], "b": ["a"]})
-    journey = h.ask(x=1)
+    asked = h.ask(x=1)
     h.workers["a"].finish()
     h.clock.run()
     h.workers["b"].finish()
-    assert h.answer(journey).value == {"x": 1}
+    assert h.answer(asked).value == {"x": 1}
     stats = h.engine.statistics()
     assert (stats.admitted, stats.replied, stats.inside) == (1, 1, 0)
 
@@ -117,7 +127,7 @@ def test_a_full_channel_refuses_at_the_entrance() -> None:
 def test_a_channel_that_fills_up_inside_ends_the_request_that_found_it_full() -> None:
     h = house({"a": ["@"], "b": ["a"]}, policy=BatchPolicy(capacity=1), workers=3)
     h.workers["b"].workers = 3
-    journeys = [h.ask() for _ in range(3)]
+    asked = [h.ask() for _ in range(3)]
     h.engine.stages[1]._busy = 3  # nobody takes from b's queue
     for _ in range(3):
         h.workers["a"].finish()
@@ -125,7 +135,7 @@ def test_a_channel_that_fills_up_inside_ends_the_request_that_found_it_full() ->
     errors = [answers[0].error for answers in h.answers.values() if answers]
     assert len(errors) == 2
     assert all(isinstance(error, ServiceBusy) for error in errors)
-    assert h.answers[journeys[0].data_id] == []
+    assert h.answers[asked[0].data_id] == []
 
 
 def test_beyond_the_running_limit_callers_wait_and_are_not_refused() -> None:
@@ -153,19 +163,19 @@ def test_queued_work_past_its_deadline_is_answered_and_never_dispatched() -> Non
 def test_the_answer_comes_within_a_tenth_of_a_second_after_the_deadline(life: float) -> None:
     h = house()
     h.ask(life=100.0)
-    journey = h.ask(life=life)
+    asked = h.ask(life=life)
     h.clock.advance(life)
-    assert h.answers[journey.data_id] == []
+    assert h.answers[asked.data_id] == []
     h.clock.advance(0.1)
-    assert isinstance(h.answer(journey).error, DeadlineExceeded)
+    assert isinstance(h.answer(asked).error, DeadlineExceeded)
 
 
 def test_a_result_after_the_deadline_is_dropped_without_a_word_to_the_caller() -> None:
     h = house()
-    journey = h.ask(life=0.5)
+    asked = h.ask(life=0.5)
     h.clock.advance(1.0)
     h.workers["op"].finish()
-    assert isinstance(h.answer(journey).error, DeadlineExceeded)
+    assert isinstance(h.answer(asked).error, DeadlineExceeded)
 
 
 def test_a_request_that_comes_too_late_is_refused() -> None:
@@ -223,7 +233,7 @@ def test_a_call_past_its_requests_deadline_is_given_up() -> None:
 def test_a_call_is_not_given_up_for_one_that_has_gone_while_others_wait_behind_it() -> None:
     h = house()
     h.engine.stages[0]._hand_over.learn(1e-6)
-    js = [h.engine.submit(Request(feed={}, deadline=2000.0), lambda _: None) for _ in range(3)]
+    js = [h.submit(lambda _: None) for _ in range(3)]
     h.clock.run()
     ((work, _),) = h.workers["op"].running
     assert work.crowded
@@ -265,19 +275,19 @@ def test_a_call_over_its_time_out_is_answered_and_keeps_its_slot() -> None:
 
 def test_only_process_counts_for_the_time_out() -> None:
     h = house(work=WorkOptions(timeout=0.5))
-    journey = h.ask()
+    asked = h.ask()
     h.clock.advance(3.0)  # a long preprocess
-    assert h.answers[journey.data_id] == []
+    assert h.answers[asked.data_id] == []
     begin(h)
     h.clock.advance(0.4)
-    assert h.answers[journey.data_id] == []
+    assert h.answers[asked.data_id] == []
     h.clock.advance(0.7)
-    assert isinstance(h.answer(journey).error, OpTimeout)
+    assert isinstance(h.answer(asked).error, OpTimeout)
 
 
 def test_a_timed_out_call_is_tried_again_on_another_worker_with_fresh_inputs() -> None:
     h = house(work=WorkOptions(timeout=0.5, retry=2), workers=2)
-    journey = h.ask(x=1)
+    asked = h.ask(x=1)
     begin(h)
     (batch,) = h.workers["op"].batches()
     batch.samples[0].inputs["@DAGExecutor"]["x"] = "edited by the first attempt"
@@ -285,13 +295,13 @@ def test_a_timed_out_call_is_tried_again_on_another_worker_with_fresh_inputs() -
     first, second = h.workers["op"].batches()
     assert (first.attempt, second.attempt) == (1, 2)
     h.workers["op"].finish(1)
-    assert h.answer(journey).value == {"x": 1}
+    assert h.answer(asked).value == {"x": 1}
 
 
 def test_batches_behind_a_hanging_one_go_to_another_worker() -> None:
     h = house(work=WorkOptions(timeout=0.5))
     h.engine.stages[0]._hand_over.learn(1e-6)
-    three = [h.engine.submit(Request(feed={}, deadline=2000.0), lambda _: None) for _ in range(3)]
+    three = [h.submit(lambda _: None) for _ in range(3)]
     h.clock.run()
     ((work, _),) = h.workers["op"].running
     assert len(work.pending) == 2
@@ -306,11 +316,11 @@ def test_batches_behind_a_hanging_one_go_to_another_worker() -> None:
 
 def test_the_graph_is_tried_again_after_a_time_out_when_told_so() -> None:
     h = house(work=WorkOptions(timeout=0.5), attempts=2, workers=2)
-    journey = h.ask(x=1)
+    asked = h.ask(x=1)
     begin(h)
     h.clock.advance(0.6)
     h.workers["op"].finish(1)
-    assert h.answer(journey).value == {"x": 1}
+    assert h.answer(asked).value == {"x": 1}
 
 
 def test_draining_refuses_new_requests_and_finishes_the_admitted_ones() -> None:
@@ -329,20 +339,20 @@ def test_draining_refuses_new_requests_and_finishes_the_admitted_ones() -> None:
 
 def test_closing_answers_whoever_is_still_inside() -> None:
     h = house()
-    journeys = [h.ask(), h.ask()]
+    asked = [h.ask(), h.ask()]
     h.engine.close()
-    assert [str(h.answer(j).error) for j in journeys] == ["dag closed."] * 2
+    assert [str(h.answer(j).error) for j in asked] == ["dag closed."] * 2
     h.workers["op"].finish()
 
 
 def test_double_and_late_outcomes_are_ignored() -> None:
     h = house()
-    journey = h.ask()
+    asked = h.ask()
     ((work, _finished),) = h.workers["op"].running
     sample = work.current.samples[0]  # type: ignore[union-attr]
     h.workers["op"].finish()
     h.engine.settle(sample, Outcome(None, HookFailed("again")))
-    assert h.answer(journey).error is None
+    assert h.answer(asked).error is None
 
 
 def test_a_reply_that_cannot_be_delivered_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -351,7 +361,7 @@ def test_a_reply_that_cannot_be_delivered_harms_nobody(caplog: pytest.LogCapture
     def broken(_: Outcome) -> None:
         raise RuntimeError("the transport broke")
 
-    h.engine.submit(Request(feed={}, deadline=2000.0), broken)
+    h.submit(broken)
     h.clock.run()
     fine = h.ask()
     h.workers["op"].finish()
@@ -366,23 +376,23 @@ EDGES = {"top": ["@"], "a": ["top"], "b": ["top"], "end": ["a", "b"]}
 
 def test_nothing_more_is_put_for_a_request_that_a_full_queue_has_just_ended() -> None:
     h = house(EDGES, policy=BatchPolicy(capacity=1), workers=3)
-    h.engine.plan = plan_of(EDGES, "end", first_arrival=True)
+    h.engine.graphs[0].plan = plan_of(EDGES, "end", first_arrival=True)
     h.engine.stages[1]._busy = 3  # nobody takes from a's queue
-    journeys = [h.ask() for _ in range(2)]
+    asked = [h.ask() for _ in range(2)]
     h.workers["top"].finish()
     h.clock.run()
     h.workers["top"].finish()
     h.clock.run()
-    assert isinstance(h.answer(journeys[1]).error, ServiceBusy)
+    assert isinstance(h.answer(asked[1]).error, ServiceBusy)
     assert [b.data_ids for b in h.workers["b"].batches()] == [[0]]
 
 
 def test_requests_that_expire_together_are_answered_once_whatever_a_reply_does() -> None:
     h = house()
     got: list[Outcome] = []
-    j: list[Journey] = []
-    j.append(h.engine.submit(Request(feed={}, deadline=1001.0), lambda o: h.engine.cancel(j[1])))
-    j.append(h.engine.submit(Request(feed={}, deadline=1001.0), got.append))
+    j: list[Submission] = []
+    j.append(h.submit(lambda o: h.engine.cancel(j[1]), 1.0))
+    j.append(h.submit(got.append, 1.0))
     h.clock.advance(2.0)
     assert got == []
     s = h.engine.statistics()
@@ -392,7 +402,7 @@ def test_requests_that_expire_together_are_answered_once_whatever_a_reply_does()
 def test_the_engine_is_at_rest_only_after_the_last_answer_is_delivered() -> None:
     h = house()
     order: list[str] = []
-    h.engine.submit(Request(feed={}, deadline=2000.0), lambda o: order.append("answer"))
+    h.submit(lambda o: order.append("answer"))
     h.clock.run()
     h.engine.drain(lambda: order.append("at rest"))
     h.workers["op"].finish()
@@ -410,7 +420,7 @@ def test_large_answers_that_come_back_together_are_given_in_several_turns() -> N
         h.clock.spend(0.01)
 
     for number in range(3):
-        h.engine.submit(Request(feed={"x": number}, deadline=2000.0), write)
+        h.submit(write, x=number)
     h.clock.run()
     ((work, _),) = h.workers["op"].running
     assert len(work.pending) == 2
@@ -433,7 +443,7 @@ def test_no_more_is_handed_out_while_answers_wait_to_be_given() -> None:
         h.clock.spend(0.01)
 
     for _ in range(40):  # more than travel together
-        h.engine.submit(Request(feed={}, deadline=2000.0), write)
+        h.submit(write)
     h.clock.run()
     h.workers["op"].finish()
     h.clock.run()
@@ -457,7 +467,7 @@ def test_batches_a_dead_worker_had_not_begun_go_to_another() -> None:
     h = house()
     h.engine.stages[0]._hand_over.learn(1e-6)
     for _ in range(3):
-        h.engine.submit(Request(feed={}, deadline=2000.0), lambda _: None)
+        h.submit(lambda _: None)
     h.clock.run()
     ((work, finished),) = h.workers["op"].running
     h.workers["op"].running.clear()
@@ -471,7 +481,7 @@ def test_batches_a_dead_worker_had_not_begun_go_to_another() -> None:
 def test_what_is_taken_back_is_not_dispatched_for_those_who_left_or_are_late() -> None:
     h = house(work=WorkOptions(timeout=0.5))
     h.engine.stages[0]._hand_over.learn(1e-6)
-    js = [h.engine.submit(Request(feed={}, deadline=2000.0), lambda _: None) for _ in range(3)]
+    js = [h.submit(lambda _: None) for _ in range(3)]
     h.clock.run()
     begin(h)
     h.clock.advance(0.6)
@@ -492,17 +502,17 @@ def test_an_instrument_that_raises_is_dropped_and_harms_nobody(
     h = house()
     h.engine.hear = Guarded(Broken())
     for _ in range(2):
-        journey = h.ask()
+        asked = h.ask()
         h.workers["op"].finish()
         h.clock.run()
-        assert h.answer(journey).error is None
+        assert h.answer(asked).error is None
     assert caplog.text.count("is dropped") == 1
 
 
 def test_a_call_that_begins_while_the_one_before_is_given_up_is_watched_too() -> None:
     h = house(work=WorkOptions(timeout=0.5))
     h.engine.stages[0]._hand_over.learn(1e-6)
-    journeys = [h.ask()]
+    asked = [h.ask()]
     ((work, _),) = h.workers["op"].running
     begin(h)
     h.clock.advance(0.6)
@@ -516,16 +526,15 @@ def test_a_call_that_begins_while_the_one_before_is_given_up_is_watched_too() ->
     begin(h)
     h.clock.advance(1.1)
     assert isinstance(h.answer(late).error, OpTimeout)
-    assert isinstance(h.answer(journeys[0]).error, OpTimeout)
+    assert isinstance(h.answer(asked[0]).error, OpTimeout)
 
 
 def crowd(h: House, count: int) -> None:
     """Let a hand-over carry several batches, and fill one."""
     h.engine.stages[0]._hand_over.learn(1e-6)
     for _ in range(count):
-        request = Request(feed={}, deadline=h.clock.now() + 60.0)
         got: list[Outcome] = []
-        h.answers[h.engine.submit(request, got.append).data_id] = got
+        h.answers[h.submit(got.append).data_id] = got
     h.clock.run()
 
 
@@ -609,7 +618,7 @@ def test_an_inline_op_lets_the_loop_breathe() -> None:
 
     h.workers["op"].submit = submit  # type: ignore[method-assign]
     for _ in range(20):
-        h.engine.submit(Request(feed={}, deadline=2000.0), lambda _: None)
+        h.submit(lambda _: None)
     h.clock._soon.popleft()()
     assert 0 < len(stage.batcher) < 20
     h.clock.run()
@@ -643,7 +652,7 @@ def test_what_a_worker_had_no_time_for_is_dropped_when_its_caller_leaves_meanwhi
     h.workers["op"].running.clear()
     done = work.current
     assert done is not None
-    h.engine.cancel(next(j for j in h.engine._journeys if j.data_id == 1))
+    h.engine.cancel(next(j for j in h.engine._admitted_now if j.data_id == 1))
     work.current = None
     finished(work, [(done, [Outcome({})])])
     h.clock.run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.request import Outcome, Request
+from penstock.request import Outcome
 from tests.engine.test_engine import House, house
 
 
@@ -16,8 +16,7 @@ def in_company(h: House, of: int = 8) -> None:
 def submit(h: House, count: int = 1) -> None:
     for _ in range(count):
         got: list[Outcome] = []
-        request = Request(feed={}, deadline=h.clock.now() + 60.0)
-        h.answers[h.engine.submit(request, got.append).data_id] = got
+        h.answers[h.submit(got.append).data_id] = got
 
 
 def in_turns(h: House, *arrivals: int) -> None:
@@ -73,9 +72,9 @@ def test_whoever_leaves_meanwhile_is_not_handed_over() -> None:
     h = house()
     in_company(h)
     got: list[Outcome] = []
-    journey = h.engine.submit(Request(feed={}, deadline=h.clock.now() + 60.0), got.append)
+    asked = h.submit(got.append)
     submit(h)
-    h.clock.soon(lambda: h.engine.cancel(journey))
+    h.clock.soon(lambda: h.engine.cancel(asked))
     h.clock.run()
     assert handed_over(h) == [1]
 

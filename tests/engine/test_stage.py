@@ -10,7 +10,7 @@ from penstock.executors.executor import Work
 from penstock.executors.work import WorkOptions, broken
 from penstock.ops.failures import kills_workers, worker_died
 from penstock.protocols.status import err_no_of, status_of
-from penstock.request import Batch, Outcome, Request
+from penstock.request import Batch, Outcome
 from tests.engine.test_engine import House, house
 
 RERUN = WorkOptions(retry_on_crash=True)
@@ -246,9 +246,8 @@ def test_a_culprit_is_answered_after_it_knows_its_own_request() -> None:
         die(h)
     known: list[int] = []
     told: list[list[int]] = []
-    request = Request(feed={"x": "bad"}, deadline=h.clock.now() + 9.0)
-    journey = h.engine.submit(request, lambda outcome: told.append(list(known)))
-    known.append(journey.data_id)
+    asked = h.submit(lambda outcome: told.append(list(known)), x="bad")
+    known.append(asked.data_id)
     h.clock.run()
     assert told == [known]
 
@@ -258,9 +257,8 @@ def test_a_culprit_that_leaves_before_it_is_answered_is_not() -> None:
     for _ in range(2):
         h.ask(x="bad")
         die(h)
-    request = Request(feed={"x": "bad"}, deadline=h.clock.now() + 9.0)
     told: list[Outcome] = []
-    h.engine.cancel(h.engine.submit(request, told.append))
+    h.engine.cancel(h.submit(told.append, x="bad"))
     h.clock.run()
     assert told == []
 

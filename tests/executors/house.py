@@ -12,13 +12,15 @@ from typing import Any
 from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions
+from penstock.engine.graph import ServedGraph
+from penstock.engine.submission import Submission
 from penstock.executors.coroutine import CoroutineExecutor
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.inline import InlineExecutor
 from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.op import Op
-from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Outcome, Request, Sample
+from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Outcome, Sample
 from penstock.testing.history import ClientHistory, Limits, Recorder, check
 from tests.graph.test_dag import plan_of
 
@@ -148,17 +150,18 @@ class House:
         self.recorder = Bell()
         self.history = ClientHistory()
         self.engine = Engine(
-            plan_of({"op": ["@"]}, "op"),
             LoopClock(asyncio.get_running_loop()),
             EngineOptions(max_requests=max_requests),
             self.recorder,
         )
-        self.stage = self.engine.add_op(
+        self.graph = ServedGraph(self.engine, plan_of({"op": ["@"]}, "op"))
+        self.stage = self.graph.add_op(
             "op",
             queue=batcher_for(policy or BatchPolicy()),
             executor=self.executor,
             options=self.options,
         )
+        self.engine.add(self.graph)
         self._asked = 0
 
     async def ask(self, life: float = 30.0, **feed: Any) -> Outcome:
@@ -168,8 +171,8 @@ class House:
         answer: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         now = time.monotonic()
         self.history.invoke(number, number, now, now + life)
-        request = Request(feed={"n": number, **feed}, deadline=now + life)
-        self.engine.submit(request, answer.set_result)
+        submission = Submission(self.graph, {"n": number, **feed}, life)
+        self.engine.submit(submission, lambda _, outcome: answer.set_result(outcome))
         outcome = await answer
         now = time.monotonic()
         if outcome.error is None:

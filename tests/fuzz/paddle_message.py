@@ -13,7 +13,7 @@ from penstock.protocols.paddle_records import MAX_MEMBERS
 
 def run(data: bytes) -> Hashable:
     try:
-        call = decode_message(data, "fuzz")
+        call = decode_message(data, ("fuzz",))
         assert max(len(call.key), len(call.value), len(call.tensors)) <= MAX_MEMBERS
         feed, _ = paddle.unpack(call)
     except RequestError as error:

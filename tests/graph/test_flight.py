@@ -20,7 +20,7 @@ def fly(
 ) -> tuple[Outcome | None, list[str], dict[str, dict[str, Any]]]:
     """Run a graph; each op's outcome is given, or a dict that says who fed it."""
     flight = Flight(plan)
-    ready: list[Put] = flight.start({"from": "request"})
+    ready: list[Put] = flight.begin({"from": "request"})
     ran: list[str] = []
     seen: dict[str, dict[str, Any]] = {}
     end: Outcome | None = None
@@ -97,7 +97,7 @@ def test_no_hook_runs_on_an_error_that_passes_through() -> None:
 
 def test_each_consumer_gets_a_dict_of_its_own() -> None:
     plan = plan_of({"a": ["@"], "b": ["@"], "c": ["a", "b"]}, "c")
-    (_, first), (_, second) = Flight(plan).start({"x": 1})
+    (_, first), (_, second) = Flight(plan).begin({"x": 1})
     first["@DAGExecutor"]["x"] = 2
     assert second["@DAGExecutor"]["x"] == 1
 
@@ -105,7 +105,7 @@ def test_each_consumer_gets_a_dict_of_its_own() -> None:
 def test_a_timed_out_graph_runs_again_with_the_original_feed() -> None:
     plan = plan_of({"a": ["@"]}, "a", attempts=2)
     flight = Flight(plan)
-    [(_, inputs)] = flight.start({"x": 1})
+    [(_, inputs)] = flight.begin({"x": 1})
     inputs["@DAGExecutor"]["x"] = "edited in place"
     again = flight.arrived(0, Outcome(None, OpTimeout("slow")))
     assert again == [(0, {"@DAGExecutor": {"x": 1}})]
@@ -116,14 +116,14 @@ def test_a_timed_out_graph_runs_again_with_the_original_feed() -> None:
 
 def test_only_time_outs_are_tried_again() -> None:
     flight = Flight(plan_of({"a": ["@"]}, "a", attempts=3))
-    flight.start({})
+    flight.begin({})
     assert isinstance(flight.arrived(0, Outcome(None, HookFailed("no"))), Outcome)
 
 
 def test_a_join_on_first_arrival_passes_with_one_and_ignores_the_rest() -> None:
     plan = plan_of({"a": ["@"], "b": ["@"], "c": ["a", "b"]}, "c", first_arrival=True)
     flight = Flight(plan)
-    flight.start({})
+    flight.begin({})
     names = plan.names
     assert flight.arrived(names.index("b"), Outcome({"v": 1})) == [(2, {"b": {"v": 1}})]
     assert flight.arrived(names.index("a"), Outcome({"v": 2})) == []

@@ -15,7 +15,7 @@ from penstock.api.grpc_health import HealthService
 from penstock.api.grpc_service import GrpcService, Method
 from penstock.api.health import Health
 from penstock.api.http import HttpRoutes
-from penstock.api.pipeline import PipelineOptions, Port
+from penstock.api.pipeline import Port
 from penstock.door.door import DoorLimits
 from penstock.errors import RequestError
 from penstock.protocols import paddle
@@ -33,7 +33,7 @@ BEHIND = encode_metadata([("x-c", "some ~ text"), ("x-c", "again")])
 class Nothing:
     """The pipeline behind the HTTP routes: there is none."""
 
-    options = PipelineOptions(name=None)
+    names = ()
 
     def start(self, call: paddle.Call, timeout: float | None, port: Port, context: Any) -> Any:
         raise AssertionError("no case asks the pipeline")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.api.pipeline import PipelineOptions, PipelineProtocol
+from penstock.api.pipeline import PipelineProtocol
 from penstock.config.load import Loaded, load
 from penstock.engine.engine import Engine
 from penstock.ops.ends import RequestOp, ResponseOp
@@ -68,9 +68,7 @@ async def inside(
     engine = works.engine(asyncio.get_running_loop())
     pool: Any = DaemonPool(4, "ends")
     try:
-        yield Inside(
-            PipelineProtocol(engine, works.ends, PipelineOptions(name=None), pool), engine, works
-        )
+        yield Inside(PipelineProtocol(engine, pool=pool), engine, works)
     finally:
         engine.close()
         pool.shutdown(wait=True)

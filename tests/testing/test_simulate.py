@@ -141,20 +141,20 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine._reply
 
-    def reply(self: Engine, journey: Any, outcome: Any) -> None:
-        real(self, journey, outcome)
-        if journey.data_id % 5 == 0:
-            journey.reply(outcome)
+    def reply(self: Engine, submission: Any, outcome: Any) -> None:
+        real(self, submission, outcome)
+        if submission.data_id % 5 == 0:
+            submission.on_answer(submission, outcome)
 
     patch.setattr(Engine, "_reply", reply)
 
 
 @bug("whoever leaves stays in the queues", "stand in queues|nobody waits for")
 def _(patch: pytest.MonkeyPatch) -> None:
-    def forget(self: Engine, journey: Any) -> None:
-        for sample in journey.samples:
+    def forget(self: Engine, submission: Any) -> None:
+        for sample in submission.samples:
             sample.gone = True
-        journey.samples.clear()
+        submission.samples.clear()
 
     patch.setattr(Engine, "_forget_samples", forget)
 
@@ -246,31 +246,31 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "_refusal", refusal)
 
 
-@bug("one too many is let in", "requests run where")
+@bug("one too many is started", "requests run where")
 def _(patch: pytest.MonkeyPatch) -> None:
-    real = Engine._let_in
+    real = Engine._start_waiting
 
-    def let_in(self: Engine) -> None:
+    def start_waiting(self: Engine) -> None:
         real(self)
         if self._waiting:
-            journey = next(iter(self._waiting))
-            del self._waiting[journey]
-            self._start(journey, self.clock.now())
+            submission = next(iter(self._waiting))
+            del self._waiting[submission]
+            self._start(submission, self.clock.now())
 
-    patch.setattr(Engine, "_let_in", let_in)
+    patch.setattr(Engine, "_start_waiting", start_waiting)
 
 
 @bug("a call is tried more often than allowed", "times where")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine._try_again
 
-    def try_again(self: Engine, journey: Any, sample: Any) -> bool:
+    def try_again(self: Engine, submission: Any, sample: Any) -> bool:
         mark = f"trace{sample.op}"  # of the attempt before; it would be noticed first
         sample.spare = sample.spare or {
             name: {key: value for key, value in feed.items() if key != mark}
             for name, feed in sample.inputs.items()
         }
-        return real(self, journey, sample)
+        return real(self, submission, sample)
 
     patch.setattr(Engine, "_try_again", try_again)
 
@@ -279,9 +279,9 @@ def _(patch: pytest.MonkeyPatch) -> None:
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine._try_again
 
-    def try_again(self: Engine, journey: Any, sample: Any) -> bool:
+    def try_again(self: Engine, submission: Any, sample: Any) -> bool:
         sample.spare = sample.spare and sample.inputs
-        return real(self, journey, sample)
+        return real(self, submission, sample)
 
     patch.setattr(Engine, "_try_again", try_again)
 
@@ -302,10 +302,10 @@ def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine.close
 
     def close(self: Engine) -> None:
-        kept = set(list(self._journeys)[:1])
-        self._journeys -= kept
+        kept = set(list(self._admitted_now)[:1])
+        self._admitted_now -= kept
         real(self)
-        self._journeys |= kept
+        self._admitted_now |= kept
 
     patch.setattr(Engine, "close", close)
 

@@ -28,7 +28,7 @@ def from_body(body: bytes) -> paddle.Call:
 
 
 def from_message(message: bytes) -> paddle.Call:
-    return paddle.decode_message(message, "uci")
+    return paddle.decode_message(message, ("uci",))
 
 
 def rule(case: Case) -> str:

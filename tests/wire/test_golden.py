@@ -60,7 +60,7 @@ BY_HAND = bytes.fromhex(
 
 
 def test_a_request_written_by_hand_is_read() -> None:
-    call = paddle.decode_message(BY_HAND, "uci")
+    call = paddle.decode_message(BY_HAND, ("uci",))
     assert (call.key, call.value) == (["x"], ["0.1,0.2"])
     assert (call.name, call.method, call.logid, call.clientip) == ("uci", "p", 300, "1.2.3.4")
     value, lod = tensors.decode(call.tensors[0])
@@ -94,7 +94,7 @@ def compiled() -> paddle.Call:
     """One request with a tensor of each type, encoded by the protocol compiler."""
     texts = [f'tensors {{ name: "{name}" {text} }}' for name, (text, _, _) in TENSORS.items()]
     texts.append('tensors { name: "STRING" elem_type: 12 str_data: ["a", "é"] shape: 9 }')
-    return paddle.decode_message(encoded("Request", 'key: "k" value: "v"' + "\n".join(texts)), "")
+    return paddle.decode_message(encoded("Request", 'key: "k" value: "v"' + "\n".join(texts)), ())
 
 
 @pytest.mark.parametrize("name", TENSORS)
@@ -125,6 +125,6 @@ def test_a_request_of_the_older_numbering_is_read(tmp_path: Path) -> None:
     (tmp_path / "old.proto").write_text(OLD_PROTO)
     text = b'key: "x" value: "1" name: "uci" method: "p" logid: -3 clientip: "1.2.3.4"'
     data = protoc("encode", "old.Request", text, tmp_path, "old.proto")
-    call = paddle.decode_message(data, "uci")
+    call = paddle.decode_message(data, ("uci",))
     assert (call.key, call.value, call.tensors) == (["x"], ["1"], [])
     assert (call.name, call.method, call.logid, call.clientip) == ("uci", "p", -3, "1.2.3.4")

@@ -1,0 +1,174 @@
+"""A graph in an engine: its name and version, its stages, and what becomes of it.
+
+A graph is built aside, added, and drained; then it is at rest and can be removed. Meanwhile the
+engine's other graphs serve: this is what replacing a model's version by another one is made of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from penstock.batching.batcher import Batcher, Line
+from penstock.engine.stage import Stage
+from penstock.engine.statistics import StageStatistics
+from penstock.errors import GraphError
+from penstock.executors.executor import Executor
+from penstock.executors.work import WorkOptions
+from penstock.graph.dag import Plan
+from penstock.ops.ends import Ends
+from penstock.request import Feed
+
+if TYPE_CHECKING:
+    from penstock.engine.engine import Engine
+
+
+class GraphState(Enum):
+    """What a graph does."""
+
+    ASIDE = "aside"
+    SERVING = "serving"
+    DRAINING = "draining"
+    REMOVED = "removed"
+
+
+_MOVES: Final = {
+    (GraphState.ASIDE, GraphState.SERVING),
+    (GraphState.ASIDE, GraphState.REMOVED),
+    (GraphState.SERVING, GraphState.DRAINING),
+    (GraphState.DRAINING, GraphState.REMOVED),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphStatistics:
+    """A snapshot of one graph.
+
+    Attributes:
+        inside: requests that are admitted and not over.
+        stages: of its ops, in the plan's order.
+    """
+
+    name: str | None
+    version: str
+    state: str
+    inside: int
+    stages: tuple[StageStatistics, ...]
+
+
+class ServedGraph:
+    """One version of a graph. ``add_op`` or ``add_stage`` give it its stages, in the plan's order.
+
+    Args:
+        engine: admits its requests, and walks them through it.
+        plan: what runs after what.
+        name: what requests call it by; None for one that takes every name that no other has.
+        version: tells it from others of its name.
+        ends: makes feeds of messages, and messages of outcomes; None where no protocol needs it.
+
+    Attributes:
+        state: see GraphState.
+        inside: requests that are admitted and not over.
+        stages: of its ops, in the plan's order.
+        bounded: those whose queues can be full.
+        guarded: whether the engine has to look closer before it admits a request.
+        time_limit: seconds that a request may take.
+        now: the engine's clock.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        plan: Plan,
+        name: str | None = None,
+        version: str = "1",
+        ends: Ends | None = None,
+    ) -> None:
+        self.engine = engine
+        self.plan = plan
+        self.name = name
+        self.version = version
+        self.ends = ends
+        self.state = GraphState.ASIDE
+        self.inside = 0
+        self.stages: list[Stage] = []
+        self.bounded: list[Stage] = []
+        self.guarded = True
+        self.time_limit = engine.options.time_limit
+        self.now = engine.clock.now
+
+    def __repr__(self) -> str:
+        return f"<ServedGraph {self} {self.state.value} inside={self.inside}>"
+
+    def __str__(self) -> str:
+        return f"{self.name or 'without a name'} (version {self.version})"
+
+    def add_op(
+        self,
+        name: str,
+        *,
+        queue: Batcher | Line,
+        executor: Executor,
+        options: WorkOptions,
+        key_of: Callable[[dict[str, Feed]], Hashable] | None = None,
+    ) -> Stage:
+        """Make the stage of the plan's next op, with the engine's clock, instruments and answers.
+
+        Args:
+            name: the op's name.
+            queue: what waits for it, and what of that runs together.
+            executor: its workers.
+            options: time-out, retries, isolation.
+            key_of: what samples of one batch must have in common, as far as their inputs tell;
+                None when only ``preprocess`` knows.
+        """
+        engine = self.engine
+        stage = Stage(
+            name, queue, executor, options, engine.clock, engine.settle, engine.hear, key_of
+        )
+        self.stages.append(stage)
+        if queue.policy.capacity is not None:
+            self.bounded.append(stage)
+        return stage
+
+    async def start(self) -> None:
+        """Make every worker ready.
+
+        Raises:
+            StartupError: one cannot work; those of its op are ended, others may run.
+        """
+        await asyncio.gather(*(stage.executor.start() for stage in self.stages))
+
+    async def close(self, timeout: float) -> bool:
+        """Stop the workers; whether every call has returned within ``timeout`` seconds."""
+        closing = [stage.executor.close(timeout) for stage in self.stages]
+        return all(await asyncio.gather(*closing))
+
+    def become(self, state: GraphState) -> None:
+        """Go on to another state; the engine's step.
+
+        Raises:
+            GraphError: there is no such way.
+        """
+        if (self.state, state) not in _MOVES:
+            raise GraphError(f"graph {self} is {self.state.value} and cannot be {state.value}")
+        self.state = state
+        self.guarded = bool(self.bounded) or state is not GraphState.SERVING
+
+    def drain_stages(self) -> None:
+        """No company will come any more: nobody waits for it."""
+        for stage in self.stages:
+            stage.drain()
+
+    def statistics(self) -> GraphStatistics:
+        """How it stands now."""
+        return GraphStatistics(
+            name=self.name,
+            version=self.version,
+            state=self.state.value,
+            inside=self.inside,
+            stages=tuple(stage.statistics() for stage in self.stages),
+        )
