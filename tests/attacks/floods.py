@@ -28,7 +28,7 @@ from tests.attacks.peer import (
     frame,
     settings,
 )
-from tests.hostile.wire_bytes import encode
+from tests.kit.pipeline import encode
 
 COME_BACK = 0.1
 """Seconds between two connections of one attacker."""

@@ -21,8 +21,8 @@ import grpc
 
 from tests.faults.load import percentile
 from tests.hostile.grpc_raw import METHOD
-from tests.hostile.raw import Connection, pairs, request
-from tests.hostile.wire_bytes import decode, encode
+from tests.kit.http1 import Connection, pairs, request
+from tests.kit.pipeline import decode, encode
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 20.0

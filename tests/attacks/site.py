@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.attacks.good import ROOT, Figures, Good, good
 from tests.hostile import grpc_raw
-from tests.hostile.raw import ask, pairs
+from tests.kit.http1 import ask, pairs
 from tests.services.process import ServiceProcess, running
 
 SCRIPT = Path(__file__).with_name("service.py")

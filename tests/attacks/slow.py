@@ -21,8 +21,8 @@ from tests.attacks.peer import (
     frame,
     settings,
 )
-from tests.hostile.raw import pairs, request
-from tests.hostile.wire_bytes import encode
+from tests.kit.http1 import pairs, request
+from tests.kit.pipeline import encode
 
 TRICKLE = 0.05
 """Seconds between two bytes of one connection."""

@@ -19,7 +19,7 @@ from penstock.door.listeners import bind, port_of
 from tests.door.http2_client import Client, joined
 from tests.door.site import PATIENCE, QUICK, Site
 from tests.door.test_http1_session import check_refusal, chunks, head_of, request
-from tests.hostile.raw import Connection, connected
+from tests.kit.http1 import Connection, connected
 from tests.peers.programs import program
 from tests.service.scripts import Later, until
 

@@ -14,7 +14,7 @@ import pytest
 from penstock.door.budget import Reservation
 from penstock.door.exchange import Exchange
 from tests.door.site import PATIENCE, QUICK, Site
-from tests.hostile.raw import Connection, Reply, connected
+from tests.kit.http1 import Connection, Reply, connected
 
 Opened = Callable[..., Site]
 

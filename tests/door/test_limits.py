@@ -21,7 +21,7 @@ from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
 from tests.door.http2_client import joined
 from tests.door.site import Site
-from tests.hostile.raw import connected, request
+from tests.kit.http1 import connected, request
 
 Opened = Callable[..., Site]
 

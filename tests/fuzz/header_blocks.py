@@ -10,7 +10,7 @@ from penstock.protocols.http2 import Http2Limits, encode_block
 from penstock.protocols.http2.blocks import FieldDecoder, Fields
 from penstock.protocols.http2.codes import ConnectionFault, ErrorCode, HeadersTooLarge
 from tests.fuzz.choices import Choices
-from tests.rfc import wire
+from tests.kit import frames as wire
 
 LIMITS = Http2Limits(max_header_bytes=8192, max_header_fields=50, max_header_field=4096)
 THEIR_MOST = 1 << 20

@@ -18,8 +18,8 @@ from penstock.protocols.http2 import (
     events,
 )
 from tests.fuzz.choices import Choices, pieces
+from tests.kit import frames as wire
 from tests.protocols.http2.peers import apart
-from tests.rfc import wire
 
 LIMITS = (
     Http2Limits(),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tests.hostile.bad_http import MOST_BYTES
 from tests.hostile.grpc_raw import METHOD, Connection
-from tests.hostile.wire_bytes import encode
+from tests.kit.pipeline import encode
 
 OK = 0
 INVALID_ARGUMENT = 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 from dataclasses import dataclass
 
-from tests.hostile.raw import pairs, request
+from tests.kit.http1 import pairs, request
 
 MOST_BYTES = 1 << 20
 GOOD = pairs(x="1")

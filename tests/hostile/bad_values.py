@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tests.hostile.wire_bytes import block, encode, tagged, varint
+from tests.kit.pipeline import block, encode, tagged, varint
 from tests.wire.broken import INPUT, UNDECODABLE
 from tests.wire.broken import cases as codec_cases
 

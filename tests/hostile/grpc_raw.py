@@ -15,8 +15,8 @@ import h2.connection
 import h2.events
 import h2.exceptions
 
-from tests.hostile.raw import PATIENCE
-from tests.hostile.wire_bytes import decode, encode
+from tests.kit.http1 import PATIENCE
+from tests.kit.pipeline import decode, encode
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 

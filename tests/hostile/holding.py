@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.hostile.raw import PATIENCE
+from tests.kit.http1 import PATIENCE
 
 _READERS = 64
 """Each reads one byte; more than ever wait at a time."""

@@ -32,8 +32,8 @@ from penstock.testing import ClientHistory, Limits, check
 from penstock.testing import history as events
 from tests.hostile import bad_grpc, bad_http, bad_values, grpc_raw
 from tests.hostile.conftest import LIMITS
-from tests.hostile.raw import pairs, request
-from tests.hostile.wire_bytes import decode, encode
+from tests.kit.http1 import pairs, request
+from tests.kit.pipeline import decode, encode
 from tests.services.process import ServiceProcess, running
 
 SERVICE = Path(__file__).with_name("recorded.py")

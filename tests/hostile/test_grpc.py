@@ -12,7 +12,7 @@ from tests.hostile.bad_grpc import GOOD, OK, RESOURCE_EXHAUSTED, Case, cases
 from tests.hostile.bad_http import MOST_BYTES
 from tests.hostile.grpc_raw import METHOD, Connection, ask, check_good, connected
 from tests.hostile.holding import held
-from tests.hostile.wire_bytes import decode, encode
+from tests.kit.pipeline import decode, encode
 from tests.services.process import ServiceProcess
 
 pytestmark = pytest.mark.real

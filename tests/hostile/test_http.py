@@ -11,7 +11,7 @@ import pytest
 
 from tests.hostile.bad_http import GOOD, MOST_BYTES, Case, cases, chunked
 from tests.hostile.holding import held
-from tests.hostile.raw import Connection, Reply, ask, check_good, connected, pairs, request
+from tests.kit.http1 import Connection, Reply, ask, check_good, connected, pairs, request
 
 pytestmark = pytest.mark.real
 

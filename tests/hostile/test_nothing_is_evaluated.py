@@ -11,8 +11,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.hostile import bad_grpc, bad_http, bad_values, grpc_raw, raw
+from tests.hostile import bad_grpc, bad_http, bad_values, grpc_raw
 from tests.hostile.conftest import LIMITS
+from tests.kit import http1 as raw
 from tests.services.process import ROOT, ServiceProcess, running
 
 WATCHED = Path(__file__).with_name("watched.py")

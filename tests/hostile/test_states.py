@@ -12,12 +12,13 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.hostile import grpc_raw, raw
+from tests.hostile import grpc_raw
 from tests.hostile.bad_grpc import DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE
 from tests.hostile.conftest import hostile_service
 from tests.hostile.holding import held
-from tests.hostile.raw import ask, pairs, request
-from tests.hostile.wire_bytes import decode, encode
+from tests.kit import http1 as raw
+from tests.kit.http1 import ask, pairs, request
+from tests.kit.pipeline import decode, encode
 from tests.services.process import ServiceProcess
 
 pytestmark = pytest.mark.real

@@ -8,9 +8,10 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.hostile import grpc_raw, raw
+from tests.hostile import grpc_raw
 from tests.hostile.bad_values import UNDECODABLE, Case, cases
-from tests.hostile.wire_bytes import decode
+from tests.kit import http1 as raw
+from tests.kit.pipeline import decode
 
 pytestmark = pytest.mark.real
 

@@ -16,10 +16,11 @@ from typing import NamedTuple
 import pytest
 
 from tests.hostile.grpc_raw import METHOD
-from tests.hostile.raw import Connection, ask, connected, pairs, request
-from tests.hostile.wire_bytes import encode
+from tests.kit.frames import message
+from tests.kit.http1 import Connection, ask, connected, pairs, request
+from tests.kit.http2 import Link, call
+from tests.kit.pipeline import encode
 from tests.peers.programs import INSTALL, missing
-from tests.rfc.grpc_link import Link, call, message
 from tests.services.process import ServiceProcess, running
 
 SCRIPT = Path(__file__).parent / "clock_server.py"

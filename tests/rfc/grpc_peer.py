@@ -15,33 +15,35 @@ from penstock.client.channel import Channel
 from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
 from penstock.protocols.status import GrpcCode
-from tests.rfc import wire
-from tests.rfc.grpc_link import PATIENCE, Heard, Link, message
+from tests.kit import frames as f
+from tests.kit.frames import Heard, message
+from tests.kit.http1 import PATIENCE
+from tests.kit.http2 import GRPC, Link
 
-HEAD: tuple[wire.Field, ...] = ((b":status", b"200"), (b"content-type", b"application/grpc"))
-OK: tuple[wire.Field, ...] = ((b"grpc-status", b"0"),)
+HEAD: tuple[f.Field, ...] = ((b":status", b"200"), GRPC)
+OK: tuple[f.Field, ...] = ((b"grpc-status", b"0"),)
 
 
 def answer(
     stream: int,
     body: bytes | None = None,
-    trailers: tuple[wire.Field, ...] = OK,
-    head: tuple[wire.Field, ...] = HEAD,
+    trailers: tuple[f.Field, ...] = OK,
+    head: tuple[f.Field, ...] = HEAD,
 ) -> bytes:
     """A head, a body and trailers."""
     return (
-        wire.headers(stream, wire.block(head))
-        + wire.data(stream, message(b"good") if body is None else body)
-        + wire.headers(stream, wire.block(trailers), end=True)
+        f.headers(stream, f.block(head))
+        + f.data(stream, message(b"good") if body is None else body)
+        + f.headers(stream, f.block(trailers), end=True)
     )
 
 
-def only(stream: int, *fields: wire.Field) -> bytes:
+def only(stream: int, *fields: f.Field) -> bytes:
     """An answer that is a head alone."""
-    return wire.headers(stream, wire.block(fields), end=True)
+    return f.headers(stream, f.block(fields), end=True)
 
 
-def status(code: int, *more: wire.Field) -> tuple[wire.Field, ...]:
+def status(code: int, *more: f.Field) -> tuple[f.Field, ...]:
     """The fields that tell how a call ended."""
     return ((b"grpc-status", b"%d" % code), *more)
 

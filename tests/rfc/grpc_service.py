@@ -22,7 +22,8 @@ from penstock.protocols import paddle
 from penstock.protocols.grpc import GrpcError, encode_metadata
 from penstock.protocols.status import GrpcCode
 from tests.door.site import Site
-from tests.rfc.grpc_link import PATIENCE, Link
+from tests.kit.http1 import PATIENCE
+from tests.kit.http2 import Link
 
 MOST = 1 << 16
 TEXT = "50 % of ä\n\x7f~"

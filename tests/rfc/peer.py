@@ -1,35 +1,24 @@
-"""The other end of a connection under test, and the verdict that its bytes show.
+"""The other end of a connection under test, the verdict that its bytes show, and tables of rules.
 
-What goes in is made by hand (``wire``) or by the package hpack;
-what comes out is read by hyperframe and hpack. Nothing of the core makes or reads bytes here.
+What goes in is made by hand (``tests.kit.frames``) or by the package hpack; what comes out is read
+by the kit. Nothing of the core makes or reads bytes here, and only this module knows its methods.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import hpack
-from hyperframe import frame as frames
+import pytest
 
 from penstock.protocols.http2 import Http2Connection, Http2Limits, Role, events
+from tests.kit import frames as f
 from tests.protocols.http2.peers import apart
-from tests.rfc import wire
 
-KNOWN_FLAGS = {
-    "DATA": 0x09,
-    "HEADERS": 0x2D,
-    "PRIORITY": 0,
-    "RST_STREAM": 0,
-    "SETTINGS": 0x01,
-    "PUSH_PROMISE": 0x0C,
-    "PING": 0x01,
-    "GOAWAY": 0,
-    "WINDOWUPDATE": 0,
-    "CONTINUATION": 0x04,
-}
 NEW_STREAM = 2**30 + 1  # odd, above what a case uses
+OK = f.block(f.OK)
 
 
 @dataclass(frozen=True)
@@ -71,22 +60,16 @@ class Peer:
         self.role = role
         self.core = Http2Connection(role, limits or Http2Limits())
         self.encoder = hpack.Encoder()
-        self.decoder = hpack.Decoder()
         self.events: list[Any] = []
-        self.out: list[frames.Frame] = []
-        self.raw = bytearray()
-        self.max_frame = dict(settings).get(wire.MAX_FRAME_SIZE, 1 << 14)
-        self._unread = b""
-        self._block: bytes | None = None
-        self._block_of = 0
-        self.heads: list[tuple[int, list[tuple[bytes, bytes]]]] = []
+        max_frame = dict(settings).get(f.MAX_FRAME_SIZE, 1 << 14)
+        self.heard = f.Transcript(client=role is Role.CLIENT, max_frame=max_frame)
         if greet:
             self.greet(*settings)
 
     def greet(self, *pairs: tuple[int, int]) -> None:
         """The connection preface of this end, and the acknowledgement of the other's."""
-        preface = wire.PREFACE if self.role is Role.SERVER else b""
-        self.send(preface, wire.settings(*pairs), wire.settings_ack())
+        preface = f.PREFACE if self.role is Role.SERVER else b""
+        self.send(preface, f.settings(*pairs), f.settings_ack())
 
     # In
 
@@ -97,82 +80,38 @@ class Peer:
         self.flush()
         return made
 
-    def request(
-        self,
-        stream: int = 1,
-        fields: Iterable[wire.Field] = wire.GET,
-        *more: wire.Field,
-        end: bool = True,
-        **options: Any,
-    ) -> bytes:
-        """A HEADERS frame whose block needs no table."""
-        return wire.headers(stream, wire.block([*fields, *more]), end=end, **options)
-
-    def encoded(self, fields: Iterable[wire.Field]) -> bytes:
+    def encoded(self, fields: Iterable[f.Field]) -> bytes:
         """A block of this end's encoder, with its table."""
         return self.encoder.encode(list(fields))
 
     # Out
 
-    def flush(self) -> list[frames.Frame]:
+    @property
+    def out(self) -> list[f.Frame]:
+        """What the core has put out."""
+        return self.heard.frames
+
+    @property
+    def heads(self) -> list[tuple[int, list[f.Field]]]:
+        return self.heard.heads
+
+    def flush(self) -> list[f.Frame]:
         """Read what the core wants written now."""
-        data = self.core.take_output()
-        self.raw += data
-        made = []
-        self._unread += data
-        if self.role is Role.CLIENT and self._unread[:4] == b"PRI ":
-            assert self._unread[:24] == wire.PREFACE
-            self._unread = self._unread[24:]
-        while self._unread:
-            assert len(self._unread) >= 9, "a frame is cut off"
-            head, body = self._unread[:9], self._unread[9:]
-            one, length = frames.Frame.parse_frame_header(memoryview(head))
-            assert len(body) >= length, "a frame is cut off"
-            one.parse_body(memoryview(body[:length]))
-            self._check(one, head, length)
-            self._unread = body[length:]
-            made.append(one)
-        self.out += made
+        made = self.heard.feed(self.core.take_output())
+        assert not self.heard.cut_off, "a frame is cut off"
         return made
 
-    def _check(self, one: frames.Frame, head: bytes, length: int) -> None:
-        """Rules for every frame that an endpoint sends (RFC 9113, 4.1, 4.2, 4.3)."""
-        name = type(one).__name__.removesuffix("Frame").upper()
-        name = {"RSTSTREAM": "RST_STREAM", "PUSHPROMISE": "PUSH_PROMISE"}.get(name, name)
-        assert head[4] & ~KNOWN_FLAGS[name] == 0, f"{name} with undefined flags"
-        assert head[5] & 0x80 == 0, f"{name} with the reserved bit"
-        assert length <= self.max_frame, f"{name} of {length} bytes"
-        if self._block is not None:
-            assert name == "CONTINUATION", f"{name} inside a field block"
-            assert one.stream_id == self._block_of
-        else:
-            assert name != "CONTINUATION", "CONTINUATION without a field block"
-        if name in ("HEADERS", "CONTINUATION"):
-            self._block = (self._block or b"") + one.data
-            self._block_of = one.stream_id
-            if "END_HEADERS" in one.flags:
-                found = self.decoder.decode(self._block, raw=True)
-                self.heads.append((one.stream_id, [(bytes(k), bytes(v)) for k, v in found]))
-                self._block = None
-
-    def sent(self, kind: type[frames.Frame], stream: int | None = None) -> list[Any]:
+    def sent(self, kind: int, stream: int | None = None) -> list[f.Frame]:
         """Frames of one kind that the core has put out."""
-        return [
-            one
-            for one in self.out
-            if isinstance(one, kind) and (stream is None or one.stream_id == stream)
-        ]
+        return [one for one in self.out if one.kind == kind and stream in (None, one.stream)]
 
-    def body(self, stream: int) -> bytes:
-        return b"".join(one.data for one in self.sent(frames.DataFrame, stream))
+    def body(self, stream: int = 1) -> bytes:
+        return b"".join(one.payload for one in self.sent(f.DATA, stream))
 
     def seen(self, kind: type, stream: int | None = None) -> list[Any]:
         """Events of one kind."""
-        return [
-            event
-            for event in self.events
-            if isinstance(event, kind) and (stream is None or event.stream.id == stream)
-        ]
+        found = [event for event in self.events if isinstance(event, kind)]
+        return [event for event in found if stream is None or event.stream.id == stream]
 
     def head(self, stream: int = 1) -> Any:
         (event,) = self.seen(events.HeadReceived, stream)
@@ -185,23 +124,26 @@ class Peer:
     def received(self, stream: int = 1) -> bytes:
         return b"".join(event.data for event in self.seen(events.DataReceived, stream))
 
-    def open(self, fields: Iterable[wire.Field] = wire.GET, *, end: bool = True) -> Any:
+    def trailers(self) -> tuple[f.Field, ...]:
+        (event,) = self.seen(events.TrailersReceived)
+        headers: tuple[f.Field, ...] = event.headers
+        return headers
+
+    def open(self, fields: Iterable[f.Field] = f.GET, *, end: bool = True) -> Any:
         """Let a core that is a client ask something."""
-        stream = self.core.open(wire.block(fields), end=end)
+        stream = self.core.open(f.block(fields), end=end)
         self.flush()
         return stream
 
     # Verdict
 
     def verdict(self) -> Verdict:
-        for one in self.sent(frames.GoAwayFrame):
-            if one.error_code:
-                return conn(one.error_code)
-        resets = self.sent(frames.RstStreamFrame)
+        for one in self.sent(f.GOAWAY):
+            if one.code:
+                return conn(one.code)
+        resets = self.sent(f.RST_STREAM)
         assert len(resets) <= 1, resets
-        for one in resets:
-            return strm(one.error_code, one.stream_id)
-        return FINE
+        return strm(resets[0].code, resets[0].stream) if resets else FINE
 
     def judge(self, *allowed: Verdict, alive: bool = True) -> None:
         """The verdict is one of these; what the driver was told agrees with the bytes."""
@@ -211,8 +153,10 @@ class Peer:
         failed = self.seen(events.ConnectionFailed)
         if got.code is not None and got.stream is None:
             assert [event.code for event in failed] == [got.code], story
-            assert isinstance(self.out[-1], frames.GoAwayFrame)
-            self.silent()
+            assert self.out[-1].kind == f.GOAWAY
+            # A failed connection takes nothing and says nothing any more.
+            assert self.core.receive(f.ping()) == []
+            assert self.core.take_output() == b""
             return
         assert not failed, story
         known = {event.stream.id for event in self.seen(events.HeadReceived)}
@@ -222,31 +166,102 @@ class Peer:
         if alive:
             self.alive()
 
-    def silent(self) -> None:
-        """A failed connection takes nothing and says nothing any more."""
-        assert self.core.receive(wire.ping()) == []
-        assert self.core.take_output() == b""
-
     def alive(self) -> None:
         """The connection goes on: a ping is answered, a new stream works, both tables agree."""
         payload = b"alive\0\0\0"
-        self.send(wire.ping(payload))
-        answers = [one for one in self.sent(frames.PingFrame) if "ACK" in one.flags]
-        assert answers[-1].opaque_data == payload
+        self.send(f.ping(payload))
+        assert [one for one in self.sent(f.PING) if one.ack][-1].payload == payload
         fields = [(b"x-alive", b"yes")]
         if self.role is Role.SERVER:
             for stream in (NEW_STREAM, NEW_STREAM + 2):
-                asked = [*wire.GET, *fields]
-                self.send(wire.headers(stream, self.encoded(asked), end=True))
+                self.send(f.headers(stream, self.encoded([*f.GET, *fields]), end=True))
                 assert self.head(stream).fields[b"x-alive"] == b"yes"
         else:
             stream = self.open().id
-            answer = self.encoded([*wire.OK, *fields])
-            self.send(wire.headers(stream, answer, end=True))
+            self.send(f.headers(stream, self.encoded([*f.OK, *fields]), end=True))
             assert self.head(stream).fields[b"x-alive"] == b"yes"
 
 
-Play = Callable[[Peer], object]
+# Steps of a rule, beside bytes, which are sent. One that gives False fails.
+
+Step = Callable[[Peer], object]
+
+
+def reply(body: bytes = b"", stream: int = 1, trailers: Iterable[f.Field] | None = None) -> Step:
+    """Let a core that is a server answer."""
+
+    def step(peer: Peer) -> None:
+        block = None if trailers is None else f.block(trailers)
+        peer.core.reply(peer.stream(stream), OK, body, block)
+        peer.flush()
+
+    return step
+
+
+def reset(stream: int = 1, code: int = f.CANCEL) -> Step:
+    """Let the core end a stream, and forget what it said."""
+
+    def step(peer: Peer) -> None:
+        peer.core.reset(peer.stream(stream), code)
+        peer.flush()
+        forget(peer)
+
+    return step
+
+
+def asks(fields: Iterable[f.Field] = f.GET, *, end: bool = True) -> Step:
+    """Let a core that is a client begin a request."""
+    return lambda peer: peer.open(fields, end=end)
+
+
+def forget(peer: Peer) -> None:
+    """What was put out and told is no part of what is judged."""
+    peer.out.clear()
+    peer.events = [one for one in peer.events if isinstance(one, events.HeadReceived)]
+
+
+def told(*kinds: type) -> Step:
+    """Exactly these kinds of events came since the last ``forget``, beside heads of requests."""
+    return lambda peer: (
+        tuple(type(one) for one in peer.events if not isinstance(one, events.HeadReceived)) == kinds
+    )
+
+
+def received(data: bytes, stream: int = 1) -> Step:
+    """This much of a body has come so far."""
+    return lambda peer: peer.received(stream) == data
+
+
+def trailers(*fields: f.Field) -> Step:
+    """These trailers came."""
+    return lambda peer: peer.trailers() == fields
+
+
+def body(want: bytes | int, stream: int = 1) -> Step:
+    """This body, or so many bytes, went out so far."""
+    if isinstance(want, int):
+        return lambda peer: len(peer.body(stream)) == want
+    return lambda peer: peer.body(stream) == want
+
+
+def ended(stream: int = 1) -> Step:
+    """What went out on a stream has its end."""
+    return lambda peer: "END" in peer.heard.heard(stream).order
+
+
+def unknown(stream: int = 1) -> Step:
+    """Nobody was told of a request, or its answer, on this stream."""
+    return lambda peer: peer.seen(events.HeadReceived, stream) == []
+
+
+def has(stream: int, name: bytes, value: bytes) -> Step:
+    """A head has a field."""
+    return lambda peer: peer.head(stream).fields[name] == value
+
+
+def left(count: int) -> Step:
+    """So many streams are open."""
+    return lambda peer: len(peer.core.streams) == count
 
 
 @dataclass(frozen=True)
@@ -255,14 +270,16 @@ class Case:
 
     name: str
     allowed: tuple[Verdict, ...]
-    play: Play
-    role: Role = Role.SERVER
-    options: dict[str, Any] = field(default_factory=dict)
-    alive: bool = True
+    steps: tuple[bytes | Step, ...]
+    role: Role
+    options: dict[str, Any]
+    alive: bool
 
     def run(self) -> None:
         peer = Peer(self.role, **self.options)
-        self.play(peer)
+        for number, step in enumerate(self.steps, 1):
+            result = peer.send(step) if isinstance(step, bytes) else step(peer)
+            assert result is not False, f"step {number}; {peer.events[-5:]}, {peer.out[-5:]}"
         peer.judge(*self.allowed, alive=self.alive)
 
 
@@ -272,28 +289,39 @@ class Table:
     def __init__(self) -> None:
         self.cases: list[Case] = []
 
-    def add(
+    def rule(
         self,
         name: str,
-        *allowed: Verdict,
-        play: Play | None = None,
+        *steps: bytes | Step | Verdict,
         client: bool = False,
         alive: bool = True,
         **options: Any,
-    ) -> Callable[[Play], Play]:
-        """Add a case: with ``play`` at once, else as the decorator of its function."""
-        assert all(case.name != name for case in self.cases), name
+    ) -> None:
+        """Add a rule: what is sent, done and checked in this order, and the verdicts allowed."""
+        allowed = tuple(step for step in steps if isinstance(step, Verdict))
+        played = tuple(step for step in steps if not isinstance(step, Verdict))
         role = Role.CLIENT if client else Role.SERVER
+        self.cases.append(Case(name, allowed or (FINE,), played, role, options, alive))
 
-        def keep(play: Play) -> Play:
-            self.cases.append(Case(name, allowed or (FINE,), play, role, options, alive))
-            return play
+    def rules(self, *rows: tuple[Any, ...], **options: Any) -> None:
+        """Add many that have the same options."""
+        for row in rows:
+            self.rule(*row, **options)
 
-        if play is not None:
-            keep(play)
+    def play(self, name: str, *allowed: Verdict, **options: Any) -> Callable[[Step], Step]:
+        """Add a rule whose steps are a function."""
+
+        def keep(step: Step) -> Step:
+            self.rule(name, step, *allowed, **options)
+            return step
+
         return keep
 
-    def each(self, *rows: tuple[Any, ...], **options: Any) -> None:
-        """Add many: name, play, allowed verdicts."""
-        for name, play, *allowed in rows:
-            self.add(name, *allowed, play=play, **options)
+    def tested(self) -> Any:
+        """The test of the cases that were added before."""
+
+        def test_rule(case: Case) -> None:
+            case.run()
+
+        by_name = pytest.mark.parametrize("case", self.cases, ids=lambda case: case.name)
+        return by_name(test_rule)

@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 )
 
 from penstock.protocols.http2 import Http2Connection, Http2Limits, Role, StreamLimit, events
+from tests.kit import frames as wire
 from tests.protocols.http2.peers import apart
-from tests.rfc import wire
 
 OK = wire.OK
 sizes = st.one_of(

@@ -1,253 +1,256 @@
-"""The protocol's document, "Requests" and "Responses": what our client must say and take."""
+"""gRPC's documents, what they ask of clients: what is said and what is taken.
+
+*gRPC over HTTP2* with its sister documents on compression, statuses, health checking and keepalive;
+asked of our own client, by a server made by hand.
+"""
 
 import gzip
 import re
+import socket
+import time
+from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
+from penstock.client import keepalive
 from penstock.protocols import grpc
 from penstock.protocols.status import GrpcCode
-from tests.rfc import wire
-from tests.rfc.grpc_link import Case, Sentences, message
-from tests.rfc.grpc_peer import HEAD, OK, Called, answer, called, only, status
-
-GRPC_KIND = (b"content-type", b"application/grpc")
+from tests.kit import frames as f
+from tests.kit.frames import message
+from tests.kit.http2 import GRPC
+from tests.rfc.grpc_peer import HEAD, OK, Asked, Called, answer, called, only, status
+from tests.rfc.sentences import NO_TIME, Sentences, Step
 
 table = Sentences()
-add = table.add
+rules, add = table.rules, table.add
 
 
-def head_of(peer: Called, stream: int = 1) -> list[wire.Field]:
-    """The head of a request."""
-    return peer.asked(stream).heads[0]
+def asks(
+    body: bytes = b"ask", seconds: float | None = 5.0, check: Callable[..., bool] = bool
+) -> Step:
+    """A first call; ``check`` is given the fields of its head."""
+
+    def step(peer: Called) -> bool:
+        peer.first(body, seconds)
+        heard = peer.asked()
+        assert heard.messages == [body]
+        return check(dict(heard.heads[0]))
+
+    return step
+
+
+def play(*parts: bytes, stream: int = 1) -> Callable[[Called], Asked]:
+    """A call that is answered by these frames."""
+    return lambda peer: peer.played(*parts, stream=stream)
+
+
+def good(*parts: bytes, stream: int = 1) -> Step:
+    """The call that is answered so succeeds."""
+    return lambda peer: peer.played(*parts, stream=stream).reply() == b"good"
+
+
+def fails(code: GrpcCode, *texts: str, by: bytes, stream: int = 1) -> Step:
+    """The call that is answered so fails with this status, and its text holds these."""
+
+    def step(peer: Called) -> None:
+        failure = peer.played(by, stream=stream).failure()
+        assert failure.status is code
+        assert failure.args[1]
+        for text in texts:
+            assert text in failure.args[1]
+
+    return step
+
+
+def in_turn(rows: list[tuple[GrpcCode, Callable[[int], bytes]]]) -> list[Step]:
+    """Failures on one stream after the other."""
+    return [
+        fails(code, by=make(2 * index + 1), stream=2 * index + 1)
+        for index, (code, make) in enumerate(rows)
+    ]
 
 
 # Requests
 
 
-@add("Requests: a client's head defines the call")
-def _(peer: Called) -> None:
-    peer.first(seconds=None)
-    fields = dict(head_of(peer))
-    assert fields[b":method"] == b"POST"
-    assert fields[b":scheme"] == b"http"
-    assert re.fullmatch(rb"/[\w.]+/\w+", fields[b":path"])
-    assert fields[b"te"] == b"trailers"
-    assert fields[b"content-type"].startswith(b"application/grpc")
-    assert b"grpc-timeout" not in fields
+def defines_a_call(head: dict[bytes, bytes]) -> bool:
+    assert (head[b":method"], head[b":scheme"]) == (b"POST", b"http")
+    assert re.fullmatch(rb"/[\w.]+/\w+", head[b":path"])
+    assert head[b"te"] == b"trailers"  # codespell:ignore te
+    assert head[b"content-type"].startswith(b"application/grpc")
+    assert head[b"user-agent"].startswith(b"penstock")
+    # It can read no compressed answer, and sends none.
+    assert head[b"grpc-accept-encoding"] == b"identity"
+    return not {b"grpc-timeout", b"grpc-encoding"} & set(head)
 
 
-@add("Requests: a client's reserved fields stand first")
-def _(peer: Called) -> None:
-    peer.first()
-    names = [name for name, _ in head_of(peer)]
-    assert [name.startswith(b":") for name in names] == sorted(
-        (name.startswith(b":") for name in names), reverse=True
-    )
-
-
-@add(
-    "Requests: a client's time-out stands right behind the reserved fields",
-)
-def _(peer: Called) -> None:
-    peer.first()
-    names = [name for name, _ in head_of(peer)]
+def tells_its_time(head: dict[bytes, bytes]) -> bool:
+    names = list(head)
+    # Reserved fields come first, the time-out right behind them.
     assert names.index(b"grpc-timeout") == sum(name.startswith(b":") for name in names)
-
-
-@add("Requests: a client tells the time that is left, in up to eight digits")
-def _(peer: Called) -> None:
-    peer.first(seconds=4.0)
-    raw = dict(head_of(peer))[b"grpc-timeout"]
+    assert not any(name.startswith(b":") for name in names[4:])
+    raw = head[b"grpc-timeout"]
     assert re.fullmatch(rb"[1-9][0-9]{0,7}[HMSmun]", raw)
-    assert 3.0 < grpc.parse_timeout(raw) <= 4.1
+    return 3.0 < grpc.parse_timeout(raw) <= 4.1
 
 
-@add("Requests: a client sends a message with its prefix and ends with it")
-def _(peer: Called) -> None:
-    peer.first(b"ask")
-    heard = peer.asked()
-    assert heard.messages == [b"ask"]
-    assert heard.order == ["HEADERS", "DATA", "END"]
+def ordered(*order: str) -> Step:
+    return lambda peer: peer.asked().order == list(order)
 
 
-@add("Requests: a client sends an empty message, too")
-def _(peer: Called) -> None:
-    peer.first(b"")
-    assert peer.asked().messages == [b""]
+def whole_large_message(peer: Called) -> None:
+    order = peer.asked().order
+    assert order == ["HEADERS", *["DATA"] * (len(order) - 2), "END"]
 
 
-@add("Requests: a large message goes as its windows allow and ends with its last frame")
-def _(peer: Called) -> None:
-    peer.first(b"x" * 100_000)
-    heard = peer.asked()
-    assert heard.messages == [b"x" * 100_000]
-    assert heard.order == ["HEADERS", *["DATA"] * (len(heard.order) - 2), "END"]
-
-
-@add("User Agents: a client says what it is")
-def _(peer: Called) -> None:
-    peer.first()
-    assert dict(head_of(peer))[b"user-agent"].startswith(b"penstock")
-
-
-@add("Compression: a client that can read no compressed answer says so, and sends none")
-def _(peer: Called) -> None:
-    peer.first()
-    fields = dict(head_of(peer))
-    assert fields[b"grpc-accept-encoding"] == b"identity"
-    assert b"grpc-encoding" not in fields
-
+rules(
+    ("Requests: a client's head defines the call", asks(seconds=None, check=defines_a_call)),
+    ("Requests: a client tells the time that is left", asks(seconds=4.0, check=tells_its_time)),
+    (
+        "Requests: a client sends a message with its prefix and ends with it",
+        asks(b"ask"),
+        ordered("HEADERS", "DATA", "END"),
+    ),
+    ("Requests: a client sends an empty message, too", asks(b"")),
+    (
+        "Requests: a large message goes as its windows allow",
+        asks(b"x" * 100_000),
+        whole_large_message,
+    ),
+)
 
 # Responses
 
-
-@add("Responses: a client takes a head, a message and trailers")
-def _(peer: Called) -> None:
-    assert peer.played(answer(1)).reply() == b"good"
-
-
-@add("Responses: a client takes any kind of application/grpc and any metadata")
-def _(peer: Called) -> None:
-    head = (
-        (b":status", b"200"),
-        (b"grpc-accept-encoding", b"gzip"),
-        (b"content-type", b"application/grpc+proto"),
-        (b"x-a", b"\xc3\xa4"),
-        (b"x-a", b""),
-        (b"x-bin", b"no base64!"),
-    )
-    assert peer.played(answer(1, trailers=(*OK, *head[3:]), head=head)).reply() == b"good"
-
-
-@add("Responses: a client takes a message in frames of any border")
-def _(peer: Called) -> None:
-    parts = [wire.data(1, bytes([octet])) for octet in message(b"good")]
-    asked = peer.played(wire.headers(1, wire.block(HEAD)), *parts)
-    peer.link.send(wire.headers(1, wire.block(OK), end=True))
-    assert asked.reply() == b"good"
-
-
-@add("Responses: a client takes trailers in CONTINUATION frames")
-def _(peer: Called) -> None:
-    block = wire.block(OK)
-    asked = peer.played(
-        wire.headers(1, wire.block(HEAD)),
-        wire.data(1, message(b"good")),
-        wire.headers(1, block[:4], end=True, whole=False),
-        wire.continuation(1, block[4:]),
-    )
-    assert asked.reply() == b"good"
-
-
-@add("Responses: a client takes an error that is trailers only")
-def _(peer: Called) -> None:
-    failure = peer.played(only(1, *HEAD, *status(9, (b"grpc-message", b"no")))).failure()
-    assert failure.status is GrpcCode.FAILED_PRECONDITION
-    assert str(failure).endswith("no")
-
-
-@add("Responses: a client takes every status behind messages")
-def _(peer: Called) -> None:
-    for index, code in enumerate(range(1, 17)):
-        stream = 2 * index + 1
-        asked = peer.played(answer(stream, trailers=status(code)), stream=stream)
-        assert asked.code() == code
-
-
-@add("Responses: a status that cannot be read is UNKNOWN")
-def _(peer: Called) -> None:
-    for index, raw in enumerate((b"", b"17", b"-1", b"OK", b"0x0", b"999999999999")):
-        stream = 2 * index + 1
-        asked = peer.played(answer(stream, trailers=((b"grpc-status", raw),)), stream=stream)
-        assert asked.code() is GrpcCode.UNKNOWN
-
-
-@add("Responses: a message of a status is decoded")
-def _(peer: Called) -> None:
-    raw = (b"grpc-message", b"50 %25 of %C3%A4%0a")
-    assert str(peer.played(only(1, *HEAD, *status(9, raw))).failure()).endswith("50 % of ä\n")
-
-
-@add("Responses: a message of a status that is encoded wrongly is told nevertheless")
-def _(peer: Called) -> None:
-    raws = (b"100% %zz sure", b"sure %", b"%C3 sure", b"\xff sure", b"%c3%28 sure")
-    for index, raw in enumerate(raws):
-        stream = 2 * index + 1
-        fields = (*HEAD, *status(9, (b"grpc-message", raw)))
-        failure = peer.played(only(stream, *fields), stream=stream).failure()
-        assert failure.status is GrpcCode.FAILED_PRECONDITION
-        assert "sure" in str(failure)
-
-
-@add("Responses: a status is made up where the answer has none")
-def _(peer: Called) -> None:
-    ends = (
-        answer(1, trailers=((b"x", b"1"),)),
-        only(3, *HEAD),
-        wire.headers(5, wire.block(HEAD)) + wire.data(5, message(b"good"), end=True),
-    )
-    for index, parts in enumerate(ends):
-        failure = peer.played(parts, stream=2 * index + 1).failure()
-        assert failure.status in (GrpcCode.UNKNOWN, GrpcCode.INTERNAL)
-        assert failure.args[1]
-
-
-@add("Responses: a status is made up for an answer that is not of gRPC")
-def _(peer: Called) -> None:
-    for index, kind in enumerate((b"text/html", b"application/json", b"")):
-        stream = 2 * index + 1
-        head = ((b":status", b"200"), (b"content-type", kind))
-        failure = peer.played(answer(stream, b"<html>", (), head), stream=stream).failure()
-        assert failure.status is GrpcCode.UNKNOWN
-        assert kind.decode() in failure.args[1]
-
-
-@add("Responses: interim answers are passed over")
-def _(peer: Called) -> None:
-    interim = wire.headers(1, wire.block([(b":status", b"103"), (b"grpc-status", b"9")]))
-    assert peer.played(interim, interim, answer(1)).reply() == b"good"
-
-
-@add("Responses: an end in the middle of a message is a failure")
-def _(peer: Called) -> None:
-    assert peer.played(answer(1, message(b"good")[:-1])).code() is GrpcCode.INTERNAL
-
-
-@add("Responses: heads of 8 KiB are taken")
-def _(peer: Called) -> None:
-    more = tuple((b"x-%d" % number, b"v" * 964) for number in range(8))
-    assert peer.played(answer(1, trailers=(*OK, *more), head=(*HEAD, *more))).reply() == b"good"
-
-
-@add("Compression: an answer that is compressed though that was not offered is INTERNAL")
-def _(peer: Called) -> None:
-    head = (*HEAD, (b"grpc-encoding", b"gzip"))
-    body = message(gzip.compress(b"good"), flag=1)
-    assert peer.played(answer(1, body, head=head)).code() is GrpcCode.INTERNAL
-    assert peer.played(answer(3, body), stream=3).code() is GrpcCode.INTERNAL
-    plain = (*HEAD, (b"grpc-encoding", b"identity"))
-    assert peer.played(answer(5, body, head=plain), stream=5).code() is GrpcCode.INTERNAL
-
-
-@add(
-    "Compression: the failure names the encoding that was used and those that can be read",
+FIELDS = (
+    (b":status", b"200"),
+    (b"grpc-accept-encoding", b"gzip"),
+    (b"content-type", b"application/grpc+proto"),
+    (b"x-a", b"\xc3\xa4"),
+    (b"x-a", b""),
+    (b"x-bin", b"no base64!"),
 )
-def _(peer: Called) -> None:
-    head = (*HEAD, (b"grpc-encoding", b"gzip"))
-    failure = peer.played(answer(1, message(b"x", flag=1), head=head)).failure()
-    assert "gzip" in failure.args[1]
-    assert "identity" in failure.args[1]
-
-
-@add("Compression: a plain message beside an encoding is plain")
-def _(peer: Called) -> None:
-    head = (*HEAD, (b"grpc-encoding", b"gzip"))
-    assert peer.played(answer(1, head=head)).reply() == b"good"
-
+BEGUN, END = f.headers(1, f.block(HEAD)), f.block(OK)
+EIGHT_KIB = tuple((b"x-%d" % number, b"v" * 964) for number in range(8))
+INTERIM = f.request(1, [(b":status", b"103"), (b"grpc-status", b"9")], end=False)
+GZIP = (*HEAD, (b"grpc-encoding", b"gzip"))
+IDENTITY = (*HEAD, (b"grpc-encoding", b"identity"))
+PACKED = message(gzip.compress(b"good"), flag=1)
+UNKNOWN = GrpcCode.UNKNOWN
+rules(
+    ("Responses: a client takes a head, a message and trailers", good(answer(1))),
+    (
+        "Responses: a client takes any kind of application/grpc and any metadata",
+        good(answer(1, trailers=(*OK, *FIELDS[3:]), head=FIELDS)),
+    ),
+    (
+        "Responses: a client takes a message in frames of any border",
+        good(
+            BEGUN,
+            *[f.data(1, bytes([octet])) for octet in message(b"good")],
+            f.headers(1, END, end=True),
+        ),
+    ),
+    (
+        "Responses: a client takes trailers in CONTINUATION frames",
+        good(
+            BEGUN + f.data(1, message(b"good")) + f.headers(1, END[:4], end=True, whole=False),
+            f.continuation(1, END[4:]),
+        ),
+    ),
+    (
+        "Responses: a client takes an error that is trailers only",
+        fails(
+            GrpcCode.FAILED_PRECONDITION,
+            "no",
+            by=only(1, *HEAD, *status(9, (b"grpc-message", b"no"))),
+        ),
+    ),
+    (
+        "Responses: a client takes every status behind messages",
+        *in_turn(
+            [
+                (GrpcCode(code), lambda n, code=code: answer(n, trailers=status(code)))
+                for code in range(1, 17)
+            ]
+        ),
+    ),
+    (
+        "Responses: a status that cannot be read is UNKNOWN",
+        *in_turn(
+            [
+                (UNKNOWN, lambda n, raw=raw: answer(n, trailers=((b"grpc-status", raw),)))
+                for raw in (b"", b"17", b"-1", b"OK", b"0x0", b"999999999999")
+            ]
+        ),
+    ),
+    (
+        "Responses: a message of a status is decoded, also where it is encoded wrongly",
+        *[
+            fails(
+                GrpcCode.FAILED_PRECONDITION,
+                text,
+                by=only(2 * index + 1, *HEAD, *status(9, (b"grpc-message", raw))),
+                stream=2 * index + 1,
+            )
+            for index, (raw, text) in enumerate(
+                {
+                    b"50 %25 of %C3%A4%0a": "50 % of ä\n",
+                    b"100% %zz sure": "sure",
+                    b"sure %": "sure",
+                    b"%C3 sure": "sure",
+                    b"\xff sure": "sure",
+                    b"%c3%28 sure": "sure",
+                }.items()
+            )
+        ],
+    ),
+    (
+        "Responses: a status is made up where the answer has none",
+        fails(UNKNOWN, by=answer(1, trailers=((b"x", b"1"),))),
+        fails(UNKNOWN, by=only(3, *HEAD), stream=3),
+        fails(
+            GrpcCode.INTERNAL,
+            by=f.headers(5, f.block(HEAD)) + f.data(5, message(b"good"), end=True),
+            stream=5,
+        ),
+    ),
+    (
+        "Responses: a status is made up for an answer that is not of gRPC",
+        *[
+            fails(
+                UNKNOWN,
+                kind.decode(),
+                by=answer(
+                    2 * index + 1, b"<html>", (), ((b":status", b"200"), (b"content-type", kind))
+                ),
+                stream=2 * index + 1,
+            )
+            for index, kind in enumerate((b"text/html", b"application/json", b""))
+        ],
+    ),
+    ("Responses: interim answers are passed over", good(INTERIM, INTERIM, answer(1))),
+    (
+        "Responses: an end in the middle of a message is a failure",
+        fails(GrpcCode.INTERNAL, by=answer(1, message(b"good")[:-1])),
+    ),
+    (
+        "Responses: heads of 8 KiB are taken",
+        good(answer(1, trailers=(*OK, *EIGHT_KIB), head=(*HEAD, *EIGHT_KIB))),
+    ),
+    (
+        "Compression: an answer that is compressed though that was not offered is INTERNAL",
+        # The failure names the encoding that was used and those that can be read.
+        fails(GrpcCode.INTERNAL, "gzip", "identity", by=answer(1, PACKED, head=GZIP)),
+        fails(GrpcCode.INTERNAL, by=answer(3, PACKED), stream=3),
+        fails(GrpcCode.INTERNAL, by=answer(5, PACKED, head=IDENTITY), stream=5),
+    ),
+    ("Compression: a plain message beside an encoding is plain", good(answer(1, head=GZIP))),
+)
 
 # HTTP statuses
 
+HTML = (b"content-type", b"text/html")
 CODES = {
     400: GrpcCode.INTERNAL,
     401: GrpcCode.UNAUTHENTICATED,
@@ -257,43 +260,251 @@ CODES = {
     502: GrpcCode.UNAVAILABLE,
     503: GrpcCode.UNAVAILABLE,
     504: GrpcCode.UNAVAILABLE,
-    **dict.fromkeys((204, 301, 405, 408, 413, 418, 431, 500, 501, 505), GrpcCode.UNKNOWN),
+    **dict.fromkeys((204, 301, 405, 408, 413, 418, 431, 500, 501, 505), UNKNOWN),
 }
-
-
-@add("HTTP statuses: an answer without a grpc-status is judged by its HTTP status")
-def _(peer: Called) -> None:
-    for index, (number, code) in enumerate(CODES.items()):
-        stream = 2 * index + 1
-        head = only(stream, (b":status", b"%d" % number), (b"content-type", b"text/html"))
-        assert peer.played(head, stream=stream).code() is code
-
-
-@add("HTTP statuses: a body changes nothing")
-def _(peer: Called) -> None:
-    head = wire.headers(1, wire.block([(b":status", b"503"), (b"content-type", b"text/html")]))
-    asked = peer.played(head, wire.data(1, b"<html>", end=True))
-    assert asked.code() is GrpcCode.UNAVAILABLE
-
-
-@add("HTTP statuses: a grpc-status counts more than the HTTP status")
-def _(peer: Called) -> None:
-    head = only(1, (b":status", b"503"), GRPC_KIND, *status(7))
-    assert peer.played(head).code() is GrpcCode.PERMISSION_DENIED
-
-
-@add(
-    "HTTP statuses: a grpc-status counts more also where a body follows",
+TOLD = f.block([(b":status", b"503"), GRPC, *status(7)])
+rules(
+    (
+        "HTTP statuses: an answer without a grpc-status is judged by its HTTP status",
+        *in_turn(
+            [
+                (code, lambda n, number=number: only(n, (b":status", b"%d" % number), HTML))
+                for number, code in CODES.items()
+            ]
+        ),
+    ),
+    (
+        "HTTP statuses: a body changes nothing",
+        fails(
+            GrpcCode.UNAVAILABLE,
+            by=f.request(1, [(b":status", b"503"), HTML], end=False)
+            + f.data(1, b"<html>", end=True),
+        ),
+    ),
+    (
+        "HTTP statuses: a grpc-status counts more, with a body and without",
+        fails(GrpcCode.PERMISSION_DENIED, by=f.headers(1, TOLD, end=True)),
+        fails(
+            GrpcCode.PERMISSION_DENIED, by=f.headers(3, TOLD) + f.data(3, b"", end=True), stream=3
+        ),
+    ),
 )
+
+# Errors, retries, cancellation
+
+RESETS = {
+    **dict.fromkeys(
+        (
+            f.NO_ERROR,
+            f.PROTOCOL_ERROR,
+            f.INTERNAL_ERROR,
+            f.FLOW_CONTROL_ERROR,
+            f.SETTINGS_TIMEOUT,
+            f.FRAME_SIZE_ERROR,
+            f.COMPRESSION_ERROR,
+            f.CONNECT_ERROR,
+        ),
+        (GrpcCode.INTERNAL, ""),
+    ),
+    f.CANCEL: (GrpcCode.CANCELLED, ""),
+    f.ENHANCE_YOUR_CALM: (GrpcCode.RESOURCE_EXHAUSTED, "bandwidth"),
+    f.INADEQUATE_SECURITY: (GrpcCode.PERMISSION_DENIED, "secure"),
+}
+rules(
+    (
+        "Errors: each code of RST_STREAM means a status",
+        *[
+            fails(code, text, by=f.reset(2 * index + 1, reset), stream=2 * index + 1)
+            for index, (reset, (code, text)) in enumerate(RESETS.items())
+        ],
+    ),
+    (
+        "Errors: RST_STREAM behind a part of the answer closes the call",
+        fails(
+            GrpcCode.INTERNAL,
+            by=BEGUN + f.data(1, message(b"good")) + f.reset(1, f.INTERNAL_ERROR),
+        ),
+    ),
+    (
+        "Health checking: a server that lacks the service is UNIMPLEMENTED to who asks",
+        fails(GrpcCode.UNIMPLEMENTED, by=only(1, *HEAD, *status(12))),
+    ),
+)
+
+
+@add("Early Server Closure: a client takes an answer before its request has ended, and resets it")
 def _(peer: Called) -> None:
-    head = wire.block([(b":status", b"503"), GRPC_KIND, *status(7)])
-    asked = peer.played(wire.headers(1, head), wire.data(1, b"", end=True))
-    assert asked.code() is GrpcCode.PERMISSION_DENIED
+    asked = peer.start(b"x" * (1 << 25))  # more than the windows
+    peer.accept()
+    peer.link.until(lambda: len(peer.link.heard.heard(1).data) > 1 << 23)
+    peer.link.send(only(1, *HEAD, *status(8)))
+    assert asked.code() is GrpcCode.RESOURCE_EXHAUSTED
+    assert peer.asked().code == f.NO_ERROR
 
 
-@pytest.mark.parametrize("case", table.cases, ids=lambda case: case.name)
-def test_a_client_does_what_the_document_says(case: Case, request: pytest.FixtureRequest) -> None:
-    if case.missing:
-        request.applymarker(pytest.mark.xfail(reason=case.missing, strict=True))
-    with called() as peer:
-        case.play(peer)
+@add("Idempotency and Retries: a refused stream is called again")
+def _(peer: Called) -> None:
+    asked = peer.played(f.reset(1, f.REFUSED_STREAM))
+    peer.asked(3)
+    peer.link.send(answer(3))
+    assert asked.reply() == b"good"
+
+
+@add("Idempotency and Retries: a stream that is always refused is UNAVAILABLE")
+def _(peer: Called) -> None:
+    asked = peer.first()
+    stream = 1
+    while asked.outcomes.empty() and stream < 20:
+        peer.link.send(f.reset(stream, f.REFUSED_STREAM))
+        stream += 2
+        try:
+            peer.link.socket.settimeout(NO_TIME)
+            peer.asked(stream)
+        except TimeoutError:
+            break
+    failure = asked.failure()
+    assert (failure.status, failure.sent) == (GrpcCode.UNAVAILABLE, False)
+
+
+@add("Idempotency and Retries: a call that may have begun is not made again")
+def _(peer: Called) -> None:
+    peer.played(answer(1)).reply()
+    asked = peer.start()
+    peer.asked(3)
+    peer.link.socket.close()
+    assert asked.code() is GrpcCode.UNAVAILABLE
+    again = peer.start(b"again")
+    peer.accept()
+    assert peer.asked(1).messages == [b"again"]
+    peer.link.send(answer(1))
+    assert again.reply() == b"good"
+
+
+@add("Client Cancellation: it is RST_STREAM with CANCEL")
+def _(peer: Called) -> None:
+    asked = peer.first()
+    peer.channel.cancel(asked.call)
+    assert asked.code() is GrpcCode.CANCELLED
+    assert peer.link.reset(1) == f.CANCEL
+
+
+@add("Client Cancellation: a passed deadline is one; what comes later is thrown away")
+def _(peer: Called) -> None:
+    began = time.monotonic()
+    asked = peer.first(seconds=0.2)
+    assert asked.code() is GrpcCode.DEADLINE_EXCEEDED
+    assert time.monotonic() - began >= 0.2
+    assert peer.link.reset(1) == f.CANCEL
+    peer.link.send(answer(1))
+    peer.link.alive()
+    assert asked.outcomes.empty()
+    assert peer.played(answer(3), stream=3).reply() == b"good"
+
+
+# Connection management
+
+
+@add("GOAWAY: calls that the server has not taken are made on another connection")
+def _(peer: Called) -> None:
+    taken = peer.first()
+    late = peer.start()
+    peer.asked(3)
+    first = peer.link
+    first.send(f.goaway(1))
+    peer.accept()
+    assert peer.asked(1).messages == [b"ask"]
+    peer.link.send(answer(1))
+    assert late.reply() == b"good"
+    first.send(answer(1))
+    assert taken.reply() == b"good"
+    first.until_closed()
+
+
+@add("GOAWAY: no new call goes to a server that leaves")
+def _(peer: Called) -> None:
+    taken = peer.first()
+    first = peer.link
+    first.send(f.goaway(f.MOST))
+    first.alive()
+    new = peer.start()
+    peer.accept()
+    peer.asked(1)
+    peer.link.send(answer(1))
+    assert new.reply() == b"good"
+    first.send(answer(1))
+    assert taken.reply() == b"good"
+
+
+@add("GOAWAY: with an error the calls that were not taken are UNAVAILABLE or made again")
+def _(peer: Called) -> None:
+    asked = peer.first()
+    peer.link.send(f.goaway(0, f.ENHANCE_YOUR_CALM, b"too_many_pings"))
+    peer.accept()
+    peer.asked(1)
+    peer.link.send(answer(1))
+    assert asked.reply() == b"good"
+
+
+@add("PING: a client's answer is the same eight bytes")
+def _(peer: Called) -> None:
+    peer.first()
+    for payload in (b"\0" * 8, b"\xff" * 8, b"whatever"):
+        peer.link.alive(payload)
+    assert all(one.ack for one in peer.link.sent(f.PING))
+
+
+@add("PING: calls whose server does not answer one are UNAVAILABLE")
+def _(peer: Called) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keepalive, "PAUSES", (0.1,))
+        patch.setattr(keepalive, "PATIENCE_SECONDS", 0.2)
+        asked = peer.first()
+        assert not peer.link.frame(f.PING).ack
+        failure = asked.failure()
+    assert failure.status is GrpcCode.UNAVAILABLE
+    assert "silent" in failure.args[1]
+
+
+@add("Keepalive: without calls there are no pings")
+def _(peer: Called) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keepalive, "PAUSES", (0.05,))
+        assert peer.played(answer(1)).reply() == b"good"
+        peer.link.socket.settimeout(NO_TIME)
+        with pytest.raises(TimeoutError):
+            peer.link.frame(f.PING)
+
+
+@add("Keepalive: pings without data between them keep to what servers bear")
+def _(peer: Called) -> None:
+    keeper = keepalive.Keepalive(0.0)
+    at = 0.0
+    sent: list[float] = []
+    while len(sent) < 6:
+        step = keeper.poll(at)
+        if step is keepalive.Ask.PING:
+            sent.append(at)
+            keeper.heard = at = at + 0.01
+        else:
+            assert isinstance(step, float)
+            at += step
+    assert sum(second - first < 300 for first, second in pairwise(sent)) <= 2
+
+
+@add("Connection failure: every call of the connection is UNAVAILABLE")
+def _(peer: Called) -> None:
+    calls = [peer.first(), peer.start()]
+    peer.asked(3)
+    linger = b"\x01\0\0\0\0\0\0\0"
+    peer.link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    peer.link.socket.close()
+    assert {asked.code() for asked in calls} == {GrpcCode.UNAVAILABLE}
+
+
+@add("User Agents: a client says what it is")
+def _(peer: Called) -> None:
+    peer.first()
+    assert dict(peer.asked().heads[0])[b"user-agent"] == b"penstock"
+
+
+test_sentence = table.tested(called)

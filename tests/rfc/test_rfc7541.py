@@ -5,65 +5,48 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.protocols.http2 import Http2Limits, encode_block, events
-from tests.rfc import wire
-from tests.rfc.peer import Case, Peer, Table, conn
+from penstock.protocols.http2 import Http2Limits, encode_block
+from tests.kit import frames as f
+from tests.rfc.peer import Peer, Table, asks, conn, has, unknown
 
 table = Table()
 
-COMPRESSION = conn(wire.COMPRESSION_ERROR)
-GET = wire.block(wire.GET)
+COMPRESSION = conn(f.COMPRESSION_ERROR)
+GET = f.block(f.GET)
 NEWEST = b"\xbe"  # index 62
 
 
-def block(name: str, data: bytes, *want: wire.Field) -> None:
+def block(name: str, data: bytes, *want: f.Field) -> None:
     """This block, behind the fields of a request, is decoded to these."""
-
-    def play(peer: Peer) -> None:
-        peer.send(wire.headers(1, GET + data, end=True))
-        assert peer.head().headers == want
-
-    table.add(name, play=play)
+    sent = f.headers(1, GET + data, end=True)
+    table.rule(name, sent, lambda peer: peer.head().headers == want)
 
 
 def wrong(name: str, data: bytes, *, first: bool = False) -> None:
     """This block is refused, behind good fields and alone, in HEADERS and in trailers."""
-    fields = b"" if first else GET
-
-    def request(peer: Peer) -> None:
-        peer.send(wire.headers(1, fields + data, end=True))
-        assert peer.seen(events.HeadReceived) == []
-
-    def trailers(peer: Peer) -> None:
-        peer.send(peer.request(1, wire.POST, end=False), wire.headers(1, data, end=True))
-        assert peer.seen(events.TrailersReceived) == []
-
-    def response(peer: Peer) -> None:
-        peer.open()
-        peer.send(wire.headers(1, data, end=True))
-        assert peer.seen(events.HeadReceived) == []
-
-    table.add(f"{name}-in-a-request", COMPRESSION, play=request)
-    table.add(f"{name}-in-trailers", COMPRESSION, play=trailers)
-    table.add(f"{name}-in-a-response", COMPRESSION, play=response, client=True)
+    alone = f.headers(1, data, end=True)
+    sent = alone if first else f.headers(1, GET + data, end=True)
+    table.rule(f"{name}-in-a-request", sent, unknown(), COMPRESSION)
+    table.rule(f"{name}-in-trailers", f.post() + alone, COMPRESSION)
+    table.rule(f"{name}-in-a-response", asks(), alone, unknown(), COMPRESSION, client=True)
 
 
 # 2.3.3 Index address space
 
 wrong("2.3.3-index-beyond-the-tables", b"\xbe")
-wrong("2.3.3-index-far-beyond-the-tables", wire.integer(5000, 7, 0x80))
-wrong("2.3.3-name-index-beyond-the-tables", wire.integer(62, 4, 0x00) + wire.string(b"v"))
-wrong("2.3.3-indexed-name-beyond-the-tables", wire.integer(62, 6, 0x40) + wire.string(b"v"))
-wrong("2.3.3-never-indexed-name-beyond-the-tables", wire.integer(62, 4, 0x10) + wire.string(b"v"))
-wrong("2.3.3-the-next-after-the-oldest", wire.literal(b"a", b"b", kind=0x40) + b"\xbf")
+wrong("2.3.3-index-far-beyond-the-tables", f.integer(5000, 7, 0x80))
+wrong("2.3.3-name-index-beyond-the-tables", f.integer(62, 4, 0x00) + f.string(b"v"))
+wrong("2.3.3-indexed-name-beyond-the-tables", f.integer(62, 6, 0x40) + f.string(b"v"))
+wrong("2.3.3-never-indexed-name-beyond-the-tables", f.integer(62, 4, 0x10) + f.string(b"v"))
+wrong("2.3.3-the-next-after-the-oldest", f.literal(b"a", b"b", kind=0x40) + b"\xbf")
 
 # 4.1 to 4.4 The dynamic table
 
-ADD = wire.literal(b"x-a", b"1", kind=0x40)
+ADD = f.literal(b"x-a", b"1", kind=0x40)
 block("4.1-an-entry-is-named-by-its-index", ADD + NEWEST, (b"x-a", b"1"), (b"x-a", b"1"))
 block(
     "4.1-the-newest-entry-comes-first",
-    ADD + wire.literal(b"x-b", b"2", kind=0x40) + b"\xbf\xbe",
+    ADD + f.literal(b"x-b", b"2", kind=0x40) + b"\xbf\xbe",
     (b"x-a", b"1"),
     (b"x-b", b"2"),
     (b"x-a", b"1"),
@@ -77,13 +60,13 @@ block(
 
 
 def large(letter: bytes, size: int = 2000) -> bytes:
-    return wire.literal(b"x-" + letter, letter * size, kind=0x40)
+    return f.literal(b"x-" + letter, letter * size, kind=0x40)
 
 
 wrong("4.4-an-evicted-entry", large(b"a") + large(b"b") + large(b"c") + b"\xc0")
 wrong(
     "4.4-an-entry-over-the-table-empties-it",
-    ADD + wire.literal(b"x", b"v" * 4090, kind=0x40) + NEWEST,
+    ADD + f.literal(b"x", b"v" * 4090, kind=0x40) + NEWEST,
 )
 block(
     "4.1-the-size-of-an-entry-has-32-octets-more",
@@ -96,7 +79,7 @@ block(
 wrong("4.1-one-octet-more-evicts", large(b"a", 2013) + large(b"b", 2014) + b"\xbf")
 block(
     "4.4-a-name-may-be-taken-from-the-entry-that-it-evicts",
-    large(b"a", 4096 - 35) + wire.integer(62, 6, 0x40) + wire.string(b"v" * 100) + NEWEST,
+    large(b"a", 4096 - 35) + f.integer(62, 6, 0x40) + f.string(b"v" * 100) + NEWEST,
     (b"x-a", b"a" * 4061),
     (b"x-a", b"v" * 100),
     (b"x-a", b"v" * 100),
@@ -104,58 +87,46 @@ block(
 EMPTY_IT = b"\x20"
 
 
-@table.add("4.2-an-update-evicts")
-def _(peer: Peer) -> None:
-    peer.send(wire.headers(1, GET + ADD, end=True))
-    peer.send(wire.headers(3, EMPTY_IT + wire.integer(4096, 5, 0x20) + GET, end=True))
-    assert peer.head(3).headers == ()
+FULL_AGAIN = EMPTY_IT + f.integer(4096, 5, 0x20)
+TWO = f.literal(b"x-a", b"2", kind=0x40)
 
 
-@table.add("4.2-what-an-update-evicted-is-gone", COMPRESSION)
-def _(peer: Peer) -> None:
-    peer.send(wire.headers(1, GET + ADD, end=True))
-    peer.send(wire.headers(3, EMPTY_IT + wire.integer(4096, 5, 0x20) + GET + NEWEST, end=True))
+def request(stream: int, block: bytes) -> bytes:
+    return f.headers(stream, block, end=True)
 
 
-@table.add("4.2-a-table-of-size-0-keeps-nothing", COMPRESSION)
-def _(peer: Peer) -> None:
-    peer.send(wire.headers(1, EMPTY_IT + GET + ADD, end=True))
-    assert peer.head().headers == ((b"x-a", b"1"),)
-    peer.send(wire.headers(3, GET + NEWEST, end=True))
+table.rule(
+    "4.2-an-update-evicts",
+    request(1, GET + ADD) + request(3, FULL_AGAIN + GET),
+    lambda peer: peer.head(3).headers == (),
+)
+table.rule(
+    "4.2-what-an-update-evicted-is-gone",
+    request(1, GET + ADD) + request(3, FULL_AGAIN + GET + NEWEST),
+    COMPRESSION,
+)
+table.rule(
+    "4.2-a-table-of-size-0-keeps-nothing",
+    request(1, EMPTY_IT + GET + ADD),
+    has(1, b"x-a", b"1"),
+    request(3, GET + NEWEST),
+    COMPRESSION,
+)
 
-
-@table.add("4.2-the-same-block-says-another-thing-when-the-table-has-changed")
-def _(peer: Peer) -> None:
-    """A head must not be taken for an earlier one by its bytes alone."""
-    peer.send(wire.headers(1, GET + wire.literal(b"x-a", b"1", kind=0x40), end=True))
-    peer.send(wire.headers(3, GET + NEWEST, end=True), wire.headers(5, GET + NEWEST, end=True))
-    peer.send(wire.headers(7, GET + wire.literal(b"x-a", b"2", kind=0x40), end=True))
-    peer.send(wire.headers(9, GET + NEWEST, end=True), wire.headers(11, GET + NEWEST, end=True))
-    peer.send(wire.headers(13, EMPTY_IT + wire.integer(4096, 5, 0x20) + GET + ADD, end=True))
-    peer.send(wire.headers(15, GET + NEWEST, end=True))
-    found = {stream: peer.head(stream).fields[b"x-a"] for stream in range(1, 16, 2)}
-    assert found == {1: b"1", 3: b"1", 5: b"1", 7: b"2", 9: b"2", 11: b"2", 13: b"1", 15: b"1"}
-
-
-@table.add("4.2-the-same-inside-one-read")
-def _(peer: Peer) -> None:
-    one, two = wire.literal(b"x-a", b"1", kind=0x40), wire.literal(b"x-a", b"2", kind=0x40)
-    blocks = [one, NEWEST, NEWEST, two, NEWEST, NEWEST, one, NEWEST, NEWEST]
-    peer.send(*[wire.headers(2 * n + 1, GET + block, end=True) for n, block in enumerate(blocks)])
-    found = [peer.head(2 * n + 1).fields[b"x-a"] for n in range(len(blocks))]
-    assert found == [b"1"] * 3 + [b"2"] * 3 + [b"1"] * 3
-
-
-@table.add("4.2-a-block-that-changes-the-table-changes-it-each-time")
-def _(peer: Peer) -> None:
-    """The same bytes again are not the same when they add an entry."""
-    first, second = wire.literal(b"x-a", b"1", kind=0x40), wire.literal(b"x-b", b"2", kind=0x40)
-    peer.send(wire.headers(1, GET + first, end=True), wire.headers(3, GET + second, end=True))
-    peer.send(
-        wire.headers(5, GET + first, end=True), wire.headers(7, GET + b"\xbe\xbf\xc0", end=True)
-    )
-    assert peer.head(7).headers == ((b"x-a", b"1"), (b"x-b", b"2"), (b"x-a", b"1"))
-
+# A head must not be taken for an earlier one by its bytes alone.
+BLOCKS = [GET + ADD, *[GET + NEWEST] * 2, GET + TWO, *[GET + NEWEST] * 2]
+BLOCKS += [FULL_AGAIN + GET + ADD, GET + NEWEST, GET + ADD, GET + NEWEST]
+SENT = [request(2 * n + 1, data) for n, data in enumerate(BLOCKS)]
+WANT = [b"1"] * 3 + [b"2"] * 3 + [b"1"] * 4
+MEANT = [has(2 * n + 1, b"x-a", each) for n, each in enumerate(WANT)]
+table.rule("4.2-the-same-block-means-another-thing-when-the-table-has-changed", *SENT, *MEANT)
+table.rule("4.2-the-same-inside-one-read", b"".join(SENT), *MEANT)
+table.rule(
+    "4.2-a-block-that-changes-the-table-changes-it-each-time",
+    request(1, GET + ADD) + request(3, GET + f.literal(b"x-b", b"2", kind=0x40)),
+    request(5, GET + ADD) + request(7, GET + b"\xbe\xbf\xc0"),
+    lambda p: p.head(7).headers == ((b"x-a", b"1"), (b"x-b", b"2"), (b"x-a", b"1")),
+)
 
 # 5.1 Integers
 
@@ -168,7 +139,7 @@ wrong("5.1-an-integer-of-many-octets-for-nothing", b"\x00" + b"\x7f" + b"\x80" *
 wrong("5.1-a-length-of-a-thousand-octets", b"\x00\x7f" + b"\xff" * 1000 + b"\x00")
 block(
     "5.1-an-integer-on-the-border-of-its-prefix",
-    wire.literal(b"n" * 127, b"v" * 127) + wire.literal(b"m" * 126, b"w" * 128),
+    f.literal(b"n" * 127, b"v" * 127) + f.literal(b"m" * 126, b"w" * 128),
     (b"n" * 127, b"v" * 127),
     (b"m" * 126, b"w" * 128),
 )
@@ -182,10 +153,10 @@ wrong("5.2-a-length-beyond-the-block", b"\x00\x7f\xff\xff\xff\x07a")
 
 
 def huffman(data: bytes) -> bytes:
-    return wire.integer(len(data), 7, 0x80) + data
+    return f.integer(len(data), 7, 0x80) + data
 
 
-ZERO = b"\x00" + wire.string(b"x-h")
+ZERO = b"\x00" + f.string(b"x-h")
 block(
     "5.2-huffman",
     ZERO + huffman(b"\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff"),
@@ -202,9 +173,7 @@ wrong("5.2-huffman-padding-with-a-zero-at-the-end", ZERO + huffman(b"\x18\xc6\x3
 wrong("5.2-huffman-with-eos", ZERO + huffman(b"\xff\xff\xff\xff"))
 wrong("5.2-huffman-with-eos-inside", ZERO + huffman(b"\x1f\xff\xff\xff\xe3\x1f"))
 wrong("5.2-huffman-code-that-is-cut-off", ZERO + huffman(b"\xff\xfe"))
-wrong(
-    "5.2-huffman-in-the-name-with-eos", b"\x00" + huffman(b"\xff\xff\xff\xff") + wire.string(b"v")
-)
+wrong("5.2-huffman-in-the-name-with-eos", b"\x00" + huffman(b"\xff\xff\xff\xff") + f.string(b"v"))
 
 # 6.1 Indexed fields
 
@@ -230,42 +199,36 @@ block(
 )
 block(
     "6.2.3-literal-never-indexed",
-    b"\x1f\x2b\x03abc" + wire.literal(b"x", b"y", kind=0x10),
+    b"\x1f\x2b\x03abc" + f.literal(b"x", b"y", kind=0x10),
     (b"user-agent", b"abc"),
     (b"x", b"y"),
 )
-wrong("6.2.2-a-literal-without-indexing-is-not-kept", wire.literal(b"x-a", b"1") + NEWEST)
-wrong("6.2.3-a-literal-never-indexed-is-not-kept", wire.literal(b"x-a", b"1", kind=0x10) + NEWEST)
+wrong("6.2.2-a-literal-without-indexing-is-not-kept", f.literal(b"x-a", b"1") + NEWEST)
+wrong("6.2.3-a-literal-never-indexed-is-not-kept", f.literal(b"x-a", b"1", kind=0x10) + NEWEST)
 
 # 6.3 Size updates
 
-wrong("6.3-update-over-the-limit", wire.integer(4097, 5, 0x20), first=True)
-wrong("6.3-update-far-over-the-limit", wire.integer(2**31, 5, 0x20), first=True)
-table.add("6.3-update-to-the-limit")(
-    lambda p: p.send(wire.headers(1, wire.integer(4096, 5, 0x20) + GET, end=True))
+wrong("6.3-update-over-the-limit", f.integer(4097, 5, 0x20), first=True)
+wrong("6.3-update-far-over-the-limit", f.integer(2**31, 5, 0x20), first=True)
+table.rules(
+    ("6.3-update-to-the-limit", request(1, f.integer(4096, 5, 0x20) + GET)),
+    ("4.2-update-behind-a-field", request(1, GET + EMPTY_IT), COMPRESSION),
+    ("4.2-update-between-fields", request(1, b"\x82" + EMPTY_IT + GET), COMPRESSION),
+    (
+        "4.2-update-behind-a-field-in-a-fragment",
+        f.headers(1, GET, whole=False, end=True) + f.continuation(1, EMPTY_IT),
+        COMPRESSION,
+    ),
+    ("4.2-two-updates-at-the-start", request(1, EMPTY_IT + f.integer(100, 5, 0x20) + GET)),
 )
-table.add("4.2-update-behind-a-field", COMPRESSION)(
-    lambda p: p.send(wire.headers(1, GET + EMPTY_IT, end=True))
-)
-table.add("4.2-update-between-fields", COMPRESSION)(
-    lambda p: p.send(wire.headers(1, b"\x82" + EMPTY_IT + GET, end=True))
-)
-table.add("4.2-update-behind-a-field-in-a-fragment", COMPRESSION)(
-    lambda p: p.send(wire.headers(1, GET, whole=False, end=True), wire.continuation(1, EMPTY_IT))
-)
-table.add("4.2-two-updates-at-the-start")(
-    lambda p: p.send(wire.headers(1, EMPTY_IT + wire.integer(100, 5, 0x20) + GET, end=True))
-)
-table.add(
-    "6.3-update-over-a-smaller-limit",
-    COMPRESSION,
+table.rules(
+    ("6.3-update-over-a-smaller-limit", request(1, f.integer(1001, 5, 0x20) + GET), COMPRESSION),
+    (
+        "6.3-update-to-a-smaller-limit",
+        lambda p: setattr(p.encoder, "header_table_size", 1000),
+        request(1, f.integer(1000, 5, 0x20) + GET),
+    ),
     limits=Http2Limits(header_table_size=1000),
-)(lambda p: p.send(wire.headers(1, wire.integer(1001, 5, 0x20) + GET, end=True)))
-table.add("6.3-update-to-a-smaller-limit", limits=Http2Limits(header_table_size=1000))(
-    lambda p: (
-        setattr(p.encoder, "header_table_size", 1000),
-        p.send(wire.headers(1, wire.integer(1000, 5, 0x20) + GET, end=True)),
-    )
 )
 
 
@@ -290,7 +253,7 @@ REQUESTS = {
 def test_the_request_examples(example: str) -> None:
     peer = Peer()
     for index, text in enumerate(REQUESTS[example]):
-        peer.send(wire.headers(2 * index + 1, bytes.fromhex(text), end=True))
+        peer.send(f.headers(2 * index + 1, bytes.fromhex(text), end=True))
     heads = [peer.head(stream) for stream in (1, 3, 5)]
     assert [head.path for head in heads] == [b"/", b"/", b"/index.html"]
     assert {head.authority for head in heads} == {b"www.example.com"}
@@ -301,9 +264,7 @@ def test_the_request_examples(example: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("case", table.cases, ids=lambda case: case.name)
-def test_rule(case: Case) -> None:
-    case.run()
+test_rule = table.tested()
 
 
 # Any sequence of blocks, against the package hpack
@@ -325,23 +286,23 @@ lists = st.lists(st.tuples(names, values), max_size=6)
     )
 )
 def test_any_blocks_of_another_encoder_are_read_as_they_were_meant(
-    blocks: list[tuple[list[wire.Field], bool, int | None]],
+    blocks: list[tuple[list[f.Field], bool, int | None]],
 ) -> None:
     peer = Peer()
     encoder = hpack.Encoder()
     for index, (fields, squeeze, size) in enumerate(blocks):
         if size is not None:
             encoder.header_table_size = size
-        block = encoder.encode([*wire.GET, *fields], huffman=squeeze)
+        block = encoder.encode([*f.GET, *fields], huffman=squeeze)
         stream = 2 * index + 1
-        peer.send(wire.headers(stream, block, end=True))
+        peer.send(f.headers(stream, block, end=True))
         assert peer.head(stream).headers == tuple(fields)
 
 
 @given(
     st.lists(st.tuples(st.binary(min_size=1, max_size=200), st.binary(max_size=300)), max_size=10)
 )
-def test_any_fields_we_encode_are_read_by_another_decoder(fields: list[wire.Field]) -> None:
+def test_any_fields_we_encode_are_read_by_another_decoder(fields: list[f.Field]) -> None:
     decoder = hpack.Decoder()
     found = decoder.decode(encode_block(fields), raw=True)
     assert [(bytes(name), bytes(value)) for name, value in found] == fields

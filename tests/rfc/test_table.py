@@ -6,8 +6,6 @@ from pathlib import Path
 from tests.documents import ROOT, rows_of, section
 from tests.rfc import (
     test_grpc_client,
-    test_grpc_client_transport,
-    test_grpc_requests,
     test_grpc_server,
     test_rfc7541,
     test_rfc9113_3_4_framing,
@@ -28,7 +26,7 @@ MODULES = {
     ],
     "RFC 7541": [test_rfc7541],
 }
-GRPC = [test_grpc_requests, test_grpc_server, test_grpc_client, test_grpc_client_transport]
+GRPC = [test_grpc_server, test_grpc_client]
 
 
 def test_each_section_stands_in_the_page_with_its_file() -> None:

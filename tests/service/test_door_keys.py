@@ -17,8 +17,8 @@ from tests.attacks.floods import made_reset
 from tests.attacks.peer import CALM, DATA, END_HEADERS, HEAD, HEADERS, RST_STREAM, Peer, frame
 from tests.attacks.site import service
 from tests.hostile import grpc_raw
-from tests.hostile.raw import ask, connected, pairs, request
-from tests.hostile.wire_bytes import encode
+from tests.kit.http1 import ask, connected, pairs, request
+from tests.kit.pipeline import encode
 from tests.peers.programs import program
 from tests.services.process import ServiceProcess
 

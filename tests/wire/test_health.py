@@ -16,8 +16,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.hostile import grpc_raw
 from tests.hostile.holding import held
-from tests.hostile.raw import Reply, ask, connected, pairs, request
-from tests.hostile.wire_bytes import decode, encode
+from tests.kit.http1 import Reply, ask, connected, pairs, request
+from tests.kit.pipeline import decode, encode
 from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real

@@ -1,0 +1,127 @@
+"""Either end of an HTTP/2 connection over a socket, one step at a time, every byte by hand."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from tests.kit import frames as f
+from tests.kit.frames import Frame, Heard, Transcript, message
+from tests.kit.http1 import PATIENCE
+
+METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+GRPC: f.Field = (b"content-type", b"application/grpc")
+
+
+def call(path: bytes = b"/a.B/Echo", *more: f.Field) -> tuple[f.Field, ...]:
+    """The head of a gRPC call, as the protocol's document lists it."""
+    te = (b"te", b"trailers")  # codespell:ignore te
+    return (*f.changed(f.POST, b":path", path), te, GRPC, *more)
+
+
+class Link:
+    """One connection."""
+
+    def __init__(self, link: socket.socket, *, serves: bool = False) -> None:
+        """``serves``: we are the server's end of it."""
+        self.socket = link
+        link.settimeout(PATIENCE)
+        self.heard = Transcript(client=serves)
+        self.closed = False
+        self._serves = serves
+        self._next = 1
+
+    @property
+    def streams(self) -> dict[int, Heard]:
+        return self.heard.streams
+
+    @property
+    def told_off(self) -> bool:
+        """Whether the peer has ended the connection for an error of ours."""
+        return self.closed or any(one.kind == f.GOAWAY and one.code for one in self.heard.frames)
+
+    def greet(self, *settings: tuple[int, int]) -> None:
+        """Our half of the handshake, with windows that are never in the way."""
+        preface = b"" if self._serves else f.PREFACE
+        large = (f.INITIAL_WINDOW_SIZE, 1 << 24)
+        self.send(preface, f.settings(large, *settings), f.settings_ack())
+        self.send(f.window_update(0, 1 << 24))
+
+    def send(self, *parts: bytes) -> None:
+        self.socket.sendall(b"".join(parts))
+
+    def open(self, fields: Iterable[f.Field] = (), *, end: bool = False) -> int:
+        """Begin a request on the next stream."""
+        stream, self._next = self._next, self._next + 2
+        self.send(f.headers(stream, f.block(fields or call()), end=end))
+        return stream
+
+    def ask(self, stream: int, fields: Iterable[f.Field] = (), body: bytes | None = None) -> Heard:
+        """A whole request and its answer."""
+        body = message() if body is None else body
+        self.send(f.headers(stream, f.block(fields or call())), f.data(stream, body, end=True))
+        return self.answer(stream)
+
+    def predict(self, request: bytes, *more: f.Field) -> Heard:
+        """A whole call of the pipeline service and its answer."""
+        stream = self.open(call(METHOD.encode(), *more))
+        self.send(f.data(stream, message(request), end=True))
+        return self.answer(stream)
+
+    def answer(self, stream: int) -> Heard:
+        """What has come on a stream, as soon as that has ended."""
+        self.until(lambda: self.heard.heard(stream).ended)
+        return self.heard.heard(stream)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, self.streams
+            assert not self.closed, self.streams
+            self.read()
+
+    def reset(self, stream: int) -> int:
+        """The code of a stream's RST_STREAM, as soon as it is there."""
+        self.until(lambda: self.heard.heard(stream).code is not None)
+        code = self.heard.heard(stream).code
+        assert code is not None
+        return code
+
+    def sent(self, kind: int) -> list[Frame]:
+        """Frames of one kind that have come."""
+        return [one for one in self.heard.frames if one.kind == kind]
+
+    def frame(self, kind: int) -> Frame:
+        """The first frame of this kind."""
+        self.until(lambda: bool(self.sent(kind)))
+        return self.sent(kind)[0]
+
+    def alive(self, payload: bytes = b"12345678") -> None:
+        """A ping comes back: everything from before it has been read."""
+        self.send(f.ping(payload))
+        self.until(lambda: any(one.payload == payload for one in self.sent(f.PING)))
+
+    def until_closed(self) -> None:
+        while not self.closed:
+            self.read()
+
+    def read(self) -> None:
+        """Read once."""
+        try:
+            data = self.socket.recv(1 << 16)
+        except ConnectionResetError:
+            data = b""
+        self.closed = not data
+        self.heard.feed(data)
+
+
+@contextmanager
+def linked(port: int) -> Iterator[Link]:
+    """A client's end that has greeted."""
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        link = Link(connection)
+        link.greet()
+        yield link
