@@ -81,7 +81,7 @@ class Settling:
             batch, outcomes = waiting.popleft()
             samples, answers = batch.samples, outcomes
             assert len(samples) == len(answers)
-            if quarantine.wary or (
+            if quarantine.active or (
                 outcomes[0].error is not None and type(outcomes[0].error) is WorkerDied
             ):
                 samples, answers = self._judge(batch, outcomes)
@@ -113,11 +113,6 @@ class Settling:
         if type(outcomes[0].error) is WorkerDied:
             samples, outcomes = self._quarantine.died(batch, outcomes, now)
             self._died()
-            self._read_suspects()
         else:
             self._quarantine.came_back(batch, outcomes, now)
         return samples, outcomes
-
-    def _read_suspects(self) -> None:
-        if self._quarantine.read(self._clock.now):
-            self._clock.soon(self._read_suspects)

@@ -110,7 +110,7 @@ class Stage:
             samples=self._samples,
             timeouts=self._timeouts,
             deaths=self.quarantine.deaths,
-            suspects=len(self.quarantine.suspects),
+            suspects=self.quarantine.suspects,
             refused=self.quarantine.refused,
         )
 
@@ -130,9 +130,6 @@ class Stage:
                 sample.key = self._key_of(sample.inputs)
             except Exception:  # noqa: BLE001 - values of users' types may raise anything
                 sample.key = ("odd", id(sample))  # it runs alone
-        if self.quarantine.wary and self.quarantine.meet(sample, self.batcher.policy.max_rows, now):
-            self._refuse(sample)
-            return
         self.batcher.offer(sample, now)
         if not self._pumping and (self._idle or self.executor.ahead):
             self._pumping = True
@@ -212,7 +209,7 @@ class Stage:
     def _hand_ahead(self, now: float) -> None:
         """Give busy workers what they go on with, as far as it is full."""
         # Suspects run alone and in turn; cheap batches travel together when a worker is idle.
-        if self.quarantine.busy or self._hand_over.batches(1) > 1:
+        if self.quarantine.active or self._hand_over.batches(1) > 1:
             return
         # What was taken back is for whoever is idle next.
         while not (self._idle or self._again or self._overdue or self._settling.waiting):
@@ -239,7 +236,7 @@ class Stage:
     def _take(self, idle: int, now: float) -> tuple[list[Batch], float | None]:
         """The batches of the next hand-over; or when to ask again."""
         most = self._hand_over.batches(idle) if self.executor.takes_several else 1
-        if self.quarantine.wary:
+        if self.quarantine.active:
             return self._take_warily(most, now)
         again: list[Batch] = []
         while (self._again or self._overdue) and len(again) < most:
@@ -315,12 +312,17 @@ class Stage:
 
     def _take_in(self, results: list[Result]) -> None:
         if results:
-            self._hand_over.learn(sum([batch.ran for batch, _ in results]) / len(results))
+            # A batch that was lost or refused took no time, which teaches nothing of the others.
+            ran = [batch.ran for batch, _ in results if batch.ran]
+            if ran:
+                self._hand_over.learn(sum(ran) / len(ran))
             self._settling.take_in(results)
 
     def _settled(self) -> None:
         """All that has come back is settled: hand over what there is."""
-        if not self._pumping and (self._out or self._again or self.quarantine.wary or self.batcher):
+        if not self._pumping and (
+            self._out or self._again or self.quarantine.active or self.batcher
+        ):
             self._pump()
 
     def _died(self) -> None:

@@ -80,9 +80,9 @@ class ProcessExecutor:
         self._alive: set[Worker] = set()
         self._leaving: Worker | None = None  # asked to, and not gone yet
         self._too_large = False  # to go ahead, was what was sent last, or was to be
-        self._restarts = Restarts()
-        self._given_up = False
-        self._places = count  # whose workers are there, or waited for
+        self._count = count
+        self._restarts = [Restarts() for _ in range(count)]  # by slot
+        self._given_up: set[int] = set()  # slots whose workers are not waited for
         self._closing = False
         self._keepers: list[asyncio.Task[None]] = []
         self._crashes = Crashes(name, self._supervision.crash_dir)
@@ -93,8 +93,12 @@ class ProcessExecutor:
 
     @property
     def alive(self) -> bool:
-        """Whether there is a worker at all."""
-        return bool(self._alive)
+        """Whether some worker is there that has not yet to prove that it survives a batch."""
+        now = self._loop.time()
+        return any(
+            worker.batches or not self._restarts[worker.index].is_doubtful(now)
+            for worker in self._alive
+        )
 
     async def start(self) -> None:
         """Start every worker; returns when all can work.
@@ -117,10 +121,10 @@ class ProcessExecutor:
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Give the Work to an idle worker, or to the next one that is started."""
-        if self._given_up and not self._alive:
+        if len(self._given_up) == self._count and not self._alive:
             self._refuse(work, finished)
         elif self._idle:
-            self._hand(self._idle.popleft(), work, finished)
+            self._hand(self._next_idle(), work, finished)
         else:
             self._waiting.append((work, finished))
 
@@ -246,24 +250,23 @@ class ProcessExecutor:
 
     async def _replace(self, worker: Worker) -> Worker | None:
         """A new worker in the place of one that died; None when the service ends before that."""
+        restarts, index = self._restarts[worker.index], worker.index
         wait: float | None = 0.0
-        given_up = False
         if not worker.sent_away:
-            self._restarts.works |= any(each.batches for each in self._alive)
-            now, worked = self._loop.time(), worker.batches > 0
-            wait = self._restarts.died(now, had_worked=worked, had_begun=worker.has_begun)
+            wait = restarts.died(
+                self._loop.time(), had_worked=worker.batches > 0, had_begun=worker.has_begun
+            )
         elif worker.ended.done() and isinstance(worker.ended.result(), NoDescriptorError):
-            wait = self._restarts.lacked(self._loop.time())
+            wait = restarts.lacked(self._loop.time())
         while not self._closing:
-            if given_up or wait is None or self._given_up:
-                if not given_up:
-                    self._give_up()
-                given_up, wait = True, LONGEST
+            if wait is None or index in self._given_up:
+                self._give_up(index)
+                wait = LONGEST
             await asyncio.sleep(wait)
             try:
-                started = await self._start(worker.index)
+                started = await self._start(index)
             except NoRoomError as error:
-                wait = self._restarts.refused()
+                wait = restarts.refused()
                 _log.error(
                     "op %s: worker %s cannot be started, and is tried again in %g s: %s",
                     self._name,
@@ -272,10 +275,10 @@ class ProcessExecutor:
                     error,
                 )
             except StartupError as error:
-                _log.error("op %s: worker %s: %s", self._name, worker.index, error)
-                wait = self._restarts.died(self._loop.time(), had_worked=False)
+                _log.error("op %s: worker %s: %s", self._name, index, error)
+                wait = restarts.died(self._loop.time(), had_worked=False)
             except Exception:  # noqa: BLE001 - see above
-                wait = self._restarts.refused()
+                wait = restarts.refused()
                 _log.exception(
                     "op %s: worker %s cannot be started, and is tried again in %g s; please report"
                     " this",
@@ -284,8 +287,7 @@ class ProcessExecutor:
                     wait,
                 )
             else:
-                if given_up:
-                    self._take_up_again(worker.index)
+                self._take_up_again(index)
                 return started
         return None
 
@@ -295,6 +297,14 @@ class ProcessExecutor:
             self._hand(worker, *self._waiting.popleft())
         else:
             self._idle.append(worker)
+
+    def _next_idle(self) -> Worker:
+        """One that has finished a batch, if there is: another may die of its first."""
+        for worker in self._idle:
+            if worker.batches:
+                self._idle.remove(worker)
+                return worker
+        return self._idle.popleft()
 
     def _hand(self, worker: Worker, work: Work, finished: Finished) -> None:
         self._busy[work] = worker
@@ -371,27 +381,29 @@ class ProcessExecutor:
         error = worker_died(self._name, worker.index)
         return [Outcome(None, error) for _ in lost.samples]
 
-    def _give_up(self) -> None:
+    def _give_up(self, index: int) -> None:
         """A worker is not waited for. Its slot goes with it, or a Work would always wait for it."""
-        self._places -= 1
-        self.workers = max(1, self._places)
-        if not self._given_up:
-            self._given_up = True
+        if index not in self._given_up:
+            self._given_up.add(index)
+            self.workers = max(1, self._count - len(self._given_up))
             _log.error(
-                "op %s: its workers die too soon; it is given up, and a start is tried every %g s",
+                "op %s: the workers of slot %s die too soon; it is given up, and a start is tried"
+                " every %g s",
                 self._name,
+                index,
                 LONGEST,
             )
-        while self._waiting and not self._alive:
-            self._refuse(*self._waiting.popleft())
+        if len(self._given_up) == self._count and not self._alive:
+            while self._waiting:
+                self._refuse(*self._waiting.popleft())
 
     def _take_up_again(self, index: int) -> None:
         """A worker came after all; it gets its slot back."""
-        self._given_up = False
-        self._places += 1
-        self.workers = self._places
-        _log.warning("op %s: worker %s could be started again after all", self._name, index)
-        self.grown()
+        if index in self._given_up:
+            self._given_up.discard(index)
+            self.workers = self._count - len(self._given_up)
+            _log.warning("op %s: worker %s could be started again after all", self._name, index)
+            self.grown()
 
     def _refuse(self, work: Work, finished: Finished) -> None:
         error = InferenceFailed(f"op {self._name!r} has no worker: they die too soon")

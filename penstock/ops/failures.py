@@ -172,7 +172,7 @@ def worker_died(op: str, worker: int) -> WorkerDied:
 
 def kills_workers(op: str) -> KillsWorkers:
     """The error of a request that two workers have died of."""
-    text = "two workers have died of this request, so it is refused for some minutes"
+    text = "two workers have died of this request, so it is refused for a while"
     return KillsWorkers(failed_to_predict(op, text))
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.engine.suspects import LIFE
+from penstock.engine.quarantine import BAN, SUSPICION
 from penstock.request import Batch, Sample
 
-_LIFE: Final = LIFE - 1.0  # times are sums of floats, and the engine may forget at the same moment
+# Times are sums of floats, and the engine may forget at the same moment.
+_SUSPICION: Final = SUSPICION - 1.0
+_BAN: Final = BAN - 1.0
+_NEVER: Final = float("-inf")
 
 
 class Deaths:
@@ -36,9 +39,9 @@ class Deaths:
             return
         for batch in batches:
             keys = [_key(sample) for sample in batch.samples]
-            if any(now < self._culprits.get(key, -LIFE) + _LIFE for key in keys):
+            if any(now < self._culprits.get(key, _NEVER) + _BAN for key in keys):
                 self._tell(f"runs {batch} again, of which two workers have died")
-            if any(now < self._suspects.get(key, -LIFE) + _LIFE for key in keys):
+            if any(now < self._suspects.get(key, _NEVER) + _SUSPICION for key in keys):
                 self._under_suspicion.add(batch)
                 if len(keys) > 1:
                     self._tell(f"runs a suspect with others: {batch}")

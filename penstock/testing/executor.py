@@ -62,6 +62,7 @@ class FakeExecutor(LocalExecutor):
                 for s in batch.samples
             ]
             results.append((batch, mine))
+            batch.ran = batch.ran or 1e-6
             batch = work.begin_next()
         self._go_on(index, work)
         finished(work, results)

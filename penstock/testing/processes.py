@@ -31,13 +31,13 @@ class ProcessWorkers(Workers):
         random = world.random
         self.retry_on_crash = random.random() < 0.5
         self.ahead = random.choice((0, 1, 1, 2))
-        self.given_up = False
-        self.gave_up = self.took_up = self._missing = 0
+        self.given_up: set[int] = set()
+        self.gave_up = self.took_up = 0
         self._kills = random.random() < 0.5  # a call that is given up, with its worker
         self.fails = random.choice((0.0, 0.0, 0.2, 0.9))  # to start
-        self.next_start = 0.0
-        self._restarts = Restarts()
-        self._alive = [Process(self) for _ in range(self.workers)]
+        self.next_start = self.rested = 0.0
+        self._restarts = [Restarts() for _ in range(self.workers)]
+        self._alive = [Process(self, slot) for slot in range(self.workers)]
         self._at: dict[Work, Process] = {}
         self._waiting: deque[tuple[Work, Finished]] = deque()
 
@@ -56,7 +56,7 @@ class ProcessWorkers(Workers):
         for batch in work.pending:
             self.world.inspect(self.op, batch)
         self.deaths.hand_over(work.pending, self.world.clock.now())
-        if self.given_up and not self._alive:
+        if len(self.given_up) == self.places and not self._alive:
             self._refuse(work, finished)
             return
         process = next((each for each in self._alive if not each.works), None)
@@ -147,7 +147,7 @@ class ProcessWorkers(Workers):
             if lost is not None and lost[0] is work:
                 work.add_result(lost[1], self._fate(process, lost[1]))
             self.report(work, finished, work.take_results())
-        self._restart(had_worked=process.has_worked)
+        self._restart(process.slot, had_worked=process.has_worked)
 
     def _fate(self, process: Process, batch: Batch) -> list[Outcome]:
         if process.abandoned:
@@ -157,29 +157,30 @@ class ProcessWorkers(Workers):
         error = worker_died(f"op{self.op}", 0)
         return [Outcome(None, error) for _ in batch.samples]
 
-    def _restart(self, *, had_worked: bool, missing: bool = False) -> None:
+    def _restart(self, slot: int, *, had_worked: bool) -> None:
         clock = self.world.clock
-        wait = self._restarts.died(clock.now(), had_worked=had_worked)
-        if missing or wait is None or self.given_up:
-            self.gave_up += not self.given_up
-            self._missing += not missing
-            self.workers = max(1, self.places - self._missing)
-            self.given_up, missing, wait = True, True, LONGEST
-            while self._waiting and not self._alive:
+        wait = self._restarts[slot].died(clock.now(), had_worked=had_worked)
+        if wait is None:
+            self.gave_up += slot not in self.given_up
+            self.given_up.add(slot)
+            self.workers = max(1, self.places - len(self.given_up))
+            wait = LONGEST
+            while self._waiting and len(self.given_up) == self.places and not self._alive:
                 self._refuse(*self._waiting.popleft())
+        self.rested += wait
         self.next_start = max(self.next_start, clock.now() + wait)
-        clock.at(clock.now() + wait, partial(self._start, missing))
+        clock.at(clock.now() + wait, partial(self._start, slot))
 
-    def _start(self, missing: bool) -> None:
+    def _start(self, slot: int) -> None:
         if self.world.random.random() < self.fails:
-            self._restart(had_worked=False, missing=missing)
+            self._restart(slot, had_worked=False)
             return
+        missing = slot in self.given_up
         if missing:
             self.took_up += 1
-            self.given_up = False
-            self._missing -= 1
-            self.workers = self.places - self._missing
-        process = Process(self)
+            self.given_up.discard(slot)
+            self.workers = self.places - len(self.given_up)
+        process = Process(self, slot)
         self._alive.append(process)
         if self._waiting:
             self._hand(process, *self._waiting.popleft())
@@ -216,11 +217,13 @@ class Process:
     Attributes:
         stuck: it hangs for now.
         works: what it was given and the engine has not got back.
-        has_worked: it has begun a batch, as far as the engine knows.
+        slot: the place that it fills.
+        has_worked: it has finished a batch, as far as the engine knows.
         abandoned: the engine ends it.
     """
 
-    def __init__(self, workers: ProcessWorkers) -> None:
+    def __init__(self, workers: ProcessWorkers, slot: int) -> None:
+        self.slot = slot
         self.stuck = False
         self.works: dict[Work, Finished] = {}
         self.has_worked = False
@@ -363,7 +366,6 @@ class Process:
     def _learn(self, sent: _Sent) -> None:
         if not sent.begun:
             sent.begun = True
-            self.has_worked = True
             begun = sent.work.begin_next()
             assert begun is sent.batch
 
@@ -374,6 +376,7 @@ class Process:
             self._learn(sent)
             batch.started = None
             batch.ran = self._workers.seconds
+            self.has_worked = True
             self._workers.deaths.back(batch)
             work.add_result(batch, outcomes)
         elif sent.wanted and sent.begun:

@@ -267,7 +267,7 @@ def test_before_the_first_death_no_input_is_looked_at(monkeypatch: pytest.Monkey
     def looked(*_: object) -> None:
         raise AssertionError("looked at")
 
-    for name in ("meet", "screen", "died", "came_back", "fill"):
+    for name in ("_screen", "died", "came_back", "fill"):
         monkeypatch.setattr(Quarantine, name, looked)
     h = house(policy=FOUR)
     for _ in range(3):
@@ -295,12 +295,45 @@ def test_a_worker_that_goes_on_as_its_call_is_given_up_is_left_alone(
     assert h.workers["op"].abandoned == []
 
 
-def test_those_of_a_large_batch_that_died_are_read_in_several_turns(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    more = iter([True, True, False])
-    monkeypatch.setattr(Quarantine, "read", lambda self, clock: next(more))
-    h = house(policy=FOUR)
-    together(h, "a", "b")
+def test_lost_batches_teach_nothing_of_how_long_others_take() -> None:
+    h = house()
+    for _ in range(40):
+        h.ask(x="slow")
+        h.workers["op"].batches()[0].ran = 0.3
+        finish(h)
+    for n in range(40):
+        h.ask(x=f"bad {n}")
+        die(h)
+    h.clock.advance(60.0)
+    h.ask(x="first")
+    for n in range(4):
+        h.ask(x=f"next {n}")
+    finish(h)
+    ((work, _),) = h.workers["op"].running
+    assert len(work.pending) == 0, "a slow batch shares its hand-over with nobody"
+
+
+def test_an_op_is_watched_no_more_when_suspicion_has_ended() -> None:
+    h = house()
+    h.ask(x="bad")
     die(h)
-    assert list(more) == []
+    quarantine = h.engine.stages[0].quarantine
+    assert quarantine.active
+    h.clock.advance(11.0)
+    h.ask(x="good")
+    assert not quarantine.active
+    finish(h)
+
+
+def test_a_probe_is_served_again_soon_after_its_card_is_back() -> None:
+    h = house()
+    for _ in range(2):
+        h.ask(x="probe")
+        die(h)
+        h.clock.advance(1.0)
+    assert isinstance(h.answer(h.ask(x="probe")).error, KillsWorkers)
+    h.clock.advance(10.0)
+    probe = h.ask(x="probe")
+    finish(h)
+    assert h.answer(probe).error is None
+    assert h.engine.stages[0].statistics().suspects == 0

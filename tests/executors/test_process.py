@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from penstock.engine.submission import Submission
 from penstock.errors import (
     DeadlineExceeded,
     HookFailed,
@@ -38,7 +39,7 @@ from penstock.executors.processes.starting import Starter
 from penstock.executors.processes.supervision import Supervision
 from penstock.executors.processes.worker import Worker
 from penstock.executors.work import WorkOptions
-from penstock.request import Outcome, Request
+from penstock.request import Outcome
 from tests.executors.house import Desk, House, batch_of
 from tests.executors.processes.house import Fatal, Processes, Sour, executor
 
@@ -679,10 +680,8 @@ async def test_what_nobody_waits_for_any_more_is_not_begun_and_the_others_run(
     feed = {"do": "wait", "gate": str(gate), "entered": str(first)}
     staying = asyncio.create_task(house.ask(**feed))
     await asyncio.sleep(0)
-    leaving = house.engine.submit(
-        Request(feed={**feed, "entered": str(second)}, deadline=time.monotonic() + 30.0),
-        lambda outcome: None,
-    )
+    leaving = Submission(house.graph, {**feed, "entered": str(second)}, 30.0)
+    house.engine.submit(leaving, lambda _, outcome: None)
     others = [asyncio.create_task(house.ask()) for _ in range(3)]
     await until(first.exists)
     house.engine.cancel(leaving)
@@ -894,6 +893,7 @@ async def test_an_op_that_was_given_up_is_taken_up_again_when_a_worker_can_be_st
     monkeypatch.setattr("penstock.executors.process.LONGEST", 0.02)
     desk = Desk(executor(processes, "once"))
     await desk.executor.start()
+    assert (await one(desk)).error is None
     assert isinstance((await one(desk, do="kill")).error, WorkerDied)
     more: list[int] = []
     desk.executor.grown = lambda: more.append(desk.executor.workers)
@@ -907,7 +907,6 @@ async def test_an_op_that_was_given_up_is_taken_up_again_when_a_worker_can_be_st
     assert more == [1]
     gone.unlink()
     assert isinstance((await one(desk, do="kill")).error, WorkerDied)
-    await until(lambda: desk.executor.alive)  # it is replaced as before
     assert (await one(desk)).error is None
     assert await desk.executor.close(10.0)
 
@@ -954,39 +953,64 @@ async def test_where_a_worker_was_given_up_the_others_do_not_leave_to_be_replace
     assert await desk.executor.close(10.0)
 
 
-async def test_batches_that_kill_fresh_workers_do_not_give_the_op_up(processes: Processes) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
-    assert (await one(desk)).error is None
-    for _ in range(MOST_DEATHS + 1):
-        await until(lambda: desk.executor.alive)
-        assert isinstance((await one(desk, do="kill")).error, WorkerDied)
-    assert (await one(desk)).error is None
-    assert await desk.executor.close(10.0)
-
-
-async def test_an_op_that_has_never_done_anything_but_die_is_given_up(
+async def test_workers_that_die_of_their_first_batches_rest_and_are_not_ready(
     processes: Processes,
 ) -> None:
     desk = Desk(executor(processes))
     await desk.executor.start()
+    assert (await one(desk)).error is None
+    assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+    await until(lambda: desk.executor.alive)  # the one before it had worked
+    began = time.monotonic()
     for _ in range(MOST_DEATHS):
-        await until(lambda: desk.executor.alive)
         assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+        assert not desk.executor.alive
+    assert time.monotonic() - began > 0.7
     refused = (await one(desk)).error
     assert type(refused) is InferenceFailed
     assert "has no worker" in str(refused)
+    assert len(processes.pids) == 1 + MOST_DEATHS
     assert await desk.executor.close(10.0)
 
 
-async def test_another_worker_that_has_worked_speaks_for_the_op(processes: Processes) -> None:
-    desk = Desk(executor(processes, workers=2))
+async def test_a_worker_that_survives_a_batch_makes_its_op_ready_again(
+    processes: Processes,
+) -> None:
+    desk = Desk(executor(processes))
     await desk.executor.start()
+    assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+    await until(lambda: len(processes.pids) == 2)
+    assert not desk.executor.alive
     assert (await one(desk)).error is None
-    for _ in range(MOST_DEATHS + 1):
-        assert isinstance((await one(desk, do="kill")).error, WorkerDied)
-    assert (await one(desk)).error is None
+    assert desk.executor.alive
     assert await desk.executor.close(10.0)
+
+
+async def test_a_bad_slot_rests_while_the_good_one_serves(
+    processes: Processes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAD_CARD", "0")
+    desk = Desk(executor(processes, "on a card", workers=2))
+    await desk.executor.start()
+    outcomes: list[Outcome] = []
+    for _ in range(50):
+        outcomes += await asyncio.gather(one(desk), one(desk))
+    failed = [each for each in outcomes if each.error is not None]
+    assert 1 <= len(failed) <= MOST_DEATHS
+    assert all(isinstance(each.error, WorkerDied) for each in failed)
+    assert desk.executor.alive
+    assert await desk.executor.close(10.0)
+
+
+async def test_a_worker_that_starts_over_its_memory_limit_is_an_error(
+    processes: Processes,
+) -> None:
+    supervision = Supervision(memory_limit=1 << 20)
+    with pytest.raises(
+        StartupError, match=r"MiB of memory before its first batch, over its memory_limit_mib of 1"
+    ):
+        await executor(processes, supervision=supervision).start()
+    assert len(processes.pids) == 1
 
 
 async def test_closing_ends_a_worker_that_does_not_return_and_leaves_nothing(

@@ -14,7 +14,6 @@ from penstock.engine.engine import Engine
 from penstock.engine.quarantine import Quarantine
 from penstock.engine.reminder import Reminder
 from penstock.engine.stage import Stage
-from penstock.engine.suspects import Suspects
 from penstock.errors import ServiceBusy
 from penstock.executors.executor import Work
 from penstock.testing.history import Dispatched, Late, Replied, TurnedAway
@@ -62,16 +61,17 @@ def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch)
         return taken
 
     hear = Process._hear
-    clear = Suspects.clear
+    came_back = Quarantine.came_back
     bury = ProcessWorkers.bury
 
     def hearing(self: Process, sent: Any, outcomes: Any) -> None:
         seen["begun as it was taken back"] += outcomes is None and sent.wanted
         hear(self, sent, outcomes)
 
-    def clearing(self: Suspects, digest: bytes) -> None:
-        seen["cleared"] += 1
-        clear(self, digest)
+    def clearing(self: Quarantine, *told: Any) -> None:
+        before = self.suspects
+        came_back(self, *told)
+        seen["cleared"] += self.suspects < before
 
     def burying(self: ProcessWorkers, process: Process) -> None:
         seen["worker ended by us" if process.abandoned else "killed worker"] += 1
@@ -79,7 +79,7 @@ def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Work, "take_back", counting)
     monkeypatch.setattr(Process, "_hear", hearing)
-    monkeypatch.setattr(Suspects, "clear", clearing)
+    monkeypatch.setattr(Quarantine, "came_back", clearing)
     monkeypatch.setattr(ProcessWorkers, "bury", burying)
     for seed in range(150):
         run = Simulation(seed)
@@ -337,11 +337,6 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ProcessWorkers, "report", report, raising=False)
 
 
-@bug("suspects are not judged as they arrive", "a suspect|two workers have died")
-def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Quarantine, "meet", lambda self, sample, rows, now: False)
-
-
 @bug("a suspect has company in its Work", "suspect over with others")
 def _(patch: pytest.MonkeyPatch) -> None:
     def fill(self: Quarantine, most: int, clock: Any, again: Any, poll: Any) -> Any:
@@ -352,27 +347,33 @@ def _(patch: pytest.MonkeyPatch) -> None:
             polled = again(now) or self._take_in_turn(now, poll)
             if polled is None or isinstance(polled, float):
                 return batches, polled, culprits
-            batch, found = self.screen(polled, now)
-            culprits += found
+            batch = self._screen(polled, now, culprits)
             batches += [batch] if batch else []
         return batches, None, culprits
 
     patch.setattr(Quarantine, "fill", fill)
 
 
-@bug("who waits while a worker dies is not judged", "a suspect|two workers have died")
+@bug("suspects are not looked for", "a suspect|two workers have died")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Quarantine, "screen", lambda self, batch, now: (batch, []))
+    patch.setattr(Quarantine, "_screen", lambda self, batch, now, refused: batch)
 
 
 @bug("culprits are forgotten", "of which two workers have died")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Suspects, "convict", lambda self, digest, now: None)
+    patch.setattr(Quarantine, "_convict", lambda self, sample, now: None)
 
 
 @bug("a death in company is a proof", "no two workers have died of it")
 def _(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Suspects, "accuse", Suspects.convict)
+    real = Quarantine._remember
+
+    def remember(self: Quarantine, digest: Any, now: float) -> Any:
+        suspect = real(self, digest, now)
+        suspect.banned_until = now + 1.0
+        return suspect
+
+    patch.setattr(Quarantine, "_remember", remember)
 
 
 @bug("a batch that died is run again though nobody asked for that", "runs .* 2 times")
@@ -403,7 +404,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     def take(self: Quarantine, now: float) -> Any:
         return self._lone.popleft() if self._lone else None
 
-    patch.setattr(Quarantine, "take", take)
+    patch.setattr(Quarantine, "_take", take)
 
 
 @bug(

@@ -1,11 +1,11 @@
-"""When a worker that died is started again. Pure: it knows only the times that it is told.
+"""When the worker of a slot that died is started again. Pure: it knows only the times it is told.
 
-A worker that has finished a batch is replaced at once, however often it dies. So is one that died
-of its first, where the op is known to work: what it died of is that batch, which is another's
-concern, and no more of them die than there are batches to die of. Any other death counts: the next
-start waits longer each time, and too many in a row of a minute mean that the op does not work: then
-nobody waits for its next worker any more, but one is tried now and then, for what it lacks may come
-back. Source: Erlang/OTP's restart intensity.
+A death counts only if the worker had not finished a batch since its start. A worker that had is
+replaced at once, however often it dies. Otherwise the next start waits longer each time, and
+``MOST_DEATHS`` such deaths in a row within a minute mean that this slot does not work: it is given
+up, and a start is tried every ``LONGEST`` seconds, for what it lacks may come back. Each slot
+counts its own deaths, so that one bad card does not stop the workers on the others.
+Source: Erlang/OTP's restart intensity.
 """
 
 from __future__ import annotations
@@ -16,53 +16,63 @@ from typing import Final
 MOST_DEATHS: Final = 5
 WITHIN: Final = 60.0
 LONGEST: Final = 30.0
-"""Seconds between two attempts, also of an op that is given up."""
+"""Seconds between two attempts, also of a slot that is given up."""
 
 _FIRST: Final = 0.1
 
 
 class Restarts:
-    """The history of one op's workers.
+    """The history of one worker slot.
 
     Attributes:
-        works: whether some worker is known to have finished a batch.
+        given_up: whether too many of its workers have died, and none has worked since.
     """
 
-    __slots__ = ("_early", "_lacked", "_wait", "works")
+    __slots__ = ("_doubtful_until", "_early", "_lacked", "_wait", "given_up")
 
     def __init__(self) -> None:
-        self.works = False
+        self.given_up = False
         self._early: deque[float] = deque()
-        self._lacked = float("-inf")
+        self._doubtful_until = self._lacked = float("-inf")
         self._wait = 0.0
 
     def died(self, now: float, *, had_worked: bool, had_begun: bool = False) -> float | None:
-        """Seconds until the next start; None to give the op up.
+        """Seconds until the next start; None to give the slot up.
 
         Args:
             now: monotonic seconds.
             had_worked: whether it had finished a batch since it was started.
             had_begun: whether it had begun one.
         """
-        self.works |= had_worked
-        if had_worked or (had_begun and self.works):
-            self._early.clear()
-            self._wait = 0.0
-            return 0.0
         early = self._early
+        if had_worked:
+            early.clear()
+            self._wait = 0.0
+            self.given_up = False
+            return 0.0
+        if had_begun:
+            self._doubtful_until = now + WITHIN
         early.append(now)
         while early[0] <= now - WITHIN:
             early.popleft()
-        if len(early) >= MOST_DEATHS:
+        self.given_up = self.given_up or len(early) >= MOST_DEATHS
+        if self.given_up:
             return None
         wait = self._wait
         self._wait = min(LONGEST, wait * 2 or _FIRST)
         return wait
 
+    def is_doubtful(self, now: float) -> bool:
+        """Whether the next worker must finish a batch before it counts as working.
+
+        So it is for a while after one died of its first batch: to have started proves nothing.
+        """
+        return now < self._doubtful_until
+
     def refused(self) -> float:
         """Seconds until the next attempt after one for which there was no room on the machine.
 
-        That says nothing about the worker, so it never gives the op up.
+        That says nothing about the worker, so it never gives the slot up.
         """
         wait = self._wait or _FIRST
         self._wait = min(LONGEST, wait * 2)
@@ -78,7 +88,3 @@ class Restarts:
             self._wait = 0.0
         self._lacked = now
         return self.refused()
-
-    def after_death(self, now: float) -> float | None:
-        """The same for what has no batches."""
-        return self.died(now, had_worked=False)

@@ -81,6 +81,12 @@ class Starter:
                     f" ({how_it_ended(end.status)}){printable(wrote)}"
                 )
             worker.ready.result()
+            limit, resident = self._supervision.memory_limit, worker.resident()
+            if limit is not None and resident is not None and resident > limit:
+                raise StartupError(
+                    f"op {self._op!r}: worker {index} has {resident >> 20} MiB of memory before its"
+                    f" first batch, over its memory_limit_mib of {limit >> 20}"
+                )
         except BaseException:
             worker.kill()
             worker.close()

@@ -97,6 +97,8 @@ class Acting(Op):
     def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
         (feed,) = feed_batch
         do = feed.get("do")
+        if self.name == "on a card" and os.environ["BAD_CARD"] == OWN["index"]:
+            os._exit(7)
         if do == "segfault":
             ctypes.string_at(0)
         elif do == "kill":
@@ -213,6 +215,7 @@ def executor(processes: Processes, op: str = "acting", workers: int = 1, **more:
 
 def main(op: str, index: int, descriptor: int) -> None:
     faulthandler.enable()
+    OWN["index"] = str(index)
     gone = Path(os.environ.get("PROCESSES_GONE", os.devnull))
     with socket.socket(fileno=descriptor) as channel:
         if op == "early" or (op == "once" and gone.exists()):

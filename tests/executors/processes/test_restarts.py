@@ -1,6 +1,6 @@
 """When a dead worker is replaced."""
 
-from penstock.executors.processes.restarts import MOST_DEATHS, WITHIN, Restarts
+from penstock.executors.processes.restarts import LONGEST, MOST_DEATHS, WITHIN, Restarts
 
 
 def test_a_worker_that_has_worked_is_replaced_at_once_however_often_it_dies() -> None:
@@ -12,6 +12,35 @@ def test_one_that_never_works_waits_longer_each_time_and_is_given_up() -> None:
     restarts = Restarts()
     waits = [restarts.died(float(n), had_worked=False) for n in range(MOST_DEATHS)]
     assert waits == [0.0, 0.1, 0.2, 0.4, None]
+    assert restarts.given_up
+
+
+def test_a_first_batch_that_kills_counts_whatever_earlier_workers_did() -> None:
+    restarts = Restarts()
+    restarts.died(0.0, had_worked=True, had_begun=True)
+    waits = [restarts.died(1.0 + n, had_worked=False, had_begun=True) for n in range(MOST_DEATHS)]
+    assert waits == [0.0, 0.1, 0.2, 0.4, None]
+
+
+def test_a_slot_that_was_given_up_is_given_up_again_until_one_of_its_workers_has_worked() -> None:
+    restarts = Restarts()
+    for n in range(MOST_DEATHS):
+        restarts.died(float(n), had_worked=False, had_begun=True)
+    for n in range(1, 10):
+        assert restarts.died(n * LONGEST, had_worked=False, had_begun=True) is None
+    assert restarts.died(10 * LONGEST, had_worked=True, had_begun=True) == 0.0
+    assert not restarts.given_up
+    assert restarts.died(11 * LONGEST, had_worked=False, had_begun=True) == 0.0
+
+
+def test_after_a_death_of_a_first_batch_a_start_proves_nothing_for_a_minute() -> None:
+    restarts = Restarts()
+    restarts.died(0.0, had_worked=True, had_begun=True)
+    restarts.died(1.0, had_worked=False)  # idle, or as it started
+    assert not restarts.is_doubtful(1.0)
+    restarts.died(2.0, had_worked=False, had_begun=True)
+    assert restarts.is_doubtful(2.0)
+    assert not restarts.is_doubtful(2.0 + WITHIN)
 
 
 def test_deaths_of_long_ago_do_not_count() -> None:
@@ -28,27 +57,13 @@ def test_work_in_between_wipes_the_slate() -> None:
     assert [restarts.died(4.0 + n, had_worked=False) for n in range(3)] == [0.0, 0.1, 0.2]
 
 
-def test_a_machine_without_room_never_gives_an_op_up_and_is_asked_less_and_less_often() -> None:
+def test_a_machine_without_room_never_gives_a_slot_up_and_is_asked_less_and_less_often() -> None:
     restarts = Restarts()
     waits = [restarts.refused() for _ in range(20)]
     assert waits[0] > 0.0
     assert waits == sorted(waits)
-    assert waits[-1] == 30.0
+    assert waits[-1] == LONGEST
     assert restarts.died(0.0, had_worked=False) is not None
-
-
-def test_a_first_batch_that_kills_is_no_reason_to_give_up_an_op_that_works() -> None:
-    restarts = Restarts()
-    restarts.died(0.0, had_worked=True, had_begun=True)
-    assert [restarts.died(1.0 + n, had_worked=False, had_begun=True) for n in range(50)] == [
-        0.0
-    ] * 50
-
-
-def test_an_op_that_dies_of_every_batch_it_was_ever_given_is_given_up() -> None:
-    restarts = Restarts()
-    waits = [restarts.died(float(n), had_worked=False, had_begun=True) for n in range(MOST_DEATHS)]
-    assert waits == [0.0, 0.1, 0.2, 0.4, None]
 
 
 def test_workers_without_room_for_their_memory_come_back_less_often_until_a_quiet_minute() -> None:
