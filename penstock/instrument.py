@@ -1,24 +1,72 @@
-"""Paired hooks around the named moments of a request's life.
+"""Instruments: listeners to what happens to requests, batches, workers and connections.
 
-The engine tells; nobody is asked. A hook must be quick, must not block and must not raise: an
-exception from it is logged once and the instrument is dropped, so that it never harms a request.
-All hooks run on the engine's loop; times are monotonic seconds.
+Whoever decides something tells the moment; no instrument is asked anything. A hook runs on the
+engine's loop, must be quick and must not block or raise: one that raises is logged, and its
+instrument is never called again; the others are. Times are monotonic seconds.
+
+A moment that nobody listens to costs one test. Who tells one writes::
+
+    tell = instruments.queued
+    if tell is not None:
+        tell(op, sample, now)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, TypeAlias
+
 from penstock.errors import RequestError
-from penstock.request import Batch
+from penstock.request import Batch, Sample
+
+
+class GraphInfo(Protocol):
+    """What an instrument may know of a graph."""
+
+    name: str | None
+    version: str
+
+
+class RequestInfo(Protocol):
+    """What an instrument may know of a request.
+
+    Attributes:
+        data_id: its id in this engine; -1 of one that was refused.
+        log_id: its caller's trace id.
+        metadata: what came beside it, such as a trace context; None for nothing.
+        admitted_at: when the engine took it on; what has passed since then is its duration.
+        deadline: when it must be answered.
+    """
+
+    data_id: int
+    log_id: int
+    metadata: Any
+    admitted_at: float
+    deadline: float
+
+    @property
+    def graph(self) -> GraphInfo:
+        """What is to answer it."""
 
 
 class Instrument:
-    """Base class with silent hooks; override the ones you care about."""
+    """Base class with silent hooks; override those that you care about.
 
-    def admitted(self, data_id: int, log_id: int, now: float) -> None:
-        """A request got its id and will be answered exactly once."""
+    ``op`` is an op's name, with its graph's before it (``ocr/detect``) where an engine has several
+    graphs. ``worker`` is a worker's number within its op.
+    """
 
-    def refused(self, error: RequestError, now: float) -> None:
-        """A request was refused at the entrance; it has no id."""
+    def admitted(self, request: RequestInfo, now: float) -> None:
+        """A request got its id, and will be answered exactly once or cancelled."""
+
+    def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
+        """A request was not admitted."""
+
+    def queued(self, op: str, sample: Sample, now: float) -> None:
+        """A request waits for an op; its inputs are complete."""
+
+    def batch_closed(self, op: str, batch: Batch, now: float) -> None:
+        """A batch takes no more samples, for ``batch.reason``."""
 
     def dispatched(self, op: str, batch: Batch, now: float) -> None:
         """A batch was handed over to a worker."""
@@ -27,13 +75,97 @@ class Instrument:
         """A batch that its worker had not begun was taken back; it will be handed over again."""
 
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
-        """A batch came back, ``errors`` of its samples with an error."""
+        """A batch came back, ``errors`` of its samples with an error.
+
+        ``batch.ran`` says how long the worker took, ``batch.phases`` how much of that each phase.
+        """
 
     def late(self, op: str, batch: Batch, now: float) -> None:
         """The results of a batch that had been given up arrived and were dropped."""
 
-    def replied(self, data_id: int, error: RequestError | None, now: float) -> None:
-        """The request was answered."""
+    def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
+        """A request was answered."""
 
-    def cancelled(self, data_id: int, now: float) -> None:
+    def cancelled(self, request: RequestInfo, now: float) -> None:
         """The caller went away first; the request counts as ended."""
+
+    def worker_started(self, op: str, worker: int, now: float) -> None:
+        """A worker can take batches: at the start, or in place of one that has ended."""
+
+    def worker_died(self, op: str, worker: int, why: str, now: float) -> None:
+        """A worker ended by itself."""
+
+    def worker_replaced(self, op: str, worker: int, why: str, now: float) -> None:
+        """A worker that could go on was ended, and another takes its place."""
+
+    def connection_opened(self, peer: object, now: float) -> None:
+        """A client has connected; ``peer`` is its address, as the socket gives it."""
+
+    def connection_closed(self, peer: object, now: float) -> None:
+        """A connection has ended."""
+
+
+MOMENTS: Final = tuple(name for name in vars(Instrument) if not name.startswith("_"))
+
+Dropped: TypeAlias = Callable[[Instrument, Exception], object]
+
+
+class Instruments:
+    """Those that are installed. Each moment is an attribute: what to call, or None.
+
+    Args:
+        instruments: to be told of every moment, in this order.
+        dropped: is told of an instrument that has raised.
+    """
+
+    admitted: Callable[[RequestInfo, float], None] | None
+    refused: Callable[[RequestInfo, RequestError, float], None] | None
+    queued: Callable[[str, Sample, float], None] | None
+    batch_closed: Callable[[str, Batch, float], None] | None
+    dispatched: Callable[[str, Batch, float], None] | None
+    taken_back: Callable[[str, Batch, float], None] | None
+    returned: Callable[[str, Batch, int, float], None] | None
+    late: Callable[[str, Batch, float], None] | None
+    replied: Callable[[RequestInfo, RequestError | None, float], None] | None
+    cancelled: Callable[[RequestInfo, float], None] | None
+    worker_started: Callable[[str, int, float], None] | None
+    worker_died: Callable[[str, int, str, float], None] | None
+    worker_replaced: Callable[[str, int, str, float], None] | None
+    connection_opened: Callable[[object, float], None] | None
+    connection_closed: Callable[[object, float], None] | None
+
+    def __init__(
+        self, instruments: Sequence[Instrument] = (), dropped: Dropped = lambda *_: None
+    ) -> None:
+        self.installed = list(instruments)
+        self._dropped = dropped
+        self._listen()
+
+    def __repr__(self) -> str:
+        return f"<Instruments {self.installed}>"
+
+    def _listen(self) -> None:
+        for moment in MOMENTS:
+            silent = getattr(Instrument, moment)
+            hooks = [
+                (each, getattr(each, moment))
+                for each in self.installed
+                if getattr(type(each), moment) is not silent
+            ]
+            setattr(self, moment, self._teller(hooks) if hooks else None)
+
+    def _teller(self, hooks: list[tuple[Instrument, Callable[..., None]]]) -> Callable[..., None]:
+        def tell(*facts: Any) -> None:
+            for instrument, hook in hooks:
+                try:
+                    hook(*facts)
+                except Exception as error:  # noqa: BLE001 - whatever it is, requests go on
+                    self._drop(instrument, error)
+
+        return tell
+
+    def _drop(self, instrument: Instrument, error: Exception) -> None:
+        if instrument in self.installed:  # else it has raised while it was told something else
+            self.installed.remove(instrument)
+            self._listen()
+            self._dropped(instrument, error)

@@ -131,6 +131,8 @@ class Batch:
             Written by the worker, read by the engine's time-out check.
         worker: the number of the worker that ran it, within the op.
         ran: seconds the worker spent on it, set by the worker at the end.
+        prepared: seconds of that before the first ``process`` call.
+        processed: seconds of that inside ``process`` calls.
         settled: True once the engine has taken its outcomes, or given it up.
         deaths: of workers that had it to do next, and had not begun it as far as they said.
     """
@@ -138,6 +140,8 @@ class Batch:
     __slots__ = (
         "closed",
         "deaths",
+        "prepared",
+        "processed",
         "ran",
         "reason",
         "rows",
@@ -156,7 +160,7 @@ class Batch:
         self.closed = closed
         self.started: float | None = None
         self.worker = 0
-        self.ran = 0.0
+        self.ran = self.prepared = self.processed = 0.0
         self.settled = False
         self.deaths = 0
 
@@ -164,6 +168,11 @@ class Batch:
     def attempt(self) -> int:
         """The highest attempt among its samples."""
         return max(sample.attempt for sample in self.samples)
+
+    @property
+    def phases(self) -> tuple[float, float, float]:
+        """Seconds that ``preprocess``, ``process`` and ``postprocess`` took, of all its samples."""
+        return self.prepared, self.processed, self.ran - self.prepared - self.processed
 
     @property
     def data_ids(self) -> list[int]:

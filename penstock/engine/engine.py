@@ -25,7 +25,6 @@ from functools import partial
 from penstock.engine.clock import Alarm, Clock
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.graph import GraphState, GraphStatistics, ServedGraph
-from penstock.engine.guarded import Guarded
 from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
 from penstock.engine.submission import OnAnswer, Submission
@@ -38,7 +37,7 @@ from penstock.errors import (
     ServiceClosed,
 )
 from penstock.graph.flight import Put
-from penstock.instrument import Instrument
+from penstock.instrument import Instrument, Instruments
 from penstock.request import REQUEST_OP_NAME, Feed, Outcome, Sample
 
 _log = logging.getLogger(__name__)
@@ -96,11 +95,11 @@ class Engine:
         self,
         clock: Clock,
         options: EngineOptions | None = None,
-        hear: Instrument | None = None,
+        instruments: Instruments | None = None,
     ) -> None:
         self.clock = clock
         self.options = options or EngineOptions()
-        self.hear = None if hear is None else Guarded(hear)
+        self.instruments = instruments or Instruments()
         self.graphs: list[ServedGraph] = []
         self.names: dict[str, ServedGraph] = {}
         self._unnamed: ServedGraph | None = None
@@ -245,8 +244,10 @@ class Engine:
         admitted.add(submission)
         graph.inside += 1
         self._admitted += 1
-        if self.hear is not None:
-            self.hear.admitted(data_id, submission.log_id, now)
+        submission.admitted_at = now
+        tell = self.instruments.admitted
+        if tell is not None:
+            tell(submission, now)
         submission.due = self._deadlines.add(submission, submission.deadline)
         most = options.max_running
         if most is not None and (self._waiting or len(admitted) > most):
@@ -266,8 +267,8 @@ class Engine:
             submission.release()
             return
         self._cancelled += 1
-        if self.hear is not None:
-            self.hear.cancelled(submission.data_id, self.clock.now())
+        if self.instruments.cancelled is not None:
+            self.instruments.cancelled(submission, self.clock.now())
         self._finish(submission)
         self._go_on()
 
@@ -329,8 +330,8 @@ class Engine:
         refusal = self._refusal(submission, now)
         if refusal is not None:
             self._refused += 1
-            if self.hear is not None:
-                self.hear.refused(refusal, now)
+            if self.instruments.refused is not None:
+                self.instruments.refused(submission, refusal, now)
             raise refusal
 
     def _refusal(self, submission: Submission, now: float) -> RequestError | None:
@@ -402,8 +403,9 @@ class Engine:
         if submission.over:  # another's end, or what its caller did then, has ended this one too
             return
         self._replied += 1
-        if self.hear is not None:
-            self.hear.replied(submission.data_id, outcome.error, self.clock.now())
+        tell = self.instruments.replied
+        if tell is not None:
+            tell(submission, outcome.error, self.clock.now())
         # What _finish does, without the call.
         submission.over = True
         self._admitted_now.discard(submission)
@@ -494,6 +496,11 @@ class Engine:
     @staticmethod
     def _too_late(by_client: bool) -> DeadlineExceeded:
         return DeadlineExceeded("the request's deadline passed", by_client=by_client)
+
+
+def log_dropped(instrument: Instrument, error: Exception) -> None:
+    """For Instruments: say which one is called no more."""
+    _log.error("instrument %r raised and is dropped", instrument, exc_info=error)
 
 
 def _serves(graph: ServedGraph) -> bool:

@@ -127,7 +127,7 @@ class ServedGraph:
         """
         engine = self.engine
         stage = Stage(
-            name, queue, executor, options, engine.clock, engine.settle, engine.hear, key_of
+            name, queue, executor, options, engine.clock, engine.settle, engine.instruments, key_of
         )
         self.stages.append(stage)
         if queue.policy.capacity is not None:

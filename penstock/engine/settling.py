@@ -10,7 +10,7 @@ from penstock.engine.clock import Clock
 from penstock.engine.quarantine import Quarantine
 from penstock.errors import WorkerDied
 from penstock.executors.executor import Result
-from penstock.instrument import Instrument
+from penstock.instrument import Instruments
 from penstock.request import Batch, Outcome, Sample
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Settling:
         clock: the engine's.
         settle: the engine's; called with each sample and its Outcome, once.
         quarantine: decides what becomes of those whom a worker died with.
-        hear: is told what comes back, None when nobody listens.
+        instruments: are told what comes back.
         died: called when a worker has died with a batch.
         settled: called when nothing waits any more.
 
@@ -41,7 +41,7 @@ class Settling:
         clock: Clock,
         settle: Callable[[Sample, Outcome], None],
         quarantine: Quarantine,
-        hear: Instrument | None,
+        instruments: Instruments,
         died: Callable[[], None],
         settled: Callable[[], None],
     ) -> None:
@@ -50,7 +50,7 @@ class Settling:
         self._clock = clock
         self._settle = settle
         self._quarantine = quarantine
-        self._hear = hear
+        self._instruments = instruments
         self._died = died
         self._settled = settled
 
@@ -68,8 +68,8 @@ class Settling:
         """Of batches that have come back when they were settled already."""
         for batch in batches:
             _log.info("op %s: late results dropped (data_ids=%s)", self._op, batch.data_ids)
-            if self._hear is not None:
-                self._hear.late(self._op, batch, self._clock.now())
+            if self._instruments.late is not None:
+                self._instruments.late(self._op, batch, self._clock.now())
 
     def _settle_some(self) -> None:
         now = self._clock.now
@@ -99,9 +99,10 @@ class Settling:
                     _log.exception(
                         "op %s: %r could not be settled; please report this", self._op, sample
                     )
-            if self._hear is not None:
-                failed = sum(outcome.error is not None for outcome in outcomes)
-                self._hear.returned(self._op, batch, failed, now())
+            tell = self._instruments.returned
+            if tell is not None:
+                failed = sum([outcome.error is not None for outcome in outcomes])
+                tell(self._op, batch, failed, now())
             if waiting and now() > until:
                 self._clock.soon(self._settle_some)
                 return

@@ -33,7 +33,7 @@ from penstock.engine.settling import Settling
 from penstock.engine.statistics import StageStatistics
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.work import WorkOptions
-from penstock.instrument import Instrument
+from penstock.instrument import Instruments
 from penstock.ops.failures import kills_workers, tell_culprits, timed_out
 from penstock.request import Batch, Feed, Outcome, Sample
 
@@ -53,7 +53,7 @@ class Stage:
         options: time-out and retries, and what is retried after a death.
         clock: the engine's time and turns.
         settle: the engine's; called with each sample and its Outcome, once.
-        hear: the engine's; is told what happens, None when nobody listens.
+        instruments: the engine's.
         key_of: what samples of one batch must have in common, as far as their inputs tell; None
             when only ``preprocess`` knows.
     """
@@ -66,7 +66,7 @@ class Stage:
         options: WorkOptions,
         clock: Clock,
         settle: Callable[[Sample, Outcome], None],
-        hear: Instrument | None,
+        instruments: Instruments,
         key_of: Callable[[dict[str, Feed]], Hashable] | None = None,
     ) -> None:
         self.name = name
@@ -74,13 +74,13 @@ class Stage:
         self.executor = executor
         executor.grown = self._ring
         self.draining = False
-        self.hear = hear
+        self.instruments = instruments
         self.options = options
         self.quarantine = Quarantine(name, rerun=options.retry_on_crash)
         self._clock = clock
         self._settle = settle
         self._settling = Settling(
-            name, clock, settle, self.quarantine, hear, self._died, self._settled
+            name, clock, settle, self.quarantine, instruments, self._died, self._settled
         )
         self._key_of = key_of
         self._busy = 0
@@ -131,6 +131,8 @@ class Stage:
             except Exception:  # noqa: BLE001 - values of users' types may raise anything
                 sample.key = ("odd", id(sample))  # it runs alone
         self.batcher.offer(sample, now)
+        if self.instruments.queued is not None:
+            self.instruments.queued(self.name, sample, now)
         if not self._pumping and (self._idle or self.executor.ahead):
             self._pumping = True
             self._clock.soon(self._gather)
@@ -216,6 +218,7 @@ class Stage:
             batch = self.batcher.poll_full(now) if self.executor.room else None
             if batch is None:
                 return
+            self._tell_closed([batch], now)
             work = Work([batch])
             work.ahead = True
             if not self.executor.submit_ahead(work, self._finished):
@@ -244,15 +247,22 @@ class Stage:
             if batch is not None:
                 again.append(batch)
         more, wait = self.batcher.poll_several(most - len(again), now, draining=self.draining)
+        self._tell_closed(more, now)
         return again + more, wait
 
     def _take_warily(self, most: int, now: float) -> tuple[list[Batch], float | None]:
         """The same where workers have died: a suspect has its Work for itself."""
-        poll = partial(self.batcher.poll, now, draining=self.draining)
+        poll = partial(self._poll, now)
         batches, wait, refused = self.quarantine.fill(most, self._clock.now, self._take_again, poll)
         for sample in refused:
             self._refuse(sample)
         return batches, wait
+
+    def _poll(self, now: float) -> Batch | float | None:
+        polled = self.batcher.poll(now, draining=self.draining)
+        if isinstance(polled, Batch):
+            self._tell_closed([polled], now)
+        return polled
 
     def _refuse(self, sample: Sample) -> None:
         """Answer a culprit unrun, in a turn of its own."""
@@ -277,13 +287,20 @@ class Stage:
 
     def _give(self, work: Work, batches: list[Batch], now: float) -> None:
         """A Work is about to be handed over."""
-        if self.hear is not None:
+        tell = self.instruments.dispatched
+        if tell is not None:
             for batch in batches:
-                self.hear.dispatched(self.name, batch, now)
+                tell(self.name, batch, now)
         self._hand_over.carried(len(batches))
         self._batches += len(batches)
         self._samples += sum([len(batch.samples) for batch in batches])
         self._out[work] = now
+
+    def _tell_closed(self, batches: list[Batch], now: float) -> None:
+        tell = self.instruments.batch_closed
+        if tell is not None:
+            for batch in batches:
+                tell(self.name, batch, now)
 
     def _watch(self, work: Work, now: float) -> None:
         """A Work was handed over: look after it, unless it is back."""
@@ -335,9 +352,10 @@ class Stage:
         """What has not begun there will be handed over again."""
         batches = self.executor.take_back(work)
         self._again.extendleft(reversed(batches))  # older than what waits there, as a rule
-        if self.hear is not None:
+        tell = self.instruments.taken_back
+        if tell is not None:
             for batch in batches:
-                self.hear.taken_back(self.name, batch, self._clock.now())
+                tell(self.name, batch, self._clock.now())
 
     def _look(self) -> None:
         """Look at the Works that are out: some take too long."""

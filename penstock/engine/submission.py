@@ -56,10 +56,12 @@ class Submission(Flight):
         data_id: its id in this engine, NO_ID before the admission, and after a refusal.
         over: answered, refused or cancelled.
         due: those whose time is over together with its own; set when it is admitted.
+        admitted_at: monotonic seconds; set when it is admitted.
         samples: what of it is queued or running; set when it is admitted.
     """
 
     __slots__ = (
+        "admitted_at",
         "context",
         "data_id",
         "deadline",
@@ -75,6 +77,7 @@ class Submission(Flight):
         "samples",
     )
 
+    admitted_at: float
     due: Due[Submission]
     on_answer: OnAnswer
     samples: list[Sample]

@@ -97,9 +97,11 @@ class CoroutineExecutor(LocalExecutor):
             members = begin(op, batch.samples, began)
             steps = calls(op, members)
             asked = next(steps, None)
+            batch.prepared = time.monotonic() - began
             while asked is not None:
                 batch.started = time.monotonic()
                 answer = await self._call(op, *asked)
+                batch.processed += time.monotonic() - batch.started
                 batch.started = None
                 try:
                     asked = steps.send(answer)

@@ -175,7 +175,7 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
         samples = batch.samples
         if len(samples) > 1 or op.jumps:
             members = begin(op, samples, began)
-            _make_calls(op, batch, members, limit)
+            _make_calls(op, batch, members, limit, began)
             return end(op, members)
         # Alone there is nothing to group, to stack or to cut apart.
         (sample,) = samples
@@ -187,7 +187,11 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
         else:
             feed, result, error = _preprocess(op, sample, began)
         if type(feed) is dict:
-            batch.started = began if op.preprocess is None else _monotonic()
+            if op.preprocess is None:
+                batch.started = began
+            else:
+                batch.started = _monotonic()
+                batch.prepared = batch.started - began
             answer = _call(op, batch, [feed], sample.log_id, limit)
             if isinstance(answer, RequestError):
                 error = answer
@@ -195,7 +199,7 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
                 result = answer
         elif feed is not None:
             member = Member(sample, feed, result)
-            _make_calls(op, batch, [member], limit)
+            _make_calls(op, batch, [member], limit, began)
             result, error = member.result, member.error
         if error is not None:
             tell_culprits(op.name, [(sample, error)])
@@ -210,9 +214,12 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
         batch.ran = _monotonic() - began
 
 
-def _make_calls(op: BoundOp, batch: Batch, members: Sequence[Member], limit: float | None) -> None:
+def _make_calls(
+    op: BoundOp, batch: Batch, members: Sequence[Member], limit: float | None, began: float
+) -> None:
     steps = calls(op, members)
     asked = next(steps, None)
+    batch.prepared = _monotonic() - began
     while asked is not None:
         batch.started = _monotonic()
         answer = _call(op, batch, *asked, limit)
@@ -238,10 +245,11 @@ def _call(
                 answer = read_process(op.op, answer)
     except HOOK_FAULTS as error:
         answer = process_raised(op.name, error, log_id)
-    if limit is not None:
-        assert batch.started is not None
-        if _monotonic() - batch.started > limit:
-            answer = timed_out(op.name, batch, limit, op.options.retry)
+    assert batch.started is not None
+    took = _monotonic() - batch.started
+    batch.processed += took
+    if limit is not None and took > limit:
+        answer = timed_out(op.name, batch, limit, op.options.retry)
     batch.started = None
     return answer
 

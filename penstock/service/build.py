@@ -24,7 +24,7 @@ from penstock.executors.process import PREFETCH, ProcessExecutor
 from penstock.executors.processes.spawner import Spawner
 from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
-from penstock.instrument import Instrument
+from penstock.instrument import Instruments
 from penstock.ops.ends import Ends, RequestOp, ResponseOp
 from penstock.ops.hooks import bind, is_coroutine, overrides
 from penstock.ops.op import Op
@@ -211,7 +211,7 @@ class Works:
     def engine(
         self,
         loop: asyncio.AbstractEventLoop,
-        hear: Instrument | None = None,
+        instruments: Instruments | None = None,
         spawner: Spawner | None = None,
         name: str | None = None,
     ) -> Engine:
@@ -219,7 +219,7 @@ class Works:
 
         Args:
             loop: the engine's.
-            hear: is told what happens.
+            instruments: are told what happens.
             spawner: starts worker processes, where some op runs in such.
             name: of the graph; None for one that takes every name.
         """
@@ -234,7 +234,7 @@ class Works:
                 first_id=blueprint.place.first_id,
                 id_step=blueprint.place.engines,
             ),
-            hear,
+            instruments,
         )
         graph = ServedGraph(engine, blueprint.graph.plan, name, ends=self.ends)
         for index, (op, options, model) in enumerate(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple, TypeAlias
 
 from penstock.errors import RequestError
-from penstock.instrument import Instrument
+from penstock.instrument import Instrument, RequestInfo
 from penstock.request import Batch
 
 
@@ -167,11 +167,11 @@ class Recorder(Instrument):
         self._numbers: dict[Batch, int] = {}
         self._next_number = 0
 
-    def admitted(self, data_id: int, log_id: int, now: float) -> None:
+    def admitted(self, request: RequestInfo, now: float) -> None:
         """See Admitted."""
-        self.events.append(Admitted(data_id, log_id, now))
+        self.events.append(Admitted(request.data_id, request.log_id, now))
 
-    def refused(self, error: RequestError, now: float) -> None:
+    def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
         """See TurnedAway."""
         self.events.append(TurnedAway(error.code, now))
 
@@ -198,10 +198,10 @@ class Recorder(Instrument):
         """See Late."""
         self.events.append(Late(op, tuple(batch.data_ids), now))
 
-    def replied(self, data_id: int, error: RequestError | None, now: float) -> None:
+    def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
         """See Replied."""
-        self.events.append(Replied(data_id, None if error is None else error.code, now))
+        self.events.append(Replied(request.data_id, None if error is None else error.code, now))
 
-    def cancelled(self, data_id: int, now: float) -> None:
+    def cancelled(self, request: RequestInfo, now: float) -> None:
         """See Cancelled."""
-        self.events.append(Cancelled(data_id, now))
+        self.events.append(Cancelled(request.data_id, now))

@@ -25,6 +25,7 @@ from penstock.errors import (
 from penstock.executors.executor import Finished, Result, Work
 from penstock.executors.work import WorkOptions
 from penstock.graph.dag import OpSpec, Plan, compile_graph
+from penstock.instrument import Instruments
 from penstock.request import Batch, Outcome
 from penstock.testing.clock import ManualClock
 from penstock.testing.history import ClientHistory, Recorder
@@ -116,7 +117,7 @@ class World:
             first_id=random.randint(0, 2),
             id_step=random.randint(1, 3),
         )
-        engine = Engine(self.clock, options, self.recorder)
+        engine = Engine(self.clock, options, Instruments([self.recorder]))
         graph = ServedGraph(engine, self.plan)
         for op, name in enumerate(self.plan.names):
             policy = BatchPolicy(

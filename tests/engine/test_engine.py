@@ -1,20 +1,26 @@
 """The engine under a virtual clock: admission, deadlines, cancellation, time-outs, drain."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
 from penstock.batching.batcher import Batcher, BatchPolicy
-from penstock.engine.engine import Engine, EngineOptions
+from penstock.engine.engine import Engine, EngineOptions, log_dropped
 from penstock.engine.graph import ServedGraph
-from penstock.engine.guarded import Guarded
 from penstock.engine.submission import Submission
-from penstock.errors import DeadlineExceeded, HookFailed, OpTimeout, ServiceBusy, ServiceClosed
+from penstock.errors import (
+    DeadlineExceeded,
+    HookFailed,
+    OpTimeout,
+    RequestError,
+    ServiceBusy,
+    ServiceClosed,
+)
 from penstock.executors.executor import Finished, Work
 from penstock.executors.work import WorkOptions, broken
-from penstock.instrument import Instrument
-from penstock.request import Batch, Outcome
+from penstock.instrument import Instrument, Instruments, RequestInfo
+from penstock.request import Batch, CloseReason, Outcome, Sample
 from penstock.testing.clock import ManualClock
 from penstock.testing.executor import FakeExecutor
 from tests.graph.test_dag import plan_of
@@ -69,12 +75,13 @@ def house(
     workers: int = 1,
     ahead: int = 0,
     attempts: int = 1,
+    instruments: Sequence[Instrument] = (),
 ) -> House:
     edges = edges or {"op": ["@"]}
     plan = plan_of(edges, list(edges)[-1], attempts=attempts)
     clock = ManualClock()
     heard = Heard()
-    engine = Engine(clock, options, heard)
+    engine = Engine(clock, options, Instruments([heard, *instruments], log_dropped))
     graph = ServedGraph(engine, plan)
     executors = {name: FakeExecutor(workers, ahead) for name in plan.names}
     for name in plan.names:
@@ -496,17 +503,17 @@ def test_an_instrument_that_raises_is_dropped_and_harms_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(Instrument):
-        def replied(self, data_id: int, error: object, now: float) -> None:
+        def replied(self, request: object, error: object, now: float) -> None:
             raise RuntimeError("cannot listen")
 
-    h = house()
-    h.engine.hear = Guarded(Broken())
+    h = house(instruments=[Broken()])
     for _ in range(2):
         asked = h.ask()
         h.workers["op"].finish()
         h.clock.run()
         assert h.answer(asked).error is None
     assert caplog.text.count("is dropped") == 1
+    assert h.engine.instruments.installed == [h.heard]
 
 
 def test_a_call_that_begins_while_the_one_before_is_given_up_is_watched_too() -> None:
@@ -657,3 +664,56 @@ def test_what_a_worker_had_no_time_for_is_dropped_when_its_caller_leaves_meanwhi
     finished(work, [(done, [Outcome({})])])
     h.clock.run()
     assert [b.data_ids for b in h.workers["op"].batches()] == [[2]]
+
+
+def test_every_moment_of_a_request_and_its_batch_is_told_in_order() -> None:
+    class All(Instrument):
+        def __init__(self) -> None:
+            self.told: list[tuple[str, object]] = []
+
+        def admitted(self, request: RequestInfo, now: float) -> None:
+            self.told.append(("admitted", request.graph.version))
+
+        def queued(self, op: str, sample: Sample, now: float) -> None:
+            self.told.append(("queued", op))
+
+        def batch_closed(self, op: str, batch: Batch, now: float) -> None:
+            self.told.append(("closed", batch.reason))
+
+        def dispatched(self, op: str, batch: Batch, now: float) -> None:
+            self.told.append(("dispatched", op))
+
+        def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
+            self.told.append(("returned", errors))
+
+        def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
+            self.told.append(("replied", now - request.admitted_at))
+
+        def cancelled(self, request: RequestInfo, now: float) -> None:
+            self.told.append(("cancelled", now - request.admitted_at))
+
+        def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
+            self.told.append(("refused", error.code))
+
+    listening = All()
+    h = house(options=EngineOptions(max_requests=1), instruments=[listening])
+    h.ask()
+    with pytest.raises(ServiceBusy):
+        h.ask()
+    h.clock.advance(0.25)
+    h.workers["op"].finish()
+    h.clock.run()
+    gone = h.ask()
+    h.clock.advance(0.5)
+    h.engine.cancel(gone)
+    assert listening.told[:8] == [
+        ("admitted", "1"),
+        ("queued", "op"),
+        ("closed", CloseReason.FULL),
+        ("dispatched", "op"),
+        ("refused", "busy"),
+        ("replied", 0.25),
+        ("returned", 0),
+        ("admitted", "1"),
+    ]
+    assert listening.told[-1] == ("cancelled", 0.5)

@@ -19,6 +19,7 @@ from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.inline import InlineExecutor
 from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
+from penstock.instrument import Instruments
 from penstock.ops.op import Op
 from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Outcome, Sample
 from penstock.testing.history import ClientHistory, Limits, Recorder, check
@@ -152,7 +153,7 @@ class House:
         self.engine = Engine(
             LoopClock(asyncio.get_running_loop()),
             EngineOptions(max_requests=max_requests),
-            self.recorder,
+            Instruments([self.recorder]),
         )
         self.graph = ServedGraph(self.engine, plan_of({"op": ["@"]}, "op"))
         self.stage = self.graph.add_op(

@@ -1,6 +1,7 @@
 """run_batch: a sample's outcome does not depend on its company, and no hook ends a worker."""
 
 import math
+import time
 from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Any
@@ -736,3 +737,27 @@ def test_a_batch_that_ended_without_a_result_has_an_error_for_each_sample() -> N
     batch.started = 5.0
     assert [type(outcome.error) for outcome in broken(batch)] == [InferenceFailed] * 2
     assert batch.started is None
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_batch_knows_the_seconds_of_each_phase(count: int) -> None:
+    class Slow(Op):
+        def preprocess(self, input_dicts: Any, data_id: int, log_id: int) -> Any:
+            time.sleep(0.002)
+            return {"x": np.zeros((1, 2))}
+
+        def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+            time.sleep(0.004)
+            return feed_batch[0]
+
+        def postprocess(self, input_dicts: Any, fetch: Any, data_id: int, log_id: int) -> Any:
+            time.sleep(0.001)
+            return fetch, None, ""
+
+    batch = batch_of(*(sample_of(number) for number in range(count)))
+    run_batch(BoundOp(Slow("slow"), None, WorkOptions()), batch)
+    before, process, after = batch.phases
+    assert before >= 0.002 * count
+    assert process >= 0.004
+    assert after >= 0.001 * count
+    assert before + process + after == pytest.approx(batch.ran)

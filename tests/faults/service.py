@@ -30,6 +30,7 @@ import penstock.executors.processes.worker
 import penstock.service.worker
 from penstock import Op, WebService
 from penstock.engine.engine import Engine
+from penstock.instrument import Instruments
 from penstock.service import build
 from penstock.testing.history import Recorder
 
@@ -223,7 +224,7 @@ def recorded(recorder):
     engine = build.Works.engine
 
     def with_recorder(self, loop, **more):
-        return engine(self, loop, recorder, **more)
+        return engine(self, loop, Instruments([recorder]), **more)
 
     build.Works.engine = with_recorder
     close = Engine.close

@@ -4,6 +4,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -246,15 +247,17 @@ def test_the_recorder_writes_down_what_an_engine_tells_it() -> None:
     recorder = Recorder()
     sample = Sample(5, {}, 9.0)
     batch = Batch([sample], CloseReason.FULL, 1.0)
-    recorder.admitted(5, 50, 1.0)
-    recorder.refused(ServiceBusy("no"), 1.0)
+    asked = SimpleNamespace(data_id=5, log_id=50)
+    recorder.admitted(asked, 1.0)  # type: ignore[arg-type]
+    recorder.refused(asked, ServiceBusy("no"), 1.0)  # type: ignore[arg-type]
     recorder.dispatched("op", batch, 1.5)
     recorder.dispatched("op", batch, 1.6)
     recorder.returned("op", batch, 1, 2.0)
     recorder.dispatched("op", Batch([sample], CloseReason.FULL, 2.0), 2.1)
     recorder.late("op", batch, 2.2)
-    recorder.replied(5, HookFailed("oh"), 2.5)
-    recorder.cancelled(6, 3.0)
+    recorder.replied(asked, HookFailed("oh"), 2.5)  # type: ignore[arg-type]
+    asked.data_id = 6
+    recorder.cancelled(asked, 3.0)  # type: ignore[arg-type]
     expected = [
         Admitted(5, 50, 1.0),
         TurnedAway("busy", 1.0),
