@@ -962,9 +962,10 @@ async def test_workers_that_die_of_their_first_batches_rest_and_are_not_ready(
     assert isinstance((await one(desk, do="kill")).error, WorkerDied)
     await until(lambda: desk.executor.alive)  # the one before it had worked
     began = time.monotonic()
-    for _ in range(MOST_DEATHS):
+    for n in range(MOST_DEATHS):
         assert isinstance((await one(desk, do="kill")).error, WorkerDied)
-        assert not desk.executor.alive
+        await until(lambda n=n: len(processes.pids) == min(n + 3, 1 + MOST_DEATHS))  # type: ignore[misc]
+        assert n < 1 or not desk.executor.alive
     assert time.monotonic() - began > 0.7
     refused = (await one(desk)).error
     assert type(refused) is InferenceFailed
@@ -978,8 +979,9 @@ async def test_a_worker_that_survives_a_batch_makes_its_op_ready_again(
 ) -> None:
     desk = Desk(executor(processes))
     await desk.executor.start()
-    assert isinstance((await one(desk, do="kill")).error, WorkerDied)
-    await until(lambda: len(processes.pids) == 2)
+    for n in (2, 3):
+        assert isinstance((await one(desk, do="kill")).error, WorkerDied)
+        await until(lambda n=n: len(processes.pids) == n)  # type: ignore[misc]
     assert not desk.executor.alive
     assert (await one(desk)).error is None
     assert desk.executor.alive

@@ -50,11 +50,11 @@ class Restarts:
             self._wait = 0.0
             self.given_up = False
             return 0.0
-        if had_begun:
-            self._doubtful_until = now + WITHIN
         early.append(now)
         while early[0] <= now - WITHIN:
             early.popleft()
+        if had_begun and len(early) > 1:  # a single one may well be its batch's fault
+            self._doubtful_until = now + WITHIN
         self.given_up = self.given_up or len(early) >= MOST_DEATHS
         if self.given_up:
             return None
@@ -65,7 +65,8 @@ class Restarts:
     def is_doubtful(self, now: float) -> bool:
         """Whether the next worker must finish a batch before it counts as working.
 
-        So it is for a while after one died of its first batch: to have started proves nothing.
+        So it is for a while after two in a row died, the last of its first batch: then to have
+        started proves nothing.
         """
         return now < self._doubtful_until
 

@@ -33,9 +33,11 @@ def test_a_slot_that_was_given_up_is_given_up_again_until_one_of_its_workers_has
     assert restarts.died(11 * LONGEST, had_worked=False, had_begun=True) == 0.0
 
 
-def test_after_a_death_of_a_first_batch_a_start_proves_nothing_for_a_minute() -> None:
+def test_after_two_deaths_of_first_batches_a_start_proves_nothing_for_a_minute() -> None:
     restarts = Restarts()
     restarts.died(0.0, had_worked=True, had_begun=True)
+    restarts.died(0.5, had_worked=False, had_begun=True)
+    assert not restarts.is_doubtful(0.5)
     restarts.died(1.0, had_worked=False)  # idle, or as it started
     assert not restarts.is_doubtful(1.0)
     restarts.died(2.0, had_worked=False, had_begun=True)
