@@ -7,15 +7,17 @@ once.
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from penstock.errors import ConfigError, HookError, PenstockError
+from penstock.observe.logs import LogFormat, LogLevel, LogOptions, logging_of_imports
 from penstock.service import flags
 
 app = typer.Typer(
@@ -43,14 +45,55 @@ Lenient = Annotated[
 ]
 
 
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="ARGUMENT", help="What the script gets as sys.argv[1:]; options after --."
+    ),
+]
+Level = Annotated[
+    LogLevel | None,
+    typer.Option(
+        "--log-level",
+        help="Least level of the lines that are logged.",
+    ),
+]
+Format = Annotated[
+    LogFormat | None,
+    typer.Option(
+        "--log-format",
+        help="Lines for people, or one JSON object for each event.",
+    ),
+]
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """What stands before the command."""
+
+
 @app.command()
 def run(
     file: File,
+    arguments: Arguments = None,
     http_port: Annotated[int | None, typer.Option(help="The HTTP port.")] = None,
     rpc_port: Annotated[int | None, typer.Option(help="The gRPC port.")] = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
     overrides: Set = None,
     lenient: Lenient = False,
+    log_level: Level = None,
+    log_format: Format = None,
 ) -> None:
     """Run a service until SIGTERM or Ctrl-C.
 
@@ -61,9 +104,10 @@ def run(
     from penstock.service.signals import Stopped, signals_stop_the_start
 
     given = {"http_port": http_port, "rpc_port": rpc_port, "host": host}
+    given |= {"log_level": log_level, "log_format": log_format}
     with _errors_end_the_command():
-        now = _flags(given, overrides, lenient)
-        with flags.using(now), signals_stop_the_start() as signals:
+        now = _flags(given, overrides, lenient, arguments)
+        with flags.using(now), _log_of_imports(now), signals_stop_the_start() as signals:
             try:
                 with _mistakes_of_a_script_are_shown_alone():
                     run_file(file)
@@ -77,14 +121,22 @@ def run(
 
 
 @app.command()
-def check(file: File, overrides: Set = None, lenient: Lenient = False) -> None:
+def check(
+    file: File,
+    arguments: Arguments = None,
+    overrides: Set = None,
+    lenient: Lenient = False,
+    log_level: Level = None,
+    log_format: Format = None,
+) -> None:
     """Check configuration, graph and hooks; open no model and no port."""
     from penstock.service.script import run_file
 
     with _errors_end_the_command():
-        now = _flags({}, overrides, lenient)
+        given = {"log_level": log_level, "log_format": log_format}
+        now = _flags(given, overrides, lenient, arguments)
         now.check_only = True
-        with flags.using(now), _mistakes_of_a_script_are_shown_alone():
+        with flags.using(now), _log_of_imports(now), _mistakes_of_a_script_are_shown_alone():
             run_file(file)
         for report in now.reports:
             typer.echo(report)
@@ -131,12 +183,30 @@ def version() -> None:
     typer.echo(f"penstock {installed('penstock')}")
 
 
-def _flags(given: dict[str, Any], overrides: list[str] | None, lenient: bool) -> flags.Flags:
+def _flags(
+    given: dict[str, Any],
+    overrides: list[str] | None,
+    lenient: bool,
+    arguments: list[str] | None,
+) -> flags.Flags:
     from penstock.config.overrides import parse_override
 
     values = dict(parse_override(text) for text in overrides or ())
     values.update({key: value for key, value in given.items() if value is not None})
-    return flags.Flags(overrides=values, lenient=lenient)
+    return flags.Flags(overrides=values, lenient=lenient, arguments=arguments or ())
+
+
+@contextmanager
+def _log_of_imports(now: flags.Flags) -> Iterator[None]:
+    """Until the script's configuration is read, flags and environment alone say what is logged."""
+
+    def chosen(key: str, known: Sequence[str]) -> Any:
+        text = str(now.overrides.get(key) or os.environ.get(f"PENSTOCK_{key.upper()}") or "")
+        return text.lower() if text.lower() in known else known[0]
+
+    level = chosen("log_level", ("info", *get_args(LogLevel)))
+    with logging_of_imports(LogOptions(level=level, format=chosen("log_format", ("text", "json")))):
+        yield
 
 
 @contextmanager

@@ -22,6 +22,9 @@ from penstock.protocols.status import CustomExceptionCode, GrpcCode
 MAX_REPLY_BYTES = 256 << 20
 """Of an HTTP reply; the largest that a server was ever configured to send, a guess."""
 
+_MEMBERS = ("err_no", "err_msg", "key", "value", "tensors")
+"""Of a reply, in the order in which the HTTP port writes them."""
+
 
 def feed_of(pairs: list[str]) -> dict[str, str]:
     """``key=value`` texts as a dict; ``key=@path`` reads a file and gives its base64 text.
@@ -56,9 +59,10 @@ def ask_grpc(
     with PipelineClient() as client:
         client.connect([target])
         reply = client.predict(feed, log_id=log_id, timeout=timeout, name=name, method=method)
-    return MessageToDict(
+    answer = MessageToDict(
         reply, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
     )
+    return {member: answer[member] for member in _MEMBERS}
 
 
 def ask_http(

@@ -24,6 +24,8 @@ from penstock.config.values import (
     CpuSets,
     EntryPoint,
     Host,
+    LogFormat,
+    LogLevel,
     Names,
     OffFloat,
     OffInt,
@@ -327,6 +329,16 @@ class ServiceConfig(Section):
         default=None,
         description="Folder for a report of each worker process that dies, readable for the"
         " service's own user alone; at most 100 of them. Without it the log has the gist.",
+    )
+    log_level: LogLevel = Field(
+        default="info",
+        description="Least level of the lines that are logged to standard error, unless the script"
+        " configures logging itself.",
+    )
+    log_format: LogFormat = Field(
+        default="text",
+        description="`text` for people, with tracebacks on several lines; `json` for programs, one"
+        " object on one line for each event.",
     )
     strict_status: bool = Field(
         default=False,

@@ -123,6 +123,10 @@ OffCount: TypeAlias = Annotated[
 ]
 Cards: TypeAlias = Annotated[str, AfterValidator(_device_ids)]
 CpuSets: TypeAlias = Annotated[str | tuple[str, ...], BeforeValidator(_cpu_sets)]
+LogLevel: TypeAlias = Annotated[
+    Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_lower)
+]
+LogFormat: TypeAlias = Annotated[Literal["text", "json"], BeforeValidator(_lower)]
 Precision: TypeAlias = Annotated[Literal["fp32", "fp16", "int8", "bf16"], BeforeValidator(_lower)]
 UrlSegment: TypeAlias = Annotated[str, AfterValidator(_url_segment)]
 EntryPoint: TypeAlias = Annotated[str, AfterValidator(_entry_point)]

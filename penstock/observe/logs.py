@@ -1,28 +1,52 @@
-"""Log lines on standard error: one line per event, whatever clients send."""
+"""Log lines on standard error: text for people, or one JSON object per event.
+
+Nothing here runs on import, and a program that configures logging itself keeps what it configured.
+Text that clients send cannot forge a line: control characters are escaped, and of an event that has
+several lines, such as a traceback, all but the first are indented.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from queue import Full, Queue
-from typing import TextIO
+from typing import Final, Literal, TextIO, TypeAlias
 
-MOST_LINES = 10_000
-"""Lines that wait to be written; a guess at what a burst of errors makes."""
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical"]
+LogFormat: TypeAlias = Literal["text", "json"]
 
-LAST_LINES = 1.0
+MOST_LINES: Final = 10_000
+"""Events that wait to be written; a guess at what a burst of errors makes."""
+
+LAST_LINES: Final = 1.0
 """Seconds that the last lines are given at the end."""
 
 # Control characters, line ends of Unicode, and what turns the direction of writing.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+_INDENT: Final = "    "
 
 
-class OneLine(logging.Formatter):
-    """Escapes control characters, so that no message and no traceback makes a line of its own.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogOptions:
+    """What is logged, and how."""
+
+    level: LogLevel = "info"
+    format: LogFormat = "text"
+
+    @property
+    def number(self) -> int:
+        """The level as the standard library counts it."""
+        return logging.getLevelNamesMapping()[self.level.upper()]
+
+
+class TextLines(logging.Formatter):
+    """A line for each event; the lines of its traceback follow, indented.
 
     Args:
         writer: whose lines they are, where several processes write to one log.
@@ -32,20 +56,60 @@ class OneLine(logging.Formatter):
         tag = "" if writer is None else f"{writer} "
         super().__init__(f"%(levelname)s %(asctime)s {tag}[%(name)s] %(message)s")
 
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The event's first line."""
+        return _escaped(super().formatMessage(record))
+
+    def formatException(self, ei: object) -> str:
+        """The traceback, indented."""
+        return _indented(super().formatException(ei))  # type: ignore[arg-type]
+
+    def formatStack(self, stack_info: str) -> str:
+        """The stack that a caller asked for, indented."""
+        return _indented(stack_info)
+
+
+class JsonLines(logging.Formatter):
+    """An object for each event, on one line, in ASCII. ``writer`` as in TextLines."""
+
+    def __init__(self, writer: str | None = None) -> None:
+        super().__init__()
+        self._writer = writer
+
     def format(self, record: logging.LogRecord) -> str:
-        """The record as one line."""
-        return _CONTROL.sub(_escaped, super().format(record))
+        """The event as one line."""
+        event = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if self._writer is not None:
+            event["process"] = self._writer
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            event["stack"] = record.stack_info
+        return json.dumps(event)
 
 
-def _escaped(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode()
+def _escaped(text: str) -> str:
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def _indented(text: str) -> str:
+    return "\n".join(_INDENT + _escaped(line) for line in text.split("\n"))
+
+
+def _formatter(options: LogOptions, writer: str | None) -> logging.Formatter:
+    return JsonLines(writer) if options.format == "json" else TextLines(writer)
 
 
 class Unhurried(logging.Handler):
     """Hands lines to a thread that writes them, so that nobody waits for a disk or a reader.
 
-    The queue is bounded. What does not fit, and what cannot be written, is dropped and counted; one
-    line tells how many when writing works again.
+    The queue is bounded, unlike that of ``logging.handlers.QueueHandler``. What does not fit or
+    cannot be written is dropped and counted; one line tells how many when writing works again.
     """
 
     def __init__(self, stream: TextIO, most: int = MOST_LINES) -> None:
@@ -99,8 +163,12 @@ class Unhurried(logging.Handler):
         dropped = self.dropped
         if not dropped:
             return
+        record = logging.makeLogRecord({
+            "name": __name__, "levelno": logging.WARNING, "levelname": "WARNING",
+            "msg": f"{dropped} log lines were dropped",
+        })  # fmt: skip
         try:
-            self._stream.write(f"WARNING {dropped} log lines were dropped\n")
+            self._stream.write(self.format(record) + "\n")
             self._stream.flush()
         except (OSError, ValueError):
             return
@@ -111,33 +179,67 @@ class AtOnce(logging.StreamHandler[TextIO]):
     """Writes lines itself, where no second thread may be or could come too late."""
 
 
+class _Default(int):
+    """A level that a program has not set, known again by its type."""
+
+
+@contextmanager
+def logging_of_imports(options: LogOptions) -> Iterator[None]:
+    """Show what a script logs as it is imported, as long as it configures nothing itself.
+
+    Not by a handler of the root logger, which would turn ``logging.basicConfig`` into nothing.
+    """
+    root, before, last = logging.getLogger(), logging.getLogger().level, logging.lastResort
+    handler = AtOnce(sys.stderr)
+    handler.setFormatter(_formatter(options, None))
+    logging.lastResort = handler
+    root.setLevel(_Default(options.number))
+    try:
+        yield
+    finally:
+        logging.lastResort = last
+        if isinstance(root.level, _Default):
+            root.setLevel(before)
+
+
 @contextmanager
 def logging_to_stderr(
-    level: int = logging.INFO, *, at_once: bool = False, writer: str | None = None
+    options: LogOptions | None = None, *, at_once: bool = False, writer: str | None = None
 ) -> Iterator[None]:
     """Give the root logger a handler for a while, unless the program configured logging itself.
 
     Args:
-        level: of the root logger meanwhile.
+        options: level and format meanwhile.
         at_once: for a process that will fork, or whose last lines before a sudden end count: then
             it starts no thread, and a log that nobody reads stops it. Children call this again.
-        writer: see OneLine.
+        writer: see TextLines.
     """
+    options = options or LogOptions()
     root, ours = logging.getLogger(), logging.getLogger("penstock")
-    inherited = [each for each in root.handlers if isinstance(each, AtOnce)]
-    if len(inherited) < len(root.handlers) or ours.handlers:
+    before, level = root.handlers[:], root.level
+    if ours.handlers or not all(map(_may_go, before)):
+        if isinstance(level, _Default):  # the program did not ask for ours
+            root.setLevel(logging.WARNING)
         yield
         return
-    for each in inherited:
-        root.removeHandler(each)
     handler = AtOnce(sys.stderr) if at_once else Unhurried(sys.stderr)
-    handler.setFormatter(OneLine(writer))
-    before = root.level
-    root.addHandler(handler)
-    root.setLevel(level)
+    handler.setFormatter(_formatter(options, writer))
+    root.handlers[:] = [handler]
+    root.setLevel(options.number)
     try:
         yield
     finally:
-        root.removeHandler(handler)
+        root.handlers[:] = [each for each in before if not isinstance(each, AtOnce)]
         handler.close()
-        root.setLevel(before)
+        root.setLevel(level)
+
+
+def _may_go(handler: logging.Handler) -> bool:
+    """Whether nobody asked for it: an older one of ours; or that which ``logging.info``, called
+    before anything is configured, makes by itself.
+    """
+    return isinstance(handler, AtOnce) or (
+        type(handler) is logging.StreamHandler
+        and handler.stream is sys.stderr
+        and getattr(handler.formatter, "_fmt", None) == logging.BASIC_FORMAT
+    )

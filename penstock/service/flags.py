@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -35,6 +35,7 @@ class Flags:
         overrides: dotted configuration key to value.
         lenient: unknown configuration keys are warnings.
         check_only: stop after the checks; nothing is opened or started.
+        arguments: what the script finds in ``sys.argv`` behind its own name.
         importing: a script is run for what it defines: nothing is configured or served meanwhile.
         served: names of the services that the script has run (or checked).
         reports: one line per service, of ``check_only``.
@@ -43,6 +44,7 @@ class Flags:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     lenient: bool = False
     check_only: bool = False
+    arguments: Sequence[str] = ()
     importing: bool = False
     served: list[str] = field(default_factory=list)
     reports: list[str] = field(default_factory=list)

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NoReturn
 
+from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
 from penstock.executors.processes.zygote import report_failure
-from penstock.observe.logs import logging_to_stderr
+from penstock.observe.logs import LogOptions, logging_to_stderr
 from penstock.service import spawning
 from penstock.service.build import Blueprint
 from penstock.service.forking import take_over
@@ -25,6 +26,11 @@ from penstock.service.titles import engine_title, name_process, worker_title
 from penstock.service.worker import serve_op
 
 _log = logging.getLogger(__name__)
+
+
+def log_options(config: ServiceConfig) -> LogOptions:
+    """How a service's processes log."""
+    return LogOptions(level=config.log_level, format=config.log_format)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +99,7 @@ class Processes:
 
     def _engine(self, listeners: Listeners, place: Place, control: socket.socket) -> int:
         name_process(engine_title(place))
-        with logging_to_stderr(writer=place.name):
+        with logging_to_stderr(log_options(self.blueprint.config), writer=place.name):
             try:
                 with signals_stop_the_start() as signals:
                     self.serve(replace(self.blueprint, place=place), listeners, signals, control)
@@ -108,7 +114,8 @@ class Processes:
     def _worker(self, place: Place, op: str, index: int, channel: socket.socket) -> int:
         name_process(worker_title(op, index))
         # The engine always reads what it writes.
-        with logging_to_stderr(at_once=True, writer=place.name):
+        options = log_options(self.blueprint.config)
+        with logging_to_stderr(options, at_once=True, writer=place.name):
             return serve_op(replace(self.blueprint, place=place), op, index, channel)
 
     @staticmethod

@@ -40,7 +40,7 @@ from penstock.service.interpreter import share_the_lock, spare_the_collector
 from penstock.service.listening import Listeners, addresses, bind_all, listen_on_all
 from penstock.service.loop import run_on_a_loop
 from penstock.service.opening import open_door, tls_of
-from penstock.service.processes import Processes
+from penstock.service.processes import Processes, log_options
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
 from penstock.service.starting import begun
 
@@ -85,7 +85,8 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
             serve = partial(_serve, name, tls)
             Processes(blueprint=blueprint, number=number, serve=serve).be(role)
         return  # this process is for a service that the script runs later
-    with logging_to_stderr(at_once=blueprint.is_supervised):
+    options = log_options(blueprint.config)
+    with logging_to_stderr(options, at_once=blueprint.is_supervised):
         for warning in (*blueprint.warnings, make_room(blueprint.processes)):
             if warning is not None:
                 _log.warning("%s", warning)

@@ -101,7 +101,7 @@ def _importable(name: str, names: dict[str, Any]) -> Iterator[None]:
 def _execute(path: Path, name: str) -> dict[str, Any]:
     sys.path.insert(0, str(path.parent.resolve()))
     before = sys.argv
-    sys.argv = [str(path)]
+    sys.argv = [str(path), *flags.current().arguments]
     try:
         return runpy.run_path(str(path), run_name=name)
     finally:
@@ -144,7 +144,7 @@ def _run_config(path: Path) -> None:
     if not script.is_file():
         raise StartupError(f"{path}: service names {script}, which does not exist")
     # Scripts end by running their service, mostly without asking whether they are the main one.
-    with flags.using(flags.Flags(importing=True)):
+    with flags.using(flags.Flags(importing=True, arguments=now.arguments)):
         names = _execute(script, script.stem)
         found = names.get(wanted)
         if isinstance(found, type) and issubclass(found, WebService):

@@ -73,7 +73,8 @@ def test_an_unknown_command_is_a_usage_error() -> None:
 
 
 def test_the_version_is_the_installed_one() -> None:
-    assert penstock("version").output == f"penstock {version('penstock')}\n"
+    for asked in ("version", "--version"):
+        assert penstock(asked).output == f"penstock {version('penstock')}\n"
 
 
 def test_python_m_penstock_is_the_command() -> None:
@@ -248,6 +249,36 @@ def test_a_mistake_of_ours_keeps_its_whole_traceback(monkeypatch: pytest.MonkeyP
     assert isinstance(done.exception, TypeError)
 
 
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize("arguments", [[], ["a", "--size", "2", "-o"]])
+def test_what_follows_two_dashes_is_the_script_s(command: str, arguments: list[str]) -> None:
+    Path("service.py").write_text("import sys\nraise SystemExit(' '.join(sys.argv))")
+    done = penstock(command, "service.py", "--lenient", "--", *arguments)
+    assert str(done.exception) == " ".join(["service.py", *arguments])
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_shows_what_the_script_logs() -> None:
+    Path("service.py").write_text(
+        f"import logging\nlogging.getLogger('mine').info('imported'){CLASS}{RUN}"
+    )
+    # Another process, because here pytest has configured logging.
+    command = [*PENSTOCK[:-1], "check", "service.py"]
+    for level, shown in (("info", True), ("warning", False)):
+        done = subprocess.run(
+            [*command, "--log-level", level], capture_output=True, text=True, timeout=30, check=True
+        )
+        assert ("[mine] imported" in done.stderr) == shown
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_unknown_level_is_a_usage_error() -> None:
+    done = penstock("check", "service.py", "--log-level", "loud")
+    assert done.exit_code == 2
+    assert "'loud' is not one of" in done.stderr
+
+
 # run
 
 
@@ -311,6 +342,7 @@ def test_client_prints_the_reply_as_json(server: ServiceProcess, way: str, tmp_p
     )  # fmt: skip
     assert (done.exit_code, done.stderr) == (0, "")
     reply = json.loads(done.stdout)
+    assert [*reply] == ["err_no", "err_msg", "key", "value", "tensors"]
     assert dict(zip(reply["key"], reply["value"], strict=True)) == {
         "a": "1=2",
         "ü": "字",

@@ -41,6 +41,8 @@ SERVICE = [
     ("start_timeout", 0, 0.0, "10min", -1),
     ("hang_limit", 0, 0.0, "60s", -1),
     ("crash_dir", "crashes", "crashes", 1, ""),
+    ("log_level", "Debug", "debug", "loud", NO_RANGE),
+    ("log_format", "json", "json", "xml", NO_RANGE),
     ("strict_status", True, True, "yes", NO_RANGE),
     ("drain_delay", 0, 0.0, None.__class__, -0.1),
     ("drain_timeout", 1, 1.0, "1", float("nan")),

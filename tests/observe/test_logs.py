@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.observe.logs import OneLine, logging_to_stderr
+from penstock.observe.logs import (
+    JsonLines,
+    LogOptions,
+    TextLines,
+    logging_of_imports,
+    logging_to_stderr,
+)
 
 
 @contextmanager
@@ -27,7 +34,7 @@ def bare() -> Iterator[logging.Logger]:
 def line(message: str, *args: object, writer: str | None = None, **more: object) -> str:
     record = logging.LogRecord("some.logger", logging.INFO, "file", 1, message, args, None)
     vars(record).update(more)
-    return OneLine(writer).format(record)
+    return TextLines(writer).format(record)
 
 
 def test_a_line_has_level_time_logger_and_message() -> None:
@@ -60,14 +67,76 @@ def test_control_characters_are_escaped_and_other_letters_are_not(sent: str, sho
     assert line("%s", sent).endswith(f"] {shown}")
 
 
-def test_a_traceback_stays_on_the_line_of_its_event() -> None:
+def failed(formatter: logging.Formatter) -> str:
     try:
-        raise ValueError("first\nsecond")
+        raise ValueError("first\nERROR forged")
     except ValueError:
-        text = line("failed", exc_info=sys.exc_info())
+        record = logging.LogRecord("x", logging.INFO, "file", 1, "it\nfailed", (), sys.exc_info())
+    return formatter.format(record)
+
+
+def test_a_traceback_follows_its_event_on_lines_that_are_indented() -> None:
+    first, *others = failed(TextLines()).splitlines()
+    assert first.endswith(r"[x] it\nfailed")
+    assert others[0] == "    Traceback (most recent call last):"
+    assert others[-2:] == ["    ValueError: first", "    ERROR forged"]
+    assert all(each.startswith("    ") for each in others)
+
+
+def test_as_json_an_event_is_one_object_on_one_line() -> None:
+    text = failed(JsonLines("engine 1"))
     assert len(text.splitlines()) == 1
-    assert r"Traceback (most recent call last):\n" in text
-    assert text.endswith(r"ValueError: first\nsecond")
+    event = json.loads(text)
+    assert event["time"].startswith("2")
+    assert (event["level"], event["logger"], event["message"]) == ("INFO", "x", "it\nfailed")
+    assert event["process"] == "engine 1"
+    assert event["exception"].endswith("ValueError: first\nERROR forged")
+
+
+def test_options_choose_level_and_format(capsys: pytest.CaptureFixture[str]) -> None:
+    with bare(), logging_to_stderr(LogOptions(level="debug", format="json")):
+        logging.getLogger("penstock.some").debug("hello")
+    assert json.loads(capsys.readouterr().err)["message"] == "hello"
+
+
+IMPORTED = LogOptions(level="info")
+
+
+def test_what_a_script_logs_as_it_is_imported_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with bare() as root:
+        with logging_of_imports(IMPORTED):
+            logging.getLogger("users").info("loading")
+            logging.getLogger("users").debug("unseen")
+            with logging_to_stderr(IMPORTED):
+                logging.getLogger("users").info("serving")
+            logging.getLogger("users").info("ended")
+        assert (root.handlers, root.level) == ([], logging.WARNING)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("] ")[1] for line in lines] == ["loading", "serving", "ended"]
+
+
+def test_a_script_that_configures_logging_as_it_is_imported_is_obeyed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with bare() as root, logging_of_imports(IMPORTED):
+        logging.basicConfig(format="own %(message)s")
+        with logging_to_stderr(IMPORTED):
+            logging.getLogger("users").warning("loud")
+            logging.getLogger("users").info("unseen")
+            assert root.level == logging.WARNING
+    assert capsys.readouterr().err == "own loud\n"
+
+
+def test_a_handler_that_logging_made_by_itself_configures_nothing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with bare(), logging_of_imports(IMPORTED):
+        logging.info("first")
+        with logging_to_stderr(IMPORTED):
+            logging.getLogger("penstock").info("served")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "INFO:root:first"
+    assert second.endswith("[penstock] served")
 
 
 def test_a_program_without_logging_gets_lines_on_stderr_for_a_while(
