@@ -9,45 +9,20 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from hpack import Encoder
-
-from tests.attacks.peer import (
-    CONTINUATION,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEAD,
-    HEADERS,
-    ONE,
-    PING,
-    PRIORITY,
-    RST_STREAM,
-    SETTINGS,
-    WINDOW_UPDATE,
-    Peer,
-    frame,
-    settings,
-)
+from tests.attacks.peer import HEAD, Peer
+from tests.kit import frames as f
 from tests.kit.pipeline import encode
 
 COME_BACK = 0.1
 """Seconds between two connections of one attacker."""
 
-CANCEL = (8).to_bytes(4, "big")
-NONE = bytes(4)
-MESSAGE = encode({"key": ["x"], "value": ["1"]})
-BODY = b"\0" + len(MESSAGE).to_bytes(4, "big") + MESSAGE
+BODY = f.message(encode({"key": ["x"], "value": ["1"]}))
 
 Flood = Callable[[int, float], Counter[str]]
 
 
-def flood(make: Callable[[Peer], bytes], *, until_told: bool = True) -> Flood:
-    """An attacker that sends what ``make`` gives, again and again.
-
-    Args:
-        make: some KiB of frames for this connection.
-        until_told: come back as soon as the server has said that it is over.
-    """
+def flood(make: Callable[[Peer], bytes]) -> Flood:
+    """An attacker that sends some KiB of frames, again and again."""
 
     def run(port: int, until: float) -> Counter[str]:
         heard: Counter[str] = Counter()
@@ -55,7 +30,7 @@ def flood(make: Callable[[Peer], bytes], *, until_told: bool = True) -> Flood:
             peer = Peer(port, http2=True)
             while time.monotonic() < until and peer.send(make(peer)):
                 peer.listen()
-                if until_told and peer.told_off:
+                if peer.told_off:
                     break
             peer.listen(0.3)
             heard += peer.heard
@@ -71,10 +46,8 @@ def rapid_reset(peer: Peer) -> bytes:
     frames = []
     for n in range(50):
         id = peer.stream()
-        frames.append(frame(HEADERS, END_HEADERS, id, HEAD))
-        if n % 2:
-            frames.append(frame(DATA, END_STREAM, id, BODY))
-        frames.append(frame(RST_STREAM, 0, id, CANCEL))
+        body = f.data(id, BODY, end=True) if n % 2 else b""
+        frames.append(f.headers(id, HEAD) + body + f.reset(id))
     return b"".join(frames)
 
 
@@ -83,14 +56,10 @@ def made_reset(peer: Peer) -> bytes:
     frames = []
     for n in range(50):
         id = peer.stream()
-        frames.append(frame(HEADERS, END_HEADERS, id, HEAD))
-        if n % 3 == 0:
-            frames.append(frame(WINDOW_UPDATE, 0, id, NONE))
-        elif n % 3 == 1:
-            frames.append(frame(DATA, END_STREAM, id, BODY))
-            frames.append(frame(WINDOW_UPDATE, 0, id, NONE))
-        else:
-            frames.append(frame(PRIORITY, 0, id, id.to_bytes(4, "big") + b"\0"))
+        frames.append(f.headers(id, HEAD))
+        if n % 3 == 1:
+            frames.append(f.data(id, BODY, end=True))
+        frames.append(f.priority(id, id) if n % 3 == 2 else f.window_update(id, 0))
     return b"".join(frames)
 
 
@@ -100,76 +69,56 @@ def continuations(size: int) -> Callable[[Peer], bytes]:
     def make(peer: Peer) -> bytes:
         # A field that may not be indexed, with a long value, whatever it is cut into.
         piece = b"\x00\x01a\x7f\x81\x7f" + b"b" * 16384
-        start = b""
-        if peer.next == 1:
-            start = frame(HEADERS, 0, peer.stream(), HEAD)
-        more = frame(CONTINUATION, 0, peer.next - 2, piece[:size])
+        start = f.headers(peer.stream(), HEAD, whole=False) if peer.next == 1 else b""
+        more = f.continuation(peer.next - 2, piece[:size], whole=False)
         return start + more * max(1, 16384 // (size + 9))
 
     return make
 
 
-def empty_data(peer: Peer) -> bytes:
-    """DATA without content."""
-    start = b""
-    if peer.next == 1:
-        start = frame(HEADERS, END_HEADERS, peer.stream(), HEAD)
-    return start + frame(DATA, 0, 1) * 500
+def of_one_call(repeated: bytes, first: bytes = b"") -> Callable[[Peer], bytes]:
+    """A call that is begun once, and then frames of it for ever."""
+
+    def make(peer: Peer) -> bytes:
+        start = f.headers(peer.stream(), HEAD) + first if peer.next == 1 else b""
+        return start + repeated
+
+    return make
 
 
-def tiny_data(peer: Peer) -> bytes:
-    """DATA of a byte each, which costs as much as a large one."""
-    start = b""
-    if peer.next == 1:
-        start = frame(HEADERS, END_HEADERS, peer.stream(), HEAD) + frame(
-            DATA, 0, 1, b"\0\3\xe8\0\0"
-        )
-    return start + frame(DATA, 0, 1, b"x") * 1000
+def again(repeated: bytes) -> Callable[[Peer], bytes]:
+    """The same for ever."""
+    return lambda peer: repeated
 
 
 def empty_headers(peer: Peer) -> bytes:
     """Requests without a field, and trailers without one."""
-    return b"".join(frame(HEADERS, END_HEADERS | END_STREAM, peer.stream()) for _ in range(200))
+    return b"".join(f.headers(peer.stream(), b"", end=True) for _ in range(200))
 
 
 def bomb(peer: Peer) -> bytes:
     """One long field in the table, and heads that name it by a byte, many times."""
-    start = b""
-    if peer.next == 1:
-        encoder = Encoder()
-        start = encoder.encode([("bomb", "b" * 3900)], huffman=False)
+    start = f.literal(b"bomb", b"b" * 3900, kind=0x40) if peer.next == 1 else b""
     frames = []
     for _ in range(4):
         block = HEAD + start + b"\xbe" * 16000
         start = b""
-        frames.append(frame(HEADERS, END_HEADERS | END_STREAM, peer.stream(), block[:16384]))
+        frames.append(f.headers(peer.stream(), block[:16384], end=True))
     return b"".join(frames)
-
-
-def pings(peer: Peer) -> bytes:
-    """Each has to be answered."""
-    return frame(PING, 0, 0, bytes(8)) * 500
 
 
 def many_settings(peer: Peer) -> bytes:
     """Each has to be acknowledged, and moves the windows of all streams."""
     start = b""
     if peer.next == 1:
-        start = b"".join(frame(HEADERS, END_HEADERS, peer.stream(), HEAD) for _ in range(100))
-    both = frame(SETTINGS, payload=settings(s4=1)) + frame(SETTINGS, payload=settings(s4=1 << 20))
-    return start + both * 200
+        start = b"".join(f.headers(peer.stream(), HEAD) for _ in range(100))
+    return start + (f.settings((4, 1)) + f.settings((4, 1 << 20))) * 200
 
 
-def window_updates(peer: Peer) -> bytes:
-    """Room for a byte more, again and again."""
-    return frame(WINDOW_UPDATE, 0, 0, ONE) * 500
-
-
-def priorities(peer: Peer) -> bytes:
-    """Of streams that nobody has opened."""
-    return frame(PRIORITY, 0, 9, bytes(5)) * 500
-
-
-def unknown(peer: Peer) -> bytes:
-    """Frames of a kind that does not exist."""
-    return frame(0xBB) * 500
+# DATA without content; and of a byte each, which costs as much as a large one.
+empty_data = of_one_call(f.data(1) * 500)
+tiny_data = of_one_call(f.data(1, b"x") * 1000, f.data(1, b"\0\3\xe8\0\0"))
+pings = again(f.ping(bytes(8)) * 500)
+window_updates = again(f.window_update(0, 1) * 500)
+priorities = again(f.priority(9) * 500)
+unknown = again(f.frame(0xBB, 0, 0) * 500)

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import grpc
 
 from tests.faults.load import percentile
-from tests.hostile.grpc_raw import METHOD
 from tests.kit.http1 import Connection, pairs, request
+from tests.kit.http2 import METHOD
 from tests.kit.pipeline import decode, encode
 
 ROOT = Path(__file__).parents[2]

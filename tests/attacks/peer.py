@@ -1,72 +1,25 @@
-"""One hostile connection, and the frames that it sends. What it is told is counted by its kind."""
+"""One hostile connection. What it is told is counted by its kind."""
 
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from collections import Counter
 
-from hpack import Decoder, Encoder
-from hpack.exceptions import HPACKError
+from tests.kit import frames as f
+from tests.kit.http2 import METHOD, call
 
-from tests.hostile.grpc_raw import METHOD
-
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
-    range(10)
-)
-END_STREAM, END_HEADERS = 1, 4
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 CODES = (
-    "NO_ERROR",
-    "PROTOCOL_ERROR",
-    "INTERNAL_ERROR",
-    "FLOW_CONTROL_ERROR",
-    "SETTINGS_TIMEOUT",
-    "STREAM_CLOSED",
-    "FRAME_SIZE_ERROR",
-    "REFUSED_STREAM",
-    "CANCEL",
-    "COMPRESSION_ERROR",
-    "CONNECT_ERROR",
-    "ENHANCE_YOUR_CALM",
-)
+    "NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT",
+    "STREAM_CLOSED", "FRAME_SIZE_ERROR", "REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR",
+    "CONNECT_ERROR", "ENHANCE_YOUR_CALM",
+)  # fmt: skip
 CALM = "GOAWAY ENHANCE_YOUR_CALM"
 SEND_TIME = 1.0
 """Seconds that a write may take before the attacker finds that nobody reads it."""
 
-
-def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
-    """A frame, however wrong."""
-    return (
-        struct.pack(">I", len(payload))[1:]
-        + bytes((kind, flags))
-        + struct.pack(">I", stream)
-        + payload
-    )
-
-
-def settings(**values: int) -> bytes:
-    """The payload; names ``s<number>``."""
-    return b"".join(struct.pack(">HI", int(name[1:]), value) for name, value in values.items())
-
-
-def head(*more: tuple[str, str], method: str = "POST", path: str = METHOD) -> bytes:
-    """A header block that leaves no trace in the table: good at any place of a connection."""
-    fields = [
-        (":method", method),
-        (":scheme", "http"),
-        (":path", path),
-        (":authority", "x"),
-        ("content-type", "application/grpc" if path == METHOD else "application/json"),
-        ("te", "trailers"),
-        *more,
-    ]
-    return bytes(Encoder().encode([(*field, True) for field in fields], huffman=False))
-
-
-ONE = (1).to_bytes(4, "big")
-HEAD = head()
+HEAD = f.block(call(METHOD.encode()))
+"""Of a call; it leaves no trace in the table, so that it is good at any place of a connection."""
 
 
 class Peer:
@@ -84,7 +37,7 @@ class Peer:
         *,
         http2: bool = False,
         room: int | None = None,
-        announce: bytes = b"",
+        announce: tuple[tuple[int, int], ...] = (),
         first: bytes | None = None,
     ) -> None:
         self.socket = socket.socket()
@@ -96,12 +49,10 @@ class Peer:
         self.heard: Counter[str] = Counter()
         self.ended = False
         self.next = 1
-        self._http2 = http2
+        self._transcript = f.Transcript() if http2 else None
         self._data = b""
-        self._decoder = Decoder()
-        self._decoder.max_header_list_size = 1 << 20
         if http2:
-            self.send(PREFACE + frame(SETTINGS, payload=announce) if first is None else first)
+            self.send(f.PREFACE + f.settings(*announce) if first is None else first)
 
     @property
     def told_off(self) -> bool:
@@ -144,38 +95,27 @@ class Peer:
         self.heard[how] += 1
 
     def _hear(self, data: bytes) -> None:
-        self._data += data
-        if not self._http2:
+        if self._transcript is None:
+            self._data += data
             while (at := self._data.find(b"HTTP/1.1 ")) >= 0 and len(self._data) >= at + 12:
                 self.heard[self._data[at + 9 : at + 12].decode()] += 1
                 self._data = self._data[at + 12 :]
             self._data = self._data[-12:]
             return
-        at = 0
-        while len(self._data) - at >= 9:
-            size = int.from_bytes(self._data[at : at + 3], "big")
-            if len(self._data) < at + 9 + size:
-                break
-            kind = self._data[at + 3]
-            self._frame(kind, self._data[at + 9 : at + 9 + size])
-            at += 9 + size
-        self._data = self._data[at:]
-
-    def _frame(self, kind: int, payload: bytes) -> None:
-        if kind == GOAWAY:
-            self.heard[f"GOAWAY {CODES[int.from_bytes(payload[4:8], 'big')]}"] += 1
-        elif kind == RST_STREAM:
-            self.heard[f"RST_STREAM {CODES[int.from_bytes(payload, 'big')]}"] += 1
-        elif kind == HEADERS:
-            try:
-                fields = dict(self._decoder.decode(payload, raw=True))
-            except HPACKError:
-                self.heard["undecodable"] += 1
-                return
+        for one in self._transcript.feed(data):
+            if one.kind in (f.GOAWAY, f.RST_STREAM):
+                kind = "GOAWAY" if one.kind == f.GOAWAY else "RST_STREAM"
+                self.heard[f"{kind} {CODES[one.code]}"] += 1
+        for _, head in self._transcript.heads:
+            fields = dict(head)
             if b"grpc-status" in fields:
                 self.heard[f"grpc-status {fields[b'grpc-status'].decode()}"] += 1
             elif fields.get(b":status", b"200") != b"200":
                 self.heard[fields[b":status"].decode()] += 1
+        # An attacker reads for long, and remembers nothing.
+        self._transcript.heads.clear()
+        self._transcript.frames.clear()
+        self._transcript.streams.clear()
 
     def close(self) -> None:
         """Vanish."""

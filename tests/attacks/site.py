@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from tests.attacks.good import ROOT, Figures, Good, good
-from tests.hostile import grpc_raw
+from tests.kit import http2
 from tests.kit.http1 import ask, pairs
 from tests.services.process import ServiceProcess, running
 
@@ -117,7 +117,7 @@ class Target:
         reply = ask(self.port, pairs(x=nonce), target=b"/attacked/prediction")
         assert reply.status == 200, reply
         assert reply.json()["value"] == [nonce]
-        grpc_raw.check_good(self.server.rpc_port)
+        http2.check_good(self.server.rpc_port)
 
     def suffer(self, attack: Attack, seconds: float, pairs: int = 1) -> Outcome:
         """Measure so many pairs: the good clients alone, then beside the attack."""

@@ -8,19 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tests.attacks.peer import (
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEAD,
-    HEADERS,
-    ONE,
-    PREFACE,
-    WINDOW_UPDATE,
-    Peer,
-    frame,
-    settings,
-)
+from tests.attacks.peer import HEAD, Peer
+from tests.kit import frames as f
 from tests.kit.http1 import pairs, request
 from tests.kit.pipeline import encode
 
@@ -86,7 +75,7 @@ def http2(port: int) -> Peer:
 
 def mute(port: int) -> Peer:
     """It says that it speaks HTTP/2, and not one frame."""
-    return Peer(port, http2=True, first=PREFACE)
+    return Peer(port, http2=True, first=f.PREFACE)
 
 
 def line_bytes(n: int) -> bytes:
@@ -113,23 +102,21 @@ slow_chunks = trickle(
 slow_block = trickle(
     100,
     http2,
-    lambda peer: frame(HEADERS, 0, peer.stream(), HEAD),
+    lambda peer: f.headers(peer.stream(), HEAD, whole=False),
     lambda n: b"",
 )
 slow_frame = trickle(
     100,
     http2,
     # The head of a frame whose content comes byte by byte.
-    lambda peer: frame(HEADERS, END_HEADERS, peer.stream(), bytes(16000))[:9],
+    lambda peer: f.headers(peer.stream(), bytes(16000))[:9],
     lambda n: b"\x82",
 )
 mute_http2 = trickle(100, mute, lambda peer: b"", lambda n: b"")
 slow_call = trickle(
     100,
     http2,
-    lambda peer: (
-        frame(HEADERS, END_HEADERS, peer.stream(), HEAD) + b"\0\3\xe8\0\0\0\0\0\1\0\0\0\3\xe3"
-    ),
+    lambda peer: f.headers(peer.stream(), HEAD) + b"\0\3\xe8\0\0\0\0\0\1\0\0\0\3\xe3",
     lambda n: b"x",
 )
 
@@ -138,7 +125,7 @@ def half_open(port: int, until: float) -> Counter[str]:
     """Calls without a message: as many as may be open on each of some connections."""
     peers = [http2(port) for _ in range(8)]
     for peer in peers:
-        calls = [frame(HEADERS, END_HEADERS, peer.stream(), HEAD) for _ in range(128)]
+        calls = [f.headers(peer.stream(), HEAD) for _ in range(128)]
         peer.send(b"".join(calls))
     deadline = until + AFTER
     while time.monotonic() < deadline:
@@ -196,19 +183,18 @@ def unread_calls(
             stops the answers is that nobody reads the socket.
     """
     message = encode({"key": ["large"], "value": [str(LARGE)]})
-    body = b"\0" + len(message).to_bytes(4, "big") + message
+    body = f.message(message)
 
     def run(port: int, until: float) -> Counter[str]:
-        announce = settings(s4=window)
+        announce = ((f.INITIAL_WINDOW_SIZE, window),)
         peers = [Peer(port, http2=True, announce=announce, room=room) for _ in range(4)]
         for peer in peers:
             if room is not None:
-                peer.send(frame(WINDOW_UPDATE, 0, 0, (1 << 30).to_bytes(4, "big")))
+                peer.send(f.window_update(0, 1 << 30))
             calls = []
             for _ in range(64):
                 id = peer.stream()
-                calls.append(frame(HEADERS, END_HEADERS, id, HEAD))
-                calls.append(frame(DATA, END_STREAM, id, body))
+                calls.append(f.headers(id, HEAD) + f.data(id, body, end=True))
             peer.send(b"".join(calls))
         deadline = until + AFTER
         while time.monotonic() < deadline:
@@ -221,7 +207,7 @@ def unread_calls(
                 for peer in peers:
                     if not peer.told_off:
                         ids = range(1, peer.next, 2)
-                        peer.send(b"".join(frame(WINDOW_UPDATE, 0, n, ONE) * drip for n in ids))
+                        peer.send(b"".join(f.window_update(n, 1) * drip for n in ids))
                 if time.monotonic() > until:
                     break
             time.sleep(0.1)

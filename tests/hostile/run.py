@@ -30,9 +30,12 @@ import uvloop
 
 from penstock.testing import ClientHistory, Limits, check
 from penstock.testing import history as events
-from tests.hostile import bad_grpc, bad_http, bad_values, grpc_raw
+from tests.hostile import bad_values
+from tests.hostile.bad_requests import CALLS, HTTP, BadCall
 from tests.hostile.conftest import LIMITS
+from tests.kit.frames import Heard
 from tests.kit.http1 import pairs, request
+from tests.kit.http2 import METHOD, linked
 from tests.kit.pipeline import decode, encode
 from tests.services.process import ServiceProcess, running
 
@@ -45,10 +48,6 @@ GROWTH = 1.05
 SLOW = 0.03  # of those that leave
 UNDECODABLE = {"http": 400, "grpc": 3}
 
-# Lines above INFO that are about the input: the C core of grpc and its Python part write them.
-ABOUT_THE_INPUT = re.compile(
-    r"hpack_parser\.cc.*Error parsing|\[grpc\._cython\.cygrpc\] Invalid encoding"
-)
 # The exceptions that some requests ask an op to raise: each is a warning about that request.
 PLANTED = re.compile(
     r"^WARNING [^\[]*\[penstock\.ops\.failures\] op batched: (preprocess|process) raised "
@@ -93,11 +92,10 @@ class Load:
         self.history = ClientHistory()
         self.report = Report(requests=requests)
         self._process = psutil.Process(server.pid)
-        self._http_cases = bad_http.cases()
         self._bodies = [case for case in bad_values.from_codec() if case.body is not None]
         self._messages = [case for case in bad_values.from_codec() if case.message is not None]
         # Those that the server ends only after a while would only be waited for here.
-        self._calls = [case for case in bad_grpc.cases() if case.status != (4,)]
+        self._calls = [call for call in CALLS if call.ends]
 
     async def run(self, concurrency: int) -> None:
         """Send everything; half of the clients speak HTTP, half gRPC."""
@@ -168,11 +166,11 @@ class Load:
         self._finish(number, kind, status == 200 and document["err_no"], document.get("value"))
 
     async def _http_transport(self, number: int) -> None:
-        case = self._random.choice(self._http_cases)
+        case = self._random.choice(HTTP)
         stream = await HttpStream.open(self._server.http_port)
         try:
             status, _ = await stream.exchange(case.data)
-            if status not in case.status:
+            if status != case.status:
                 self._wrong(f"{case.rule}: HTTP {status} instead of {case.status}")
             self.history.refused(number, status, time.monotonic())
         finally:
@@ -191,7 +189,7 @@ class Load:
     async def _grpc_client(self) -> None:
         options = [("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.insecure_channel(self._server.rpc_endpoint, options) as channel:
-            call = channel.unary_unary(grpc_raw.METHOD)
+            call = channel.unary_unary(METHOD)
             while (number := self._take()) is not None:
                 kind = self._kind()
                 self.history.invoke(number, str(number), time.monotonic())
@@ -227,17 +225,13 @@ class Load:
     async def _grpc_transport(self, number: int) -> None:
         case = self._random.choice(self._calls)
         answer = await asyncio.to_thread(self._bad_call, case)
-        if answer.status not in case.status:
+        if answer.status != case.status:
             self._wrong(f"{case.rule}: gRPC status {answer.status} instead of {case.status}")
         self.history.refused(number, answer.status, time.monotonic())
 
-    def _bad_call(self, case: bad_grpc.Case) -> grpc_raw.Answer:
-        try:
-            with grpc_raw.connected(self._server.rpc_port, PATIENCE) as connection:
-                case.send(connection)
-                return connection.answer()
-        except ConnectionError:
-            return grpc_raw.Answer(closed=True)
+    def _bad_call(self, case: BadCall) -> Heard:
+        with linked(self._server.rpc_port) as link:
+            return case.play(link)
 
     async def _grpc_leaver(
         self, number: int, call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
@@ -315,11 +309,11 @@ def recorded(file: Path) -> Iterator[events.ServerEvent]:
 
 
 def faults_in_log(log: str) -> list[str]:
-    """Lines above INFO that are neither about the bad input nor planted."""
+    """Lines above INFO that are not planted."""
     return [
         f"log: {line[:1000]}"
         for line in log.splitlines()
-        if ABOVE_INFO.match(line) and not ABOUT_THE_INPUT.search(line) and not PLANTED.match(line)
+        if ABOVE_INFO.match(line) and not PLANTED.match(line)
     ]
 
 

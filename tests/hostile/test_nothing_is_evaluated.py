@@ -8,12 +8,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
 import pytest
 
-from tests.hostile import bad_grpc, bad_http, bad_values, grpc_raw
-from tests.hostile.conftest import LIMITS
-from tests.kit import http1 as raw
+from tests.hostile.bad_requests import CALLS, HTTP
+from tests.hostile.bad_values import cases as bad_values
+from tests.hostile.conftest import LIMITS, check_good
+from tests.kit import http1
+from tests.kit.http2 import linked
 from tests.services.process import ROOT, ServiceProcess, running
 
 WATCHED = Path(__file__).with_name("watched.py")
@@ -28,28 +29,22 @@ HARMLESS = {
 def send_all(http_port: int, rpc_port: int) -> int:
     """The whole corpus, over both ports; what is answered is judged elsewhere."""
     sent = 0
-    for case in bad_http.cases():
-        with raw.connected(http_port) as connection:
-            connection.send_until_refused(case.data, 1)
+    for bad in HTTP:
+        with http1.connected(http_port) as connection:
+            connection.send_until_refused(bad.data, 1)
             connection.reply()
             sent += 1
-    errors = [raw.pairs(x="1", do=do) for do in ("raise", "break", "exit", "refuse", "hide")]
-    bodies = [case.body for case in bad_values.cases() if case.body is not None]
-    for body in bodies + errors:
-        raw.ask(http_port, body)
+    errors = [http1.pairs(x="1", do=do) for do in ("raise", "break", "exit", "refuse", "hide")]
+    for body in [case.body for case in bad_values() if case.body is not None] + errors:
+        http1.ask(http_port, body)
         sent += 1
-    messages = [case.message for case in bad_values.cases() if case.message is not None]
-    with grpc.insecure_channel(f"127.0.0.1:{rpc_port}") as channel:
-        for message in messages:
-            grpc_raw.ask(channel, message)
+    with linked(rpc_port) as link:
+        for message in [case.message for case in bad_values() if case.message is not None]:
+            link.predict(message)
             sent += 1
-    for call in bad_grpc.cases():
-        with grpc_raw.connected(rpc_port) as connection:
-            try:
-                call.send(connection)
-                connection.answer()
-            except ConnectionError:
-                continue  # sent away
+    for call in CALLS:
+        with linked(rpc_port) as link:
+            call.play(link)
             sent += 1
     return sent
 
@@ -60,8 +55,7 @@ def watched(tmp_path: Path) -> Iterator[tuple[ServiceProcess, Path]]:
     events.touch()
     environment = LIMITS | {"HOSTILE_EVENTS": str(events), "PYTHONPATH": str(ROOT)}
     with running(WATCHED, environment=environment) as server:
-        raw.check_good(server.http_port)
-        grpc_raw.check_good(server.rpc_port)
+        check_good(server)
         yield server, events
 
 
@@ -74,7 +68,7 @@ def test_bad_input_runs_loads_starts_and_writes_nothing(
     watched: tuple[ServiceProcess, Path],
 ) -> None:
     server, file = watched
-    raw.ask(server.http_port, raw.pairs(x="1", do="watch"))
+    http1.ask(server.http_port, http1.pairs(x="1", do="watch"))
 
     assert send_all(server.http_port, server.rpc_port) > 350
 
@@ -84,7 +78,7 @@ def test_bad_input_runs_loads_starts_and_writes_nothing(
         if (event, *modules[:2]) not in HARMLESS
     ] == []
     # Not because nobody looked:
-    raw.ask(server.http_port, raw.pairs(x="1", do="plant"))
+    http1.ask(server.http_port, http1.pairs(x="1", do="plant"))
     names = [event for event, _, _ in events_in(file)]
     assert {"compile", "exec", "open", "subprocess.Popen"} <= set(names)
 

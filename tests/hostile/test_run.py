@@ -18,7 +18,6 @@ def test_lines_of_the_log_that_are_about_something_else_are_found() -> None:
     log = "\n".join(
         [
             "INFO 2026-01-01 [penstock] fine",
-            "E0101 10:00:00 1 hpack_parser.cc:1048] Error parsing 'grpc-timeout' metadata",
             "WARNING 2026-01-01 [penstock.engine] odd",
             "Traceback (most recent call last):",
             f"WARNING 2026-01-01 {raised} (data_ids=[7] log_id=0)\\nError: planted in process",

@@ -9,15 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from tests.hostile import grpc_raw
-from tests.hostile.bad_grpc import DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE
-from tests.hostile.conftest import hostile_service
+from tests.hostile.bad_requests import DEADLINE_EXCEEDED, OK, RESOURCE_EXHAUSTED, UNAVAILABLE
+from tests.hostile.conftest import check_good, hostile_service
 from tests.hostile.holding import held
-from tests.kit import http1 as raw
-from tests.kit.http1 import ask, pairs, request
+from tests.kit import frames as f
+from tests.kit import http1
+from tests.kit.frames import Heard, message
+from tests.kit.http1 import Reply, ask, pairs, request
+from tests.kit.http2 import METHOD, Link, call, linked
 from tests.kit.pipeline import decode, encode
 from tests.services.process import ServiceProcess
 
@@ -26,111 +27,116 @@ pytestmark = pytest.mark.real
 BUSY, CLOSED, TIMEOUT, UNKNOWN = 3004, 3001, 6000, 10000
 HOLD = pairs(x="held", do="hold")
 GATEWAY = ["error", "code", "message", "details"]
+Tiny = tuple[ServiceProcess, Path]
 
 
 def message_of(body: bytes) -> bytes:
     return encode(json.loads(body))
 
 
-def called(port: int, body: bytes, timeout: float = raw.PATIENCE) -> grpc_raw.Answer:
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        return grpc_raw.ask(channel, message_of(body), timeout)
+def called(port: int, body: bytes, *more: f.Field) -> Heard:
+    with linked(port) as link:
+        return link.predict(message_of(body), *more)
+
+
+def begun(link: Link, body: bytes, *more: f.Field) -> int:
+    """A call that is sent whole; its stream."""
+    stream = link.open(call(METHOD.encode(), *more))
+    link.send(f.body(stream, message(message_of(body))))
+    return stream
+
+
+def document_of(heard: Heard) -> dict[str, Any]:
+    assert heard.status == OK, heard
+    return decode(heard.messages[0])
 
 
 def both(server: ServiceProcess, body: bytes) -> list[dict[str, Any]]:
     """The answers over HTTP and over gRPC, which both must be answers and not failures."""
     reply = ask(server.http_port, body)
     assert reply.status == 200
-    answer = called(server.rpc_port, body)
-    assert answer.status == 0, answer
-    return [reply.json(), decode(answer.messages[0])]
+    return [reply.json(), document_of(called(server.rpc_port, body))]
+
+
+def check_failed(reply: Reply, status: int, code: int) -> None:
+    """The call itself failed, in the gateway's form."""
+    assert reply.status == status
+    assert list(reply.json()) == GATEWAY
+    assert reply.json()["code"] == code
+
+
+def until(server: ServiceProcess, seconds: float, good: Any) -> None:
+    """A request's answer is good within this time."""
+    deadline = time.monotonic() + seconds
+    while not good(ask(server.http_port, pairs(x="2"))):
+        assert time.monotonic() < deadline
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServiceProcess, Path]]:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tiny]:
     pipe = tmp_path_factory.mktemp("tiny") / "hold"
     with hostile_service(pipe, max_requests="1", max_inflight_bytes="100000") as server:
         yield server, pipe
 
 
-def test_a_busy_service_answers_so_and_answers_again_afterwards(
-    tiny: tuple[ServiceProcess, Path],
-) -> None:
+def test_a_busy_service_answers_so_and_answers_again_afterwards(tiny: Tiny) -> None:
     server, pipe = tiny
-    with raw.connected(server.http_port) as first:
+    with http1.connected(server.http_port) as first:
         first.send(request(HOLD))
         with held(pipe):
             for document in both(server, pairs(x="2")):
                 assert document["err_no"] == BUSY
                 assert "capacity" in document["err_msg"]
         assert first.reply().json()["value"] == ["held"]
-    raw.check_good(server.http_port)
-    grpc_raw.check_good(server.rpc_port)
+    check_good(server)
 
 
-def test_a_client_that_leaves_gives_its_place_back(tiny: tuple[ServiceProcess, Path]) -> None:
+@pytest.mark.parametrize("how", ["alone", "a request behind it", "gRPC", "gRPC, cancelled"])
+def test_who_leaves_gives_its_place_back(how: str, tiny: Tiny) -> None:
     server, pipe = tiny
-    for second in (b"", request(pairs(x="2"))):  # alone, and with a request waiting behind
-        leaver = raw.Connection(server.http_port)
-        leaver.send(request(HOLD) + second)
+    with http1.connected(server.http_port) as leaver, linked(server.rpc_port) as link:
+        if how.startswith("gRPC"):
+            stream = begun(link, HOLD)
+        else:
+            leaver.send(request(HOLD), request(pairs(x="2")) if "behind" in how else b"")
         with held(pipe):
             assert ask(server.http_port, pairs(x="2")).json()["err_no"] == BUSY
-            leaver.socket.close()
-            until_good(server)
+            if "cancelled" in how:
+                link.send(f.reset(stream))
+            else:
+                leaver.socket.close()
+                link.socket.close()
+            # Within the time that the documents promise, and some for this machine.
+            until(server, 1, lambda reply: reply.json()["err_no"] != BUSY)
 
 
-def test_a_call_that_is_cancelled_gives_its_place_back(tiny: tuple[ServiceProcess, Path]) -> None:
-    server, pipe = tiny
-    with grpc.insecure_channel(server.rpc_endpoint) as channel:
-        call = channel.unary_unary(grpc_raw.METHOD).future(message_of(HOLD))
-        with held(pipe):
-            assert ask(server.http_port, pairs(x="2")).json()["err_no"] == BUSY
-            call.cancel()
-            until_good(server)
-
-
-def until_good(server: ServiceProcess) -> None:
-    """The place is free within the time that the documents promise, and some for this machine."""
-    deadline = time.monotonic() + 1
-    while ask(server.http_port, pairs(x="2")).json()["err_no"] == BUSY:
-        assert time.monotonic() < deadline, "the place was not given back"
-
-
-def test_bytes_beyond_the_budget_are_refused_before_they_are_read(
-    tiny: tuple[ServiceProcess, Path],
-) -> None:
+def test_bytes_beyond_the_budget_are_refused_before_they_are_read(tiny: Tiny) -> None:
     server, _ = tiny
-    with raw.connected(server.http_port) as connection:
+    with http1.connected(server.http_port) as connection:
         head = request(b"", b"Expect: 100-continue", b"Content-Length: 200000", length=False)
         connection.send(head)
         reply = connection.reply()  # and no 100 before it
         assert reply.status == 200
         assert reply.json()["err_no"] == BUSY
         assert reply.header("connection") == "close"
-    document = decode(called(server.rpc_port, pairs(x="x" * 200_000)).messages[0])
-    assert document["err_no"] == BUSY
-    raw.check_good(server.http_port)
+    assert document_of(called(server.rpc_port, pairs(x="x" * 200_000)))["err_no"] == BUSY
+    check_good(server)
 
 
 def test_a_strict_service_fails_the_call_when_it_is_busy(tmp_path: Path) -> None:
     pipe = tmp_path / "hold"
     with hostile_service(pipe, max_requests="1", strict_status="true") as server:
-        with raw.connected(server.http_port) as first:
+        with http1.connected(server.http_port) as first:
             first.send(request(HOLD))
             with held(pipe):
                 reply = ask(server.http_port, pairs(x="2"))
-                assert reply.status == 429
+                check_failed(reply, 429, RESOURCE_EXHAUSTED)
                 assert reply.header("retry-after") == "1"
-                assert list(reply.json()) == GATEWAY
-                assert reply.json()["code"] == RESOURCE_EXHAUSTED
-                with grpc.insecure_channel(server.rpc_endpoint) as channel:
-                    with pytest.raises(grpc.RpcError) as caught:
-                        channel.unary_unary(grpc_raw.METHOD)(message_of(pairs(x="2")), timeout=5)
-                assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-                metadata = dict(caught.value.trailing_metadata())
-                assert metadata["grpc-retry-pushback-ms"] == "1000"
+                heard = called(server.rpc_port, pairs(x="2"))
+                assert heard.status == RESOURCE_EXHAUSTED
+                assert heard.fields[b"grpc-retry-pushback-ms"] == b"1000"
             assert first.reply().json()["value"] == ["held"]
-        raw.check_good(server.http_port)
+        check_good(server)
 
 
 def test_the_server_s_own_deadline_is_an_answer(tmp_path: Path) -> None:
@@ -138,73 +144,28 @@ def test_the_server_s_own_deadline_is_an_answer(tmp_path: Path) -> None:
     with hostile_service(pipe, deadline="0.3") as server:
         # A caller may ask for less, never for more.
         for more in ((), (b"Grpc-Timeout: 9S",)):
-            with raw.connected(server.http_port) as connection:
+            with http1.connected(server.http_port) as connection:
                 connection.send(request(HOLD, *more))
                 with held(pipe):
-                    reply = connection.reply()
-                assert reply.status == 200
-                assert reply.json()["err_no"] == TIMEOUT
-                assert "deadline" in reply.json()["err_msg"]
-        with grpc_raw.connected(server.rpc_port) as call:
-            call.message(call.open((b"grpc-timeout", b"9S")), message_of(HOLD))
+                    document = connection.reply().json()
+                assert document["err_no"] == TIMEOUT
+                assert "deadline" in document["err_msg"]
+        with linked(server.rpc_port) as link:
+            stream = begun(link, HOLD, (b"grpc-timeout", b"9S"))
             with held(pipe):
-                answer = call.answer()
-            assert answer.status == 0
-            assert decode(answer.messages[0])["err_no"] == TIMEOUT
-        raw.check_good(server.http_port)
+                heard = link.answer(stream)
+            assert document_of(heard)["err_no"] == TIMEOUT
+        check_good(server)
 
 
-@pytest.mark.parametrize("limit", [b"Grpc-Timeout: 100m", b"Penstock-Timeout: 0.1"])
-def test_the_caller_s_own_deadline_fails_the_call(
-    limit: bytes, service: ServiceProcess, pipe: Path
-) -> None:
-    reply = ask(service.http_port, HOLD, limit)
-    assert reply.status == 504
-    assert list(reply.json()) == GATEWAY
-    assert reply.json()["code"] == DEADLINE_EXCEEDED
+def test_the_caller_s_own_deadline_fails_the_call(service: ServiceProcess, pipe: Path) -> None:
+    for limit in (b"Grpc-Timeout: 100m", b"Penstock-Timeout: 0.1"):
+        check_failed(ask(service.http_port, HOLD, limit), 504, DEADLINE_EXCEEDED)
+        with held(pipe):
+            check_good(service)
+    assert called(service.rpc_port, HOLD, (b"grpc-timeout", b"100m")).status == DEADLINE_EXCEEDED
     with held(pipe):
-        raw.check_good(service.http_port)
-
-
-@pytest.mark.parametrize("limit", [b"Grpc-Timeout: 0n", b"Penstock-Timeout: 0"])
-def test_a_deadline_of_nothing_has_passed(limit: bytes, http_port: int) -> None:
-    assert ask(http_port, pairs(x="1"), limit).status == 504
-
-
-def test_the_caller_s_own_deadline_fails_the_grpc_call(service: ServiceProcess, pipe: Path) -> None:
-    with grpc_raw.connected(service.rpc_port) as connection:
-        stream = connection.open((b"grpc-timeout", b"100m"))
-        connection.message(stream, message_of(HOLD))
-        assert connection.answer().status == DEADLINE_EXCEEDED
-    with held(pipe):
-        grpc_raw.check_good(service.rpc_port)
-
-
-@pytest.mark.parametrize(
-    "limit",
-    [
-        *(b"", b"1", b"S", b"1x", b"-1S", b"1.5S", b"123456789S", b"1 S", b"soon", b"\xd9\xa1S"),
-        b"1_0S",
-    ],
-)
-def test_a_malformed_timeout_is_refused(limit: bytes, http_port: int) -> None:
-    reply = ask(http_port, pairs(x="1"), b"Grpc-Timeout: " + limit)
-    assert reply.status == 400
-    assert reply.json()["code"] == 3
-    raw.check_good(http_port)
-
-
-@pytest.mark.parametrize(
-    "limit", [b"", b"-1", b"1s", b"1e9", b"nan", b"inf", b".5", b"1,5", b"0x1"]
-)
-def test_a_malformed_timeout_of_our_own_is_refused(limit: bytes, http_port: int) -> None:
-    assert ask(http_port, pairs(x="1"), b"Penstock-Timeout: " + limit).status == 400
-    raw.check_good(http_port)
-
-
-@pytest.mark.parametrize("limit", [b"Grpc-Timeout: 99999999H", b"Penstock-Timeout: 999999999"])
-def test_an_absurd_timeout_is_the_server_s_own(limit: bytes, http_port: int) -> None:
-    assert ask(http_port, pairs(x="1"), limit).json()["value"] == ["1"]
+        check_good(service)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +187,7 @@ def test_an_op_s_error_is_an_answer(
         assert text in document["err_msg"]
         assert "kept secret" not in document["err_msg"]
         assert document["key"] == document["value"] == document["tensors"] == []
-    raw.check_good(service.http_port)
+    check_good(service)
 
 
 def test_callers_cannot_forge_lines_of_the_log(service: ServiceProcess) -> None:
@@ -243,48 +204,34 @@ def test_a_draining_service_refuses_and_finishes_what_it_has(tmp_path: Path) -> 
     pipe = tmp_path / "hold"
     with hostile_service(pipe) as server:
         with (
-            raw.connected(server.http_port) as first,
-            raw.connected(server.http_port) as idle,
-            grpc.insecure_channel(server.rpc_endpoint) as channel,
+            http1.connected(server.http_port) as first,
+            http1.connected(server.http_port) as idle,
         ):
             idle.send(request(pairs(x="1")))
             idle.reply()
-            assert grpc_raw.ask(channel, message_of(pairs(x="1"))).status == 0
             first.send(request(HOLD))
             with held(pipe):
                 server.send_signal(signal.SIGTERM)
-                until_refusing(server)
+                until(server, http1.PATIENCE, lambda reply: reply.status == 503)
                 idle.send(request(pairs(x="1")))
                 for reply in (idle.reply(), ask(server.http_port, pairs(x="1"))):
-                    assert reply.status == 503
-                    assert list(reply.json()) == GATEWAY
-                    assert reply.json()["code"] == UNAVAILABLE
+                    check_failed(reply, 503, UNAVAILABLE)
                     assert reply.header("connection") == "close"
-                assert grpc_raw.ask(channel, message_of(pairs(x="1"))).status == UNAVAILABLE
+                assert called(server.rpc_port, pairs(x="1")).status == UNAVAILABLE
             last = first.reply()
             assert last.json()["value"] == ["held"]
             assert last.header("connection") == "close"
         assert server.wait_exit() == 0
 
 
-def until_refusing(server: ServiceProcess) -> None:
-    deadline = time.monotonic() + raw.PATIENCE
-    while ask(server.http_port, pairs(x="1")).status != 503:
-        assert time.monotonic() < deadline
-
-
 def test_what_a_stopping_service_cannot_finish_is_answered_so(tmp_path: Path) -> None:
     pipe = tmp_path / "hold"
     with hostile_service(pipe, drain_timeout="0.2") as server:
-        with (
-            raw.connected(server.http_port) as first,
-            grpc_raw.connected(server.rpc_port) as second,
-        ):
+        with http1.connected(server.http_port) as first, linked(server.rpc_port) as second:
             first.send(request(HOLD))
-            second.message(second.open(), message_of(pairs(x="held", do="hold", second="2")))
+            stream = begun(second, pairs(x="held", do="hold", second="2"))
             with held(pipe), held(Path(f"{pipe}2")):
                 server.send_signal(signal.SIGTERM)
-                documents = [first.reply().json(), decode(second.answer().messages[0])]
-        for document in documents:
-            assert document["err_no"] == CLOSED
+                documents = [first.reply().json(), document_of(second.answer(stream))]
+        assert [document["err_no"] for document in documents] == [CLOSED] * 2
         assert server.wait_exit() == 0

@@ -177,6 +177,13 @@ def post(stream: int = 1, *more: Field) -> bytes:
     return request(stream, POST, *more, end=False)
 
 
+def body(stream: int, payload: bytes, *, end: bool = True) -> bytes:
+    """DATA frames of the default size; whether windows have room for them is not asked."""
+    pieces = [payload[at : at + 16_384] for at in range(0, len(payload), 16_384)] or [b""]
+    whole = b"".join(data(stream, piece) for piece in pieces[:-1])
+    return whole + data(stream, pieces[-1], end=end)
+
+
 def message(data: bytes = b"abc", *, flag: int = 0) -> bytes:
     """A gRPC message with its prefix."""
     return struct.pack(">BI", flag, len(data)) + data

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from tests.kit import frames as f
 from tests.kit.frames import Frame, Heard, Transcript, message
 from tests.kit.http1 import PATIENCE
+from tests.kit.pipeline import decode, encode
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 GRPC: f.Field = (b"content-type", b"application/grpc")
@@ -61,13 +62,13 @@ class Link:
     def ask(self, stream: int, fields: Iterable[f.Field] = (), body: bytes | None = None) -> Heard:
         """A whole request and its answer."""
         body = message() if body is None else body
-        self.send(f.headers(stream, f.block(fields or call())), f.data(stream, body, end=True))
+        self.send(f.headers(stream, f.block(fields or call())), f.body(stream, body))
         return self.answer(stream)
 
     def predict(self, request: bytes, *more: f.Field) -> Heard:
         """A whole call of the pipeline service and its answer."""
         stream = self.open(call(METHOD.encode(), *more))
-        self.send(f.data(stream, message(request), end=True))
+        self.send(f.body(stream, message(request)))
         return self.answer(stream)
 
     def answer(self, stream: int) -> Heard:
@@ -125,3 +126,12 @@ def linked(port: int) -> Iterator[Link]:
         link = Link(connection)
         link.greet()
         yield link
+
+
+def check_good(port: int) -> None:
+    """A good call on a connection of its own is answered, with what it sent."""
+    nonce = str(time.monotonic_ns())
+    with linked(port) as link:
+        heard = link.predict(encode({"key": ["x"], "value": [nonce]}))
+    assert heard.status == 0, heard
+    assert decode(heard.messages[0])["value"] == [nonce]

@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.hostile.grpc_raw import METHOD
 from tests.kit.frames import message
 from tests.kit.http1 import Connection, ask, connected, pairs, request
-from tests.kit.http2 import Link, call
+from tests.kit.http2 import METHOD, Link, call
 from tests.kit.pipeline import encode
 from tests.peers.programs import INSTALL, missing
 from tests.services.process import ServiceProcess, running

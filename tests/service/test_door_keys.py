@@ -14,14 +14,16 @@ import grpc
 import pytest
 
 from tests.attacks.floods import made_reset
-from tests.attacks.peer import CALM, DATA, END_HEADERS, HEAD, HEADERS, RST_STREAM, Peer, frame
+from tests.attacks.peer import CALM, HEAD, Peer
 from tests.attacks.site import service
-from tests.hostile import grpc_raw
+from tests.kit import frames as f
+from tests.kit import http2
 from tests.kit.http1 import ask, connected, pairs, request
-from tests.kit.pipeline import encode
+from tests.kit.pipeline import decode, encode
 from tests.peers.programs import program
 from tests.services.process import ServiceProcess
 
+MESSAGE = encode({"key": ["x"], "value": ["1"]})
 pytestmark = pytest.mark.real
 
 TARGET = b"/attacked/prediction"
@@ -45,8 +47,8 @@ def test_a_unix_socket_is_served_and_taken_away(tmp_path: Path) -> None:
             link.connect(str(path))
             assert b'"12"' in over(link, "12")
         with grpc.insecure_channel(f"unix:{path}") as channel:
-            answer = grpc_raw.ask(channel, encode({"key": ["x"], "value": ["1"]}))
-            assert answer.status == 0
+            answer = channel.unary_unary(http2.METHOD)(MESSAGE, timeout=5)
+            assert decode(answer)["err_no"] == 0
         assert server.stop() == 0
         assert not path.exists()
 
@@ -77,8 +79,8 @@ def test_both_ports_speak_tls(tmp_path: Path) -> None:
         link.close()
         root = grpc.ssl_channel_credentials(certificate.read_bytes())
         with grpc.secure_channel(f"localhost:{server.rpc_port}", root) as channel:
-            answer = grpc_raw.ask(channel, encode({"key": ["x"], "value": ["1"]}))
-            assert answer.status == 0, answer
+            answer = channel.unary_unary(http2.METHOD)(MESSAGE, timeout=5)
+            assert decode(answer)["err_no"] == 0
         assert ask_plainly(server.http_port) == b""
 
 
@@ -109,10 +111,10 @@ def test_header_limits_hold_on_both_protocols() -> None:
         assert ask(server.http_port, pairs(x="1"), field, target=TARGET).status == 431
         assert ask(server.http_port, pairs(x="1"), b"X: v", target=TARGET).status == 200
         with grpc.insecure_channel(f"127.0.0.1:{server.rpc_port}") as channel:
-            call = channel.unary_unary(grpc_raw.METHOD)
+            call = channel.unary_unary(http2.METHOD)
             with pytest.raises(grpc.RpcError):
-                call(encode({"key": ["x"], "value": ["1"]}), metadata=[("x", "v" * 1000)])
-        grpc_raw.check_good(server.rpc_port)
+                call(MESSAGE, metadata=[("x", "v" * 1000)])
+        http2.check_good(server.rpc_port)
 
 
 def test_an_idle_connection_of_http2_is_ended() -> None:
@@ -128,8 +130,7 @@ def resets_until_told(port: int, most: int) -> int:
     peer = Peer(port, http2=True)
     for n in range(most):
         id = peer.stream()
-        reset = frame(RST_STREAM, 0, id, (8).to_bytes(4, "big"))
-        peer.send(frame(HEADERS, END_HEADERS, id, HEAD) + reset)
+        peer.send(f.headers(id, HEAD) + f.reset(id))
         peer.listen(0.005)
         if peer.heard[CALM]:
             peer.close()
@@ -147,7 +148,7 @@ def test_fewer_resets_are_borne_when_asked_for() -> None:
         assert peer.heard[CALM] == 1
         assert peer.heard["RST_STREAM PROTOCOL_ERROR"] <= 6
         peer.close()
-        grpc_raw.check_good(server.rpc_port)
+        http2.check_good(server.rpc_port)
 
 
 def test_calls_beyond_the_limit_are_refused_and_later_ones_are_not() -> None:
@@ -155,12 +156,12 @@ def test_calls_beyond_the_limit_are_refused_and_later_ones_are_not() -> None:
         peer = Peer(server.http_port, http2=True)
         for _ in range(4):
             id = peer.stream()
-            peer.send(frame(HEADERS, END_HEADERS, id, HEAD) + frame(DATA, 0, id, b"\0"))
+            peer.send(f.headers(id, HEAD) + f.data(id, b"\0"))
         with connected(server.http_port) as waiting:
             waiting.send(request(b"", target=b"/livez", method=b"GET", length=False))
             assert waiting.reply().status in (200, 503)  # the four have been looked at
         refused = ask(server.http_port, pairs(x="1"), target=TARGET)
         assert refused.status == 503 or refused.json()["err_no"] == 3004
-        peer.send(b"".join(frame(RST_STREAM, 0, id, bytes(4)) for id in range(1, peer.next, 2)))
+        peer.send(b"".join(f.reset(id, 0) for id in range(1, peer.next, 2)))
         peer.close()
-        grpc_raw.check_good(server.rpc_port)
+        http2.check_good(server.rpc_port)

@@ -14,10 +14,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tests.hostile import grpc_raw
 from tests.hostile.holding import held
+from tests.kit import http2
 from tests.kit.http1 import Reply, ask, connected, pairs, request
-from tests.kit.pipeline import decode, encode
 from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real
@@ -100,8 +99,7 @@ def test_probes_see_the_service_come_and_go(tmp_path: Path) -> None:
             assert probe(server, b"/livez").status == 200
             # Load balancers look away first; until then requests are still taken.
             assert ask(server.http_port, pairs(x="1")).json()["err_no"] == 0
-            answer = grpc_raw.ask(channel, encode({"key": ["x"], "value": ["1"]}))
-            assert decode(answer.messages[0])["err_no"] == 0
+            http2.check_good(server.rpc_port)
 
             server.send_signal(signal.SIGTERM)  # the second one hurries
 
