@@ -49,11 +49,7 @@ SLOW = 0.03  # of those that leave
 UNDECODABLE = {"http": 400, "grpc": 3}
 
 # The exceptions that some requests ask an op to raise: each is a warning about that request.
-PLANTED = re.compile(
-    r"^WARNING [^\[]*\[penstock\.ops\.failures\] op batched: (preprocess|process) raised "
-    r"\(data_ids=\[\d+\] .*Error: planted in \1$"
-)
-ABOVE_INFO = re.compile(r"^(?:WARNING|ERROR|CRITICAL|Traceback|[WEF]\d{4} )")
+PLANTED = re.compile(r"op batched: (preprocess|process) raised \(data_ids=\[\d+\] ")
 
 
 @dataclass(kw_only=True)
@@ -308,13 +304,32 @@ def recorded(file: Path) -> Iterator[events.ServerEvent]:
             )
 
 
-def faults_in_log(log: str) -> list[str]:
-    """Lines above INFO that are not planted."""
-    return [
-        f"log: {line[:1000]}"
-        for line in log.splitlines()
-        if ABOVE_INFO.match(line) and not PLANTED.match(line)
-    ]
+def is_planted(event: dict[str, str]) -> bool:
+    """Whether an event of the log is about an exception that some request asked for."""
+    raised = PLANTED.match(event["message"])
+    return (
+        event["level"] == "WARNING"
+        and event["logger"] == "penstock.ops.failures"
+        and raised is not None
+        and f"Error: planted in {raised[1]}" in event["exception"]
+    )
+
+
+def faults_in_log(log: str) -> tuple[list[str], int]:
+    """Lines above INFO that are not planted, or no events at all; and how many are planted."""
+    faults, planted = [], 0
+    for line in log.splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:  # the banner, or something that nobody caught
+            if "Traceback" in line or "rror" in line:
+                faults.append(f"log: {line[:1000]}")
+            continue
+        if event["level"] != "INFO" and is_planted(event):
+            planted += 1
+        elif event["level"] != "INFO":
+            faults.append(f"log: {line[:1000]}")
+    return faults, planted
 
 
 def hostile_run(requests: int, *, concurrency: int = 64, seed: int = 1) -> Report:
@@ -327,6 +342,7 @@ def hostile_run(requests: int, *, concurrency: int = 64, seed: int = 1) -> Repor
             "PENSTOCK_KEEP_ALIVE": "30",
             "PENSTOCK_HEADER_TIMEOUT": "30",
             "PENSTOCK_BODY_TIMEOUT": "30",
+            "PENSTOCK_LOG_FORMAT": "json",
             "HOSTILE_EVENTS": str(file),
         }
         server = stack.enter_context(running(SERVICE, environment=environment))
@@ -341,14 +357,14 @@ def hostile_run(requests: int, *, concurrency: int = 64, seed: int = 1) -> Repor
             recorded(file),
             Limits(workers=dict.fromkeys(OPS, 2), dispatches=dict.fromkeys(OPS, 1)),
         )
-        report.faults += faults_in_log(server.log())
-        planted = sum(1 for line in server.log().splitlines() if PLANTED.match(line))
+        faults, planted = faults_in_log(server.log())
+        report.faults += faults
         if planted != report.kinds["op error"]:
             report.faults.append(
                 f"the log tells of {planted} exceptions of ops, "
                 f"but {report.kinds['op error']} were asked for"
             )
-        stopped = re.search(r"stopped: (.*)", server.log())
+        stopped = re.search(r'stopped: ([^"]*)', server.log())
         report.totals = stopped[1] if stopped else "said nothing at its end"
     if requests >= FROM_HOW_MANY and report.rss_end > report.rss_warm * GROWTH:
         report.faults.append("the memory of the service grew")
