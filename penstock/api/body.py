@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import io
 import mmap
-import zlib
 
-from penstock.errors import TooLarge, Undecodable, UnknownEncoding
+from penstock.errors import TooLarge, UnknownEncoding
+from penstock.protocols import gzip
 
 SMALL = 16 << 10
 """Bytes of a body, or a message, whose decoded form is not counted beside it."""
 
-_GZIP = 16 + zlib.MAX_WBITS
+LARGE = 256 << 10
+"""Bytes of a body, or a message, from which on a thread decodes it, and the loop goes on."""
+SMALL_PACKED = 4 << 10
+"""Packed bytes that are unpacked at once: they are a megabyte at most."""
 _MAPPED = 128 << 10
 """Bytes from which on a body has memory of its own: a mapping costs some system calls, and in the
 heap remains what smaller ones leave behind."""
@@ -131,20 +134,14 @@ def decompress(encoding: bytes, body: bytes, most: int) -> bytes:
     Raises:
         UnknownEncoding: only ``gzip`` and ``identity`` are known.
         Undecodable: corrupt, cut short, or with bytes behind its end.
-        TooLarge: it expands beyond ``most``.
+        TooLarge: it expands beyond ``most``, or too many times its size.
     """
     name = encoding.strip().lower()
     if name == b"identity":
         return body
     if name not in (b"gzip", b"x-gzip"):
         raise UnknownEncoding("content-encoding must be gzip or identity")
-    stream = zlib.decompressobj(_GZIP)
     try:
-        plain = stream.decompress(body, most + 1)
-    except zlib.error as error:
-        raise Undecodable("the body is not gzip") from error
-    if len(plain) > most:
-        raise TooLarge(f"the body expands beyond {most} bytes")
-    if not stream.eof or stream.unused_data:
-        raise Undecodable("the gzip body is cut short or has bytes behind its end")
-    return plain
+        return gzip.unpack(body, most)
+    except TooLarge as error:
+        raise TooLarge(f"the body {error}") from None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
 from penstock.api.body import SMALL
+from penstock.api.replies import run_aside
 from penstock.errors import RequestError, ServiceBusy
 from penstock.protocols import grpc
 from penstock.protocols.heads import Headers
@@ -34,12 +36,15 @@ class Inbox:
     Made for streams, and for a unary call whose message comes in several pieces.
     """
 
-    __slots__ = ("_ahead", "_counted", "_ended", "_exchange", "_reader", "_waiter")
+    __slots__ = ("_ahead", "_counted", "_ended", "_exchange", "_reader", "_threads", "_waiter")
 
-    def __init__(self, exchange: Exchange, reader: grpc.MessageReader) -> None:
+    def __init__(
+        self, exchange: Exchange, reader: grpc.MessageReader, threads: Executor | None
+    ) -> None:
         self._exchange = exchange
         self._reader = reader
-        self._ahead: deque[tuple[bytes, int]] = deque()
+        self._threads = threads
+        self._ahead: deque[tuple[bytes | grpc.Deferred, int]] = deque()
         self._counted = 0
         self._ended = False
         self._waiter: asyncio.Future[None] | None = None
@@ -52,16 +57,11 @@ class Inbox:
 
         Raises:
             GrpcError: the bytes are no message.
-            ServiceBusy: they unpack to more than there is room for.
         """
         messages = self._reader.feed(piece)
         self._counted += len(piece)
         if not messages:
             return
-        more = sum(map(len, messages)) - self._counted
-        if more > 0:  # they were packed
-            self._exchange.take(more)
-            self._counted += more
         before = len(self._ahead)
         self._ahead.extend((message, 0) for message in messages[:-1])
         self._ahead.append((messages[-1], self._counted))
@@ -94,12 +94,26 @@ class Inbox:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def take(self) -> bytes:
+    def take(self) -> bytes | grpc.Deferred:
         """The message that came first; its bytes stay held."""
         return self._ahead.popleft()[0]
 
+    async def whole(self, message: bytes | grpc.Deferred) -> bytes:
+        """The message, put together and unpacked.
+
+        Raises:
+            GrpcError: it is not gzip, or unpacks to too much.
+            ServiceBusy: it unpacks to more than there is room for.
+        """
+        if isinstance(message, bytes):
+            return message
+        plain = await run_aside(self._threads, message.take)
+        if len(plain) > len(message):
+            self._exchange.take(len(plain) - len(message))
+        return plain
+
     async def read(self) -> bytes | None:
-        """The next message; None at the end."""
+        """The next message; None at the end. Raises as ``whole`` does."""
         while not self._ahead:
             if self._ended:
                 return None
@@ -108,8 +122,9 @@ class Inbox:
         if len(self._ahead) == _MOST_AHEAD:
             self._exchange.resume()
         message, cost = self._ahead.popleft()
-        self._exchange.give_back(cost)
-        return message
+        plain = await self.whole(message)
+        self._exchange.give_back(cost + max(0, len(plain) - len(message)))
+        return plain
 
 
 class GrpcCall:

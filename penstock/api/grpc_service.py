@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from math import inf
 from typing import TypeAlias
 
-from penstock.api.body import SMALL, PartialBody
+from penstock.api.body import LARGE, SMALL, SMALL_PACKED, PartialBody
 from penstock.api.grpc_call import PUSH_BACK, GrpcCall, Inbox
 from penstock.door.exchange import Exchange, Limit, Receiver
 from penstock.errors import RequestError, ServiceBusy
@@ -70,9 +71,17 @@ class GrpcService:
     Args:
         methods: ``/package.Service/Method`` to what serves it.
         max_message_bytes: of one message, after decompression.
+        threads: put large messages together, and unpack compressed ones; None for the loop's own.
     """
 
-    def __init__(self, methods: Mapping[str, Method], *, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        methods: Mapping[str, Method],
+        *,
+        max_message_bytes: int,
+        threads: Executor | None = None,
+    ) -> None:
+        self._threads = threads
         self._methods = {path.encode(): method for path, method in methods.items()}
         self._most = max_message_bytes
         self._streams: set[GrpcCall] = set()
@@ -128,7 +137,7 @@ class GrpcService:
         method = plan.method
         assert method is not None
         unary = method.unary
-        message: bytes | None = None
+        message: bytes | grpc.Deferred | None = None
         try:
             if exchange.to_come:
                 exchange.arrive(len(piece))
@@ -145,21 +154,47 @@ class GrpcService:
                 message = self._collect(call, plan, piece, ended)
                 if message is None:
                     return
-        except RequestError as error:
+            if isinstance(message, grpc.Deferred) and message.packed:
+                size = len(message)
+                if size <= SMALL_PACKED:
+                    message = message.take()
+                    exchange.take(max(0, len(message) - size))
+        except (RequestError, GrpcError) as error:
             _stop(exchange)
-            if isinstance(error, ServiceBusy):
-                exchange.count_refusal(Limit.BUDGET)
-            method.failed(call, error)
-        except GrpcError as error:
-            _stop(exchange)
-            if error.code is GrpcCode.RESOURCE_EXHAUSTED:
-                exchange.count_refusal(Limit.BODY)
-            call.fail(error.code, error.text, error.headers)
+            self._refuse(method, call, error)
         else:
             call.asked = True
             if not ended:
                 exchange.body_deadline = inf  # the message is whole, whatever becomes of the stream
-            unary(call, message)
+            if isinstance(message, bytes):
+                unary(call, message)
+            else:
+                task = asyncio.get_running_loop().create_task(self._open(method, call, message))
+                exchange.on_gone = task.cancel
+
+    async def _open(self, method: Method, call: GrpcCall, message: grpc.Deferred) -> None:
+        """A large or compressed message, which others do not have to wait for."""
+        assert method.unary is not None
+        assert call.inbox is not None
+        try:
+            plain = await call.inbox.whole(message)
+        except (RequestError, GrpcError) as error:
+            self._refuse(method, call, error)
+        else:
+            call.exchange.on_gone = None
+            method.unary(call, plain)
+
+    @staticmethod
+    def _refuse(method: Method, call: GrpcCall, error: RequestError | GrpcError) -> None:
+        """The message is not taken."""
+        if isinstance(error, GrpcError):
+            if error.code is GrpcCode.RESOURCE_EXHAUSTED:
+                call.exchange.count_refusal(Limit.BODY)
+            call.fail(error.code, error.text, error.headers)
+            return
+        if isinstance(error, ServiceBusy):
+            call.exchange.count_refusal(Limit.BUDGET)
+        method.failed(call, error)
 
     def late(self, exchange: Exchange) -> None:
         """No message arrived in time."""
@@ -167,7 +202,9 @@ class GrpcService:
         _stop(exchange)
         call.fail(GrpcCode.DEADLINE_EXCEEDED, "no message arrived in time")
 
-    def _collect(self, call: GrpcCall, plan: Plan, piece: bytes, ended: bool) -> bytes | None:
+    def _collect(
+        self, call: GrpcCall, plan: Plan, piece: bytes, ended: bool
+    ) -> bytes | grpc.Deferred | None:
         """The one message of a unary call as soon as it is whole; None while it is not."""
         inbox = call.inbox
         if inbox is None:
@@ -184,7 +221,8 @@ class GrpcService:
         return inbox.take()
 
     def _inbox(self, call: GrpcCall, plan: Plan) -> Inbox:
-        return Inbox(call.exchange, grpc.MessageReader(self._most, plan.encoding, PartialBody))
+        reader = grpc.MessageReader(self._most, plan.encoding, PartialBody, defer=LARGE)
+        return Inbox(call.exchange, reader, self._threads)
 
     @staticmethod
     def _stream(call: GrpcCall, piece: bytes, ended: bool) -> None:

@@ -9,15 +9,17 @@ Source: ``docs/compatibility.md`` (the HTTP gateway), RFC 9110.
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from penstock.api.body import SMALL, PartialBody, decompress
+from penstock.api.body import LARGE, SMALL, SMALL_PACKED, PartialBody, decompress
 from penstock.api.health import Health
 from penstock.api.pipeline import Answer, PipelineProtocol
-from penstock.api.replies import encoded
+from penstock.api.replies import decode_aside, encoded, what_is_left
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, ServiceBusy, TooLarge, Undecodable
 from penstock.protocols import paddle
@@ -109,8 +111,8 @@ class HttpRoutes:
                 exchange.take(len(piece))
             elif exchange.to_come:
                 exchange.arrive(len(piece))
+            partial: PartialBody | None = exchange.state
             if exchange.state is not None or not ended:
-                partial: PartialBody | None = exchange.state
                 if partial is None:
                     partial = exchange.state = PartialBody()
                 partial.add(piece)
@@ -118,22 +120,53 @@ class HttpRoutes:
                     raise TooLarge(f"the body is over {self._most} bytes")
                 if not ended:
                     return
-                body = partial.join()
                 exchange.state = None
+                if partial.size > LARGE:
+                    self._later(exchange, partial)
+                    return
+                body = partial.join()
             route: _Route = head.route
-            if route.encoding is not None:
+            if route.encoding is not None and len(body) <= SMALL_PACKED:
                 body = decompress(route.encoding, body, self._most)
                 exchange.take(len(body))
-            large = len(body) > SMALL
-            if large:
-                exchange.decode(len(body))
+            elif route.encoding is not None or len(body) > LARGE:
+                partial = PartialBody()
+                partial.add(body)
+                self._later(exchange, partial)
+                return
+            size = len(body)
+            if size > SMALL:
+                exchange.decode(size)
             call = paddle.decode_json(body, name=route.name, method=route.method)
-            if large:
-                exchange.decoded(len(body), call.held())
+            if size > SMALL:
+                exchange.decoded(size, call.held())
         except RequestError as error:
             self._refuse(exchange, error)
             return
         exchange.on_gone = self._protocol.start(call, route.timeout, self, exchange)
+
+    def _later(self, exchange: Exchange, partial: PartialBody) -> None:
+        task = asyncio.get_running_loop().create_task(self._large(exchange, partial))
+        exchange.on_gone = task.cancel
+
+    async def _large(self, exchange: Exchange, partial: PartialBody) -> None:
+        """A body that others do not wait for."""
+        begun = time.monotonic()
+        route: _Route = exchange.head.route
+        try:
+            body = await self._protocol.writers.run(_whole, partial, route, self._most)
+            if route.encoding is not None:
+                exchange.take(len(body))
+
+            def decode() -> paddle.Call:
+                return paddle.decode_json(body, name=route.name, method=route.method)
+
+            call = await decode_aside(self._protocol, exchange, len(body), decode)
+        except RequestError as error:
+            self._refuse(exchange, error)
+            return
+        left = what_is_left(route.timeout, begun)
+        exchange.on_gone = self._protocol.start(call, left, self, exchange)
 
     def late(self, exchange: Exchange) -> None:
         """The body took too long to arrive."""
@@ -213,6 +246,11 @@ _METHODS = frozenset(
     ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
 )
 _PROBES = (b"/livez", b"/readyz")
+
+
+def _whole(partial: PartialBody, route: _Route, most: int) -> bytes:
+    body = partial.join()
+    return body if route.encoding is None else decompress(route.encoding, body, most)
 
 
 def failure(status: int, text: str) -> HttpReply:

@@ -139,6 +139,12 @@ class PipelineProtocol:
                 drop()
             raise
 
+    def prepare(self, call: paddle.Call) -> None:
+        """Make a large call's feed ahead, in any thread, where users' code does not make it."""
+        graph = self._engine.graph(call.name)
+        if graph is not None and graph.ends is not None and not graph.ends.blocking_unpack:
+            paddle.prepare(call)
+
     def as_reply(self, error: RequestError) -> Reply | None:
         """The reply that an error is, where it ends no call; None where the call itself fails."""
         # Its frames hold the request, and hold the error: together they would outlive the call.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
+from penstock.door.exchange import Exchange
 from penstock.errors import RequestError
 from penstock.ops.ends import error_reply
 from penstock.protocols import paddle, pb
 
 Reply: TypeAlias = paddle.Reply | pb.Response
+
+Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
@@ -28,19 +32,79 @@ class Writers:
 
     def __init__(self, threads: Executor | None) -> None:
         self._threads = threads
-        self._loop = asyncio.get_running_loop()
 
     def __repr__(self) -> str:
         return f"<Writers {self._threads!r}>"
 
     def write(self, pack: Callable[..., Reply], *args: Any) -> asyncio.Future[Reply]:
         """The reply that ``pack`` makes. Cancelled before its turn, it is not made."""
+        return self.run(pack, *args)
+
+    def run(self, function: Callable[..., Result], *args: Any) -> asyncio.Future[Result]:
+        """Anything else that takes long, in one of the threads."""
+        return run_aside(self._threads, function, *args)
+
+
+def run_aside(
+    threads: Executor | None, function: Callable[..., Result], *args: Any
+) -> asyncio.Future[Result]:
+    """Call it in a thread; here, where none can be started. Not called once it is cancelled."""
+    loop = asyncio.get_running_loop()
+    try:
+        return loop.run_in_executor(threads, function, *args)
+    except RuntimeError:
+        done: asyncio.Future[Result] = loop.create_future()
         try:
-            return self._loop.run_in_executor(self._threads, pack, *args)
-        except RuntimeError:  # there is no thread, and none can be started
-            reply: asyncio.Future[Reply] = self._loop.create_future()
-            reply.set_result(pack(*args))
-            return reply
+            done.set_result(function(*args))
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+            done.set_exception(error)
+        return done
+
+
+class Pipeline(Protocol):
+    """What is needed here of the pipeline protocol."""
+
+    writers: Writers
+
+    def prepare(self, call: paddle.Call) -> None:
+        """Make the feed, in any thread, where users' code does not make it."""
+
+
+async def decode_aside(
+    protocol: Pipeline, exchange: Exchange, size: int, decode: Callable[[], paddle.Call]
+) -> paddle.Call:
+    """Decode a large body in a thread, down to the feed.
+
+    Args:
+        protocol: whose call it is.
+        exchange: the request's; it reserves what a body of ``size`` bytes decodes to.
+        size: of the body.
+        decode: makes the call.
+
+    Raises:
+        RequestError: the body is not taken.
+    """
+    exchange.decode(size)
+    exchange.arrive(size)  # it is being made
+
+    def decoded() -> paddle.Call:
+        call = decode()
+        protocol.prepare(call)
+        return call
+
+    try:
+        call = await protocol.writers.run(decoded)
+    except RequestError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a promise is broken
+        raise ours(error) from None
+    exchange.decoded(size, call.held())
+    return call
+
+
+def what_is_left(timeout: float | None, begun: float) -> float | None:
+    """Of the seconds that a caller gave, what a thread that decoded has left."""
+    return None if timeout is None else max(0.0, timeout - (time.monotonic() - begun))
 
 
 def encoded(encode: Callable[[Reply], bytes], reply: Reply) -> bytes:

@@ -144,7 +144,8 @@ def _pack_tensors(request: pb.Request, feed: dict[str, Any], as_bytes: bool) -> 
         if not isinstance(value, str | np.ndarray):
             raise _wrong_type(value)
         lod = feed.get(key + LOD_SUFFIX)
-        request.tensors.append(tensors.encode(key, value, lod=lod, as_bytes=as_bytes))
+        sent = tensors.encode(key, value, lod=lod, as_bytes=as_bytes)
+        request.tensors.append(sent.message())
 
 
 def _wrong_type(value: object) -> TypeError:

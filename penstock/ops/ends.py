@@ -129,7 +129,7 @@ class ResponseOp(Op):
             err_msg=reply.err_msg,
             key=reply.key,
             value=reply.value,
-            tensors=reply.tensors,
+            tensors=[tensor.message() for tensor in reply.tensors],
         )
 
 

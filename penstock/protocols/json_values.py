@@ -1,7 +1,8 @@
 """Checked readings of parsed JSON values by the rules of proto3 JSON.
 
-Each reader takes where the value stands (``tensors[0].shape``) and names that place when it
-refuses. Source: the protocol buffers language guide, "JSON mapping"; ``docs/compatibility.md``.
+Each reader takes a parsed value or a ``Span``, and where the value stands (``tensors[0].shape``);
+it names that place when it refuses. Source: the protocol buffers language guide, "JSON mapping";
+``docs/compatibility.md``.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from binascii import a2b_base64
 from math import isinf
 from typing import Any
 
-from penstock.errors import Undecodable
+import numpy as np
+from numpy.typing import NDArray
 
-MAX_DEPTH = 64
-_MAX_NUMBER = 1000  # characters
+from penstock.errors import Undecodable
+from penstock.protocols.json_span import MAX_DEPTH, MAX_NUMBER, Span
+from penstock.protocols.tensors import Room
+
 _MAX_EXACT = 2**53  # whole numbers up to here survived being parsed as a float64
 
 _KINDS = {
@@ -36,49 +40,89 @@ _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
 _FLOAT = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?")
 _URL_SAFE = str.maketrans("-_", "+/")
 
-_BLOCK = _MAX_NUMBER // 2
-_NUMBER_BLOCK = re.compile(rb"[-+.0-9eE]{%d}" % _BLOCK)
-_STRING_OR_NUMBER = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+.0-9eE]++', re.DOTALL)
-
 
 def wrong(where: str, wanted: str, got: Any) -> Undecodable:
     """The error for a value of the wrong JSON type."""
-    return Undecodable(f"{where} must be {wanted}, got {_KINDS[type(got)]}")
+    kind = got.kind if type(got) is Span else _KINDS[type(got)]
+    return Undecodable(f"{where} must be {wanted}, got {kind}")
 
 
-def as_list(value: Any, where: str) -> list[Any]:
-    """The value, which must be a list."""
+def built(value: Any, where: str, wanted: str) -> Any:
+    """The value itself, of a span that is neither a list nor an object."""
+    if type(value) is Span:
+        if value.kind in ("a list", "an object"):
+            raise wrong(where, wanted, value)
+        return value.scalar()
+    return value
+
+
+def is_null(value: Any) -> bool:
+    """Whether it is ``null``, which means absent."""
+    return value is None or (type(value) is Span and value.kind == "null" and value.load() is None)
+
+
+def as_list(value: Any, where: str, most: int) -> list[Any]:
+    """The value, which must be a list of no more than ``most`` elements."""
+    if type(value) is Span and value.kind == "a list":
+        return value.items(most, where)
     if type(value) is not list:
         raise wrong(where, "a list", value)
+    if len(value) > most:
+        raise Undecodable(f"{where} has more than {most} elements")
     return value
+
+
+def members_of(value: Any, where: str, most: int) -> list[tuple[str, Any]]:
+    """The members of the value, which must be an object with no more than ``most`` of them; of
+    equal names the last counts.
+    """
+    if type(value) is Span and value.kind == "an object":
+        return [*dict(value.members(most, where)).items()]
+    if type(value) is not dict:
+        raise wrong(where, "an object", value)
+    if len(value) > most:
+        raise Undecodable(f"{where} has more than {most} members")
+    return [*value.items()]
 
 
 def as_text(value: Any, where: str) -> str:
     """The value, which must be a text; numbers are not coerced."""
-    if type(value) is not str:
-        raise wrong(where, "a text", value)
-    return value
+    text = built(value, where, "a text")
+    if type(text) is not str:
+        raise wrong(where, "a text", text)
+    return text
 
 
-def as_texts(value: Any, where: str) -> list[str]:
+def as_texts(value: Any, where: str, most: int) -> list[str]:
     """The value, which must be a list of texts."""
-    for index, item in enumerate(as_list(value, where)):
-        if type(item) is not str:
-            raise wrong(f"{where}[{index}]", "a text", item)
-    return value  # type: ignore[no-any-return]
+    texts = as_list(value, where, most)
+    return [as_text(item, f"{where}[{index}]") for index, item in enumerate(texts)]
 
 
-def as_truths(value: Any, where: str) -> list[bool]:
-    """The value, which must be a list of truth values."""
-    for index, item in enumerate(as_list(value, where)):
-        if type(item) is not bool:
-            raise wrong(f"{where}[{index}]", "true or false", item)
-    return value  # type: ignore[no-any-return]
+def as_array(value: Any, where: str, dtype: np.dtype[Any], room: Room) -> NDArray[Any]:
+    """A list of numbers or truth values as an array, each within the range of its type."""
+    if type(value) is Span and value.kind == "a list":
+        count, pieces = value.count(), value.pieces(where)
+    elif type(value) is list:
+        count, pieces = len(value), iter([value])
+    else:
+        raise wrong(where, "a list", value)
+    array = room.array(count, dtype)
+    done = 0
+    for piece in pieces:
+        stop = done + len(piece)
+        if stop > count:
+            break
+        array[done:stop] = _READ[dtype.kind](piece, where, done, dtype)
+        done = stop
+    if done != count:
+        raise Undecodable(f"{where} must be a list of numbers")
+    return array
 
 
 def as_integer(value: Any, where: str, low: int, high: int) -> int:
     """A whole number from ``low`` to ``high``, given as number or decimal text."""
-    number = value
+    value = number = built(value, where, "a whole number")
     if type(value) is str:
         if _WHOLE.fullmatch(value) is None:
             raise Undecodable(f"{where} must be a whole number, got another text")
@@ -94,22 +138,37 @@ def as_integer(value: Any, where: str, low: int, high: int) -> int:
     return number  # type: ignore[no-any-return]
 
 
-def as_integers(value: Any, where: str, low: int, high: int) -> list[int]:
-    """A list of whole numbers from ``low`` to ``high``."""
-    numbers = as_list(value, where)
-    if set(map(type, numbers)) <= {int} and (
-        not numbers or (low <= min(numbers) and max(numbers) <= high)
-    ):
-        return numbers
-    return [as_integer(item, f"{where}[{index}]", low, high) for index, item in enumerate(numbers)]
+def _truths(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) -> Any:
+    if set(map(type, piece)) <= {bool}:
+        return piece
+    index = next(index for index, item in enumerate(piece) if type(item) is not bool)
+    raise wrong(f"{where}[{first + index}]", "true or false", piece[index])
 
 
-def as_floats(value: Any, where: str) -> list[float]:
-    """A list of numbers; each may be a text, also ``NaN``, ``Infinity`` or ``-Infinity``."""
-    numbers = as_list(value, where)
-    if set(map(type, numbers)) <= {float, int}:
-        return numbers
-    return [_as_float(item, f"{where}[{index}]") for index, item in enumerate(numbers)]
+def _integers(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) -> Any:
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    if set(map(type, piece)) <= {int} and (not piece or (low <= min(piece) and max(piece) <= high)):
+        return piece
+    return [as_integer(item, f"{where}[{first + i}]", low, high) for i, item in enumerate(piece)]
+
+
+def _floats(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) -> Any:
+    """Each may be a text, also ``NaN``, ``Infinity`` or ``-Infinity``."""
+    if not set(map(type, piece)) <= {float, int}:
+        piece = [_as_float(item, f"{where}[{first + i}]") for i, item in enumerate(piece)]
+    wide = np.array(piece, np.float64)
+    if dtype.itemsize == 8:
+        return wide
+    with np.errstate(over="ignore"):
+        array = wide.astype(np.float32)
+    overflown = np.isinf(array) & np.isfinite(wide)
+    if overflown.any():
+        index = first + int(overflown.argmax())
+        raise Undecodable(f"{where}[{index}] is too large for a float32")
+    return array
+
+
+_READ = {"b": _truths, "i": _integers, "u": _integers, "f": _floats}
 
 
 def _as_float(value: Any, where: str) -> float:
@@ -120,7 +179,7 @@ def _as_float(value: Any, where: str) -> float:
     special = _SPECIAL_FLOATS.get(value)
     if special is not None:
         return special
-    if len(value) > _MAX_NUMBER or _FLOAT.fullmatch(value) is None:
+    if len(value) > MAX_NUMBER or _FLOAT.fullmatch(value) is None:
         raise Undecodable(f"{where} must be a number, got another text")
     number = float(value)
     if isinf(number):
@@ -141,6 +200,8 @@ def as_bytes(value: Any, where: str) -> bytes:
 
 def check_depth(value: Any, taken: int) -> None:
     """Refuse containers nested deeper than 64 levels, ``taken`` of which lie around the value."""
+    if type(value) is Span:
+        return  # it was looked at when what is around it was taken apart
     level = [value]
     while containers := [item for item in level if type(item) is list or type(item) is dict]:
         if taken == MAX_DEPTH:
@@ -151,13 +212,3 @@ def check_depth(value: Any, taken: int) -> None:
             for container in containers
             for child in (container.values() if type(container) is dict else container)
         ]
-
-
-def check_numbers(body: bytes | bytearray) -> None:
-    """Refuse a number of over 1,000 characters; the same characters inside a text are legal."""
-    # A number that long covers a whole block, so looking where blocks start is enough to acquit.
-    if not any(_NUMBER_BLOCK.match(body, start) for start in range(0, len(body), _BLOCK)):
-        return
-    for token in _STRING_OR_NUMBER.finditer(body):
-        if token.end() - token.start() > _MAX_NUMBER and body[token.start()] != ord('"'):
-            raise Undecodable(f"a number has more than {_MAX_NUMBER} characters")

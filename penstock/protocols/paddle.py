@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import InputMismatch, PackageError
+from penstock.errors import InputMismatch, PackageError, RequestError
 from penstock.protocols import tensors
 from penstock.protocols.array_text import format_value
 from penstock.protocols.paddle_json import decode_json, encode_json, gateway_error, write_json
@@ -24,6 +24,7 @@ from penstock.protocols.paddle_records import PROFILE_KEY, Call, Reply
 from penstock.protocols.paddle_texts import write_texts
 from penstock.protocols.pb import Request, Tensor
 from penstock.protocols.status import CustomExceptionCode
+from penstock.protocols.tensors import WireTensor
 from penstock.request import Feed
 from penstock.tensor import LOD_SUFFIX
 
@@ -37,6 +38,7 @@ __all__ = [
     "encode_message",
     "gateway_error",
     "pack",
+    "prepare",
     "takes_long",
     "unpack",
     "write_json",
@@ -58,6 +60,8 @@ def unpack(request: Call | Request) -> tuple[Feed, bool]:
         PackageError: fewer values than keys, or a tensor that contradicts itself.
         InputMismatch: a tensor's name is empty or over 256 characters.
     """
+    if isinstance(request, Call) and request.problem is not None:
+        raise request.problem
     key, value = request.key, request.value
     if len(value) < len(key):
         raise PackageError(f"there are {len(key)} keys, but only {len(value)} values")
@@ -74,7 +78,16 @@ def unpack(request: Call | Request) -> tuple[Feed, bool]:
     return feed, isinstance(asked, str) and asked == "1"
 
 
-def _add_tensors(feed: Feed, given: Iterable[Tensor]) -> None:
+def prepare(call: Call) -> None:
+    """Make the feed of a large call ahead, where the loop need not wait for it."""
+    try:
+        call.feed, _ = unpack(call)
+    except RequestError as error:
+        error.__traceback__ = None
+        call.problem = error
+
+
+def _add_tensors(feed: Feed, given: Iterable[Tensor | WireTensor]) -> None:
     for tensor in given:
         name = tensor.name
         if not 0 < len(name) <= _MAX_NAME:
@@ -166,9 +179,9 @@ def _refusal(item: Any, value: Feed) -> str:
     return text
 
 
-def _tensors_of(value: Feed) -> dict[str, Tensor]:
+def _tensors_of(value: Feed) -> dict[str, WireTensor]:
     """The tensors of a result by name; a lod goes with the array that it belongs to."""
-    sent: dict[str, Tensor] = {}
+    sent: dict[str, WireTensor] = {}
     for name, item in value.items():
         if not isinstance(item, np.ndarray) or _is_lod(name, value):
             continue
@@ -185,8 +198,8 @@ def _is_lod(name: str, value: Feed) -> bool:
     return base != name and isinstance(value.get(base), np.ndarray)
 
 
-def _is_sent(name: str, sent: dict[str, Tensor]) -> bool:
+def _is_sent(name: str, sent: dict[str, WireTensor]) -> bool:
     if name in sent:
         return True
     base = name.removesuffix(LOD_SUFFIX)
-    return base != name and base in sent and bool(sent[base].lod)
+    return base != name and base in sent and bool(sent[base].lod.size)

@@ -13,16 +13,9 @@ from typing import Any
 import orjson
 
 from penstock.errors import Undecodable
+from penstock.protocols import json_values as values
 from penstock.protocols import tensor_json
-from penstock.protocols.json_values import (
-    as_integer,
-    as_list,
-    as_text,
-    as_texts,
-    check_depth,
-    check_numbers,
-    wrong,
-)
+from penstock.protocols.json_span import LARGE, Span, check_numbers
 from penstock.protocols.paddle_records import (
     MAX_CLIENT_IP,
     MAX_MEMBERS,
@@ -32,11 +25,11 @@ from penstock.protocols.paddle_records import (
     Reply,
     mended,
 )
-from penstock.protocols.pb import Response, Tensor
+from penstock.protocols.pb import Response
 from penstock.protocols.status import GrpcCode
+from penstock.protocols.tensors import Room, of_message
 
 _BLANK = b" \t\r\n"
-_WITH_ARRAYS = orjson.OPT_SERIALIZE_NUMPY
 
 
 def decode_json(body: bytes | bytearray, *, name: str, method: str) -> Call:
@@ -51,6 +44,8 @@ def decode_json(body: bytes | bytearray, *, name: str, method: str) -> Call:
         Undecodable: the body is not JSON, is nested deeper than 64 levels, has more than 10,000
             pairs or tensors, or a member has the wrong JSON type; the text names the element.
     """
+    if len(body) > LARGE:
+        return _decode_members(Span(bytes(body), 0, len(body)), body, name, method)
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -77,50 +72,37 @@ def decode_json(body: bytes | bytearray, *, name: str, method: str) -> Call:
 
 
 def _decode_members(document: Any, body: bytes | bytearray, name: str, method: str) -> Call:
-    if document is None:
+    if values.is_null(document):
         document = {}
-    if type(document) is not dict:
-        raise wrong("the body", "an object", document)
-    if len(document) > MAX_MEMBERS:
-        raise Undecodable(f"the body has more than {MAX_MEMBERS} members")
-    key: list[str] = []
-    value: list[str] = []
-    tensors: list[Tensor] = []
-    logid, clientip = 0, ""
+    call = Call([], [], [], name, method, 0, "", len(body))
+    room = Room(len(body))
     numbers = False  # whether any number may stand in the body
-    for member, content in document.items():
-        if content is None:
+    for member, content in values.members_of(document, "the body", MAX_MEMBERS):
+        if values.is_null(content):
             continue
         if member == "key":
-            key = as_texts(_few(content, "key"), "key")
+            call.key[:] = values.as_texts(content, "key", MAX_MEMBERS)
         elif member == "value":
-            value = as_texts(_few(content, "value"), "value")
+            call.value[:] = values.as_texts(content, "value", MAX_MEMBERS)
         elif member == "tensors":
             numbers = True
-            tensors = [
-                tensor_json.decode(item, f"tensors[{index}]")
-                for index, item in enumerate(_few(content, "tensors"))
+            call.tensors = [
+                tensor_json.decode(item, f"tensors[{index}]", room)
+                for index, item in enumerate(values.as_list(content, "tensors", MAX_MEMBERS))
             ]
         elif member == "logid":
             numbers = True
-            logid = as_integer(content, "logid", -(2**63), 2**63 - 1)
+            call.logid = values.as_integer(content, "logid", -(2**63), 2**63 - 1)
         elif member == "clientip":
-            clientip = as_text(content, "clientip")[:MAX_CLIENT_IP]
+            call.clientip = values.as_text(content, "clientip")[:MAX_CLIENT_IP]
         elif member in ("name", "method"):
-            as_text(content, member)
+            values.as_text(content, member)
         else:
             numbers = True
-            check_depth(content, 1)
-    if numbers:
+            values.check_depth(content, 1)
+    if numbers and type(document) is not Span:
         check_numbers(body)
-    return Call(key, value, tensors, name, method, logid, clientip, len(body))
-
-
-def _few(content: Any, where: str) -> list[Any]:
-    items = as_list(content, where)
-    if len(items) > MAX_MEMBERS:
-        raise Undecodable(f"{where} has more than {MAX_MEMBERS} elements")
-    return items
+    return call
 
 
 def encode_json(reply: Reply | Response) -> bytes:
@@ -128,24 +110,25 @@ def encode_json(reply: Reply | Response) -> bytes:
 
     Texts that are not Unicode (lone surrogates) go out with replacement characters.
     """
-    if type(reply) is Reply:
-        key, value = reply.key, reply.value
+    if isinstance(reply, Reply):
+        key, value, tensors = reply.key, reply.value, reply.tensors
     else:
         key, value = list(reply.key), list(reply.value)
+        tensors = [of_message(tensor) for tensor in reply.tensors]
     body = {
         "err_no": reply.err_no,
         "err_msg": reply.err_msg,
         "key": key,
         "value": value,
-        "tensors": [*map(tensor_json.encode, reply.tensors)] if reply.tensors else [],
+        "tensors": [*map(tensor_json.encode, tensors)],
     }
     try:
-        return orjson.dumps(body, option=_WITH_ARRAYS)
+        return orjson.dumps(body)
     except orjson.JSONEncodeError:
         body["err_msg"] = mended(reply.err_msg)
         body["key"] = list(map(mended, key))
         body["value"] = list(map(mended, value))
-        return orjson.dumps(body, option=_WITH_ARRAYS)
+        return orjson.dumps(body)
 
 
 def write_json(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:

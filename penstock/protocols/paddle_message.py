@@ -9,20 +9,25 @@ service's name, followed by a method. Source: ``docs/compatibility.md`` (history
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
-
-from google.protobuf.message import DecodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
+from collections.abc import Container
+from typing import Final
 
 from penstock.errors import Undecodable
+from penstock.protocols import tensors
 from penstock.protocols.paddle_records import MAX_CLIENT_IP, MAX_MEMBERS, Call, Reply, mended
 from penstock.protocols.paddle_texts import read_texts, write_texts
-from penstock.protocols.pb import Request, Response
+from penstock.protocols.pb import Response
+from penstock.protocols.protobuf import LENGTH, VARINT, TooManyFields, Walker, long_text, varint
 
-_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
-_FIXED_SIZES = {_FIXED64: 8, _FIXED32: 4}
+MOST_FIELDS: Final = 100_000
+"""Of a message with all that is in it; numbers that are not packed count one by one."""
+_MOST_TOP: Final = 3 * MAX_MEMBERS + 100
+"""Keys, values, tensors, and what comes once."""
 
-_MOST_FIELDS = 3 * MAX_MEMBERS + 100  # keys, values, tensors, and what comes once
+_LONGEST_NAME = 4096
+
+_TODAY = {4: "name", 5: "method", 7: "clientip"}
+_OLD = {3: "name", 4: "method", 6: "clientip"}
 
 
 def decode_message(data: bytes, service_names: Container[str]) -> Call:
@@ -34,30 +39,52 @@ def decode_message(data: bytes, service_names: Container[str]) -> Call:
 
     Raises:
         Undecodable: the bytes are no such message, a text is not UTF-8, or there are more than
-            10,000 pairs or tensors.
+            10,000 pairs or tensors, or 100,000 fields.
+        TooLarge: the numbers of its tensors would take too much memory.
     """
     usual = read_texts(data)
     if usual is not None:
         return usual
-    # Before each of them is an object, which takes a hundred times its bytes.
-    if _has_too_many(data):
-        raise _too_many()
     try:
-        request = Request.FromString(data)
-    except DecodeError:
-        if not _is_old(data, service_names):
-            raise Undecodable("the bytes are not a Request message") from None
-        return _few(_decode_old(data))
-    method, logid, clientip = request.method, request.logid, request.clientip
-    if not (clientip or logid or method) and _may_be_old(request) and _is_old(data, service_names):
-        return _few(_decode_old(data))
-    key, value, tensors = list(request.key), list(request.value), list(request.tensors)
-    clientip = clientip[:MAX_CLIENT_IP]
-    return _few(Call(key, value, tensors, request.name, method, logid, clientip, len(data)))
+        return _decode(data, service_names)
+    except TooManyFields:
+        raise Undecodable(
+            f"the Request message has more than {MOST_FIELDS} fields: numbers must be packed"
+        ) from None
+    except ValueError:
+        raise Undecodable("the bytes are not a Request message") from None
 
 
-def _few(call: Call) -> Call:
-    if max(len(call.key), len(call.value), len(call.tensors)) > MAX_MEMBERS:
+def _decode(data: bytes, service_names: Container[str]) -> Call:
+    fields: list[tuple[int, int, int, int]] = []
+    walker = Walker(data, MOST_FIELDS)
+    for field in walker.fields(0, len(data)):
+        fields.append(field)
+        if len(fields) > _MOST_TOP:
+            raise _too_many()
+    old = _is_old(data, fields, service_names)
+    names = _OLD if old else _TODAY
+    log_id = 5 if old else 6
+    key: list[str] = []
+    value: list[str] = []
+    call = Call(key, value, typed := [], nbytes=len(data))
+    room = tensors.Room(len(data))
+    for number, wire_type, begin, end in fields:
+        if wire_type == VARINT:
+            if number == log_id:
+                call.logid = begin - 2**64 if begin >= 2**63 else begin
+        elif wire_type != LENGTH:
+            continue
+        elif number == 1:
+            key.append(long_text(data, begin, end))
+        elif number == 2:
+            value.append(long_text(data, begin, end))
+        elif number in names:
+            setattr(call, names[number], long_text(data, begin, end))
+        elif number == 3 and not old:
+            typed.append(tensors.read(walker, begin, end, room))
+    call.clientip = call.clientip[:MAX_CLIENT_IP]
+    if max(len(key), len(value), len(typed)) > MAX_MEMBERS:
         raise _too_many()
     return call
 
@@ -66,27 +93,21 @@ def _too_many() -> Undecodable:
     return Undecodable(f"the Request message has more than {MAX_MEMBERS} pairs or tensors")
 
 
-def _has_too_many(data: bytes) -> bool:
-    """Whether so many fields are at the top that there must be too many of some kind."""
-    if len(data) < 2 * _MOST_FIELDS:
+def _is_old(
+    data: bytes, fields: list[tuple[int, int, int, int]], service_names: Container[str]
+) -> bool:
+    types: set[tuple[int, int]] = set()
+    third = b""
+    for number, wire_type, begin, end in fields:
+        types.add((number, wire_type))
+        if number == 3 and wire_type == LENGTH:
+            third = data[begin : min(end, begin + _LONGEST_NAME)]
+    if {(5, LENGTH), (6, VARINT)} & types or any(number == 7 for number, _ in types):
         return False
-    position = count = 0
-    try:
-        while position < len(data):
-            tag, position = _varint(data, position)
-            wire_type = tag & 7
-            if wire_type in (_VARINT, _LENGTH):
-                number, position = _varint(data, position)
-                if wire_type == _LENGTH:
-                    position += number
-            else:
-                position += _FIXED_SIZES.get(wire_type, 0)  # what is in a group counts by itself
-            count += 1
-            if count > _MOST_FIELDS:
-                return True
-    except ValueError:
-        return False  # what is cut off ends here for the library, too
-    return False
+    if {(5, VARINT), (6, LENGTH)} & types:
+        return True
+    name = third.decode("utf-8", "replace")
+    return (4, LENGTH) in types and name != "" and name in service_names
 
 
 def encode_message(reply: Reply | Response) -> bytes:
@@ -99,10 +120,22 @@ def encode_message(reply: Reply | Response) -> bytes:
     """
     if not isinstance(reply, Reply):  # in this order: asking for the library's class takes longer
         return reply.SerializeToString()
-    if not (reply.err_no or reply.err_msg or reply.tensors):
-        usual = write_texts(reply.key, reply.value)
-        if usual is not None:
-            return usual
+    texts = None
+    if not reply.err_no and not reply.err_msg:
+        texts = write_texts(reply.key, reply.value)
+    if texts is None:
+        texts = _with_texts(reply)
+    if not reply.tensors:
+        return texts
+    pieces: list[tensors.Buffer] = [texts]
+    for tensor in reply.tensors:
+        content = tensor.encode()
+        pieces += (b"\x2a", varint(sum(map(len, content))), *content)
+    return b"".join(pieces)
+
+
+def _with_texts(reply: Reply) -> bytes:
+    """All but the tensors, which come last."""
     try:
         message = Response(
             err_no=reply.err_no, err_msg=reply.err_msg, key=reply.key, value=reply.value
@@ -114,103 +147,4 @@ def encode_message(reply: Reply | Response) -> bytes:
             key=list(map(mended, reply.key)),
             value=list(map(mended, reply.value)),
         )
-    if reply.tensors:
-        message.tensors.extend(reply.tensors)
     return message.SerializeToString()
-
-
-def _may_be_old(request: Request) -> bool:
-    """Whether a message without fields 5 to 7, read as of today, has anything it should not."""
-    return bool(request.tensors or request.name or len(UnknownFieldSet(request)))
-
-
-def _is_old(data: bytes, service_names: Container[str]) -> bool:
-    types: dict[int, set[int]] = {}
-    third = b""
-    try:
-        for number, wire_type, content in _fields(data):
-            types.setdefault(number, set()).add(wire_type)
-            if number == 3 and isinstance(content, bytes):
-                third = content
-    except ValueError:
-        return False
-    fifth, sixth = types.get(5, set()), types.get(6, set())
-    if 7 in types or _LENGTH in fifth or _VARINT in sixth:
-        return False
-    if _VARINT in fifth or _LENGTH in sixth:
-        return True
-    return _LENGTH in types.get(4, set()) and _is_one_of(third, service_names)
-
-
-def _is_one_of(name: bytes, names: Container[str]) -> bool:
-    try:
-        return name != b"" and name.decode() in names
-    except UnicodeDecodeError:
-        return False
-
-
-def _decode_old(data: bytes) -> Call:
-    key: list[str] = []
-    value: list[str] = []
-    call = Call(key, value, [], nbytes=len(data))
-    try:
-        for number, _, content in _fields(data):
-            if isinstance(content, int):
-                if number == 5:
-                    call.logid = content - 2**64 if content >= 2**63 else content
-                continue
-            if number == 1:
-                key.append(content.decode())
-            elif number == 2:
-                value.append(content.decode())
-            elif number == 3:
-                call.name = content.decode()
-            elif number == 4:
-                call.method = content.decode()
-            elif number == 6:
-                call.clientip = content.decode()[:MAX_CLIENT_IP]
-    except UnicodeDecodeError as error:
-        raise Undecodable("a text of the Request message is not UTF-8") from error
-    return call
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """Number, wire type and content of each field at the top of a message.
-
-    Raises:
-        ValueError: the bytes are no message, or use groups, which no client ever sent.
-    """
-    position, end = 0, len(data)
-    while position < end:
-        tag, position = _varint(data, position)
-        number, wire_type = tag >> 3, tag & 7
-        if not 0 < number < 2**29:
-            raise ValueError("a field number is out of range")
-        if wire_type == _VARINT:
-            content, position = _varint(data, position)
-            yield number, wire_type, content
-            continue
-        if wire_type == _LENGTH:
-            size, position = _varint(data, position)
-        elif wire_type in _FIXED_SIZES:
-            size = _FIXED_SIZES[wire_type]
-        else:
-            raise ValueError("the wire type is unknown")
-        if size > end - position:
-            raise ValueError("the message is cut off")
-        if wire_type == _LENGTH:
-            yield number, wire_type, data[position : position + size]
-        position += size
-
-
-def _varint(data: bytes, position: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 70, 7):
-        if position >= len(data):
-            raise ValueError("the message is cut off")
-        byte = data[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number & (2**64 - 1), position
-    raise ValueError("a number is longer than ten bytes")

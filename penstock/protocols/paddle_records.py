@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from itertools import chain
 from sys import getsizeof
 
-from penstock.protocols.pb import Request, Tensor
+from penstock.errors import RequestError
+from penstock.protocols.pb import Request
+from penstock.protocols.tensors import WireTensor
 from penstock.request import Feed
 
 PROFILE_KEY = "pipeline.profile"
@@ -18,9 +20,6 @@ PROFILE_KEY = "pipeline.profile"
 
 MAX_MEMBERS = 10_000
 """How many pairs or tensors one request may have."""
-
-_WIDTHS = {"int64_data": 8, "int_data": 4, "uint32_data": 4, "str_data": 16}
-"""Bytes in memory of an element that may be one byte on the wire."""
 
 MAX_CLIENT_IP = 64
 """Characters of ``clientip`` that are kept: it is only logged, and callers may claim anything."""
@@ -38,17 +37,27 @@ class Call:
         nbytes: the size of the encoded request.
         feed: what it feeds the graph, where that was made along with it: for whoever answers the
             call to take, and to edit.
+        problem: why no feed could be made, where that was tried.
     """
 
-    __slots__ = ("_key", "_value", "clientip", "logid", "method", "name", "nbytes", "tensors")
-
-    feed: Feed | None = None
+    __slots__ = (
+        "_key",
+        "_value",
+        "clientip",
+        "feed",
+        "logid",
+        "method",
+        "name",
+        "nbytes",
+        "problem",
+        "tensors",
+    )
 
     def __init__(
         self,
         key: list[str],
         value: list[str],
-        tensors: Sequence[Tensor],
+        tensors: Sequence[WireTensor],
         name: str = "",
         method: str = "",
         logid: int = 0,
@@ -63,6 +72,8 @@ class Call:
         self.logid = logid
         self.clientip = clientip
         self.nbytes = nbytes
+        self.feed: Feed | None = None
+        self.problem: RequestError | None = None
 
     @property
     def key(self) -> list[str]:
@@ -81,21 +92,17 @@ class Call:
 
     def held(self) -> int:
         """Bytes that its texts take, four for each character of one that has a rare one in it, and
-        those elements of its tensors that may take more than they did on the wire.
+        the numbers of its tensors.
         """
         texts = sum(map(getsizeof, chain(self.key, self.value)))
-        return texts + sum(
-            width * len(getattr(tensor, field))
-            for tensor in self.tensors
-            for field, width in _WIDTHS.items()
-        )
+        return texts + sum(tensor.held for tensor in self.tensors)
 
     def message(self) -> Request:
         """A new ``pb.Request`` with the same fields, for user code that wants the real message."""
         return Request(
             key=self.key,
             value=self.value,
-            tensors=self.tensors,
+            tensors=[tensor.message() for tensor in self.tensors],
             name=self.name,
             method=self.method,
             logid=self.logid,
@@ -115,12 +122,13 @@ class OnePair(Call):
     Whoever makes one sets every attribute.
     """
 
-    __slots__ = ("feed",)
+    __slots__ = ()
 
     # There is one for each request: setting its attributes in place takes half the time of a call
     # with all of them, and hardly anybody asks for the lists.
     __init__ = object.__init__
     feed: Feed
+    problem = None
     tensors = ()
 
     @property
@@ -153,7 +161,7 @@ class Reply:
         err_msg: str = "",
         key: list[str] | None = None,
         value: list[str] | None = None,
-        tensors: list[Tensor] | None = None,
+        tensors: list[WireTensor] | None = None,
     ) -> None:
         self.err_no = err_no
         self.err_msg = err_msg

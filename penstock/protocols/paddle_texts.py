@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from penstock.protocols.paddle_records import MAX_CLIENT_IP, PROFILE_KEY, Call, OnePair
+from penstock.protocols.protobuf import long_text, varint
 
 _MOST: Final = 64  # keys of a message, or values; with more of them the library is as fast
 _MOST_FIELDS: Final = 16  # of what follows them
@@ -51,7 +52,7 @@ def read_texts(data: bytes) -> Call | None:
                 call.nbytes = len(data)
                 return call
         return _read_pairs(data)
-    except (IndexError, UnicodeDecodeError):
+    except (IndexError, ValueError):
         return None
 
 
@@ -88,7 +89,7 @@ def _read_run(data: bytes, at: int, tag: int) -> tuple[list[str], int]:
             size, begin = _long(data, at + 1)
         at = begin + size
         if size > _LARGE:
-            texts.append(str(memoryview(data)[begin:at], "utf-8"))  # one copy, not two
+            texts.append(long_text(data, begin, at))
         else:
             texts.append(data[begin:at].decode())
     return texts, at
@@ -147,13 +148,13 @@ def write_texts(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
                 return None
             raw = text.encode()
             size = len(raw)
-            parts += (_REPLY_KEY[size] if size < 128 else b"\x1a" + _varint(size), raw)
+            parts += (_REPLY_KEY[size] if size < 128 else b"\x1a" + varint(size), raw)
         for text in texts:
             if type(text) is not str:
                 return None
             raw = text.encode()
             size = len(raw)
-            parts += (_REPLY_VALUE[size] if size < 128 else b'"' + _varint(size), raw)
+            parts += (_REPLY_VALUE[size] if size < 128 else b'"' + varint(size), raw)
     except UnicodeEncodeError:
         return None
     return b"".join(parts)
@@ -169,14 +170,3 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
         if byte < 128:
             return number, at
     return 2**63, at
-
-
-def _varint(number: int) -> bytes:
-    if number < 1 << 14:  # as most that do not fit one byte
-        return bytes((number & 0x7F | 0x80, number >> 7))
-    groups = bytearray()
-    while number >= 128:
-        groups.append(number & 0x7F | 0x80)
-        number >>= 7
-    groups.append(number)
-    return bytes(groups)

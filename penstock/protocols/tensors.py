@@ -9,22 +9,38 @@ Pure; safe from any thread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import prod
 from operator import index
-from typing import Any, TypeAlias
+from sys import getsizeof
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import PackageError
+from penstock.errors import PackageError, TooLarge, Undecodable
 from penstock.protocols import npy
 from penstock.protocols.pb import Tensor
+from penstock.protocols.protobuf import (
+    LENGTH,
+    VARINT,
+    Walker,
+    count_varints,
+    pack_varints,
+    read_varints,
+    varint,
+)
 
 Array: TypeAlias = NDArray[Any]
+Buffer: TypeAlias = bytes | memoryview
 
 MAX_AXES = 16
+MAX_TEXTS: Final = 10_000
+"""Parts of a text tensor."""
+MOST_DECODED: Final = 256 << 20
+"""Bytes that the elements of one request may take, or twice the request's own if that is more: a
+number of one byte on the wire is one of eight bytes in memory."""
 
 FP16, BF16, STRING, BYTES = 5, 6, 12, 13
 
@@ -65,91 +81,255 @@ TYPES: dict[int, ElementType] = {
     BYTES: _type("BYTES", "byte_data"),
 }
 
-_LAST_DATA_FIELD = Tensor.BYTE_DATA_FIELD_NUMBER
-
 _CODE_OF = {row.dtype: code for code, row in TYPES.items() if row.dtype is not None}
 
-# Fields whose packed form on the wire is the array's own memory, so that they can be written
-# without a Python number per element (100 times faster): the number of the field in its tag.
-_PACKED_TAGS = {"float_data": b"\x12", "float64_data": b"\x22", "bool_data": b"\x32"}
-_NATIVE_IS_LITTLE = np.dtype("<f4").isnative
+NUMBERS: dict[str, np.dtype[Any]] = {
+    "int64_data": np.dtype("<i8"),
+    "float_data": np.dtype("<f4"),
+    "int_data": np.dtype("<i4"),
+    "float64_data": np.dtype("<f8"),
+    "uint32_data": np.dtype("<u4"),
+    "bool_data": np.dtype("?"),
+    "complex64_data": np.dtype("<f4"),
+    "complex128_data": np.dtype("<f8"),
+    "shape": np.dtype("<i4"),
+    "lod": np.dtype("<i4"),
+}
+"""The repeated fields of numbers, and what one of theirs is in memory."""
+
+_NAMES = {field.number: field.name for field in Tensor.DESCRIPTOR.fields}
+_TAGS = {
+    field.name: varint(field.number << 3 | (VARINT if field.name == "elem_type" else LENGTH))
+    for field in Tensor.DESCRIPTOR.fields
+}
+_NO_NUMBERS = np.empty(0, np.int32)
 
 
-def encode(name: str, value: Array | str, *, lod: Any = None, as_bytes: bool = False) -> Tensor:
+class WireTensor:
+    """A tensor as it came, or as it goes out; whether it makes sense is not asked here.
+
+    Attributes:
+        name: as sent.
+        elem_type: the number of an element type.
+        shape: dimensions; a flat array of int32.
+        lod: offsets; a flat array of int32.
+        data: the contents of those data fields that are not empty, by the field's name: a flat
+            array, a list of texts, or bytes.
+    """
+
+    __slots__ = ("data", "elem_type", "lod", "name", "shape")
+
+    def __init__(self, name: str = "", elem_type: int = 0) -> None:
+        self.name = name
+        self.elem_type = elem_type
+        self.shape: Array = _NO_NUMBERS
+        self.lod: Array = _NO_NUMBERS
+        self.data: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<WireTensor {self.name[:64]!r} of type {self.elem_type}, {[*self.data]}>"
+
+    @property
+    def held(self) -> int:
+        """Bytes of its arrays and texts."""
+        return sum(
+            each.nbytes if isinstance(each, np.ndarray) else sum(map(getsizeof, each))
+            for each in self.data.values()
+            if not isinstance(each, bytes)
+        )
+
+    def encode(self) -> list[Buffer]:
+        """The bytes of the protobuf message, in pieces."""
+        pieces: list[Buffer] = []
+        for field, content in self.data.items():
+            if field == "str_data":
+                for text in content:
+                    _put(pieces, field, [text.encode()])
+            else:
+                _put(pieces, field, [content] if field == "byte_data" else _packed(field, content))
+        if self.elem_type:
+            pieces += (_TAGS["elem_type"], varint(self.elem_type % 2**64))
+        for field, numbers in (("shape", self.shape), ("lod", self.lod)):
+            if numbers.size:
+                _put(pieces, field, pack_varints(numbers))
+        if self.name:
+            _put(pieces, "name", [self.name.encode()])
+        return pieces
+
+    def message(self) -> Tensor:
+        """A new ``pb.Tensor`` with the same fields."""
+        return Tensor.FromString(b"".join(self.encode()))
+
+
+def _put(pieces: list[Buffer], field: str, content: Sequence[Buffer]) -> None:
+    pieces += (_TAGS[field], varint(sum(map(len, content))), *content)
+
+
+def _packed(field: str, numbers: Array) -> Sequence[Buffer]:
+    dtype = NUMBERS[field]
+    if dtype.kind in "fb":  # the packed form is the array's own memory
+        return [np.ascontiguousarray(numbers, dtype).view(np.uint8).data]
+    return pack_varints(numbers)
+
+
+class Room:
+    """How many bytes the elements of one request may still take."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, size: int) -> None:
+        self._left = max(MOST_DECODED, 2 * size)
+
+    def array(self, count: int, dtype: np.dtype[Any]) -> Array:
+        """A new array of so many elements.
+
+        Raises:
+            TooLarge: there is no room for it.
+        """
+        self._left -= count * dtype.itemsize
+        if self._left < 0:
+            raise TooLarge("the numbers of the request take more memory than one request may have")
+        return np.empty(count, dtype)
+
+
+def read(walker: Walker, start: int, end: int, room: Room) -> WireTensor:
+    """The tensor whose protobuf message stands between two positions.
+
+    Raises:
+        ValueError: it is no such message; UnicodeDecodeError among them.
+        Undecodable: it has too many texts.
+        TooLarge: it has more elements than there is room for.
+    """
+    tensor = WireTensor()
+    data = walker.data
+    parts: dict[str, list[tuple[int, int, int]]] = {}
+    texts: list[str] = []
+    for number, wire_type, begin, stop in walker.fields(start, end):
+        name = _NAMES.get(number, "")
+        if name in NUMBERS:
+            parts.setdefault(name, []).append((wire_type, begin, stop))
+        elif wire_type == LENGTH:
+            if name == "name":
+                tensor.name = data[begin:stop].decode()
+            elif name == "byte_data":
+                tensor.data[name] = data[begin:stop]
+            elif name == "str_data":
+                texts.append(data[begin:stop].decode())
+                if len(texts) > MAX_TEXTS:
+                    raise Undecodable(f"a tensor has more than {MAX_TEXTS} texts")
+        elif name == "elem_type" and wire_type == VARINT:
+            tensor.elem_type = (begin + 2**31) % 2**32 - 2**31
+    if texts:
+        tensor.data["str_data"] = texts
+    if not tensor.data.get("byte_data", True):
+        del tensor.data["byte_data"]
+    for name, pieces in parts.items():
+        numbers = _numbers(data, NUMBERS[name], pieces, room)
+        if name in ("shape", "lod"):
+            setattr(tensor, name, numbers)
+        elif numbers.size:
+            tensor.data[name] = numbers
+    return tensor
+
+
+def of_message(message: Tensor) -> WireTensor:
+    """The same tensor as a ``pb.Tensor`` of a user's own."""
+    data = message.SerializeToString()
+    return read(Walker(data, len(data)), 0, len(data), Room(8 * len(data)))
+
+
+def _numbers(
+    data: bytes, dtype: np.dtype[Any], pieces: list[tuple[int, int, int]], room: Room
+) -> Array:
+    """The numbers of one field, which may stand in several pieces, packed or one by one."""
+    fixed = dtype.itemsize if dtype.kind == "f" else 0
+    single = {0: VARINT, 4: 5, 8: 1}[fixed]
+    counts: list[int] = []
+    for wire_type, begin, stop in pieces:
+        if wire_type == LENGTH:
+            if fixed and (stop - begin) % fixed:
+                raise ValueError("a packed number is cut off")
+            counts.append((stop - begin) // fixed if fixed else count_varints(data, begin, stop))
+        else:
+            counts.append(wire_type == single)  # of another type it is an unknown field
+    numbers = room.array(sum(counts), dtype)
+    done = 0
+    for count, (wire_type, begin, stop) in zip(counts, pieces, strict=True):
+        if count:
+            into = numbers[done : done + count]
+            if fixed:
+                into[:] = np.frombuffer(data, dtype, count, begin)
+            elif wire_type == LENGTH:
+                read_varints(data, begin, stop, into)
+            else:
+                into[:] = (
+                    np.array([begin], np.uint64).view(np.int64) if dtype.kind != "b" else begin
+                )
+            done += count
+        elif wire_type == LENGTH and stop > begin:
+            raise ValueError("a packed number is cut off")
+    return numbers
+
+
+def encode(name: str, value: Array | str, *, lod: Any = None, as_bytes: bool = False) -> WireTensor:
     """The wire form of a value.
 
     Args:
         name: the tensor's name.
         value: a text, or an array of int64, float32, int32, float64, int16, float16, uint16, uint8,
-            int8 or bool. Read, never kept.
+            int8 or bool. It may be kept until the tensor is written, and is never changed.
         lod: offsets, as a list or an array of whole numbers of any shape; carried unchecked.
         as_bytes: send the array as ``.npy`` bytes instead of a typed field.
 
     Raises:
         TypeError: the wire cannot carry such a value.
     """
-    tensor = Tensor()
+    tensor = WireTensor(name)
     if isinstance(value, str):
         tensor.elem_type = STRING
-        tensor.str_data.append(value)
+        tensor.data["str_data"] = [value]
     elif not isinstance(value, np.ndarray):
         raise TypeError(f"tensor {name!r}: a text or an array is needed, got {type(value)}")
     elif value.ndim > MAX_AXES:
         raise TypeError(f"tensor {name!r}: an array of {value.ndim} axes cannot be sent")
-    elif as_bytes:
-        tensor.elem_type = BYTES
-        tensor.byte_data = npy.write(value)
-        tensor.shape.extend(value.shape)
     else:
-        _fill(tensor, name, value)
-    tensor.name = name
+        tensor.shape = np.array(value.shape, np.int64)
+        if as_bytes:
+            tensor.elem_type = BYTES
+            tensor.data["byte_data"] = npy.write(value)
+        else:
+            _fill(tensor, value)
     if lod is not None:
-        tensor.lod.extend(_offsets(name, lod))
+        tensor.lod = _offsets(name, lod)
     return tensor
 
 
-def _fill(tensor: Tensor, name: str, value: Array) -> None:
+def _fill(tensor: WireTensor, value: Array) -> None:
     value = value.astype(value.dtype.newbyteorder("="), copy=False)
     code = _CODE_OF.get(value.dtype)
     if code is None:
-        raise TypeError(f"tensor {name!r}: an array of {value.dtype} cannot be sent")
+        raise TypeError(f"tensor {tensor.name!r}: an array of {value.dtype} cannot be sent")
     flat = value.reshape(-1)  # an empty array may have dimensions that no wider type allows
-    put(tensor, TYPES[code].field, flat.astype(np.float32) if code == FP16 else flat)
     tensor.elem_type = code
-    tensor.shape.extend(value.shape)
+    if flat.size:
+        tensor.data[TYPES[code].field] = flat.astype(np.float32) if code == FP16 else flat
 
 
-def put(tensor: Tensor, field: str, array: Array) -> None:
-    """Append an array's elements to one of the data fields, whose own dtype the array has."""
-    tag = _PACKED_TAGS.get(field)
-    if tag is None or not _NATIVE_IS_LITTLE:
-        getattr(tensor, field).extend(array.reshape(-1).tolist())
-    elif array.size:
-        data = array.tobytes()
-        tensor.MergeFromString(b"".join((tag, _varint(len(data)), data)))
-
-
-def _varint(number: int) -> bytes:
-    groups = bytearray()
-    while number > 0x7F:
-        groups.append(number & 0x7F | 0x80)
-        number >>= 7
-    groups.append(number)
-    return bytes(groups)
-
-
-def _offsets(name: str, lod: Any) -> list[int]:
+def _offsets(name: str, lod: Any) -> Array:
     try:
         offsets = [index(offset) for offset in np.asarray(lod).reshape(-1).tolist()]
     except (TypeError, ValueError) as error:
         raise TypeError(f"tensor {name!r}: a lod is a list of whole numbers") from error
     if offsets and not -(2**31) <= min(offsets) <= max(offsets) < 2**31:
         raise TypeError(f"tensor {name!r}: an offset of the lod is no int32")
-    return offsets
+    return np.array(offsets, np.int32)
 
 
-def decode(tensor: Tensor) -> tuple[Array | str, NDArray[np.int32] | None]:
+def decode(tensor: WireTensor | Tensor) -> tuple[Array | str, NDArray[np.int32] | None]:
     """The value of a wire tensor, and its lod.
+
+    Args:
+        tensor: as it came; its array becomes the value where that has the same type.
 
     Returns:
         A text for STRING (all its parts joined), else an array; those read from ``.npy`` bytes are
@@ -158,16 +338,17 @@ def decode(tensor: Tensor) -> tuple[Array | str, NDArray[np.int32] | None]:
     Raises:
         PackageError: the tensor contradicts itself, or its type is not supported.
     """
+    if isinstance(tensor, Tensor):
+        tensor = of_message(tensor)
     code = tensor.elem_type
     row = TYPES.get(code)
     if row is None:
         raise _wrong(tensor, f"the element type {code} is unknown")
     data: Any = ()
-    for field, content in tensor.ListFields():
-        if field.name == row.field:
-            data = content
-        elif field.number <= _LAST_DATA_FIELD:
-            raise _wrong(tensor, f"{row.name} belongs into {row.field}, not into {field.name}")
+    for field, content in tensor.data.items():
+        if field != row.field:
+            raise _wrong(tensor, f"{row.name} belongs into {row.field}, not into {field}")
+        data = content
     value: Array | str
     if code == STRING:
         value = "".join(data)
@@ -177,32 +358,32 @@ def decode(tensor: Tensor) -> tuple[Array | str, NDArray[np.int32] | None]:
         raise _wrong(tensor, f"the element type {row.name} is not supported")
     else:
         value = _from_field(tensor, data, row.dtype)
-    return value, _lod(tensor, value) if tensor.lod else None
+    return value, _lod(tensor, value) if tensor.lod.size else None
 
 
-def _from_npy(tensor: Tensor, data: bytes) -> Array:
+def _from_npy(tensor: WireTensor, data: bytes) -> Array:
     try:
         return npy.read(data)
     except ValueError as error:
         raise _wrong(tensor, str(error)) from error
 
 
-def _from_field(tensor: Tensor, data: Any, dtype: np.dtype[Any]) -> Array:
-    shape = list(tensor.shape)
-    if len(shape) > MAX_AXES:
-        raise _wrong(tensor, f"{len(shape)} axes are more than {MAX_AXES}")
+def _from_field(tensor: WireTensor, data: Any, dtype: np.dtype[Any]) -> Array:
+    if tensor.shape.size > MAX_AXES:
+        raise _wrong(tensor, f"{tensor.shape.size} axes are more than {MAX_AXES}")
+    shape = tensor.shape.tolist()
     if shape and min(shape) < 0:
         raise _wrong(tensor, f"the shape {shape} has a negative dimension")
     if prod(shape) != len(data):
         raise _wrong(tensor, f"the shape {shape} needs {prod(shape)} elements, got {len(data)}")
-    wide = np.array(data) if data else np.empty(0, dtype)
+    wide = data if len(data) else np.empty(0, dtype)
     try:
         return _narrowed(tensor, wide, dtype).reshape(shape)
     except ValueError as error:  # no elements, yet the other dimensions overflow numpy's own size
         raise _wrong(tensor, f"the shape {shape} is too large") from error
 
 
-def _narrowed(tensor: Tensor, wide: Array, dtype: np.dtype[Any]) -> Array:
+def _narrowed(tensor: WireTensor, wide: Array, dtype: np.dtype[Any]) -> Array:
     """The array in the element type, whose values must all fit."""
     if dtype == np.float16:
         with np.errstate(over="ignore"):
@@ -217,16 +398,16 @@ def _narrowed(tensor: Tensor, wide: Array, dtype: np.dtype[Any]) -> Array:
     return wide.astype(dtype, copy=False)
 
 
-def _lod(tensor: Tensor, value: Array | str) -> NDArray[np.int32]:
-    offsets = list(tensor.lod)
-    if len(offsets) % 2:
-        raise _wrong(tensor, f"a lod has an even number of offsets, got {len(offsets)}")
-    if offsets[0] != 0 or any(b < a for a, b in pairwise(offsets)):
-        raise _wrong(tensor, f"a lod starts at 0 and never decreases, got {offsets[:8]}")
-    if isinstance(value, np.ndarray) and value.shape[:1] != (offsets[-1],):
+def _lod(tensor: WireTensor, value: Array | str) -> NDArray[np.int32]:
+    offsets = tensor.lod
+    if offsets.size % 2:
+        raise _wrong(tensor, f"a lod has an even number of offsets, got {offsets.size}")
+    if offsets[0] != 0 or bool((offsets[1:] < offsets[:-1]).any()):
+        raise _wrong(tensor, f"a lod starts at 0 and never decreases, got {offsets[:8].tolist()}")
+    if isinstance(value, np.ndarray) and value.shape[:1] != (int(offsets[-1]),):
         raise _wrong(tensor, f"the lod ends at {offsets[-1]}, but the shape is {value.shape}")
-    return np.array(offsets, dtype=np.int32).reshape(2, -1)
+    return offsets.reshape(2, -1)
 
 
-def _wrong(tensor: Tensor, text: str) -> PackageError:
+def _wrong(tensor: WireTensor, text: str) -> PackageError:
     return PackageError(f"tensor {tensor.name[:64]!r}: {text}")

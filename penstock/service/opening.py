@@ -52,7 +52,7 @@ def open_door(
         ReflectionService([file]),
     )
     methods = {path: method for service in services for path, method in service.methods().items()}
-    grpc = GrpcService(methods, max_message_bytes=config.max_message_bytes)
+    grpc = GrpcService(methods, max_message_bytes=config.max_message_bytes, threads=writers)
     budget = ByteBudget(max(1, (config.max_inflight_bytes or default_budget()) // config.engines))
     executors = [stage.executor for stage in engine.stages]
     processes = sum(each.workers for each in executors if isinstance(each, ProcessExecutor))

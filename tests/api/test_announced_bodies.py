@@ -13,7 +13,7 @@ from penstock.door.exchange import Application
 from penstock.protocols.heads import RequestHead
 from penstock.protocols.pb import Request, Tensor
 from tests.api.recorded_exchange import RecordedExchange, grpc_head, post
-from tests.api.test_decoding_room import CALL, Held, message_of, routes, service
+from tests.api.test_decoding_room import CALL, Held, message_of, routes, service, settled
 
 LARGE = 100_000
 """Bytes of a body."""
@@ -39,7 +39,7 @@ def call(application: Application, budget: ByteBudget, *pieces: bytes) -> Record
     return exchange
 
 
-def test_a_prefix_reserves_the_message_and_what_it_decodes_to() -> None:
+async def test_a_prefix_reserves_the_message_and_what_it_decodes_to() -> None:
     budget = ByteBudget(1 << 30)
     exchange = call(service(Held()), budget, prefix(LARGE))
     assert (budget.used, budget.to_come) == (5 + 2 * LARGE, 2 * LARGE)
@@ -48,7 +48,7 @@ def test_a_prefix_reserves_the_message_and_what_it_decodes_to() -> None:
 
 
 @pytest.mark.parametrize("cut", range(7))
-def test_a_prefix_may_be_cut_anywhere(cut: int) -> None:
+async def test_a_prefix_may_be_cut_anywhere(cut: int) -> None:
     budget, held = ByteBudget(1 << 30), Held()
     body = message_of(LARGE)
     exchange = RecordedExchange(grpc_head(CALL), budget)
@@ -60,11 +60,12 @@ def test_a_prefix_may_be_cut_anywhere(cut: int) -> None:
     size = len(body) - 5
     assert (budget.used, budget.to_come) == (5 + 2 * size, 2 * size - (half - 5))
     receiver.data(exchange, body[half:], True)
+    await settled()
     assert len(held.asked) == 1
     assert size <= budget.there < size + 200, "the text, and nothing else"
 
 
-def test_whoever_only_announces_keeps_nobody_small_out() -> None:
+async def test_whoever_only_announces_keeps_nobody_small_out() -> None:
     budget, held = ByteBudget(5 * (5 + 2 * LARGE)), Held()
     application = service(held)
     full = [call(application, budget, prefix(LARGE)) for _ in range(20)]
@@ -73,10 +74,11 @@ def test_whoever_only_announces_keeps_nobody_small_out() -> None:
     call(application, budget, SMALL)
     exchange = RecordedExchange(post("/a/prediction", length=10_000), budget)
     assert routes(held).begin(exchange) is not None
+    await settled()
     assert len(held.asked) == 1
 
 
-def test_small_ones_have_a_bound_too() -> None:
+async def test_small_ones_have_a_bound_too() -> None:
     budget, held = ByteBudget(100_000), Held()
     budget.reserve(100_000)
     exchanges = [RecordedExchange(post("/a/prediction", length=4000), budget) for _ in range(4)]
@@ -84,14 +86,15 @@ def test_small_ones_have_a_bound_too() -> None:
     assert let_in == [True, True, False, False]
 
 
-def test_a_second_message_of_a_unary_call_reserves_nothing() -> None:
+async def test_a_second_message_of_a_unary_call_reserves_nothing() -> None:
     budget, held = ByteBudget(1 << 30), Held()
     call(service(held), budget, SMALL, prefix(1 << 24))
+    await settled()
     assert len(held.asked) == 1
     assert budget.used < 100
 
 
-def test_a_stream_that_ends_within_its_message_is_told_so_however_large_it_was_to_be() -> None:
+async def test_a_stream_that_ends_within_its_message_is_told_so_however_large_it_is() -> None:
     budget = ByteBudget(1 << 20)
     exchange = RecordedExchange(grpc_head(CALL), budget)
     receiver = service(Held()).begin(exchange)
@@ -110,7 +113,7 @@ def test_a_stream_that_ends_within_its_message_is_told_so_however_large_it_was_t
     ],
     ids=["HTTP", "gRPC"],
 )
-def test_whoever_is_let_in_is_answered_however_little_room_is_left(
+async def test_whoever_is_let_in_is_answered_however_little_room_is_left(
     application: Callable[[Held], Application],
     head: Callable[[int], RequestHead],
     body: bytes,
@@ -125,15 +128,17 @@ def test_whoever_is_let_in_is_answered_however_little_room_is_left(
         for exchange, receiver in zip(exchanges, receivers, strict=True):
             if receiver is not None and not exchange.answered:
                 receiver.data(exchange, piece, ended)
+    await settled()
     refused = [each.answered for each in exchanges]
     assert refused == [False, False, False, True]
+    await settled()
     assert len(held.asked) == 3
     for exchange in exchanges:
         exchange.release()
     assert (budget.used, budget.to_come) == (0, 0)
 
 
-def test_identity_is_no_compression() -> None:
+async def test_identity_is_no_compression() -> None:
     used = []
     for fields in ((), ((b"content-encoding", b" Identity "),)):
         budget, held = ByteBudget(1 << 20), Held()
@@ -142,6 +147,7 @@ def test_identity_is_no_compression() -> None:
         receiver = routes(held).begin(exchange)
         assert receiver is not None
         receiver.data(exchange, body, True)
+        await settled()
         assert len(held.asked) == 1
         used.append(budget.used)
     assert used[0] == used[1] < 2 * LARGE + 200
@@ -149,9 +155,9 @@ def test_identity_is_no_compression() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value", "width"),
-    [("int64_data", 1, 8), ("int_data", 1, 4), ("uint32_data", 1, 4), ("str_data", "", 16)],
+    [("int64_data", 1, 8), ("int_data", 1, 4), ("uint32_data", 1, 4)],
 )
-def test_numbers_that_are_longer_than_on_the_wire_are_counted_as_they_are(
+async def test_numbers_that_are_longer_than_on_the_wire_are_counted_as_they_are(
     field: str, value: Any, width: int
 ) -> None:
     tensor = Tensor(name="x", shape=[LARGE], **{field: [value] * LARGE})
@@ -162,5 +168,6 @@ def test_numbers_that_are_longer_than_on_the_wire_are_counted_as_they_are(
         receiver = service(held).begin(exchange)
         assert receiver is not None
         receiver.data(exchange, struct.pack(">BI", 0, len(plain)) + plain, True)
+        await settled()
         assert len(held.asked) == fits
         assert not fits or budget.used > width * LARGE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ from penstock.api.grpc_pipeline import PipelineService
 from penstock.api.grpc_service import GrpcService
 from penstock.api.health import Health
 from penstock.api.http import HttpRoutes
+from penstock.api.replies import Writers
 from penstock.door.budget import ByteBudget
 from penstock.door.exchange import Application
 from penstock.errors import RequestError
@@ -32,10 +34,13 @@ CALL = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 class Held:
     """Keeps what it is asked."""
 
+    prepare = staticmethod(paddle.prepare)
+
     names = ("a",)
 
     def __init__(self) -> None:
         self.asked: list[paddle.Call] = []
+        self.writers = Writers(None)
 
     def start(
         self, call: paddle.Call, timeout: float | None, done: Any, context: Any
@@ -45,6 +50,12 @@ class Held:
 
     def as_reply(self, error: RequestError) -> None:
         return None
+
+
+async def settled() -> None:
+    """What threads do is done."""
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(tasks)
 
 
 def routes(held: Held) -> Application:
@@ -86,7 +97,7 @@ def rare_message() -> bytes:
     ids=["HTTP", "gRPC"],
 )
 @pytest.mark.parametrize(("limit", "fits"), [(400_000, False), (600_000, True)])
-def test_a_text_of_wide_characters_is_counted_as_it_is_held(
+async def test_a_text_of_wide_characters_is_counted_as_it_is_held(
     application: Callable[[Held], Application],
     head: Callable[[int], RequestHead],
     make: Callable[[], bytes],
@@ -118,7 +129,7 @@ def test_a_text_of_wide_characters_is_counted_as_it_is_held(
     ids=["a length", "chunked", "gRPC"],
 )
 @pytest.mark.parametrize("others", [0, LIMIT // 12, LIMIT // 4, LIMIT // 3])
-def test_what_decoding_takes_is_within_the_bound(
+async def test_what_decoding_takes_is_within_the_bound(
     application: Callable[[Held], Application],
     head: Callable[[int], RequestHead],
     make: Callable[[], bytes],
@@ -136,6 +147,7 @@ def test_what_decoding_takes_is_within_the_bound(
         if receiver is None or exchange.answered:
             break  # refused before it has come
         receiver.data(exchange, body[at : at + PIECE], at + PIECE >= len(body))
+    await settled()
     assert others + most_memory() - before < 1.2 * LIMIT
     refused = exchange.answered
     assert len(held.asked) == 1 - refused
@@ -152,7 +164,7 @@ def test_what_decoding_takes_is_within_the_bound(
     ],
     ids=["a length", "gRPC"],
 )
-def test_of_many_that_say_how_long_they_are_as_many_as_fit_are_answered(
+async def test_of_many_that_say_how_long_they_are_as_many_as_fit_are_answered(
     application: Callable[[Held], Application],
     head: Callable[[int], RequestHead],
     make: Callable[[], bytes],
@@ -171,6 +183,7 @@ def test_of_many_that_say_how_long_they_are_as_many_as_fit_are_answered(
         ]
         for receiver, exchange in open_ones:
             receiver.data(exchange, body[at : at + PIECE], at + PIECE >= len(body))
+    await settled()
     assert len(held.asked) == 2
     for exchange in exchanges:
         exchange.release()

@@ -72,9 +72,9 @@ def test_results_are_read_by_name_with_their_lods() -> None:
     array = np.array([[1.5], [2.5]], dtype=np.float32)
     response = pb.Response(
         tensors=[
-            tensors.encode("y", array, lod=[0, 2]),
-            tensors.encode("raw", array, as_bytes=True),
-            tensors.encode("t", "text"),
+            tensors.encode("y", array, lod=[0, 2]).message(),
+            tensors.encode("raw", array, as_bytes=True).message(),
+            tensors.encode("t", "text").message(),
         ]
     )
     results = response_arrays(response)
@@ -89,7 +89,9 @@ def test_results_are_read_by_name_with_their_lods() -> None:
 
 
 def test_of_two_results_with_one_name_the_last_wins() -> None:
-    response = pb.Response(tensors=[tensors.encode("y", "first"), tensors.encode("y", "last")])
+    response = pb.Response(
+        tensors=[tensors.encode("y", "first").message(), tensors.encode("y", "last").message()]
+    )
     assert response_arrays(response) == {"y": "last"}
 
 

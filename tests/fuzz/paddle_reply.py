@@ -43,9 +43,13 @@ SEEDS = [
     seed(key=["a"], value=["1"]),
     seed(err_no=5000, err_msg="no"),
     seed(err_no=77, err_msg="unheard of"),
-    *(seed(tensors=[tensors.encode("x", np.ones((2, 2), kind))]) for kind in KINDS),
-    seed(tensors=[tensors.encode("t", "some text")]),
-    seed(tensors=[tensors.encode("n", np.ones(3), as_bytes=True)]),
-    seed(tensors=[tensors.encode("l", np.ones((3, 1), "float32"), lod=[[0, 1, 2], [0, 2, 3]])]),
+    *(seed(tensors=[tensors.encode("x", np.ones((2, 2), kind)).message()]) for kind in KINDS),
+    seed(tensors=[tensors.encode("t", "some text").message()]),
+    seed(tensors=[tensors.encode("n", np.ones(3), as_bytes=True).message()]),
+    seed(
+        tensors=[
+            tensors.encode("l", np.ones((3, 1), "float32"), lod=[[0, 1, 2], [0, 2, 3]]).message()
+        ]
+    ),
 ]
 WORDS = [data[:64] for data in SEEDS if data] + [b"\xff\xff\xff\xff\x0f"]

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import Undecodable
-from penstock.protocols import paddle, pb
+from penstock.protocols import paddle, pb, tensors
 from penstock.protocols.paddle_message import decode_message, encode_message
 from tests.api.resident import memory, most_memory, take_the_mark_down
 
@@ -166,7 +166,7 @@ def test_any_bytes_are_a_call_or_undecodable(data: bytes, service: str) -> None:
 
 
 def test_a_reply_is_the_message() -> None:
-    reply = paddle.Reply(50, "no", ["a"], ["1"], [pb.Tensor(name="t")])
+    reply = paddle.Reply(50, "no", ["a"], ["1"], [tensors.of_message(pb.Tensor(name="t"))])
     assert pb.Response.FromString(encode_message(reply)) == pb.Response(
         err_no=50, err_msg="no", key=["a"], value=["1"], tensors=[pb.Tensor(name="t")]
     )

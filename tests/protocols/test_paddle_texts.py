@@ -13,6 +13,7 @@ from penstock.errors import PackageError
 from penstock.protocols import paddle, pb
 from penstock.protocols.paddle_records import OnePair, Reply
 from penstock.protocols.paddle_texts import read_texts, write_texts
+from penstock.protocols.tensors import WireTensor
 
 TEXT = st.text(max_size=140) | st.builds("x".__mul__, st.sampled_from([127, 128, 16384, 70_000]))
 TEXTS = st.lists(TEXT, max_size=4)
@@ -214,7 +215,7 @@ def test_what_is_no_text_is_left_to_others(key: list[Any], value: list[Any]) -> 
     [
         Reply(err_no=5000, err_msg="no", key=["x"], value=["1"]),
         Reply(err_msg="no", key=["x"], value=["1"]),
-        Reply(key=["x"], value=["1"], tensors=[pb.Tensor(name="x")]),
+        Reply(key=["x"], value=["1"], tensors=[WireTensor("x")]),
     ],
     ids=["an error", "a text of an error", "tensors"],
 )
@@ -224,5 +225,5 @@ def test_other_replies_are_left_to_the_library(reply: Reply) -> None:
         err_msg=reply.err_msg,
         key=reply.key,
         value=reply.value,
-        tensors=reply.tensors,
+        tensors=[tensor.message() for tensor in reply.tensors],
     ).SerializeToString(deterministic=True)

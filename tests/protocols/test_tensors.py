@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,11 @@ from hypothesis.extra import numpy as hnp
 from penstock.errors import PackageError
 from penstock.protocols import npy, tensors
 from penstock.protocols.pb import Tensor
+
+
+def encode(name: str, value: Any, **how: Any) -> Tensor:
+    return tensors.encode(name, value, **how).message()
+
 
 DTYPES = [
     ("int64", 0, "int64_data"),
@@ -25,7 +32,7 @@ DTYPES = [
 @pytest.mark.parametrize(("dtype", "code", "field"), DTYPES)
 def test_an_array_goes_into_the_field_of_its_dtype(dtype: str, code: int, field: str) -> None:
     array = np.array([[0, 1, 0], [1, 1, 0]], dtype)
-    tensor = tensors.encode("x", array)
+    tensor = encode("x", array)
     assert tensor.elem_type == code
     assert [f.name for f, _ in tensor.ListFields()] == [field] + ["elem_type"] * (code > 0) + [
         "shape",
@@ -43,7 +50,7 @@ arrays = st.sampled_from([name for name, _, _ in DTYPES]).flatmap(
 
 @given(arrays, st.booleans(), st.sampled_from("CF"))
 def test_arrays_come_back_as_they_went(array: np.ndarray, as_bytes: bool, order: str) -> None:
-    sent = tensors.encode("x", np.array(array, order=order), as_bytes=as_bytes)
+    sent = encode("x", np.array(array, order=order), as_bytes=as_bytes)
     value, lod = tensors.decode(Tensor.FromString(sent.SerializeToString()))
     assert isinstance(value, np.ndarray)
     assert value.dtype == array.dtype
@@ -54,21 +61,21 @@ def test_arrays_come_back_as_they_went(array: np.ndarray, as_bytes: bool, order:
 
 @given(st.text())
 def test_texts_come_back_as_they_went(text: str) -> None:
-    assert tensors.decode(tensors.encode("x", text)) == (text, None)
+    assert tensors.decode(encode("x", text)) == (text, None)
 
 
 def test_foreign_byte_order_is_sent_as_numbers() -> None:
-    tensor = tensors.encode("x", np.array([1.5, -2], ">f4"))
+    tensor = encode("x", np.array([1.5, -2], ">f4"))
     assert list(tensor.float_data) == [1.5, -2]
 
 
 def test_a_lod_comes_back_as_two_rows() -> None:
-    tensor = tensors.encode("x", np.zeros((7, 1), np.float32), lod=[0, 3, 5, 7])
+    tensor = encode("x", np.zeros((7, 1), np.float32), lod=[0, 3, 5, 7])
     _, lod = tensors.decode(tensor)
     assert lod is not None
     assert lod.dtype == np.int32
     assert lod.tolist() == [[0, 3], [5, 7]]
-    again = tensors.encode("x", np.zeros((7, 1), np.float32), lod=lod)
+    again = encode("x", np.zeros((7, 1), np.float32), lod=lod)
     assert again == tensor
 
 
@@ -88,13 +95,13 @@ def test_a_lod_comes_back_as_two_rows() -> None:
 )
 def test_what_the_wire_cannot_carry_is_a_type_error(value: object) -> None:
     with pytest.raises(TypeError, match="tensor 'x'"):
-        tensors.encode("x", value)  # type: ignore[arg-type]
+        encode("x", value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("lod", [[0, 1.5], ["a"], [0, 2**31], [[0], [1, 2]]], ids=str)
 def test_a_lod_of_anything_but_offsets_is_a_type_error(lod: object) -> None:
     with pytest.raises(TypeError, match="lod"):
-        tensors.encode("x", np.zeros(1), lod=lod)
+        encode("x", np.zeros(1), lod=lod)
 
 
 def test_text_parts_are_joined() -> None:
@@ -130,7 +137,7 @@ def test_nan_and_infinities_are_legal_also_in_half_precision() -> None:
 
 
 def test_a_value_may_be_written_by_ops() -> None:
-    value, _ = tensors.decode(tensors.encode("x", np.zeros(2, np.float32)))
+    value, _ = tensors.decode(encode("x", np.zeros(2, np.float32)))
     assert isinstance(value, np.ndarray)
     value += 1
 
@@ -169,4 +176,4 @@ def test_an_empty_array_of_huge_dimensions_is_sent_back() -> None:
     # Twice as many bytes a value would be more than an array may have, were it not empty.
     tensor = Tensor(name="x", elem_type=tensors.FP16, shape=[0, 2**31 - 1, 2**31 - 1])
     value, _ = tensors.decode(tensor)
-    assert list(tensors.encode("x", value).shape) == list(tensor.shape)
+    assert list(encode("x", value).shape) == list(tensor.shape)

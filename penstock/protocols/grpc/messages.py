@@ -5,8 +5,10 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from penstock.errors import TooLarge, Undecodable
+from penstock.protocols import gzip
 from penstock.protocols.grpc.status import GrpcError
 from penstock.protocols.status import GrpcCode
 
@@ -19,7 +21,6 @@ _PREFIX = struct.Struct(">BI")
 _PREFIX_BYTES: Final = 5
 _PLAIN = b"\0"
 _MOST_ANNOUNCED: Final = 2**32 - 1
-_WINDOW: Final = 16 + zlib.MAX_WBITS  # with gzip's header and checksum
 _LEVEL: Final = 6
 _SMALL: Final = 1 << 10  # pieces below are put together at once: as objects they would cost more
 
@@ -35,7 +36,7 @@ def encode_message(data: bytes, compressed: bool = False) -> bytes:
         GrpcError: it is longer than a prefix can say.
     """
     if compressed:
-        packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOW)
+        packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, gzip.WINDOW)
         data = packer.compress(data) + packer.flush()
     if len(data) > _MOST_ANNOUNCED:
         raise _too_large(len(data), _MOST_ANNOUNCED)
@@ -51,6 +52,33 @@ def message_prefix(size: int) -> bytes:
     if size > _MOST_ANNOUNCED:
         raise _too_large(size, _MOST_ANNOUNCED)
     return _PREFIX.pack(0, size)
+
+
+class Deferred:
+    """A message that is complete, and neither put together nor unpacked yet.
+
+    Attributes:
+        packed: whether it is compressed.
+    """
+
+    __slots__ = ("_most", "_parts", "packed")
+
+    def __init__(self, parts: Store, packed: bool, most: int) -> None:
+        self._parts = parts
+        self.packed = packed
+        self._most = most
+
+    def __len__(self) -> int:
+        return self._parts.size
+
+    def take(self) -> bytes:
+        """The message, once; from any thread.
+
+        Raises:
+            GrpcError: it is not gzip, or unpacks to too much.
+        """
+        data = self._parts.join()
+        return _unpack(data, self._most) if self.packed else data
 
 
 def unary_message(data: bytes, most: int = _MOST_ANNOUNCED) -> bytes | None:
@@ -114,17 +142,32 @@ class MessageReader:
         most: bytes of a message, on the wire and unpacked.
         encoding: what ``grpc-encoding`` said; None or identity when messages must be plain.
         store: makes what keeps a message that comes in pieces.
+        defer: messages of more bytes, and compressed ones, come as a ``Deferred``.
 
     Bound: a message is kept once while it comes in and joined once; what is announced is refused
     before it is read. An error ends the call: messages that were complete in the same piece are
     dropped with it, and nothing more may be fed.
     """
 
-    __slots__ = ("_encoding", "_length", "_most", "_new_store", "_packed", "_prefix", "_store")
+    __slots__ = (
+        "_defer",
+        "_encoding",
+        "_length",
+        "_most",
+        "_new_store",
+        "_packed",
+        "_prefix",
+        "_store",
+    )
 
     def __init__(
-        self, most: int, encoding: bytes | None = None, store: Callable[[], Store] = Pieces
+        self,
+        most: int,
+        encoding: bytes | None = None,
+        store: Callable[[], Store] = Pieces,
+        defer: int | None = None,
     ) -> None:
+        self._defer = defer
         self._most = most
         self._encoding = encoding
         self._new_store = store
@@ -147,13 +190,13 @@ class MessageReader:
             return 0, 0
         return length, length if store is None else length - store.size
 
-    def feed(self, piece: bytes) -> list[bytes]:
+    def feed(self, piece: bytes) -> list[Any]:
         """The messages that this piece completes.
 
         Raises:
             GrpcError: a message is too large, or not encoded as was said.
         """
-        messages: list[bytes] = []
+        messages: list[bytes | Deferred] = []
         at = 0
         while True:
             if self._length < 0:
@@ -197,9 +240,13 @@ class MessageReader:
         self._prefix = b""
         self._length = length
 
-    def _finish_message(self, part: bytes) -> bytes:
-        self._length = -1
+    def _finish_message(self, part: bytes) -> bytes | Deferred:
+        size, self._length = self._length, -1
         store, self._store = self._store, None
+        if self._defer is not None and (self._packed or size > self._defer):
+            store = store or Pieces()
+            store.add(part)
+            return Deferred(store, self._packed, self._most)
         if store is not None:
             store.add(part)
             part = store.join()
@@ -208,18 +255,13 @@ class MessageReader:
 
 def _unpack(data: bytes, most: int) -> bytes:
     """Unpack gzip, with no more work than ``most`` bytes are worth."""
-    stream = zlib.decompressobj(_WINDOW)
     try:
-        plain = stream.decompress(data, most + 1)
-    except zlib.error as error:
-        raise GrpcError(GrpcCode.INTERNAL, "a compressed message is not gzip") from error
-    if len(plain) > most:
-        text = f"a message of {len(data)} bytes expands beyond the limit of {most} bytes"
-        raise GrpcError(GrpcCode.RESOURCE_EXHAUSTED, text)
-    if not stream.eof or stream.unused_data:
-        text = "a compressed message is cut short or has bytes behind its end"
-        raise GrpcError(GrpcCode.INTERNAL, text)
-    return plain
+        return gzip.unpack(data, most)
+    except Undecodable as error:
+        raise GrpcError(GrpcCode.INTERNAL, f"a compressed message: {error}") from None
+    except TooLarge as error:
+        text = f"a message of {len(data)} bytes {error}"
+        raise GrpcError(GrpcCode.RESOURCE_EXHAUSTED, text) from None
 
 
 def _too_large(length: int, most: int) -> GrpcError:

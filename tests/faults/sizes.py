@@ -1,0 +1,27 @@
+"""A service that tells how large its inputs are, or answers with an array that is asked for."""
+
+import numpy as np
+
+from penstock import Op, WebService
+
+
+class Sizes(Op):
+    def preprocess(self, input_dicts, data_id, log_id):
+        ((_, feed),) = input_dicts.items()
+        wanted = feed.get("array")
+        if isinstance(wanted, str):
+            dtype, size = wanted.split()
+            return {"y": np.ones(int(size), dtype)}, False, None, ""
+        sizes = {name: getattr(value, "size", len(value)) for name, value in feed.items()}
+        return {name: str(size) for name, size in sizes.items()}, False, None, ""
+
+
+class Service(WebService):
+    def get_pipeline_response(self, read_op):
+        return Sizes(name="sizes", input_ops=[read_op])
+
+
+if __name__ == "__main__":
+    service = Service(name="sizes")
+    service.prepare_pipeline_config(yml_dict={"build_dag_each_worker": False})
+    service.run_service()

@@ -1,0 +1,240 @@
+"""No body, whatever is in it, keeps others waiting, or takes memory beyond its size."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+
+from penstock.protocols.pb import Request, Tensor
+from penstock.protocols.protobuf import varint
+from tests.services.process import ServiceProcess, running
+
+ROOT = Path(__file__).parents[2]
+MIB = 1 << 20
+MOST = 60 * MIB
+LONGEST_WAIT = 0.25
+GROWTH = 400 * MIB
+CALL = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+
+
+@dataclass(frozen=True)
+class Body:
+    """One row of the table.
+
+    Attributes:
+        name: of the row.
+        make: the body, or the message.
+        fits: whether it is legal, and answered; None where either will do.
+        sampled: the gate tries it.
+    """
+
+    name: str
+    make: Callable[[], bytes]
+    fits: bool | None = False
+    sampled: bool = False
+
+
+def _filled(start: bytes, unit: bytes, end: bytes, size: int = MOST) -> bytes:
+    return start + unit * ((size - len(start) - len(end)) // len(unit)) + end
+
+
+def _json(start: bytes, unit: bytes, end: bytes) -> Callable[[], bytes]:
+    return lambda: _filled(start, unit, end)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def _tensor(number: int, unit: bytes) -> Callable[[], bytes]:
+    """A tensor with one long field, packed."""
+    return lambda: _field(3, _field(number, unit * ((MOST - 100) // len(unit)))) + _field(5, b"m")
+
+
+def _request(unit: bytes) -> Callable[[], bytes]:
+    return lambda: unit * ((MOST - 100) // len(unit)) + _field(5, b"m")
+
+
+def _message(count: int, dtype: str) -> Callable[[], bytes]:
+    def make() -> bytes:
+        rng = np.random.default_rng(1)
+        codes = {"int64": (0, "int64_data"), "float32": (1, "float_data")}
+        code, field = codes[dtype]
+        values = rng.integers(0, 1 << 48, count) if dtype == "int64" else rng.random(count)
+        tensor = Tensor(name="x", elem_type=code, shape=[count], **{field: values.tolist()})
+        return Request(tensors=[tensor], method="m").SerializeToString()
+
+    return make
+
+
+def _document(count: int, dtype: str) -> Callable[[], bytes]:
+    def make() -> bytes:
+        rng = np.random.default_rng(1)
+        numbers = rng.integers(0, 10**6, count).tolist()
+        code, field = {"int64": (0, "int64_data"), "float32": (1, "float_data")}[dtype]
+        written = ",".join(map(str, numbers) if dtype == "int64" else map("0.{}".format, numbers))
+        return (
+            f'{{"tensors":[{{"name":"x","elem_type":{code},"shape":[{count}],'
+            f'"{field}":[{written}]}}]}}'
+        ).encode()
+
+    return make
+
+
+def _text() -> bytes:
+    return b'{"key":["x"],"value":["%b"]}' % (b"a" * (MOST - 100))
+
+
+HTTP = [
+    Body("a shape of numbers", _json(b'{"tensors":[{"shape":[', b"0,", b"0]}]}")),
+    Body("a shape of texts", _json(b'{"tensors":[{"shape":[', b'"0",', b"0]}]}"), sampled=True),
+    Body("lists in a shape", _json(b'{"tensors":[{"shape":[', b"[],", b"0]}]}")),
+    Body("empty keys", _json(b'{"key":[', b'"",', b'""]}')),
+    Body("lists as keys", _json(b'{"key":[', b"[],", b'""]}')),
+    Body("a key of lists", _json(b'{"key":[[', b"[],", b"[]]]}")),
+    Body("empty tensors", _json(b'{"tensors":[', b"{},", b"{}]}"), sampled=True),
+    Body("empty texts", _json(b'{"tensors":[{"str_data":[', b'"",', b'""]}]}')),
+    Body("an unknown list", _json(b'{"x":[', b"[],", b"0]}"), fits=True, sampled=True),
+    Body("an unknown object", _json(b'{"x":{', b'"a":[],', b'"b":0}}'), fits=True),
+    Body("unknown members", _json(b"{", b'"a":0,', b'"b":0}')),
+    Body("one member again and again", _json(b"{", b'"key":[],', b'"b":0}')),
+    Body("unknown members of a tensor", _json(b'{"tensors":[{', b'"a":0,', b'"b":0}]}')),
+    Body("brackets", _json(b'{"x":', b"[", b"0}")),
+    Body("blanks", _json(b"", b" ", b"{}"), fits=True),
+    Body("one number", _json(b'{"logid":', b"1", b"}")),
+    Body("quotes in a text", _json(b'{"key":["x"],"value":["', b'\\"', b'"]}'), fits=True),
+    Body("a text of wide letters", _json(b'{"key":["x"],"value":["', b"\xc3\xa9", b'"]}'), True),
+    Body("a text", _text, fits=True),
+    Body("integers", _document(7_000_000, "int64"), fits=True, sampled=True),
+    Body("floats", _document(6_000_000, "float32"), fits=True),
+]
+GRPC = [
+    Body("a shape", _tensor(21, b"\1")),
+    Body("small numbers", _tensor(1, b"\1")),
+    Body("truths", _tensor(6, b"\1")),
+    Body("numbers without an end", _tensor(1, b"\xff")),
+    Body("numbers that are not packed", lambda: _field(3, b"\x08\1" * (MOST // 2)), sampled=True),
+    Body("empty keys", _request(b"\x0a\0")),
+    Body("empty tensors", _request(b"\x1a\0")),
+    Body("empty texts", lambda: _field(3, b"\x4a\0" * (MOST // 2)) + _field(5, b"m")),
+    Body("unknown fields", _request(b"\x7a\0"), sampled=True),
+    Body("groups", _request(b"\x7b\x7c")),
+    Body("int64_data", _message(8_500_000, "int64"), fits=True, sampled=True),
+    Body("float_data", _message(15_000_000, "float32"), fits=True),
+]
+
+
+class Probe:
+    """Asks for ``/livez`` again and again, and for the service's memory."""
+
+    def __init__(self, server: ServiceProcess) -> None:
+        self._port = server.http_port
+        self._process = psutil.Process(server.pid)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self.longest = 0.0
+        self.most = self.before = self._process.memory_info().rss
+
+    def __enter__(self) -> Probe:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+        while not self._over.wait(0.002):
+            begun = time.perf_counter()
+            connection.request("GET", "/livez")
+            connection.getresponse().read()
+            self.longest = max(self.longest, time.perf_counter() - begun)
+            self.most = max(self.most, self._process.memory_info().rss)
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ServiceProcess]:
+    environment = {"PYTHONPATH": str(ROOT)}
+    with running(Path(__file__).with_name("sizes.py"), environment=environment) as started:
+        yield started
+
+
+def over_http(server: ServiceProcess, body: bytes, *, packed: bool) -> tuple[bool, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+    headers = {"Content-Encoding": "gzip"} if packed else {}
+    body = gzip.compress(body) if packed else body
+    connection.request("POST", "/sizes/prediction", body, headers)
+    response = connection.getresponse()
+    text = response.read(1000).decode()
+    connection.close()
+    return response.status == 200 and '"err_no":0' in text, f"{response.status} {text[:200]}"
+
+
+def over_grpc(server: ServiceProcess, body: bytes, *, packed: bool) -> tuple[bool, str]:
+    compression = grpc.Compression.Gzip if packed else grpc.Compression.NoCompression
+    with grpc.insecure_channel(
+        server.rpc_endpoint, options=[("grpc.max_send_message_length", -1)]
+    ) as channel:
+        call = channel.unary_unary(CALL)
+        try:
+            reply = call(body, timeout=60, compression=compression)
+        except grpc.RpcError as error:
+            return False, f"{error.code()} {error.details()}"
+        return not reply.startswith(b"\x08"), repr(reply[:200])
+
+
+def judge(
+    server: ServiceProcess, send: Callable[[], tuple[bool, str]], row: Body, size: int
+) -> None:
+    with Probe(server) as probe:
+        answered, told = send()
+    grown = probe.most - probe.before - size
+    story = f"{row.name}: {probe.longest:.3f} s, {grown >> 20} MiB, {told}"
+    print(story, file=sys.stderr)
+    assert answered == row.fits, story
+    assert probe.longest <= LONGEST_WAIT, story
+    assert grown <= GROWTH, story
+
+
+def _rows(table: list[Body]) -> list[object]:
+    return [
+        pytest.param(row, id=row.name, marks=() if row.sampled else pytest.mark.long)
+        for row in table
+    ]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("row", _rows(HTTP))
+def test_http(server: ServiceProcess, row: Body) -> None:
+    body = row.make()
+    judge(server, lambda: over_http(server, body, packed=False), row, len(body))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("row", _rows(GRPC))
+def test_grpc(server: ServiceProcess, row: Body) -> None:
+    body = row.make()
+    judge(server, lambda: over_grpc(server, body, packed=False), row, len(body))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("send", [over_http, over_grpc])
+@pytest.mark.parametrize("row", [HTTP[0], GRPC[0]], ids=["JSON", "protobuf"])
+def test_what_is_packed_a_thousand_times_is_refused(
+    server: ServiceProcess, send: Callable[..., tuple[bool, str]], row: Body
+) -> None:
+    body = row.make()
+    judge(server, lambda: send(server, body, packed=True), row, 0)

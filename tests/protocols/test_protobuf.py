@@ -1,0 +1,134 @@
+import gzip as library
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import TooLarge, Undecodable
+from penstock.protocols import gzip, protobuf, tensors
+from penstock.protocols.pb import Tensor
+from penstock.protocols.protobuf import (
+    TooManyFields,
+    Walker,
+    count_varints,
+    long_text,
+    pack_varints,
+    read_varint,
+    read_varints,
+    varint,
+)
+
+
+@pytest.fixture(autouse=True, params=[16, 1 << 16])
+def _small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protobuf, "_BLOCK", request.param)
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_a_number_comes_back_as_it_went(number: int) -> None:
+    data = varint(number)
+    assert read_varint(data, 0) == (number, len(data))
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 300)))
+def test_packed_numbers_are_the_library_s(numbers: list[int]) -> None:
+    array = np.array(numbers, np.int64)
+    data = b"".join(pack_varints(array))
+    assert Tensor.FromString(b"\x0a" + varint(len(data)) + data).int64_data == numbers
+    count = count_varints(data, 0, len(data))
+    assert count == len(numbers)
+    into = np.empty(count, np.int64)
+    read_varints(data, 0, len(data), into)
+    np.testing.assert_array_equal(into, array)
+
+
+@pytest.mark.parametrize("data", [b"\x80", b"\1\x80", b"\x80" * 10 + b"\1", b"\xff" * 30])
+def test_packed_numbers_without_an_end_are_refused(data: bytes) -> None:
+    into = np.empty(count_varints(data, 0, len(data)), np.int64)
+    with pytest.raises(ValueError, match="number"):
+        read_varints(data, 0, len(data), into)
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60))
+def test_a_tensor_is_read_as_the_library_reads_it(data: bytes) -> None:
+    theirs: Tensor | None
+    try:
+        theirs = Tensor.FromString(data)
+    except DecodeError:
+        theirs = None
+    try:
+        ours = tensors.read(Walker(data, 1000), 0, len(data), tensors.Room(0))
+    except ValueError:
+        assert theirs is None
+        return
+    assert theirs is not None
+    theirs.DiscardUnknownFields()
+    assert ours.message().SerializeToString() == theirs.SerializeToString() or "nan" in str(theirs)
+
+
+@given(st.lists(st.sampled_from([(1, 5), (1, -1), (3, 300), (6, 1), (22, 2)]), max_size=30))
+def test_numbers_that_are_not_packed_are_read_too(elements: list[tuple[int, int]]) -> None:
+    data = b"".join(varint(field << 3) + varint(number % 2**64) for field, number in elements)
+    ours = tensors.read(Walker(data, 1000), 0, len(data), tensors.Room(0))
+    assert ours.message() == Tensor.FromString(data)
+
+
+def test_fields_are_counted_through_all_levels() -> None:
+    inner = b"\x08\1" * 6
+    data = b"\x1a" + varint(len(inner)) + inner
+    walker = Walker(data, 6)
+    ((_, _, begin, end),) = walker.fields(0, len(data))
+    with pytest.raises(TooManyFields):
+        tensors.read(walker, begin, end, tensors.Room(0))
+
+
+def test_numbers_beyond_the_room_are_refused_before_there_is_memory_for_them() -> None:
+    data = b"\x0a" + varint(1 << 20) + b"\1" * (1 << 20)
+    room = tensors.Room(0)
+    room.array(tensors.MOST_DECODED - (1 << 20), np.dtype(np.int8))
+    with pytest.raises(TooLarge):
+        tensors.read(Walker(data, 10), 0, len(data), room)
+
+
+@given(st.text())
+def test_a_text_is_decoded_in_pieces(text: str) -> None:
+    data = b"xx" + text.encode() + b"yy"
+    assert long_text(data, 2, len(data) - 2) == text
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"x" * 40 + b"\xc3", b"\xed\xa0\x80" * 20])
+def test_what_is_no_text_is_refused(data: bytes) -> None:
+    with pytest.raises(UnicodeDecodeError):
+        long_text(data, 0, len(data))
+
+
+def packed(plain: Any) -> bytes:
+    return library.compress(plain, 6, mtime=0)
+
+
+def test_what_is_packed_is_unpacked_up_to_a_megabyte_whatever_its_ratio() -> None:
+    assert gzip.unpack(packed(bytes(1 << 20)), 1 << 30) == bytes(1 << 20)
+
+
+def test_beyond_a_megabyte_the_ratio_is_bounded() -> None:
+    with pytest.raises(TooLarge, match="200 times"):
+        gzip.unpack(packed(bytes(2 << 20)), 1 << 30)
+    noise = np.random.default_rng(1).bytes(20_000)
+    plain = noise + bytes((2 << 20) - len(noise))
+    assert gzip.unpack(packed(plain), 1 << 30) == plain
+
+
+def test_the_limit_holds_whatever_the_ratio() -> None:
+    with pytest.raises(TooLarge, match="999 bytes"):
+        gzip.unpack(packed(bytes(1000)), 999)
+    assert gzip.unpack(packed(bytes(1000)), 1000) == bytes(1000)
+
+
+@pytest.mark.parametrize("data", [b"", b"x", packed(b"abc")[:-1], packed(b"abc") + b"x"])
+def test_what_is_not_gzip_is_refused(data: bytes) -> None:
+    with pytest.raises(Undecodable):
+        gzip.unpack(data, 1 << 20)
