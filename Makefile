@@ -3,7 +3,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+DEMO   := $(VENV)/.ready-to-run
 READY  := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r
 PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketime wrk openssl
 
 # Several tests at a time: those with real services wait more than they compute. Not where times are
@@ -13,21 +15,27 @@ THREES := -n 3 --dist worksteal
 FAULTS ?= faults
 REAL   ?= real or peers
 
-.PHONY: help setup demo test check fmt test-real test-faults examples bench peers proto lock clean
+.PHONY: help setup setup-dev demo test check fmt test-real test-faults examples bench peers proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-$(READY): requirements/dev.txt requirements/judge.txt pyproject.toml
+$(DEMO): requirements/demo.txt requirements/data.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements/judge.txt
+	$(INSTALL) requirements/demo.txt
+	$(INSTALL) requirements/data.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-setup: $(READY) ## make the virtual environment with the pinned packages
+$(READY): $(DEMO) requirements/dev.txt
+	$(INSTALL) requirements/dev.txt
+	@touch $@
 
-demo: $(READY) ## recognise text on real pictures over HTTP and gRPC, and show the result
+setup: $(DEMO) ## make the virtual environment, with what the demo and the documents' examples need
+
+setup-dev: $(READY) ## add what tests, checks, benchmarks and all examples need
+
+demo: $(DEMO) ## recognise text on real pictures over HTTP and gRPC, and show the result
 	$(BIN)/python examples/ocr/demo.py
 
 test: $(READY) ## pure and engine tests (about two minutes)
@@ -69,8 +77,11 @@ proto: $(READY) ## regenerate the protobuf modules; fails when they differed
 	rm penstock/protocols/pb/*.old
 	git diff --exit-code penstock/protocols/pb
 
+LOCK := $(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --no-header --no-annotate --generate-hashes
+
 lock: $(READY) ## pin the newest versions of everything
-	$(BIN)/uv pip compile --quiet pyproject.toml --extra dev --python-version 3.11 --no-header --no-annotate --generate-hashes -o requirements/dev.txt
+	$(LOCK) --extra dev -o requirements/dev.txt
+	$(LOCK) --extra demo -c requirements/dev.txt -o requirements/demo.txt
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .hypothesis

@@ -144,20 +144,13 @@ def resolve_op(
 
 def advice(worker_num: int | None, ops: Iterable[OpOptions]) -> list[str]:
     """Warnings about resolved options that work, but probably not as meant."""
-    options = list(ops)
-    warnings = [
-        f"op.{each.name}: batch_size is {each.batch_size} without auto_batching_timeout:"
-        " a batch is what is waiting when a worker is free, and no request waits for company"
-        for each in options
-        if each.batch_size > 1 and each.window is None
+    largest = max(ops, key=lambda each: each.batch_size, default=None)
+    if worker_num is None or largest is None or worker_num >= largest.batch_size:
+        return []
+    return [
+        f"worker_num is {worker_num}, below the batch_size {largest.batch_size} of"
+        f" op.{largest.name}: its batches can never be full"
     ]
-    largest = max(options, key=lambda each: each.batch_size, default=None)
-    if worker_num is not None and largest is not None and worker_num < largest.batch_size:
-        warnings.append(
-            f"worker_num is {worker_num}, below the batch_size {largest.batch_size} of"
-            f" op.{largest.name}: its batches can never be full"
-        )
-    return warnings
 
 
 def _given(constructor: OpArguments) -> dict[str, Any]:

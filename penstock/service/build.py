@@ -32,8 +32,8 @@ from penstock.ops.short import FunctionOp
 from penstock.request import Feed
 from penstock.runtimes.local_service import LocalPredictor
 from penstock.runtimes.model import Model
+from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
 from penstock.service.cpus import available, cpu_problems
-from penstock.service.doubts import doubts
 from penstock.service.graph import Graph, graph_of
 from penstock.service.models import open_model, problems_of_model
 from penstock.service.place import Place
@@ -41,12 +41,6 @@ from penstock.service.readers import outside_reader
 from penstock.service.supervision import only_for_processes, supervision_of
 
 _log = logging.getLogger(__name__)
-
-_HOOKS: dict[type[Op], tuple[str, ...]] = {
-    RequestOp: ("unpack_request_package", "init_op"),
-    Op: ("preprocess", "process", "postprocess", "check_jumping", "init_op"),
-    ResponseOp: ("pack_response_package", "init_op"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +94,7 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
     graph = graph_of(response_op, attempts=dag.retry, first_arrival=dag.channel_recv_frist_arrive)
     executor: ExecutorKind = "thread" if dag.is_thread_op else "process"
     cpus = available()
-    problems: list[str] = []
+    problems = unknown_ops_of_flags(graph, config)
     options: list[OpOptions] = []
     for op in graph.ops:
         try:
@@ -122,7 +116,7 @@ def draw_blueprint(response_op: ResponseOp, loaded: Loaded) -> Blueprint:
     warnings = [
         *loaded.warnings,
         *advice(config.most_running, options),
-        *doubts(graph, options, config),
+        *config_warnings(graph, options, config),
     ]
     return Blueprint(config=config, graph=graph, options=tuple(options), warnings=tuple(warnings))
 
@@ -145,7 +139,7 @@ def _check_hooks(graph: Graph) -> None:
     ends = ((graph.request_op, RequestOp), (graph.response_op, ResponseOp))
     problems = []
     for op, base in (*((op, Op) for op in graph.ops), *ends):
-        for hook in _HOOKS[base]:
+        for hook in HOOKS[base]:
             if overrides(op, hook, base):
                 try:
                     bind(op, hook)

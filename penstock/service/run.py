@@ -41,7 +41,12 @@ from penstock.service.listening import Listeners, addresses, bind_all, listen_on
 from penstock.service.loop import run_on_a_loop
 from penstock.service.opening import open_door, tls_of
 from penstock.service.processes import Processes, log_options
-from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
+from penstock.service.signals import (
+    Stopped,
+    StopSignals,
+    hangups_are_ignored,
+    signals_stop_the_start,
+)
 from penstock.service.starting import begun
 
 _log = logging.getLogger(__name__)
@@ -92,6 +97,7 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
                 _log.warning("%s", warning)
         try:
             with signals_stop_the_start() as signals, ExitStack() as stack:
+                stack.enter_context(hangups_are_ignored())  # a supervisor replaces its engines
                 tls = tls_of(blueprint.config)
                 engines = bind_all(blueprint.config, stack)
                 if blueprint.is_supervised:

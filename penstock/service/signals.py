@@ -10,7 +10,7 @@ import atexit
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -130,14 +130,20 @@ class _HangUp:
 @contextmanager
 def hangups_tell(tell: Callable[[], object]) -> Iterator[None]:
     """Call this when SIGHUP comes, unless the script or ``nohup`` has decided otherwise."""
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL:
+    before = signal.getsignal(signal.SIGHUP)
+    if before is not signal.SIG_DFL and not isinstance(before, _HangUp):
         yield
         return
     signal.signal(signal.SIGHUP, _HangUp(tell))
     try:
         yield
     finally:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, before)
+
+
+def hangups_are_ignored() -> AbstractContextManager[None]:
+    """Let SIGHUP do nothing: a service of one process has no other that could replace it."""
+    return hangups_tell(_ignore)
 
 
 def hang_up_as_before() -> None:

@@ -208,8 +208,6 @@ def test_the_ensemble_with_local_models(config_file: Path) -> None:
         "combine": OpOptions(name="combine"),
     }
     assert advice(loaded.config.worker_num, options.values()) == [
-        "op.cnn: batch_size is 8 without auto_batching_timeout:"
-        " a batch is what is waiting when a worker is free, and no request waits for company",
         "worker_num is 4, below the batch_size 8 of op.cnn: its batches can never be full",
     ]
 

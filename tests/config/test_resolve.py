@@ -254,14 +254,6 @@ def test_a_constructor_that_asks_for_what_is_not_built_is_refused(
         resolve(**arguments)
 
 
-def test_a_batch_without_a_window_is_warned_about() -> None:
-    options = [OpOptions(name="a", batch_size=4), OpOptions(name="b", batch_size=4, window=0.1)]
-    assert advice(None, options) == [
-        "op.a: batch_size is 4 without auto_batching_timeout:"
-        " a batch is what is waiting when a worker is free, and no request waits for company"
-    ]
-
-
 def test_fewer_workers_than_the_largest_batch_is_one_warning() -> None:
     options = [
         OpOptions(name="a", batch_size=4, window=0.1),

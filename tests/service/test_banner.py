@@ -72,9 +72,9 @@ def test_an_address_of_ipv6_stands_in_brackets() -> None:
 
 
 def test_a_check_s_report_holds_the_warnings() -> None:
-    text = check_report("uci", drawn(Op("a", input_ops=[root()], batch_size=2)))
+    text = check_report("uci", drawn(Op("a", input_ops=[root()]), {"build_dag_each_worker": True}))
     assert text.splitlines()[0] == "uci: the configuration and the graph are good"
-    assert text.splitlines()[-1].startswith("  warning  op.a: batch_size is 2")
+    assert text.splitlines()[-1].startswith("  warning  build_dag_each_worker is true")
 
 
 @pytest.mark.parametrize("closed", ["none", "pipe", "closed", "ascii"])

@@ -197,10 +197,19 @@ def test_without_an_rpc_port_the_next_free_one_is_taken_and_told(tmp_path: Path)
 
 
 def test_warnings_of_the_start_are_logged_once(tmp_path: Path) -> None:
-    with running(script(tmp_path, config='"op": {"work": {"batch_size": 2}}')) as server:
+    with running(
+        script(tmp_path, config='"worker_num": 1, "op": {"work": {"batch_size": 2}}')
+    ) as server:
         post(server, a="1")
         log = server.log()
-    assert log.count("batch_size is 2 without auto_batching_timeout") == 1
+    assert log.count("worker_num is 1, below the batch_size 2 of op.work") == 1
+
+
+def test_a_hangup_does_not_end_a_service_of_one_process(tmp_path: Path) -> None:
+    with running(script(tmp_path)) as server:
+        server.send_signal(signal.SIGHUP)
+        assert post(server, a="1").json["value"] == ["1"]
+        assert server.stop() == 0
 
 
 # Stop

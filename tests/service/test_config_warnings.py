@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import FunctionOp, Op
+from penstock.errors import ConfigError
 from tests.service.inside import drawn, root
 
 
@@ -61,6 +62,34 @@ def test_an_entry_of_no_op_is_doubted_and_the_nearest_name_told() -> None:
     assert drawn(op, {"op": {"other": {"timeout": 5}}}).warnings == (
         "op.other is the entry of no op of the graph, and has no effect; the ops are score",
     )
+
+
+def test_a_flag_for_an_op_that_is_not_there_is_an_error() -> None:
+    op = Op("iris", input_ops=[root()])
+    with pytest.raises(ConfigError) as caught:
+        drawn(op, flags={"op.iriss.batch_size": 4})
+    assert caught.value.problems == [
+        "flag: op.iriss.batch_size: there is no such op; did you mean iris?"
+    ]
+
+
+class Misspelt(Op):
+    def preproces(self, input_dicts: Any, data_id: int, log_id: int) -> Any:
+        return {}
+
+    def process_image(self, image: Any) -> Any:
+        return image
+
+
+def test_a_hook_that_is_misspelt_is_found() -> None:
+    assert drawn(Misspelt("work", input_ops=[root()])).warnings == (
+        "op 'work' has a method 'preproces', which nothing calls: did you mean preprocess?",
+    )
+
+
+def test_a_method_like_a_hook_is_no_slip_where_the_hook_is_there() -> None:
+    both = type("Both", (Misspelt,), {"preprocess": lambda self, inputs: {}})
+    assert drawn(both("work", input_ops=[root()])).warnings == ()
 
 
 def test_one_engine_for_want_of_a_number_is_doubted() -> None:

@@ -1,21 +1,32 @@
-"""What works, but probably not as meant: warnings about a service, told once at start."""
+"""What works, but probably not as meant: warnings about a service, logged once at start."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
+from typing import Final
 
 from penstock.config.resolve import OpOptions
 from penstock.config.schema import OpConfig, ServiceConfig
 from penstock.door.budget import default_budget, largest_body
+from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.hooks import is_coroutine, may_be_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp
 from penstock.service.graph import Graph
 
+HOOKS: Final[dict[type[Op], tuple[str, ...]]] = {
+    RequestOp: ("unpack_request_package", "init_op"),
+    Op: ("preprocess", "process", "postprocess", "check_jumping", "init_op"),
+    ResponseOp: ("pack_response_package", "init_op"),
+}
+"""What users override, by the class that it is an op of."""
 
-def doubts(graph: Graph, options: Sequence[OpOptions], config: ServiceConfig) -> list[str]:
-    """A sentence for each doubt.
+_NEAR: Final = 0.85  # of two names, as difflib counts; finds a letter too few, not "process_image"
+
+
+def config_warnings(graph: Graph, options: Sequence[OpOptions], config: ServiceConfig) -> list[str]:
+    """A sentence for each.
 
     Args:
         graph: the checked graph.
@@ -32,20 +43,52 @@ def doubts(graph: Graph, options: Sequence[OpOptions], config: ServiceConfig) ->
         for op in graph.ops
         if len(op.get_input_ops()) > 1 and not overrides(op, "preprocess", Op)
     ]
-    found += _about_strangers(graph, config)
+    found += [
+        f"op.{name} is the entry of no op of the graph, and has no effect; {_meant(name, graph)}"
+        for name in _unknown_ops(graph, config)
+    ]
+    for op in (graph.request_op, *graph.ops, graph.response_op):
+        found += _misspelt_hooks(op)
     found += _about_engines(config)
     for op, each in zip(graph.ops, options, strict=True):
-        found += _about_its_place(op, each, config.op.get(op.name, OpConfig()))
+        found += _without_effect(op, each, config.op.get(op.name, OpConfig()))
     return found
 
 
-def _about_strangers(graph: Graph, config: ServiceConfig) -> Iterator[str]:
+def unknown_ops_of_flags(graph: Graph, config: ServiceConfig) -> list[str]:
+    """Problems: flags for ops that are not there. An entry in a file may serve several services."""
+    return [
+        f"flag: op.{name}.{key}: there is no such op; {_meant(name, graph)}"
+        for name in _unknown_ops(graph, config)
+        for key in sorted(config.op[name].forced)
+    ]
+
+
+def _unknown_ops(graph: Graph, config: ServiceConfig) -> list[str]:
+    known = {op.name for op in graph.ops} | set(graph.left_out)
+    return [name for name in config.op if name not in known]
+
+
+def _meant(name: str, graph: Graph) -> str:
     names = [op.name for op in graph.ops]
-    for stranger in config.op:
-        if stranger not in names and stranger not in graph.left_out:
-            near = get_close_matches(stranger, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"the ops are {', '.join(names)}"
-            yield f"op.{stranger} is the entry of no op of the graph, and has no effect; {hint}"
+    near = get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"the ops are {', '.join(names)}"
+
+
+def _misspelt_hooks(op: Op) -> Iterator[str]:
+    """Methods that nothing calls, with nearly the name of a hook that the op leaves as it is."""
+    base = next(each for each in (RequestOp, ResponseOp, Op) if isinstance(op, each))
+    hooks = [each for each in HOOKS[base] if not overrides(op, each, base)]
+    for kind in type(op).__mro__:
+        if kind.__module__.split(".")[0] == "penstock":
+            return
+        for name, value in vars(kind).items():
+            near = get_close_matches(name, hooks, n=1, cutoff=_NEAR)
+            if near and callable(value) and not hasattr(base, name):
+                yield (
+                    f"op {op.name!r} has a method {name!r}, which nothing calls: "
+                    f"did you mean {near[0]}?"
+                )
 
 
 def _about_engines(config: ServiceConfig) -> Iterator[str]:
@@ -62,7 +105,7 @@ def _about_engines(config: ServiceConfig) -> Iterator[str]:
         )
 
 
-def _about_its_place(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str]:
+def _without_effect(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str]:
     if is_coroutine(op.process):
         if entry.executor is not None:
             yield (
