@@ -7,7 +7,7 @@ from penstock.api.http import failure
 from penstock.door.exchange import Application, Exchange, HttpReply, Receiver
 from penstock.protocols import grpc
 from penstock.protocols.heads import HTTP_2, RequestHead
-from penstock.protocols.status import GRPC_OF_HTTP
+from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode
 
 _GRPC = b"application/grpc"
 
@@ -30,6 +30,11 @@ class Frontend:
 def door_failure(head: RequestHead | None, status: int, text: str) -> HttpReply:
     """What the door answers by itself, in the form of whoever asked; see ``Door``."""
     if head is not None and is_grpc(head):
+        if status == 431:
+            code = GrpcCode.RESOURCE_EXHAUSTED
+            return HttpReply(
+                status, (*grpc.HEAD, *grpc.trailers(code, "the metadata is too large"))
+            )
         return HttpReply(200, (*grpc.HEAD, *grpc.trailers(GRPC_OF_HTTP[status], text)))
     return failure(status, text)
 

@@ -153,9 +153,6 @@ class Connection(asyncio.Protocol, ABC):
         (``DoorState.last_head``). ``drain`` came before, and so did ``refuse_partial``.
         """
 
-    def tally(self) -> None:
-        """Add what the protocol has counted by itself to the door's counters."""
-
     def pending(self) -> int:
         """Bytes that wait behind the peer's windows."""
         return 0

@@ -98,11 +98,9 @@ class Door:
     def statistics(self) -> DoorStatistics:
         """A copy of the counters."""
         shared = self._shared
-        for connection in shared.connections:
-            connection.tally()
         return dataclasses.replace(
             shared.counters,
-            nuisances=shared.counters.nuisances.copy(),
+            abuses=shared.counters.abuses.copy(),
             open=len(shared.connections) + shared.handshakes,
             calls=shared.calls,
             unsent=sum(connection.unread() for connection in shared.connections),

@@ -18,10 +18,10 @@ from penstock.protocols.http2.events import with_data_joined
 if TYPE_CHECKING:
     from penstock.door.http2_session import Http2Session
 
-SLICE: Final = 32
-"""Events after which we look at the time, and at what the peer is up to."""
+SLICE: Final = 64
+"""Frames after which we look at the time, and at what the peer is up to."""
 
-_SHORT_SLICE: Final = 4
+_SHORT_SLICE: Final = 16
 """The same of a peer that makes a nuisance: a call that is given up, or refused, takes 25 µs, and
 others may meet several of them."""
 
@@ -29,7 +29,7 @@ _TURN: Final = 0.002
 """Seconds that one read may take; then others have their turn. A client with a hundred calls at
 once needs about so long, and each part of a read costs a write of its own."""
 
-_MANY: Final = 128
+_MANY: Final = 32
 """Events from which on they are looked through for data in tiny pieces."""
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Final
 
 from penstock.door.exchange import WRITABLE, DoorExchange, Peer
-from penstock.protocols.heads import Headers, RequestHead
+from penstock.protocols.heads import Headers, RequestHead, checked
 from penstock.protocols.http2 import ErrorCode, Stream, encode_block
 from penstock.protocols.http2.stream import CLOSED
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 _OF_CONNECTIONS: Final = frozenset(
     {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"content-length"}
 )
-_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_VALUE: Final = re.compile(rb"[\t -~\x80-\xff]*")
 _LENGTH: Final = b"\x0f\x0d"  # content-length, a literal that enters no table, by its index
 
 
@@ -34,7 +31,7 @@ def head_block(status: int, headers: Headers) -> bytes:
     """
     if not 200 <= status <= 999:
         raise ValueError(f"{status} is not the status of an answer")
-    fields = [field for field in headers if field[0] not in _OF_CONNECTIONS]
+    fields = tuple([field for field in headers if field[0] not in _OF_CONNECTIONS])
     return encode_block([(b":status", b"%d" % status), *checked(fields)])
 
 
@@ -46,18 +43,6 @@ def trailer_block(trailers: Headers) -> bytes:
         ValueError: a field cannot be sent.
     """
     return encode_block(checked(trailers))
-
-
-def checked(fields: Headers | list[tuple[bytes, bytes]]) -> Headers | list[tuple[bytes, bytes]]:
-    """The fields.
-
-    Raises:
-        ValueError: a name is no token in lower case, or a value has control characters in it.
-    """
-    for name, value in fields:
-        if _NAME.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
-            raise ValueError(f"the header {name!r} cannot be sent")
-    return fields
 
 
 class Http2Exchange(DoorExchange):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.door.limits import DoorLimits
 from penstock.door.pace import Pace
 from penstock.protocols.http2 import Stream
-from penstock.protocols.http2.flow import Outbox
+from penstock.protocols.http2.stream import Outbox
 
 
 class Readers:

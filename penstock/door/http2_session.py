@@ -15,12 +15,14 @@ from penstock.door.http2_backlog import SLICE, Behind
 from penstock.door.http2_exchange import Http2Exchange, begin_exchange, head_block
 from penstock.door.http2_readers import Readers
 from penstock.door.state import DoorState
+from penstock.protocols.heads import HTTP_2, RequestHead
 from penstock.protocols.http2 import (
     ConnectionFailed,
     DataReceived,
     ErrorCode,
     Event,
     HeadReceived,
+    HeadTooLarge,
     Http2Connection,
     PingAcknowledged,
     Role,
@@ -64,7 +66,7 @@ class Http2Session(Connection):
     def __init__(self, shared: DoorState, transport: asyncio.Transport) -> None:
         super().__init__(shared, transport)
         limits = shared.limits.http2
-        self.core = Http2Connection(Role.SERVER, limits, shared.http2_heads)
+        self.core = Http2Connection(Role.SERVER, limits)
         self.fresh = 0
         self.crowded: set[Http2Exchange] = set()
         self.due = shared.wheel.after(shared.period)
@@ -88,7 +90,7 @@ class Http2Session(Connection):
         try:
             # All in one frame, for speed.
             events = core.receive(data, SLICE) if data else self._behind.events()
-            for event in self._behind.turn(events) if len(events) >= SLICE else events:
+            for event in self._behind.turn(events) if core.behind else events:
                 if type(event) is DataReceived:
                     stream = event.stream
                     exchange: Http2Exchange | None = stream.context
@@ -149,6 +151,8 @@ class Http2Session(Connection):
                     exchange.receiver.data(exchange, b"", True)
                 except Exception:  # noqa: BLE001 - this request fails by it, and no other
                     self._fail(exchange, event.stream)
+        elif isinstance(event, HeadTooLarge):
+            self._refuse_head(event)
         elif isinstance(event, StreamReset):
             if not event.by_peer:
                 if event.code == ErrorCode.REFUSED_STREAM:
@@ -158,7 +162,7 @@ class Http2Session(Connection):
             self._lose(event.stream)
         elif isinstance(event, ConnectionFailed):
             if event.code == ErrorCode.ENHANCE_YOUR_CALM:
-                self.shared.counters.count_nuisance(event.nuisance)
+                self.shared.counters.count_abuse(event.abuse)
             else:
                 self.shared.counters.malformed += 1
             self._write()
@@ -166,6 +170,16 @@ class Http2Session(Connection):
             self.gone()
         elif isinstance(event, PingAcknowledged) and self._draining:
             self.core.go_away(final=True)
+
+    def _refuse_head(self, event: HeadTooLarge) -> None:
+        """Answer a request whose head was not taken."""
+        self.shared.counters.heads_too_large += 1
+        headers = tuple([field for field in event.fields if field[0][:1] != b":"])
+        head = RequestHead("", b"", headers, version=HTTP_2, authority=b"", content_length=None)
+        reply = self.shared.failure(head, 431, "the header fields are too large")
+        self.core.reply(event.stream, head_block(reply.status, reply.headers), reply.body)
+        if not event.stream.closed:
+            self.stop_sender(event.stream)
 
     def _lose(self, stream: Stream) -> None:
         exchange: Http2Exchange | None = stream.context
@@ -347,15 +361,8 @@ class Http2Session(Connection):
         """A client that sends nothing more can read nothing more: windows would never open."""
         return False
 
-    def tally(self) -> None:
-        """See ``Connection``."""
-        core = self.core
-        self.shared.counters.heads_too_large += core.heads_refused
-        core.heads_refused = 0
-
     def gone(self) -> None:
         """See ``Connection``."""
-        self.tally()
         self.crowded.clear()
         self._behind.drop()
         for stream in list(self.core.streams.values()):

@@ -87,7 +87,7 @@ class DoorStatistics:
         bodies_refused: requests refused because too many bytes were in flight.
         calls_refused: requests refused because too many were open.
         calmed: connections of HTTP/2 ended because their peer was a nuisance.
-        nuisances: the same, by what there was too much of; of HTTP/1.1 the bodies in too many
+        abuses: the same, by what there was too much of; of HTTP/1.1 the bodies in too many
             chunks, which are malformed, too.
         resets: streams that were reset for breaking the protocol.
         streams_beyond: streams refused because their connection had as many as it may have.
@@ -116,7 +116,7 @@ class DoorStatistics:
     bodies_refused: int = 0
     calls_refused: int = 0
     calmed: int = 0
-    nuisances: dict[str, int] = field(default_factory=dict)
+    abuses: dict[str, int] = field(default_factory=dict)
     resets: int = 0
     streams_beyond: int = 0
     streams_refused: int = 0
@@ -126,14 +126,14 @@ class DoorStatistics:
     errors: int = 0
     cut: int = 0
 
-    def count_nuisance(self, kind: str) -> None:
+    def count_abuse(self, kind: str) -> None:
         """A connection of HTTP/2 ends because its peer made too much of this."""
         self.calmed += 1
-        self.nuisances[kind] = self.nuisances.get(kind, 0) + 1
+        self.abuses[kind] = self.abuses.get(kind, 0) + 1
 
-    def count_malformed(self, status: int, nuisance: str) -> None:
+    def count_malformed(self, status: int, abuse: str) -> None:
         """A request of HTTP/1.1 is answered with this status, and its connection ends."""
         self.malformed += 1
         self.heads_too_large += status in (414, 431)
-        if nuisance:
-            self.nuisances[nuisance] = self.nuisances.get(nuisance, 0) + 1
+        if abuse:
+            self.abuses[abuse] = self.abuses.get(abuse, 0) + 1

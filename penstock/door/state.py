@@ -17,7 +17,6 @@ from penstock.door.exchange import Application, Failure, plain_failure
 from penstock.door.limits import DoorLimits, DoorStatistics
 from penstock.door.sweeper import Wheel
 from penstock.protocols.http1 import HeadMemo as Http1Heads
-from penstock.protocols.http2 import HeadMemo as Http2Heads
 
 if TYPE_CHECKING:
     from penstock.door.connection import Connection
@@ -80,7 +79,6 @@ class DoorState:
         "handshakes",
         "held",
         "http1_heads",
-        "http2_heads",
         "last_head",
         "leaving",
         "limits",
@@ -108,7 +106,6 @@ class DoorState:
         self.wheel = Wheel(min(0.25, self.period))
         self.glance = 4 * (self.period + self.wheel.tick)
         self.http1_heads = Http1Heads()
-        self.http2_heads = Http2Heads()
         self.connections: set[Connection] = self.wheel.members  # type: ignore[assignment]
         self.handshakes = 0
         self.calls = 0

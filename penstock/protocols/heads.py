@@ -1,12 +1,11 @@
-"""The heads of HTTP messages, the same for HTTP/1.1 and HTTP/2.
+"""The heads of HTTP messages, and which fields are accepted: the same for HTTP/1.1 and HTTP/2.
 
-A head is made once and never changed. Connections of one door share equal heads (the same bytes
-give the same object), so whoever answers requests may keep what it worked out from a head in
-``route``: a handler, a timeout, the application itself.
+Source: RFC 9110, sections 5.1, 5.5, 7.2 and 8.6.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, TypeAlias
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
@@ -16,9 +15,47 @@ HTTP_1_0: Final = "1.0"
 HTTP_1_1: Final = "1.1"
 HTTP_2: Final = "2"
 
+BLANKS: Final = b" \t"
+TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
+VALUE: Final = rb"[\t -~\x80-\xff]"
+"""Bytes of a field's value, "obs-text" among them: names and file names come in UTF-8."""
+
+is_token: Final = re.compile(rb"%b++" % TOKEN).fullmatch
+is_lower_token: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9a-z-]++").fullmatch
+is_value: Final = re.compile(rb"%b*+" % VALUE).fullmatch
+is_trimmed_value: Final = re.compile(
+    rb"(?:[!-~\x80-\xff](?:%b*[!-~\x80-\xff])?)?" % VALUE
+).fullmatch
+"""A value without blanks around it."""
+is_host: Final = re.compile(
+    rb"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+)(?::[0-9]{0,5})?"
+).fullmatch
+"""The authority that a request may name: no user, no more than five digits of a port."""
+
+_LONGEST_LENGTH: Final = 18
+"""Digits of a content-length: with more it is no length of a body."""
+
+
+def parse_length(digits: bytes) -> int | None:
+    """A content-length; None where it is none."""
+    # isdigit() of bytes knows the ten ASCII digits only.
+    return int(digits) if digits.isdigit() and len(digits) <= _LONGEST_LENGTH else None
+
+
+def checked(headers: Headers) -> Headers:
+    """The fields of an answer of ours.
+
+    Raises:
+        ValueError: a name is no token in lower case, or a value has control characters in it.
+    """
+    for name, value in headers:
+        if is_lower_token(name) is None or is_value(value) is None:
+            raise ValueError(f"the header {name!r} cannot be sent")
+    return headers
+
 
 class RequestHead:
-    """What a request says before its body.
+    """What a request says before its body; never changed.
 
     Attributes:
         method: as sent, such as ``POST``.

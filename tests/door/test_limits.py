@@ -103,7 +103,7 @@ def test_bodies_in_too_many_chunks_are_counted(opened: Opened) -> None:
     head = b"POST /echo HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
     for chunks, status, counted in ((3, 200, {}), (4, 400, {"chunks": 1})):
         assert status_over_http1(site, head + b"1\r\na\r\n" * chunks + b"0\r\n\r\n") == status
-        assert site.statistics().nuisances == counted
+        assert site.statistics().abuses == counted
     assert site.statistics().malformed == 1
 
 
@@ -157,4 +157,4 @@ def test_nuisances_are_counted_by_their_kind(opened: Opened, flood: bytes, nuisa
         client.wait_closed()
         assert client.goaways[-1][1] == CALM
     seen = site.statistics()
-    assert (seen.calmed, asdict(seen)["nuisances"]) == (1, {nuisance: 1})
+    assert (seen.calmed, asdict(seen)["abuses"]) == (1, {nuisance: 1})

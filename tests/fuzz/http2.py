@@ -107,6 +107,11 @@ class Driver:
             self.streams.append(stream)
             self.live[number] = "ended" if event.ended else "body"
             self.story.append((kind, number, event.head.headers, event.ended))
+        elif isinstance(event, events.HeadTooLarge):
+            assert before == "new", f"a head on a stream that is {before}"
+            self.streams.append(stream)
+            self.live[number] = "ended" if stream.remote_ended else "body"
+            self.story.append((kind, number, event.fields))
         elif isinstance(event, events.DataReceived):
             assert before == "body", f"data on a stream that is {before}"
             self.bodies.setdefault(number, bytearray()).extend(event.data)

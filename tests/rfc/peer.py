@@ -76,6 +76,10 @@ class Peer:
     def send(self, *pieces: bytes) -> list[Any]:
         """Hand bytes to the core; gives the events they made."""
         made = list(apart(self.core.receive(b"".join(pieces))))
+        for event in made:
+            if isinstance(event, events.HeadTooLarge):  # whoever drives the core answers it
+                self.core.reply(event.stream, f.block([(b":status", b"431")]), b"")
+                self.core.reset(event.stream, f.NO_ERROR)
         self.events += made
         self.flush()
         return made

@@ -118,8 +118,6 @@ class Conversation(RuleBasedStateMachine):
                 self.ponged.append(event.payload)
                 continue
             assert not isinstance(event, events.ConnectionFailed), (event.code, event.text)
-            if isinstance(event, events.RoomMade):
-                continue
             number = event.stream.id
             mine = self.exchanges[number]
             if isinstance(event, events.HeadReceived):

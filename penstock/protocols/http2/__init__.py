@@ -1,6 +1,5 @@
 """HTTP/2 without input and output: one connection, either side of it."""
 
-from penstock.protocols.http2.blocks import encode_block
 from penstock.protocols.http2.codes import ErrorCode, StreamLimit
 from penstock.protocols.http2.connection import Http2Connection
 from penstock.protocols.http2.events import (
@@ -9,15 +8,14 @@ from penstock.protocols.http2.events import (
     Event,
     GoawayReceived,
     HeadReceived,
+    HeadTooLarge,
     PingAcknowledged,
-    RoomMade,
     StreamReset,
     TrailersReceived,
 )
-from penstock.protocols.http2.frames import PREFACE
+from penstock.protocols.http2.frames import PREFACE, PeerSettings
+from penstock.protocols.http2.hpack import encode_block
 from penstock.protocols.http2.limits import Http2Limits, Role
-from penstock.protocols.http2.memo import HeadMemo
-from penstock.protocols.http2.settings import PeerSettings
 from penstock.protocols.http2.stream import Stream
 
 __all__ = [
@@ -27,14 +25,13 @@ __all__ = [
     "ErrorCode",
     "Event",
     "GoawayReceived",
-    "HeadMemo",
     "HeadReceived",
+    "HeadTooLarge",
     "Http2Connection",
     "Http2Limits",
     "PeerSettings",
     "PingAcknowledged",
     "Role",
-    "RoomMade",
     "Stream",
     "StreamLimit",
     "StreamReset",

@@ -33,11 +33,11 @@ class ErrorCode(IntEnum):
 class ConnectionFault(Exception):
     """The peer broke a rule that ends the connection."""
 
-    def __init__(self, code: ErrorCode, text: str, nuisance: str = "") -> None:
+    def __init__(self, code: ErrorCode, text: str, abuse: str = "") -> None:
         super().__init__(text)
         self.code = code
         self.text = text
-        self.nuisance = nuisance
+        self.abuse = abuse
 
 
 class MalformedMessage(Exception):
@@ -49,11 +49,13 @@ class HeadersTooLarge(Exception):
 
     Attributes:
         times: how many times as large as we allow it is, rounded down.
+        fields: those that are within the limits, as far as they were kept.
     """
 
-    def __init__(self, text: str, times: int) -> None:
+    def __init__(self, text: str, times: int, fields: list[tuple[bytes, bytes]]) -> None:
         super().__init__(text)
         self.times = times
+        self.fields = fields
 
 
 class StreamLimit(Exception):

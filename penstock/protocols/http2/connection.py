@@ -4,6 +4,14 @@ Decides everything that RFC 9113 lets a connection decide, for servers and clien
 sockets, no clock and no application: the driver hands in what it has read, writes what
 ``take_output`` gives, calls ``refill`` once a second, and closes after ``ConnectionFailed``.
 
+A read may hold tens of thousands of frames. A driver that serves others meanwhile says how many
+frames it wants at most; the rest of the read then waits for ``go_on``. Frames other than DATA wait
+until they are whole, at most one of them, and no longer than we announced to take; DATA that has
+come in part is passed on in part.
+
+A violation is a ConnectionFault, which ends everything, or a fault of the stream, which is answered
+with RST_STREAM and counted: making us reset streams is as cheap an attack as resetting them.
+
 Guarantees: ``receive`` never raises; however the bytes are cut, the events are the same, but that
 data may come in other pieces; every stream that was told of ends with an event or a call of the
 driver's; memory is bounded by the limits and by what the driver itself has sent or not consumed.
@@ -13,30 +21,174 @@ Source: RFC 9113 and RFC 7541.
 
 from __future__ import annotations
 
-from penstock.protocols.http2.frames import MAX_STREAM_ID, PING, frame, goaway_frame
-from penstock.protocols.http2.limits import Http2Limits, Role
-from penstock.protocols.http2.memo import HeadMemo
-from penstock.protocols.http2.receiving import Receiver
+from collections import deque
+from typing import Final
 
-_USUAL = Http2Limits()
+from penstock.protocols.http2.codes import (
+    ConnectionFault,
+    ErrorCode,
+    HeadersTooLarge,
+    MalformedMessage,
+)
+from penstock.protocols.http2.events import (
+    ConnectionFailed,
+    DataReceived,
+    Event,
+    GoawayReceived,
+    HeadReceived,
+    HeadTooLarge,
+    PingAcknowledged,
+    StreamReset,
+    TrailersReceived,
+)
+from penstock.protocols.http2.frames import (
+    ACK,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    FRAME_HEAD,
+    GOAWAY,
+    HEADERS,
+    MAX_STREAM_ID,
+    MAX_WINDOW,
+    PADDED,
+    PING,
+    PREFACE,
+    PRIORITY,
+    PRIORITY_FLAG,
+    PUSH_PROMISE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+    goaway_frame,
+)
+from penstock.protocols.http2.hpack import HARD_FACTOR, FieldDecoder
+from penstock.protocols.http2.limits import Abuse, Http2Limits, Role
+from penstock.protocols.http2.messages import request_head, response_head, trailers
+from penstock.protocols.http2.sending import Sending
+from penstock.protocols.http2.stream import (
+    BODILESS,
+    CLOSED,
+    HEAD_RECEIVED,
+    LOCAL_ENDED,
+    REMOTE_ENDED,
+    Stream,
+    new_stream,
+)
+
+GAPS_REMEMBERED: Final = 16
+"""Ranges of identifiers that a client has skipped: to use one of them later is another fault than
+to go on with a closed stream. Older ones are forgotten; the connection ends in both cases."""
+
+EARNED_BY_TRAFFIC: Final = 4
+"""Window updates and priorities that each stream, message and kilobyte sent allows on top."""
+
+_FEW: Final = 16
+"""Frames of one call that are never too many, however small, unless it was to take no more."""
+
+_SMALL: Final = 16
+"""Bytes of a frame, with its head, below which it counts as small: not even a message of gRPC with
+its prefix and two bytes needs so few."""
+
+_ALL: Final = 1 << 62
+_WHOLE_BLOCK: Final = END_HEADERS | END_STREAM
+_SETTINGS_ACK: Final = frame(SETTINGS, ACK, 0)
+_PROTOCOL: Final = ErrorCode.PROTOCOL_ERROR
+_SIZE: Final = ErrorCode.FRAME_SIZE_ERROR
+
+_usual: Final = Http2Limits()
+_unpack: Final = FRAME_HEAD.unpack_from
 
 
-class Http2Connection(Receiver):
+class Http2Connection(Sending):
     """One side of a connection.
 
-    Its output holds what opens a connection from the beginning. ``heads`` is shared by connections
-    whose equal heads are to be one object. Late calls are no errors: whatever is
-    sent on a stream that has ended goes nowhere.
+    Its output holds what opens a connection from the beginning. Late calls are no errors: whatever
+    is sent on a stream that has ended goes nowhere.
+
+    Attributes:
+        behind: bytes that were received and wait for ``go_on``.
 
     Thread rule: one thread at a time.
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "_begun",
+        "_block_count",
+        "_block_end",
+        "_block_id",
+        "_block_parts",
+        "_block_self_dependent",
+        "_block_size",
+        "_data_end",
+        "_data_left",
+        "_data_padding",
+        "_data_stream",
+        "_decoder",
+        "_fresh",
+        "_gaps",
+        "_held",
+        "_most_block",
+        "_needed",
+        "_opened_at_refill",
+        "_ping_mark",
+        "_pings_under_way",
+        "_preface_left",
+        "_rest",
+        "_rest_at",
+        "_settings_received",
+        "_strict",
+        "_too_long",
+        "_traffic_at_refill",
+        "_within",
+        "behind",
+    )
 
-    def __init__(
-        self, role: Role, limits: Http2Limits = _USUAL, heads: HeadMemo | None = None
-    ) -> None:
-        super().__init__(role, limits, heads if heads is not None else HeadMemo())
+    def __init__(self, role: Role, limits: Http2Limits = _usual) -> None:
+        super().__init__(role, limits)
+        self._decoder = FieldDecoder(limits)
+        self._begun = False  # the peer's first SETTINGS have come
+        self._strict = True  # only one kind of frame may come next
+        self._within = self._server  # in the preface, in a frame that is not whole, or in data
+        self._preface_left = PREFACE if self._server else b""
+        self._too_long = limits.max_frame_size + 1 << 8
+        # Bytes of a frame that is not whole, and how many are needed to go on.
+        self._held = bytearray()
+        self._needed = 0
+        # What waits for go_on: a read, and where its next frame begins.
+        self._rest = b""
+        self._rest_at = 0
+        self.behind = 0
+        # Requests whose heads have come in this call, without their bodies.
+        self._fresh: dict[int, HeadReceived] = {}
+        # The header block that is arriving: only its CONTINUATION may come next.
+        self._block_id = 0
+        self._block_parts: list[bytes] = []
+        self._block_size = 0
+        self._block_count = 0
+        self._block_end = False
+        self._block_self_dependent = False
+        self._most_block = limits.max_header_bytes * HARD_FACTOR
+        # The DATA frame that is arriving: what is still to come of it.
+        self._data_stream: Stream | None = None
+        self._data_left = 0
+        self._data_padding = 0
+        self._data_end = False
+        # What the control frames of a peer are compared with.
+        self._gaps: deque[range] = deque(maxlen=GAPS_REMEMBERED)
+        self._opened_at_refill = 0
+        self._ping_mark = (0, 0)
+        self._pings_under_way = 0
+        self._settings_received = False
+        self._traffic_at_refill = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Http2Connection {self.role.value} streams={len(self.streams)} queued={self.queued}"
+            f"{' closing' if self.closing else ''}{' failed' if self.failed else ''}>"
+        )
 
     @property
     def unfinished(self) -> object | None:
@@ -49,7 +201,12 @@ class Http2Connection(Receiver):
             return self._block_parts
         if self._needed:
             return self._held
-        return None if self._begun else self._budget
+        return None if self._begun else self._abuse
+
+    @property
+    def annoyed(self) -> bool:
+        """Whether the peer abuses the protocol, which is borne until its allowance is used up."""
+        return self._abuse.strained
 
     @property
     def has_output(self) -> bool:
@@ -106,14 +263,633 @@ class Http2Connection(Receiver):
 
     def refill(self) -> None:
         """Allow the peer its budgets anew; to be called once a second."""
-        self._budget.refill()
+        self._abuse.refill()
         self._traffic_at_refill = self._traffic()
         self._opened_at_refill = (self._last_peer + self._next_own) // 2
-        self._forget_shapes()
-        self._forget_read_shapes()
 
-    def __repr__(self) -> str:
-        return (
-            f"<Http2Connection {self.role.value} streams={len(self.streams)} queued={self.queued}"
-            f"{' closing' if self.closing else ''}{' failed' if self.failed else ''}>"
-        )
+    # Bytes to frames.
+
+    def receive(self, data: bytes, most: int = _ALL) -> list[Event]:
+        """What the peer's next bytes mean, in their order.
+
+        Args:
+            data: as read, cut anywhere.
+            most: stop after so many frames. What is left of the data is ``behind`` then: call
+                ``go_on``, and read no more before nothing is left.
+
+        Returns:
+            Events. A broken rule is a StreamReset where it concerns one stream. Otherwise all open
+            streams are reset and ConnectionFailed is the last event ever.
+        """
+        events: list[Event] = []
+        try:
+            if self.behind:
+                self._rest = self._rest[self._rest_at :] + data
+                self._rest_at = 0
+                self.behind = len(self._rest)
+            elif not self._within:
+                self._read(data, 0, events, most)
+            elif not self.failed:
+                self._resume(data, events, most)
+        except ConnectionFault as fault:
+            self._fail(fault, events)
+        return events
+
+    def go_on(self, most: int = _ALL) -> list[Event]:
+        """What is behind, as ``receive`` gives it."""
+        events: list[Event] = []
+        data, at = self._rest, self._rest_at
+        self._rest = b""
+        self.behind = 0
+        try:
+            if data:
+                self._read(data, at, events, most)
+        except ConnectionFault as fault:
+            self._fail(fault, events)
+        return events
+
+    def _read(self, data: bytes, at: int, events: list[Event], most: int) -> None:
+        """Frames from the beginning of one; what is left of the last is kept."""
+        size = len(data)
+        last = size - 9
+        begin = at
+        frames = 0
+        needed = 9
+        too_long = self._too_long
+        self._fresh = {}
+        while at <= last:
+            if frames == most:
+                self._rest = data
+                self._rest_at = at
+                self.behind = size - at
+                break
+            word, flags, id = _unpack(data, at)
+            if word >= too_long:
+                raise ConnectionFault(_SIZE, "frame too large")
+            kind = word & 0xFF
+            start = at + 9
+            end = start + (word >> 8)
+            if kind == DATA and not self._strict:
+                if needed := self._data(flags, id & MAX_STREAM_ID, data, start, end, events):
+                    break
+                needed = 9
+            elif end > size:
+                needed = end - at
+                break
+            elif kind == HEADERS and flags | END_STREAM == _WHOLE_BLOCK and not self._strict:
+                self._block(id & MAX_STREAM_ID, flags & END_STREAM, data[start:end], False, events)
+            else:
+                self._handle(kind, flags, id & MAX_STREAM_ID, data[start:end], events)
+            frames += 1
+            at = end
+        if at < size and not self.behind:
+            self._held = bytearray(data[at:])
+            self._needed = needed
+            self._within = True
+        if (frames > _FEW or most <= _FEW) and self._server:
+            # Each frame costs us as much as a large one.
+            small = frames - (min(at, size) - begin) // _SMALL
+            if small > 0:
+                self._abuse.spend(Abuse.SMALL, count=small)
+
+    def _resume(self, data: bytes, events: list[Event], most: int) -> None:
+        """Go on in the middle of the preface, of a frame, or of data."""
+        if self._preface_left:
+            data = self._read_preface(data)
+        elif self._data_left or self._data_padding:
+            data = data[self._read_data(data, 0, events) :]
+        elif self._needed:
+            self._held += data
+            if len(self._held) < self._needed:
+                return
+            data = bytes(self._held)
+            self._held = bytearray()
+            self._needed = 0
+        if not (self._preface_left or self._data_left or self._data_padding):
+            self._within = False
+            self._read(data, 0, events, most)
+
+    def _read_preface(self, data: bytes) -> bytes:
+        expected = self._preface_left
+        size = min(len(expected), len(data))
+        if data[:size] != expected[:size]:
+            raise ConnectionFault(_PROTOCOL, "no HTTP/2 preface")
+        self._preface_left = expected[size:]
+        return data[size:]
+
+    def _fail(self, fault: ConnectionFault, events: list[Event]) -> None:
+        self.failed = self.closing = self._within = True
+        for stream in list(self.streams.values()):
+            self._forget(stream)
+            events.append(StreamReset(stream, fault.code, fault.text, by_peer=False))
+        self._ready.clear()
+        self._held = bytearray()
+        self._rest = b""
+        self.behind = 0
+        self._block_parts = []
+        self._data_stream = None
+        text = fault.text.encode("ascii")
+        self._out.append(goaway_frame(max(self._last_peer, 0), fault.code, text))
+        events.append(ConnectionFailed(fault.code, fault.text, fault.abuse))
+
+    def _handle(self, kind: int, flags: int, id: int, payload: bytes, events: list[Event]) -> None:
+        """One whole frame other than DATA, and any that comes while the order is strict."""
+        if not self._begun:
+            if kind != SETTINGS or flags & ACK:
+                raise ConnectionFault(_PROTOCOL, "the first frame is not SETTINGS")
+            self._begun = True
+            self._strict = False
+        if self._block_id:
+            self._continuation(kind, flags, id, payload, events)
+        elif kind == HEADERS:
+            self._headers(flags, id, payload, events)
+        elif kind == WINDOW_UPDATE:
+            self._window_update(id, payload, events)
+        elif kind == RST_STREAM:
+            self._rst_stream(id, payload, events)
+        elif kind == SETTINGS:
+            self._settings(flags, id, payload)
+        elif kind == PING:
+            self._ping(flags, id, payload, events)
+        elif kind == PRIORITY:
+            self._priority(id, payload, events)
+        elif kind == GOAWAY:
+            self._goaway(id, payload, events)
+        elif kind == PUSH_PROMISE:
+            raise ConnectionFault(_PROTOCOL, "PUSH_PROMISE was not asked for")
+        elif kind > CONTINUATION:
+            self._abuse.spend(Abuse.OTHER)
+        else:
+            raise ConnectionFault(_PROTOCOL, "CONTINUATION without HEADERS")
+
+    # DATA.
+
+    def _data(
+        self, flags: int, id: int, data: bytes, start: int, end: int, events: list[Event]
+    ) -> int:
+        """A DATA frame, as much as has come of it.
+
+        Returns:
+            0, or how many bytes of the frame are needed to go on.
+        """
+        length = end - start
+        overhead = 0
+        if flags & PADDED:
+            if not length:
+                raise ConnectionFault(_SIZE, "DATA too short for its padding")
+            if start >= len(data):
+                return 10
+            overhead = data[start] + 1
+            if overhead > length:
+                raise ConnectionFault(_PROTOCOL, "more padding than payload")
+            start += 1
+        ended = flags & END_STREAM != 0
+        stream = self._admit_data(id, length, overhead, ended, events)
+        head = self._fresh.pop(id, None)
+        if overhead or end > len(data):
+            self._data_end = ended
+            self._data_left = length - overhead
+            self._data_padding = max(overhead - 1, 0)
+            self._data_stream = stream
+            if not self._data_left:
+                self._pass_on(b"", events)
+            self._read_data(data, start, events)
+            self._within = self._data_left > 0 or self._data_padding > 0
+        elif stream is None:
+            pass
+        elif head is not None and ended and 0 < length <= self.small:
+            head.data = data[start:end]
+            head.ended = True
+            stream.state |= REMOTE_ENDED
+        elif length or ended:
+            self._tell_data(stream, data[start:end], ended, events)
+        return 0
+
+    def _admit_data(
+        self, id: int, length: int, overhead: int, ended: bool, events: list[Event]
+    ) -> Stream | None:
+        """Check a DATA frame at its head, as a whole; None when its content is passed over."""
+        content = length - overhead
+        if length > self._room:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than the window allows")
+        if not content and not ended:
+            self._abuse.spend(Abuse.EMPTY)
+        self._room -= length
+        stream = self.streams.get(id)
+        if stream is None:
+            if not id:
+                raise ConnectionFault(_PROTOCOL, "DATA on stream 0")
+            self._pass_over(id, ended)
+            self._give_back(length)
+            return None
+        expected = stream.expected
+        if stream.state & REMOTE_ENDED:
+            code, text = ErrorCode.STREAM_CLOSED, "DATA behind the end"
+        elif not stream.state & HEAD_RECEIVED:
+            code, text = _PROTOCOL, "DATA before a head"
+        elif length > stream.room:
+            code, text = ErrorCode.FLOW_CONTROL_ERROR, "more data than the window allows"
+        elif expected >= 0 and (content > expected or (ended and content < expected)):
+            code, text = _PROTOCOL, "content-length differs from the data"
+        else:
+            if expected >= 0:
+                stream.expected = expected - content
+            stream.room -= length
+            if overhead:
+                self.consumed(stream, overhead)
+            return stream
+        self._give_back(length)
+        self._fault(stream, code, text, events)
+        return None
+
+    def _read_data(self, data: bytes, start: int, events: list[Event]) -> int:
+        """Content and padding of the DATA frame that is arriving; gives where they end."""
+        left = self._data_left
+        if left:
+            piece = data[start : start + left]
+            start += len(piece)
+            self._data_left = left - len(piece)
+            if piece:
+                self._pass_on(piece, events)
+        if not self._data_left and self._data_padding:
+            skipped = min(self._data_padding, len(data) - start)
+            self._data_padding -= skipped
+            start += skipped
+        return start
+
+    def _pass_on(self, piece: bytes, events: list[Event]) -> None:
+        stream = self._data_stream
+        ended = self._data_end and not self._data_left
+        # The driver may have reset it since its frame began; its window is given back by then.
+        if stream is not None and stream.state & CLOSED != CLOSED and (piece or ended):
+            self._tell_data(stream, piece, ended, events)
+
+    def _tell_data(self, stream: Stream, piece: bytes, ended: bool, events: list[Event]) -> None:
+        event = DataReceived()
+        event.stream = stream
+        event.data = piece
+        event.counted = len(piece)
+        event.ended = ended
+        events.append(event)
+        if ended:
+            self._end_remote(stream)
+
+    # Header blocks. Whatever one belongs to, it is decoded, because the table depends on all.
+
+    def _headers(self, flags: int, id: int, payload: bytes, events: list[Event]) -> None:
+        """HEADERS with padding, with a priority, or as the first part of a block."""
+        start = 0
+        stop = len(payload)
+        self_dependent = False
+        if flags & PADDED:
+            if not payload:
+                raise ConnectionFault(_SIZE, "HEADERS too short for its padding")
+            start = 1
+            stop -= payload[0]
+        if flags & PRIORITY_FLAG:
+            if len(payload) < start + 5:
+                raise ConnectionFault(_SIZE, "HEADERS too short for its priority")
+            parent = int.from_bytes(payload[start : start + 4], "big") & MAX_STREAM_ID
+            self_dependent = parent == id
+            start += 5
+        if stop < start:
+            raise ConnectionFault(_PROTOCOL, "more padding than payload")
+        block = payload[start:stop]
+        end = flags & END_STREAM
+        if flags & END_HEADERS:
+            self._block(id, end, block, self_dependent, events)
+            return
+        if not id:
+            raise ConnectionFault(_PROTOCOL, "HEADERS on stream 0")
+        if not block:
+            self._abuse.spend(Abuse.EMPTY)
+        self._strict = True
+        self._block_id = id
+        self._block_end = end != 0
+        self._block_self_dependent = self_dependent
+        self._block_parts = [block]
+        self._block_size = len(block)
+        self._block_count = 0
+
+    def _continuation(
+        self, kind: int, flags: int, id: int, payload: bytes, events: list[Event]
+    ) -> None:
+        if kind != CONTINUATION or id != self._block_id:
+            raise ConnectionFault(_PROTOCOL, "a header block was broken off")
+        self._block_count += 1
+        self._block_size += len(payload)
+        text = "header block too large"
+        if self._block_count > self.limits.continuations:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text, "continuation")
+        if self._block_size > self._most_block:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text, "header")
+        if not payload:
+            self._abuse.spend(Abuse.EMPTY)
+        self._block_parts.append(payload)
+        if flags & END_HEADERS:
+            block = b"".join(self._block_parts)
+            self._strict = False
+            self._block_id = 0
+            self._block_parts = []
+            self._block(id, self._block_end, block, self._block_self_dependent, events)
+
+    def _block(
+        self, id: int, end: int, block: bytes, self_dependent: bool, events: list[Event]
+    ) -> None:
+        """A whole header block: it opens a stream, answers one, or ends one."""
+        stream = self.streams.get(id)
+        opens = stream is None
+        if stream is None:
+            if not id:
+                raise ConnectionFault(_PROTOCOL, "HEADERS on stream 0")
+            if not self._server or not id & 1 or id <= self._last_peer or self._final:
+                self._pass_over(id, end != 0)
+                self._decode_unread(block)
+                return
+            if id != self._last_peer + 2:
+                self._gaps.append(range(self._last_peer + 2, id, 2))
+            self._last_peer = id
+            # REMOTE_ENDED is END_STREAM.
+            window = self.peer_settings.initial_window_size
+            stream = new_stream(id, HEAD_RECEIVED | end, window, self._stream_room)
+        elif stream.state & REMOTE_ENDED:
+            self._decode_unread(block)
+            self._fault(stream, ErrorCode.STREAM_CLOSED, "HEADERS behind the end", events)
+            return
+        try:
+            fields = self._decoder.decode(block)
+            if self_dependent:
+                raise MalformedMessage("a stream that depends on itself")
+            if not opens:
+                if stream.state & HEAD_RECEIVED:
+                    self._trailers(stream, end, trailers(fields), events)
+                else:
+                    self._response(stream, end, fields, events)
+                return
+            head = request_head(fields)
+            if head.content_length is not None:
+                if end and head.content_length:
+                    raise MalformedMessage("content-length without a body")
+                stream.expected = head.content_length
+        except MalformedMessage as error:
+            self._fault(stream, _PROTOCOL, str(error), events)
+        except HeadersTooLarge as error:
+            # It took so much longer to decode.
+            self._abuse.spend(Abuse.RESET, self._finished(), max(error.times, 1) - 1)
+            if not opens:
+                self._fault(stream, ErrorCode.ENHANCE_YOUR_CALM, str(error), events)
+            elif self._has_place(stream, events):
+                self._abuse.spend(Abuse.RESET, self._finished())
+                events.append(HeadTooLarge(stream, tuple(error.fields)))
+        else:
+            if self._has_place(stream, events):
+                event = HeadReceived()
+                event.stream = stream
+                event.head = head
+                event.data = b""
+                event.ended = end != 0
+                events.append(event)
+                if not end:
+                    self._fresh[id] = event
+
+    def _has_place(self, stream: Stream, events: list[Event]) -> bool:
+        """Whether one stream more may be open; otherwise it is refused."""
+        if len(self.streams) < self.limits.max_streams:
+            self.streams[stream.id] = stream
+            return True
+        kind = Abuse.REFUSED if self._settings_under_way else Abuse.RESET
+        self._fault(stream, ErrorCode.REFUSED_STREAM, "too many streams", events, kind)
+        return False
+
+    def _decode_unread(self, block: bytes) -> None:
+        """Decode a block that nobody wants, for what it does to the dynamic table."""
+        try:
+            self._decoder.decode(block)
+        except HeadersTooLarge:
+            return  # the table is right nevertheless
+
+    def _response(
+        self, stream: Stream, end: int, fields: list[tuple[bytes, bytes]], events: list[Event]
+    ) -> None:
+        head = response_head(fields)
+        status = head.status
+        if status < 200:
+            if end:
+                raise MalformedMessage("an interim response that ends the stream")
+            self._abuse.spend(Abuse.OTHER)
+            return
+        stream.state |= HEAD_RECEIVED
+        if stream.state & BODILESS or status == 204 or status == 304:
+            stream.expected = 0
+        elif b"content-length" in head.fields:
+            stream.expected = int(head.fields[b"content-length"])
+        if end:
+            if stream.expected > 0:
+                raise MalformedMessage("content-length without a body")
+            self._end_remote(stream)
+        event = HeadReceived()
+        event.stream = stream
+        event.head = head
+        event.data = b""
+        event.ended = end != 0
+        events.append(event)
+
+    def _trailers(
+        self,
+        stream: Stream,
+        end: int,
+        headers: tuple[tuple[bytes, bytes], ...],
+        events: list[Event],
+    ) -> None:
+        if not end:
+            raise MalformedMessage("a second head")
+        if stream.expected > 0:
+            raise MalformedMessage("less data than content-length")
+        self._end_remote(stream)
+        events.append(TrailersReceived(stream, headers))
+
+    # Frames that carry no message.
+
+    def _window_update(self, id: int, payload: bytes, events: list[Event]) -> None:
+        if len(payload) != 4:
+            raise ConnectionFault(_SIZE, "WINDOW_UPDATE of a wrong length")
+        self._abuse.spend(Abuse.WINDOW_UPDATE, self._earned())
+        increment = int.from_bytes(payload, "big") & MAX_WINDOW
+        if not id:
+            self._window += increment
+            if not increment:
+                raise ConnectionFault(_PROTOCOL, "WINDOW_UPDATE of nothing")
+            if self._window > MAX_WINDOW:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "window too large")
+            self._pump()
+            return
+        stream = self.streams.get(id)
+        if stream is None:
+            self._refuse_idle(id)
+            return
+        stream.window += increment
+        if not increment:
+            self._fault(stream, _PROTOCOL, "WINDOW_UPDATE of nothing", events)
+        elif stream.window > MAX_WINDOW:
+            self._fault(stream, ErrorCode.FLOW_CONTROL_ERROR, "window too large", events)
+        elif stream.outbox is not None:
+            self._make_ready(stream)
+            self._pump()
+
+    def _rst_stream(self, id: int, payload: bytes, events: list[Event]) -> None:
+        if len(payload) != 4:
+            raise ConnectionFault(_SIZE, "RST_STREAM of a wrong length")
+        if self._server:  # a client's calls are its own; that they are refused is no attack
+            self._abuse.spend(Abuse.RESET, self._finished())
+        stream = self.streams.get(id)
+        if stream is None:
+            self._refuse_idle(id)
+            return
+        self._forget(stream)
+        code = int.from_bytes(payload, "big")
+        events.append(StreamReset(stream, code, "reset by the peer", by_peer=True))
+
+    def _settings(self, flags: int, id: int, payload: bytes) -> None:
+        if id:
+            raise ConnectionFault(_PROTOCOL, "SETTINGS on a stream")
+        if flags & ACK:
+            if payload:
+                raise ConnectionFault(_SIZE, "an acknowledgement with settings")
+            self._settings_acknowledged()
+            return
+        self._abuse.spend(Abuse.SETTINGS)
+        peer = self.peer_settings
+        if not self._settings_received:
+            self._settings_received = True
+            peer.max_concurrent_streams = None
+        before = peer.initial_window_size
+        smallest_table = peer.apply(payload, self.role)
+        if smallest_table < self._encoder_table:
+            self._encoder_table = 0
+            self._table_notice = True
+        self._answer(_SETTINGS_ACK)
+        if peer.initial_window_size != before:
+            self._move_windows(peer.initial_window_size - before)
+            self._pump()
+
+    def _settings_acknowledged(self) -> None:
+        if not self._settings_under_way:
+            self._abuse.spend(Abuse.SETTINGS)
+            return
+        self._settings_under_way = 0
+        self._decoder.settings_acknowledged()
+        smaller = self._stream_room - self.limits.stream_window
+        if smaller > 0:
+            self._stream_room -= smaller
+            for stream in self.streams.values():
+                stream.room -= smaller
+
+    def _move_windows(self, change: int) -> None:
+        for stream in self.streams.values():
+            stream.window += change
+            if stream.window > MAX_WINDOW:
+                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "window too large")
+            self._make_ready(stream)
+
+    def _ping(self, flags: int, id: int, payload: bytes, events: list[Event]) -> None:
+        if id:
+            raise ConnectionFault(_PROTOCOL, "PING on a stream")
+        if len(payload) != 8:
+            raise ConnectionFault(_SIZE, "PING of a wrong length")
+        if flags & ACK and self._pings_under_way:
+            self._pings_under_way -= 1
+            events.append(PingAcknowledged(payload))
+            return
+        # gRPC clients measure the path with a ping for every round trip in which data moves.
+        mark = (self._traffic(), self._room)
+        if mark == self._ping_mark or flags & ACK:
+            self._abuse.spend(Abuse.PING)
+        self._ping_mark = mark
+        if not flags & ACK:
+            self._answer(frame(PING, ACK, 0, payload))
+
+    def _priority(self, id: int, payload: bytes, events: list[Event]) -> None:
+        if not id:
+            raise ConnectionFault(_PROTOCOL, "PRIORITY on stream 0")
+        self._abuse.spend(Abuse.PRIORITY, self._earned())
+        if len(payload) != 5:
+            code, text = _SIZE, "PRIORITY of a wrong length"
+        elif int.from_bytes(payload[:4], "big") & MAX_STREAM_ID == id:
+            code, text = _PROTOCOL, "a stream that depends on itself"
+        else:
+            return
+        stream = self.streams.get(id)
+        if stream is None:  # RST_STREAM is not allowed on an idle stream
+            raise ConnectionFault(code, text)
+        self._fault(stream, code, text, events)
+
+    def _goaway(self, id: int, payload: bytes, events: list[Event]) -> None:
+        if id:
+            raise ConnectionFault(_PROTOCOL, "GOAWAY on a stream")
+        if len(payload) < 8:
+            raise ConnectionFault(_SIZE, "GOAWAY of a wrong length")
+        self._abuse.spend(Abuse.OTHER)
+        last = int.from_bytes(payload[:4], "big") & MAX_STREAM_ID
+        self.closing = True
+        events.append(GoawayReceived(last, int.from_bytes(payload[4:8], "big"), payload[8:]))
+        if self._server:
+            return
+        for stream in [s for s in self.streams.values() if s.id > last]:
+            self._forget(stream)
+            code = ErrorCode.REFUSED_STREAM
+            events.append(StreamReset(stream, code, "never looked at", by_peer=True))
+
+    # What several frames need.
+
+    def _end_remote(self, stream: Stream) -> None:
+        stream.state |= REMOTE_ENDED
+        if stream.state & LOCAL_ENDED:
+            self._forget(stream)
+
+    def _fault(
+        self,
+        stream: Stream,
+        code: ErrorCode,
+        text: str,
+        events: list[Event],
+        kind: Abuse = Abuse.RESET,
+    ) -> None:
+        """The peer broke a rule of one stream."""
+        self._abuse.spend(kind, self._finished())
+        self._answer(self._reset(stream, code))
+        events.append(StreamReset(stream, code, text, by_peer=False))
+
+    def _earned(self) -> int:
+        return (self._traffic() - self._traffic_at_refill) * EARNED_BY_TRAFFIC
+
+    def _finished(self) -> int:
+        """Streams that ended otherwise than by a reset since the last refill.
+
+        As many resets are borne on top: a client that gives up many calls has many answered.
+        """
+        opened = (self._last_peer + self._next_own) // 2 - self._opened_at_refill
+        return max(opened - self._abuse.spent[Abuse.RESET] - len(self.streams), 0)
+
+    def _is_idle(self, id: int) -> bool:
+        if not id & 1:
+            return True
+        return id > self._last_peer if self._server else id >= self._next_own
+
+    def _refuse_idle(self, id: int) -> None:
+        """A frame that may follow the end of a stream, but not come before its beginning."""
+        if self._is_idle(id) and not (self._final and id & 1):
+            raise ConnectionFault(_PROTOCOL, "a frame for a stream that was never opened")
+
+    def _pass_over(self, id: int, end: bool) -> None:
+        """HEADERS or DATA on a stream that is not open: allowed only where we ended it, lately."""
+        if self._is_idle(id):
+            if self._final and id & 1:
+                return
+            raise ConnectionFault(_PROTOCOL, "a frame for a stream that was never opened")
+        ended = self._reset_lately.get(id)
+        if ended is False:
+            self._reset_lately[id] = end
+            return
+        if ended is None and any(id in gap for gap in self._gaps):
+            raise ConnectionFault(_PROTOCOL, "a stream behind one with a higher number")
+        raise ConnectionFault(ErrorCode.STREAM_CLOSED, "a frame for a stream that has ended")

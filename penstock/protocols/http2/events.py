@@ -29,6 +29,20 @@ class HeadReceived:
     ended: bool
 
 
+class HeadTooLarge:
+    """A request whose head is over a limit: it is to be answered and its stream to be ended.
+
+    Attributes:
+        fields: of the head, as far as they are within the limits; pseudo-headers among them.
+    """
+
+    __slots__ = ("fields", "stream")
+
+    def __init__(self, stream: Stream, fields: Headers) -> None:
+        self.stream = stream
+        self.fields = fields
+
+
 class DataReceived:
     """A piece of a body. ``counted`` bytes are to be handed to ``consumed`` in time."""
 
@@ -65,18 +79,6 @@ class StreamReset:
         self.by_peer = by_peer
 
 
-class RoomMade:
-    """What a stream had queued behind the peer's windows has gone out down to the low mark.
-
-    Said when its queue falls to 64 KiB or less, and once more when it is empty.
-    """
-
-    __slots__ = ("stream",)
-
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
-
-
 class GoawayReceived:
     """The peer takes no new streams; those above ``last_stream`` were never looked at."""
 
@@ -103,47 +105,27 @@ class ConnectionFailed:
     Attributes:
         code: of the GOAWAY.
         text: why.
-        nuisance: what there was too much of, where that is why.
+        abuse: what there was too much of, where that is why.
     """
 
-    __slots__ = ("code", "nuisance", "text")
+    __slots__ = ("abuse", "code", "text")
 
-    def __init__(self, code: int, text: str, nuisance: str = "") -> None:
+    def __init__(self, code: int, text: str, abuse: str = "") -> None:
         self.code = code
         self.text = text
-        self.nuisance = nuisance
+        self.abuse = abuse
 
 
 Event: TypeAlias = (
     HeadReceived
+    | HeadTooLarge
     | DataReceived
     | TrailersReceived
     | StreamReset
-    | RoomMade
     | GoawayReceived
     | PingAcknowledged
     | ConnectionFailed
 )
-
-
-def head_received(stream: Stream, head: RequestHead | ResponseHead, ended: bool) -> HeadReceived:
-    """A HeadReceived, off the hot path."""
-    event = HeadReceived()
-    event.stream = stream
-    event.head = head
-    event.data = b""
-    event.ended = ended
-    return event
-
-
-def data_received(stream: Stream, data: bytes, ended: bool) -> DataReceived:
-    """A DataReceived, off the hot path."""
-    event = DataReceived()
-    event.stream = stream
-    event.data = data
-    event.counted = len(data)
-    event.ended = ended
-    return event
 
 
 def with_data_joined(events: list[Event]) -> list[Event]:

@@ -1,64 +1,150 @@
-"""What we may say: heads, data behind the peer's windows, trailers, resets.
+"""The state of a connection, and what we may say on it: heads, data, trailers, resets.
+
+Data that the peer's windows do not let out waits in its stream. A stream with waiting data is
+either *ready* (its own window is open; it waits its turn for the connection's window) or *parked*
+(only its own WINDOW_UPDATE helps). Turns are of one frame each, so that no stream waits for a large
+one.
+
+Guarantees: with every stream, ``room + owed + held`` is the window that we announced, where *held*
+is what the driver has not consumed; the same holds for the connection. Nothing grows with the
+number of streams that have been: what is remembered of closed ones is bounded.
 
 Source: RFC 9113, sections 4.3, 5.2, 6.1, 6.2, 6.4, 6.9.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from struct import Struct
-from typing import Final, TypeAlias
+from collections import deque
+from typing import Final
 
-from penstock.protocols.http2.codes import StreamLimit
-from penstock.protocols.http2.core import ConnectionCore
-from penstock.protocols.http2.events import Event, RoomMade
-from penstock.protocols.http2.flow import LOW_MARK, Outbox
+from penstock.protocols.http2.codes import ConnectionFault, ErrorCode, StreamLimit
 from penstock.protocols.http2.frames import (
     DATA,
+    DEFAULT_TABLE_SIZE,
+    DEFAULT_WINDOW,
     END_HEADERS,
     END_STREAM,
     FRAME_HEAD,
     HEADERS,
     MAX_STREAM_ID,
+    PREFACE,
+    PeerSettings,
+    announced,
     header_frames,
+    reset_frame,
     window_update_frame,
 )
-from penstock.protocols.http2.limits import Http2Limits, Role
-from penstock.protocols.http2.memo import HeadMemo
+from penstock.protocols.http2.limits import AbuseCounter, Http2Limits, Role
 from penstock.protocols.http2.stream import (
     BODILESS,
     CLOSED,
     LOCAL_ENDED,
     REMOTE_ENDED,
+    Outbox,
     Stream,
     new_stream,
 )
 
-SHAPES_REMEMBERED: Final = 128
-LONGEST_SHAPED: Final = 4096
-"""Whole replies of a known shape are packed by one call: how many shapes, and up to which length of
-head, body and trailers. Longer ones would be copied once more than they are worth."""
+RESETS_REMEMBERED: Final = 1024
+"""Streams that we reset lately: their frames may still be under way and are passed over. An older
+one counts as closed in good order. Eight times the streams that may be open by default."""
 
 _TABLE_SIZE_ZERO: Final = b"\x20"
 
-_head_word: Final = Struct(">IB").pack
+_MOST_BLOCK: Final = 16 << 10
+"""Bytes of a header block that every peer takes in one frame."""
 
-_Shape: TypeAlias = tuple[Callable[..., bytes], bytes, bytes, bytes]
-"""What packs a whole reply, and what it is given beside identifiers, body and trailers."""
+_pack: Final = FRAME_HEAD.pack
 
 
-class Sender(ConnectionCore):
-    """The half of a connection that speaks."""
+class Sending:
+    """One side of a connection, as far as it speaks.
 
-    __slots__ = ("_last_reply", "_plain_most", "_shapes")
+    Attributes:
+        role: our side.
+        limits: what we announced.
+        streams: the open ones by identifier; half-closed ones are open.
+        peer_settings: as they are now.
+        queued: bytes of all streams that wait behind the peer's windows.
+        held: bytes that are kept for them.
+        bulk: bytes of long pieces in the output.
+        closing: no new streams are to be expected or opened: a GOAWAY was sent or received.
+        failed: the connection has ended by a fault of the peer's.
+        small: bytes of a body that may be left unconsumed until its stream is closed: as long as no
+            body that is kept so has more, all of them keep half of the connection's window.
+    """
 
-    def __init__(self, role: Role, limits: Http2Limits, heads: HeadMemo) -> None:
-        super().__init__(role, limits, heads)
-        self._shapes: dict[tuple[bytes, int, bytes | None], _Shape] = {}
-        # Of the last reply: what it was of, and its shape.
-        self._last_reply: tuple[bytes, int, bytes | None, Callable[..., bytes], bytes, bytes, bytes]
-        self._last_reply = (b"", -1, None, Struct("").pack, b"", b"", b"")
-        self._plain_most = LONGEST_SHAPED  # -1 while the next block needs a notice
+    __slots__ = (
+        "_abuse",
+        "_announced_room",
+        "_answers",
+        "_encoder_table",
+        "_final",
+        "_half_window",
+        "_last_peer",
+        "_next_own",
+        "_out",
+        "_owed",
+        "_ready",
+        "_reset_lately",
+        "_room",
+        "_sent",
+        "_server",
+        "_settings_under_way",
+        "_stream_room",
+        "_table_notice",
+        "_window",
+        "bulk",
+        "closing",
+        "failed",
+        "held",
+        "limits",
+        "peer_settings",
+        "queued",
+        "role",
+        "small",
+        "streams",
+    )
+
+    def __init__(self, role: Role, limits: Http2Limits) -> None:
+        self.role = role
+        self.limits = limits
+        self.streams: dict[int, Stream] = {}
+        self.peer_settings = PeerSettings()
+        self.queued = 0
+        self.held = 0
+        self.bulk = 0
+        self.closing = False
+        self.failed = False
+        self._server = role is Role.SERVER
+        self._abuse = AbuseCounter(limits)
+        self._reset_lately: dict[int, bool] = {}  # identifier -> the peer has ended it since
+        self._last_peer = -1  # highest identifier that the peer opened; -1: the first is to be 1
+        self._next_own = 1
+        self._final = False  # the last GOAWAY is out: streams behind _last_peer are passed over
+        # What we send.
+        self._out: list[bytes | memoryview] = []
+        self._answers = 0  # bytes in _out that the peer made us say
+        self._window = DEFAULT_WINDOW
+        self._ready: deque[Stream] = deque()
+        self._table_notice = False  # the next block must begin with a change of table size
+        self._encoder_table = DEFAULT_TABLE_SIZE
+        self._sent = 0  # messages and kilobytes of data sent beside whole replies
+        # What we take. A window smaller than the default counts from the acknowledgement on.
+        self._stream_room = max(limits.stream_window, DEFAULT_WINDOW)
+        self._settings_under_way = 1
+        self._announced_room = max(limits.connection_window, DEFAULT_WINDOW)
+        self._half_window = self._announced_room // 2
+        self.small = min(
+            self._half_window // limits.max_streams, self._stream_room, limits.max_frame_size
+        )
+        self._room = self._announced_room
+        self._owed = 0
+        if not self._server:
+            self._out.append(PREFACE)
+        self._out.append(announced(role, limits))
+        if self._announced_room > DEFAULT_WINDOW:
+            self._out.append(window_update_frame(0, self._announced_room - DEFAULT_WINDOW))
 
     def open(self, block: bytes, *, end: bool = False, bodiless: bool = False) -> Stream:
         """Send a request's head on a new stream; clients only.
@@ -96,79 +182,40 @@ class Sender(ConnectionCore):
         ``reset(stream, ErrorCode.NO_ERROR)`` tells the peer to stop.
         """
         size = len(body)
-        state = stream.state
         if (
-            state & LOCAL_ENDED
-            or not 0 < size <= self._plain_most
+            stream.state & LOCAL_ENDED
+            or not 0 < size <= self.peer_settings.max_frame_size
             or size > self._window
             or size > stream.window
             or stream.outbox is not None
+            or len(head_block) > _MOST_BLOCK
+            or self._table_notice
         ):
-            self._reply_in_parts(stream, head_block, body, trailer_block)
+            self.send_head(stream, head_block, end=trailer_block is None and not body)
+            if body:
+                self.send_data(stream, body, end=trailer_block is None)
+            if trailer_block is not None:
+                self.send_trailers(stream, trailer_block)
             return
-        last_head, last_size, last_trailer, pack, head, middle, tail = self._last_reply
-        if last_head is not head_block or last_size != size or last_trailer is not trailer_block:
-            shape = self._shapes.get((head_block, size, trailer_block))
-            if shape is None:
-                shape = self._new_shape(head_block, size, trailer_block)
-                if shape is None:
-                    self._reply_in_parts(stream, head_block, body, trailer_block)
-                    return
-            pack, head, middle, tail = shape
-            self._last_reply = (head_block, size, trailer_block, *shape)
-        id = stream.id
-        if trailer_block is None:
-            self._out.append(pack(head, id, middle, id, body))
-        else:
-            self._out.append(pack(head, id, middle, id, body, tail, id, trailer_block))
         self._window -= size
-        if state & REMOTE_ENDED:
-            # What _forget does, without the calls.
-            stream.state = state | LOCAL_ENDED
-            del self.streams[id]
-            held = self._stream_room - stream.room - stream.owed
-            if held:  # a body that came whole has been given back
-                self._give_back(held)
+        stream.window -= size
+        id = stream.id
+        end = END_STREAM if trailer_block is None else 0
+        self._out += (
+            _pack(len(head_block) << 8 | HEADERS, END_HEADERS, id),
+            head_block,
+            _pack(size << 8 | DATA, end, id),
+            body,
+        )
+        if trailer_block is None:
+            self._end_local(stream)
         else:
-            stream.window -= size
-            stream.state = state | LOCAL_ENDED
-
-    def _new_shape(
-        self, head_block: bytes, size: int, trailer_block: bytes | None
-    ) -> _Shape | None:
-        """How to pack a reply of these blocks and this length of body; None for no such way."""
-        tail_size = 0 if trailer_block is None else len(trailer_block)
-        if len(self._shapes) >= SHAPES_REMEMBERED or len(head_block) + tail_size > LONGEST_SHAPED:
-            return None
-        head = _head_word(len(head_block) << 8 | HEADERS, END_HEADERS)
-        data_flags = END_STREAM if trailer_block is None else 0
-        middle = head_block + _head_word(size << 8 | DATA, data_flags)
-        form = f">5sI{len(middle)}sI{size}s"
-        tail = b""
-        if trailer_block is not None:
-            tail = _head_word(tail_size << 8 | HEADERS, END_HEADERS | END_STREAM)
-            form += f"5sI{tail_size}s"
-        shape = (Struct(form).pack, head, middle, tail)
-        self._shapes[head_block, size, trailer_block] = shape
-        return shape
-
-    def _reply_in_parts(
-        self, stream: Stream, head_block: bytes, body: bytes, trailer_block: bytes | None
-    ) -> None:
-        bare = trailer_block is None
-        self.send_head(stream, head_block, end=bare and not body)
-        if body:
-            self.send_data(stream, body, end=bare)
-        if trailer_block is not None:
             self.send_trailers(stream, trailer_block)
 
     def send_head(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
         """Send a head; a server's interim ones too."""
-        if stream.state & LOCAL_ENDED:
-            return
-        self._send_block(stream.id, block, end)
-        if end:
-            self._end_local(stream)
+        if not stream.state & LOCAL_ENDED:
+            self._send_block(stream, block, end)
 
     def send_data(self, stream: Stream, data: bytes, *, end: bool = False) -> None:
         """Send data, or queue what the windows do not allow; ``data`` is kept by reference."""
@@ -189,17 +236,16 @@ class Sender(ConnectionCore):
         outbox.end = end
         self.queued += len(data)
         self.held += outbox.held - held
-        self._line_up(stream)
-        self._pump(None)
+        self._make_ready(stream)
+        self._pump()
 
     def send_trailers(self, stream: Stream, block: bytes) -> None:
         """Send trailers, which end the stream, behind whatever data waits."""
+        outbox = stream.outbox
         if stream.state & LOCAL_ENDED:
             return
-        outbox = stream.outbox
         if outbox is None:
-            self._send_block(stream.id, block, True)
-            self._end_local(stream)
+            self._send_block(stream, block, True)
         elif not outbox.end and outbox.trailers is None:
             outbox.trailers = block
 
@@ -229,19 +275,64 @@ class Sender(ConnectionCore):
             self._out.append(window_update_frame(stream.id, owed))
         self._give_back(count)
 
-    def _forget_shapes(self) -> None:
-        """Make place for others, when all places are taken."""
-        if len(self._shapes) >= SHAPES_REMEMBERED:
-            self._shapes.clear()
+    def _answer(self, data: bytes) -> None:
+        """Queue what the peer makes us say; more than a bound of it unread is an attack."""
+        self._answers += len(data)
+        if self._answers > self.limits.queued_answers:
+            text = "too many answers are not read"
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, text, "answer")
+        self._out.append(data)
 
-    def _send_block(self, id: int, block: bytes, end: bool) -> None:
+    def _give_back(self, count: int) -> None:
+        """Bytes of the connection's window are free again; tell the peer now and then."""
+        owed = self._owed + count
+        if owed < self._half_window and (self._room > 0 or not owed):
+            self._owed = owed
+        elif not self.failed:
+            self._owed = 0
+            self._room += owed
+            self._out.append(window_update_frame(0, owed))
+
+    def _forget(self, stream: Stream) -> None:
+        """A stream is closed, whatever way: free what it held."""
+        stream.state |= CLOSED
+        self.streams.pop(stream.id, None)
+        outbox = stream.outbox
+        if outbox is not None:
+            self.queued -= outbox.size
+            self.held -= outbox.held
+            stream.outbox = None
+        held = self._stream_room - stream.room - stream.owed
+        if held > 0:
+            stream.room += held
+            self._give_back(held)
+
+    def _reset(self, stream: Stream, code: int) -> bytes:
+        """Close a stream with RST_STREAM, which is the answer."""
+        lately = self._reset_lately
+        if len(lately) >= RESETS_REMEMBERED:
+            del lately[next(iter(lately))]
+        lately[stream.id] = stream.state & REMOTE_ENDED != 0
+        self._forget(stream)
+        return reset_frame(stream.id, code)
+
+    def _traffic(self) -> int:
+        """Grows with streams opened and data sent, without a counter on the hot path."""
+        return (self._last_peer + self._next_own) // 2 + self._sent
+
+    def _send_block(self, stream: Stream, block: bytes, end: bool) -> None:
         if self._table_notice:
             # RFC 7541, section 4.2: a change is said at the start of the next block. With no table
             # at all, which is what our blocks use, no later change needs saying.
             self._table_notice = False
-            self._plain_most = LONGEST_SHAPED
             block = _TABLE_SIZE_ZERO + block
-        self._out += header_frames(id, block, end, self.peer_settings.max_frame_size)
+        if len(block) <= _MOST_BLOCK:
+            flags = END_HEADERS | END_STREAM if end else END_HEADERS
+            self._out += (_pack(len(block) << 8 | HEADERS, flags, stream.id), block)
+        else:
+            self._out += header_frames(stream.id, block, end, self.peer_settings.max_frame_size)
+        if end:
+            self._end_local(stream)
 
     def _send_pieces(self, stream: Stream, data: bytes | memoryview, end: bool) -> None:
         """Data that both windows allow, in frames that the peer takes."""
@@ -251,7 +342,7 @@ class Sender(ConnectionCore):
         self._window -= size
         stream.window -= size
         if size <= most:
-            out.append(FRAME_HEAD.pack(size << 8 | DATA, END_STREAM if end else 0, stream.id))
+            out.append(_pack(size << 8 | DATA, END_STREAM if end else 0, stream.id))
             if size:
                 out.append(data)
         else:
@@ -261,7 +352,7 @@ class Sender(ConnectionCore):
             for start in range(0, size, most):
                 piece = view[start : start + most]
                 flags = END_STREAM if end and start + most >= size else 0
-                out.append(FRAME_HEAD.pack(len(piece) << 8 | DATA, flags, stream.id))
+                out.append(_pack(len(piece) << 8 | DATA, flags, stream.id))
                 out.append(piece)
         if end:
             self._end_local(stream)
@@ -271,30 +362,30 @@ class Sender(ConnectionCore):
         if stream.state & REMOTE_ENDED:
             self._forget(stream)
 
-    def _line_up(self, stream: Stream) -> None:
-        """Put a stream that has something to send, and may, in the line."""
+    def _make_ready(self, stream: Stream) -> None:
+        """Let a stream that has something to send, and may, wait its turn."""
         outbox = stream.outbox
         if outbox is not None and not outbox.ready and (stream.window > 0 or not outbox.size):
             outbox.ready = True
-            self._line.append(stream)
+            self._ready.append(stream)
 
-    def _pump(self, events: list[Event] | None) -> None:
-        """Let out of the streams in the line, frame by frame in turns, what the windows allow."""
-        line = self._line
-        while line:
-            stream = line[0]
+    def _pump(self) -> None:
+        """Send of the streams that are ready, frame by frame in turns, what the windows allow."""
+        ready = self._ready
+        while ready:
+            stream = ready[0]
             outbox = stream.outbox
-            if outbox is None:  # reset while it stood here
-                line.popleft()
+            if outbox is None:  # reset while it waited
+                ready.popleft()
                 continue
             if outbox.size and self._window <= 0:
                 return
-            line.popleft()
+            ready.popleft()
             outbox.ready = False
             if outbox.size and stream.window > 0:
-                self._send_turn(stream, outbox, events)
+                self._send_turn(stream, outbox)
             if outbox.size:
-                self._line_up(stream)
+                self._make_ready(stream)
                 continue
             stream.outbox = None
             if outbox.trailers is not None:
@@ -302,12 +393,11 @@ class Sender(ConnectionCore):
             elif outbox.end and not stream.state & LOCAL_ENDED:
                 self.send_data(stream, b"", end=True)
 
-    def _send_turn(self, stream: Stream, outbox: Outbox, events: list[Event] | None) -> None:
+    def _send_turn(self, stream: Stream, outbox: Outbox) -> None:
         """One frame of a stream's queue."""
         before = outbox.size
         held = outbox.held
-        most = min(self.peer_settings.max_frame_size, self._window, stream.window)
-        pieces = outbox.take(most)
+        pieces = outbox.take(min(self.peer_settings.max_frame_size, self._window, stream.window))
         sent = before - outbox.size
         self.queued -= sent
         self.held -= held - outbox.held
@@ -316,11 +406,8 @@ class Sender(ConnectionCore):
         stream.window -= sent
         self._sent += sent >> 10
         end = outbox.end and not outbox.size
-        flags = END_STREAM if end else 0
-        self._out.append(FRAME_HEAD.pack(sent << 8 | DATA, flags, stream.id))
+        self._out.append(_pack(sent << 8 | DATA, END_STREAM if end else 0, stream.id))
         self._out += pieces
-        if events is not None and (not outbox.size or before > LOW_MARK >= outbox.size):
-            events.append(RoomMade(stream))
         if end:
             stream.outbox = None
             self._end_local(stream)

@@ -1,16 +1,15 @@
-"""One stream: its state, its two windows, and what waits in it.
+"""One stream: its state, its two windows, and what waits in it for the peer to take.
 
 States are bits of one integer, so that the hot path asks several questions with one comparison.
 ``open`` is neither side ended; a reset sets both.
 
-Source: RFC 9113, section 5.1. The states of pushed streams do not occur: nobody pushes here.
+Source: RFC 9113, sections 5.1 and 5.2. Nobody pushes here, so that a stream is open or closed.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any, Final
-
-from penstock.protocols.http2.flow import Outbox
 
 REMOTE_ENDED: Final = 1
 LOCAL_ENDED: Final = 2
@@ -21,6 +20,71 @@ BODILESS: Final = 8
 """The request's method was HEAD: the response has no body, whatever its content-length says."""
 
 LENGTH_UNKNOWN: Final = -1
+
+SMALL: Final = 4096
+"""Pieces are joined up to this size: each takes some 200 bytes more than it holds, and a stream of
+small messages would hold many times what it counts."""
+
+
+class Outbox:
+    """The rest of a message that the peer's windows do not let out.
+
+    Attributes:
+        size: bytes of data in it.
+        end: the stream ends behind the data.
+        trailers: a header block that ends the stream behind the data.
+        ready: whether its stream waits its turn.
+        taken: bytes that have gone out of it.
+    """
+
+    __slots__ = ("_gone", "_pieces", "end", "ready", "size", "taken", "trailers")
+
+    def __init__(self) -> None:
+        self._pieces: deque[memoryview] = deque()
+        self.size = 0
+        self._gone = 0  # bytes of the first piece
+        self.taken = 0
+        self.end = False
+        self.trailers: bytes | None = None
+        self.ready = False
+
+    @property
+    def held(self) -> int:
+        """Bytes that are kept for them: of a long piece all, until all of it has gone."""
+        return self.size + self._gone
+
+    def put(self, data: bytes) -> None:
+        """Add data behind what waits; long pieces are kept by reference."""
+        if not data:
+            return
+        self.size += len(data)
+        pieces = self._pieces
+        if pieces and len(pieces[-1]) + len(data) <= SMALL:
+            if len(pieces) == 1:
+                self._gone = 0
+            pieces[-1] = memoryview(b"".join((pieces[-1], data)))
+        else:
+            pieces.append(memoryview(data))
+
+    def take(self, most: int) -> list[memoryview]:
+        """Take exactly ``min(most, size)`` bytes from the front."""
+        taken: list[memoryview] = []
+        pieces = self._pieces
+        before = self.size
+        while most and pieces:
+            piece = pieces[0]
+            if len(piece) <= most:
+                pieces.popleft()
+                self._gone = 0
+            else:
+                self._gone += most
+                pieces[0] = piece[most:]
+                piece = piece[:most]
+            taken.append(piece)
+            most -= len(piece)
+            self.size -= len(piece)
+        self.taken += before - self.size
+        return taken
 
 
 class Stream:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from penstock.protocols.heads import RequestHead, ResponseHead
 from penstock.protocols.http2 import (
     PREFACE,
     ConnectionFailed,
@@ -12,16 +13,16 @@ from penstock.protocols.http2 import (
     Event,
     GoawayReceived,
     HeadReceived,
+    HeadTooLarge,
     Http2Connection,
     Http2Limits,
     PingAcknowledged,
     Role,
-    RoomMade,
+    Stream,
     StreamReset,
     TrailersReceived,
     encode_block,
 )
-from penstock.protocols.http2.events import data_received, head_received
 from penstock.protocols.http2.frames import (
     ACK,
     CONTINUATION,
@@ -107,20 +108,40 @@ def value_of(event: Event) -> tuple[Any, ...]:
             head = event.head
             line = getattr(head, "method", None) or head.status  # type: ignore[union-attr]
             return "head", event.stream.id, line, head.headers, event.ended
+        case HeadTooLarge():
+            return "too large", event.stream.id
         case DataReceived():
             return "data", event.stream.id, event.data, event.ended
         case TrailersReceived():
             return "trailers", event.stream.id, event.headers
         case StreamReset():
             return "reset", event.stream.id, event.code, event.by_peer
-        case RoomMade():
-            return "room", event.stream.id
         case GoawayReceived():
             return "goaway", event.last_stream, event.code, event.debug
         case PingAcknowledged():
             return "ping", event.payload
         case ConnectionFailed():
             return "failed", event.code
+
+
+def head_received(stream: Stream, head: RequestHead | ResponseHead, ended: bool) -> HeadReceived:
+    """A HeadReceived."""
+    event = HeadReceived()
+    event.stream = stream
+    event.head = head
+    event.data = b""
+    event.ended = ended
+    return event
+
+
+def data_received(stream: Stream, data: bytes, ended: bool) -> DataReceived:
+    """A DataReceived."""
+    event = DataReceived()
+    event.stream = stream
+    event.data = data
+    event.counted = len(data)
+    event.ended = ended
+    return event
 
 
 def apart(events: Iterable[Event]) -> Iterator[Event]:

@@ -156,7 +156,6 @@ def test_a_turn_of_few_events_is_short_though_frames_are_small() -> None:
 
 def test_small_frames_are_too_many_in_short_turns_as_well() -> None:
     connection = peers.server(Http2Limits(small_frames=100))
-    # Data whose length was told is read frame by frame.
     fields = [
         (":method", "POST"),
         (":scheme", "http"),
@@ -171,7 +170,7 @@ def test_small_frames_are_too_many_in_short_turns_as_well() -> None:
         events += connection.go_on(4)
     last = events[-1]
     assert isinstance(last, ConnectionFailed)
-    assert last.nuisance == "small"
+    assert last.abuse == "small"
 
 
 def test_frames_without_events_end_a_turn_as_well() -> None:

@@ -9,6 +9,7 @@ from penstock.protocols.http2 import (
     DataReceived,
     ErrorCode,
     HeadReceived,
+    HeadTooLarge,
     Http2Connection,
     Http2Limits,
     Role,
@@ -181,8 +182,7 @@ def test_nothing_grows_with_the_streams_that_have_been() -> None:
     assert not connection.streams
     assert len(connection._reset_lately) <= 1024
     assert len(connection._gaps) <= 16
-    assert len(connection._shapes) <= 128
-    assert not connection._line
+    assert not connection._ready
 
 
 def test_frames_of_a_stream_that_we_reset_are_passed_over_but_counted() -> None:
@@ -346,13 +346,14 @@ def test_no_stream_follows_the_last_identifier() -> None:
     assert kinds == ["head", "head", "reset", "reset", "failed"]
 
 
-def test_a_large_head_is_answered_by_the_connection() -> None:
+def test_a_large_head_is_told_with_what_was_kept_of_it() -> None:
     connection = peers.server()
-    block = encode_block([*peers.GET, (b"x", b"v" * 9000)])
-    assert connection.receive(peers.headers(1, block, end=True)) == []
-    assert connection.receive(peers.headers(3, block) + peers.data(3, b"abc", end=True)) == []
-    kinds = [(kind, stream) for kind, _, stream, _ in peers.frames_of(connection.take_output())]
-    assert kinds == [(1, 1), (1, 3), (3, 3)]
+    block = encode_block([*peers.GET, (b"x", b"v" * 9000), (b"y", b"z")])
+    (event,) = connection.receive(peers.headers(1, block, end=True))
+    assert isinstance(event, HeadTooLarge)
+    assert event.fields == (*peers.GET, (b"y", b"z"))
+    connection.reply(event.stream, peers.OK_BLOCK, b"")
+    assert event.stream.closed
     peers.check(connection)
 
 

@@ -2,10 +2,26 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.protocols.heads import Headers, RequestHead, ResponseHead
+from penstock.protocols.http2 import messages
 from penstock.protocols.http2.codes import MalformedMessage
-from penstock.protocols.http2.messages import request_head, response_head, trailers
+from penstock.protocols.http2.messages import check_field
 
 from . import peers
+
+Fields = list[tuple[bytes, bytes]]
+
+
+def request_head(fields: Fields) -> RequestHead:
+    return messages.request_head([check_field(*field) for field in fields])
+
+
+def response_head(fields: Fields) -> ResponseHead:
+    return messages.response_head([check_field(*field) for field in fields])
+
+
+def trailers(fields: Fields) -> Headers:
+    return messages.trailers([check_field(*field) for field in fields])
 
 
 def test_a_head_says_what_was_asked_for() -> None:
