@@ -1,64 +1,103 @@
-"""One call as the event loop sees it."""
+"""One call, from its request to its outcome, and what a server's answer means. Pure.
+
+A server is not trusted: whatever it says becomes a message or a ``CallFailed``. Sources: the gRPC
+HTTP/2 protocol (statuses, trailers, codes of RST_STREAM) and its table of HTTP statuses.
+"""
 
 from __future__ import annotations
 
+from asyncio import TimerHandle
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from penstock.client import answers
-from penstock.client.answers import Outcome
 from penstock.client.errors import CallFailed
-from penstock.client.packing import MAX_MESSAGE_BYTES
-from penstock.protocols.grpc import GrpcError, MessageReader, unary_message
+from penstock.client.messages import MAX_MESSAGE_BYTES
+from penstock.protocols.grpc import (
+    GrpcError,
+    MessageReader,
+    code_of_http,
+    read_status,
+    unary_message,
+)
+from penstock.protocols.heads import ResponseHead
+from penstock.protocols.http2 import ErrorCode
 from penstock.protocols.status import GrpcCode
 
 if TYPE_CHECKING:
-    from penstock.client.connection import Connection
     from penstock.protocols.http2 import Stream
+
+Outcome: TypeAlias = bytes | CallFailed
+"""A call's reply, as the bytes of its message, or why there is none."""
+
+RETRYABLE = frozenset({GrpcCode.UNAVAILABLE, GrpcCode.DEADLINE_EXCEEDED, GrpcCode.ABORTED})
+_PUSH_BACK = b"grpc-retry-pushback-ms"
+
+_MEANING_OF_RESET: dict[int, tuple[GrpcCode, str]] = {
+    ErrorCode.REFUSED_STREAM: (GrpcCode.UNAVAILABLE, ""),
+    ErrorCode.CANCEL: (GrpcCode.CANCELLED, ""),
+    ErrorCode.ENHANCE_YOUR_CALM: (
+        GrpcCode.RESOURCE_EXHAUSTED,
+        ": the quota or bandwidth that it allows is exceeded",
+    ),
+    ErrorCode.INADEQUATE_SECURITY: (
+        GrpcCode.PERMISSION_DENIED,
+        ": the connection is not secure enough for it",
+    ),
+}
+
+
+class Carrier(Protocol):
+    """The connection that a call is on."""
+
+    def leave(self, call: Call) -> None:
+        """Take the call off: nobody waits for it any more."""
 
 
 class Call:
-    """One call, from its start to its outcome. The loop's thread only, but for ``ended``.
+    """One call. The event loop's thread only, but for ``ended``.
 
     Attributes:
         request: the message with its prefix; empty once the call has ended.
         deadline: monotonic seconds; None means no limit.
-        tries: how often it was put on a connection.
-        encoding: what the head of the answer says of its message.
+        timer: ends the call at its deadline.
+        attempts: how often it was put on a connection.
+        encoding: the ``grpc-encoding`` that the answer's head names.
         connection: where it is now; None while it waits, and once it has ended.
         stream: its stream on that connection.
         ended: the outcome is known.
     """
 
     __slots__ = (
-        "_heard",
         "_message",
+        "_on_outcome",
         "_reader",
+        "attempts",
         "connection",
         "deadline",
         "encoding",
         "ended",
         "request",
         "stream",
-        "tries",
+        "timer",
     )
 
     def __init__(
-        self, request: bytes, deadline: float | None, heard: Callable[[Outcome], None]
+        self, request: bytes, deadline: float | None, on_outcome: Callable[[Outcome], None]
     ) -> None:
         self.request = request
         self.deadline = deadline
-        self.tries = 0
-        self.connection: Connection | None = None
+        self.timer: TimerHandle | None = None
+        self.attempts = 0
+        self.connection: Carrier | None = None
         self.stream: Stream | None = None
         self.ended = False
         self.encoding = b"identity"
         self._message: bytes | None = None  # the reply's, when all of it is there
         self._reader: MessageReader | None = None  # for a message that does not come in one piece
-        self._heard: Callable[[Outcome], None] | None = heard
+        self._on_outcome: Callable[[Outcome], None] | None = on_outcome
 
-    def take(self, data: bytes) -> CallFailed | None:
-        """A piece of the reply's body; gives the reason when it can be none."""
+    def receive(self, data: bytes) -> CallFailed | None:
+        """Take a piece of the reply's body. Returns the failure when it can be no reply."""
         if self._reader is None and self._message is None:
             self._message = unary_message(data, MAX_MESSAGE_BYTES)
             if self._message is not None:
@@ -68,43 +107,112 @@ class Call:
         try:
             for message in self._reader.feed(data):
                 if self._message is not None:
-                    return answers.failure(GrpcCode.INTERNAL, "more than one message for one call")
+                    return failure(GrpcCode.INTERNAL, "more than one message for one call")
                 self._message = message
         except GrpcError as error:
-            return answers.of_bad_message(error, self.encoding)
+            return of_bad_message(error, self.encoding)
         return None
 
     def outcome(self, trailers: Mapping[bytes, bytes]) -> Outcome:
-        """What the fields behind the body make of it."""
+        """The outcome that these trailers make of what was received."""
         if self._reader is not None:
             try:
                 self._reader.finish()
             except GrpcError as error:
-                return answers.of_bad_message(error)
-        return answers.of_end(trailers, self._message)
+                return of_bad_message(error)
+        return of_end(trailers, self._message)
 
-    def back_to_waiting(self) -> None:
-        """Forget the connection and what came from it."""
+    def detach(self) -> None:
+        """Forget the connection and what came from it: the call waits again."""
         self.connection = self.stream = self._reader = self._message = None
 
     def end(self, outcome: Outcome) -> None:
-        """Tell the outcome, once; whatever comes later is dropped."""
-        heard = self._heard
-        if heard is None:
+        """Report the outcome, once; whatever comes later is dropped."""
+        on_outcome = self._on_outcome
+        if on_outcome is None:
             return
         self.ended = True
-        # A deadline's entry or a late frame may keep this object; it must keep nothing else.
-        self._heard = self.connection = self.stream = self._reader = self._message = None
+        if self.timer is not None:
+            self.timer.cancel()
+        # A cancelled timer or a late frame may keep this object; it must keep nothing else.
+        self.timer = self._on_outcome = None
+        self.detach()
         self.request = b""
-        heard(outcome)
+        on_outcome(outcome)
 
-    def abandon(self, failure: CallFailed) -> None:
+    def abandon(self, failed: CallFailed) -> None:
         """End it from our side; a server that works on it is told."""
         if not self.ended:
             if self.connection is not None:
                 self.connection.leave(self)
-            self.end(failure)
+            self.end(failed)
 
     def __repr__(self) -> str:
         where = "ended" if self.ended else "waiting" if self.stream is None else "sent"
-        return f"<Call {where}, {self.tries} tries>"
+        return f"<Call {where}, {self.attempts} attempts>"
+
+
+def failure(code: GrpcCode, text: str, *, sent: bool = True) -> CallFailed:
+    """A failure that is retryable if its code says so."""
+    return CallFailed(code, text, retryable=code in RETRYABLE, sent=sent)
+
+
+def of_head(head: ResponseHead) -> CallFailed | None:
+    """Why the head of a response that goes on cannot begin a reply; None when it can."""
+    if head.status == 200:
+        kind = head.fields.get(b"content-type", b"")
+        if kind.startswith(b"application/grpc"):
+            return None
+        return failure(GrpcCode.UNKNOWN, f"not gRPC but {_text(kind) or 'no content-type'}")
+    if b"grpc-status" in head.fields:
+        outcome = of_end(head.fields, None)
+        if isinstance(outcome, CallFailed):
+            return outcome
+    return failure(code_of_http(head.status), f"HTTP status {head.status} instead of a gRPC answer")
+
+
+def of_whole_head(head: ResponseHead) -> CallFailed:
+    """The failure in a response that is nothing but a head."""
+    if b"grpc-status" in head.fields:
+        outcome = of_end(head.fields, None)
+        assert isinstance(outcome, CallFailed)  # there is no message
+        return outcome
+    return of_head(head) or failure(GrpcCode.UNKNOWN, "the answer has no grpc-status")
+
+
+def of_end(fields: Mapping[bytes, bytes], message: bytes | None) -> Outcome:
+    """The outcome of a call that has received ``message`` and ends with these fields."""
+    status = read_status(fields)
+    if status is None:
+        return failure(GrpcCode.UNKNOWN, "the answer has no grpc-status")
+    code, text = status
+    if code is not GrpcCode.OK:
+        # A server that names a pause asks to be called again; anything but digits says never.
+        retryable = code in RETRYABLE or fields.get(_PUSH_BACK, b"").isdigit()
+        return CallFailed(code, text or "no reason given", retryable=retryable)
+    if message is None:
+        return failure(GrpcCode.INTERNAL, "OK without a message")
+    return message
+
+
+def of_reset(code: int, text: str, *, by_peer: bool) -> CallFailed:
+    """The failure of a stream that was reset; ``text`` is the rule that the server broke."""
+    if not by_peer:
+        return failure(GrpcCode.INTERNAL, f"the server broke the protocol: {text}")
+    meaning, more = _MEANING_OF_RESET.get(code, (GrpcCode.INTERNAL, ""))
+    sent = code != ErrorCode.REFUSED_STREAM
+    return failure(meaning, f"the server ended the call with code {code}{more}", sent=sent)
+
+
+def of_bad_message(error: GrpcError, encoding: bytes = b"identity") -> CallFailed:
+    """The failure of a reply that is framed wrongly, too large, or compressed though unasked."""
+    if error.code is GrpcCode.RESOURCE_EXHAUSTED:
+        return failure(GrpcCode.RESOURCE_EXHAUSTED, f"the reply is too large: {error}")
+    if encoding != b"identity":
+        text = f"the reply is encoded as {_text(encoding)!r}, and only 'identity' can be read"
+        return failure(GrpcCode.INTERNAL, text)
+    return failure(GrpcCode.INTERNAL, f"the reply cannot be read: {error}")
+
+
+def _text(raw: bytes) -> str:
+    return raw[:200].decode("ascii", "replace")

@@ -1,58 +1,163 @@
-"""The threaded client of a pipeline service."""
+"""The clients of a pipeline service: for threads, and for an event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import math
 import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from copy import copy
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
-from penstock.client.address import KnownAddress
-from penstock.client.channel import Channel
-from penstock.client.deadlines import deadline_after
-from penstock.client.endpoints import parse_endpoints
+from penstock.client.call import Call, Outcome
+from penstock.client.channels import AsyncChannel, Channel
+from penstock.client.endpoints import CachedAddress, parse_endpoints
 from penstock.client.errors import CallFailed, NotConnected
-from penstock.client.future import PredictFuture
-from penstock.client.packing import encode_request, pack_request
-from penstock.client.replies import decode_reply
+from penstock.client.messages import decode_reply, encode_request, pack_request
 from penstock.client.tls import Tls
 from penstock.protocols import pb
+from penstock.protocols.status import GrpcCode
+
+AnyChannel = TypeVar("AnyChannel", Channel, AsyncChannel)
 
 
-class _Connection:
+class PredictFuture(Future[bytes]):
+    """One call under way: what ``predict(..., asyn=True)`` returns. Any thread.
+
+    It tries one endpoint after the other for as long as certainly none has seen the request.
+    """
+
+    def __init__(self, channels: Sequence[Channel], request: bytes, deadline: float | None) -> None:
+        """Start the call on the first of the channels.
+
+        Raises:
+            CallFailed: the channels are closed.
+        """
+        super().__init__()
+        self._process = os.getpid()
+        self._deadline = deadline
+        self._untried = list(reversed(channels))
+        self._request = request
+        self._finishing = threading.RLock()  # a call may fail within its own start
+        self._response: pb.Response | None = None
+        self._channel: Channel
+        self._call: Call
+        self._try_next()
+
+    def result(self, timeout: float | None = None) -> pb.Response:  # type: ignore[override]
+        """Wait for the reply; a reply with an ``err_no`` is returned like any other.
+
+        Args:
+            timeout: seconds to wait here; the call itself goes on afterwards.
+
+        Raises:
+            TimeoutError: no reply yet.
+            CallFailed: there will be none; ``retryable`` tells whether another call may do better.
+            NotConnected: the call was started before this process was forked.
+        """
+        if not self.done() and self._process != os.getpid():
+            raise NotConnected("the call belongs to the process that this one was forked from")
+        failed = self.exception(timeout)
+        if isinstance(failed, CallFailed):
+            # Every raise writes its traceback into the exception that it raises.
+            raise copy(failed)
+        if self._response is None:
+            # Here and not where it arrived, so that the thread of all calls is not held up.
+            self._response = decode_reply(super().result())
+        return self._response
+
+    def cancel(self) -> bool:
+        """Give up; the server is told. False when the call had ended already."""
+        if self._process != os.getpid():
+            return False
+        if not self._finish(CallFailed(GrpcCode.CANCELLED, "cancelled by the caller")):
+            return False
+        self._channel.cancel(self._call)
+        return True
+
+    def _try_next(self) -> None:
+        with self._finishing:
+            if not self.done():
+                self._channel = self._untried.pop()
+                start = self._channel.start
+                self._call = start(self._request, self._on_outcome, deadline=self._deadline)
+
+    def _on_outcome(self, outcome: Outcome) -> None:
+        if isinstance(outcome, CallFailed) and self._untried and not outcome.sent:
+            try:
+                self._try_next()
+            except CallFailed as error:
+                self._finish(copy(error))  # the original's traceback would hold this future
+        else:
+            self._finish(outcome)
+
+    def _finish(self, outcome: Outcome) -> bool:
+        with self._finishing:
+            if self.done():
+                return False
+            self._request = b""  # a finished future is often kept; its request need not be
+            self._untried.clear()
+            if isinstance(outcome, bytes):
+                self.set_result(outcome)
+            else:
+                self.set_exception(outcome)
+            return True
+
+
+class _Connected(Generic[AnyChannel]):
     """What ``connect`` made; never changed afterwards, so that no lock is needed to use it."""
 
-    def __init__(self, endpoints: object, tls: Tls | None) -> None:
+    def __init__(self, endpoints: object, tls: Tls | None, kind: type[AnyChannel]) -> None:
         self.endpoints = parse_endpoints(endpoints)
-        self.own_address = KnownAddress()
+        self.own_address = CachedAddress()
         self.process = os.getpid()
-        self.channels = [Channel(endpoint, tls) for endpoint in self.endpoints]
+        self.channels: list[AnyChannel] = [kind(endpoint, tls) for endpoint in self.endpoints]
         self._turns = itertools.count()  # next() on it is atomic
 
-    def in_turn(self) -> list[Channel]:
+    def in_turn(self) -> list[AnyChannel]:
         """Every channel, beginning with the one whose turn it is."""
         first = next(self._turns) % len(self.channels)
         return self.channels[first:] + self.channels[:first]
 
-    def call(self, request: bytes, deadline: float | None) -> bytes:
-        """Try one endpoint after the other while certainly none has seen the request."""
-        *others, last = self.in_turn()
-        for channel in others:
-            try:
-                return channel.call(request, deadline=deadline)
-            except CallFailed as error:
-                if error.sent:
-                    raise
-        return last.call(request, deadline=deadline)
-
-    def close(self) -> None:
-        # In a forked child the sockets are the parent's; they are not ours to say goodbye on.
-        if self.process == os.getpid():
-            for channel in self.channels:
-                channel.close()
+    def is_ours(self) -> bool:
+        """Whether this process made it. In a forked child the sockets are the parent's."""
+        return self.process == os.getpid()
 
 
-class PipelineClient:
+class _Client(Generic[AnyChannel]):
+    """What both clients share."""
+
+    def __init__(self, *, tls: Tls | None = None) -> None:
+        self._tls = tls
+        self._connected: _Connected[AnyChannel] | None = None
+
+    def _request(
+        self, timeout: float | None, feed_dict: object, fetch: object, **options: Any
+    ) -> tuple[_Connected[AnyChannel], bytes, float | None]:
+        """What to call through, the bytes of a request, and its deadline."""
+        if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
+            raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout}")
+        deadline = None if timeout is None else time.monotonic() + timeout
+        connected = self._connected
+        if connected is None:
+            raise NotConnected("call connect() first")
+        if not connected.is_ours():
+            raise NotConnected("connected in another process or on another event loop")
+        message = pack_request(feed_dict, fetch, own_address=connected.own_address, **options)
+        return connected, encode_request(message), deadline
+
+    def __repr__(self) -> str:
+        if self._connected is None:
+            return f"<{type(self).__name__} not connected>"
+        return f"<{type(self).__name__} {', '.join(map(str, self._connected.endpoints))}>"
+
+
+class PipelineClient(_Client[Channel]):
     """Calls a pipeline service over gRPC. Any thread.
 
         with PipelineClient() as client:
@@ -67,10 +172,6 @@ class PipelineClient:
     Source: ``docs/compatibility.md`` (pipeline client).
     """
 
-    def __init__(self, *, tls: Tls | None = None) -> None:
-        self._tls = tls
-        self._connection: _Connection | None = None
-
     def connect(self, endpoints: list[str]) -> None:
         """Say where to call; nothing is sent before the first call.
 
@@ -84,9 +185,7 @@ class PipelineClient:
             ValueError: empty, or an entry is not ``host:port``.
             OSError: a file of ``tls`` cannot be read.
         """
-        former, self._connection = self._connection, _Connection(endpoints, self._tls)
-        if former is not None:
-            former.close()
+        self._replace(_Connected(endpoints, self._tls, Channel))
 
     @overload
     def predict(
@@ -119,22 +218,6 @@ class PipelineClient:
         name: str = "",
         method: str = "",
     ) -> PredictFuture: ...
-
-    @overload
-    def predict(
-        self,
-        feed_dict: dict[str, Any],
-        fetch: list[str] | None = None,
-        asyn: bool = False,
-        pack_tensor_format: bool = False,
-        use_tensor_bytes: bool = False,
-        profile: bool = False,
-        log_id: int | None = None,
-        *,
-        timeout: float | None = None,
-        name: str = "",
-        method: str = "",
-    ) -> pb.Response | PredictFuture: ...
 
     def predict(
         self,
@@ -177,12 +260,10 @@ class PipelineClient:
                 number.
             TooLarge: the request is over 512 MiB.
         """
-        deadline = deadline_after(timeout)
-        connection = self._usable()
-        message = pack_request(
+        connected, request, deadline = self._request(
+            timeout,
             feed_dict,
             fetch,
-            own_address=connection.own_address,
             pack_tensor_format=pack_tensor_format,
             use_tensor_bytes=use_tensor_bytes,
             profile=profile,
@@ -190,24 +271,26 @@ class PipelineClient:
             name=name,
             method=method,
         )
-        request = encode_request(message)
         if asyn:
-            return PredictFuture(connection.in_turn(), request, deadline)
-        return decode_reply(connection.call(request, deadline))
+            return PredictFuture(connected.in_turn(), request, deadline)
+        *others, last = connected.in_turn()
+        for channel in others:  # while certainly none has seen the request
+            try:
+                return decode_reply(channel.call(request, deadline=deadline))
+            except CallFailed as error:
+                if error.sent:
+                    raise
+        return decode_reply(last.call(request, deadline=deadline))
 
     def close(self) -> None:
         """Disconnect; calls under way end with ``CallFailed``. Closing twice is allowed."""
-        former, self._connection = self._connection, None
-        if former is not None:
-            former.close()
+        self._replace(None)
 
-    def _usable(self) -> _Connection:
-        connection = self._connection
-        if connection is None:
-            raise NotConnected("call connect() first")
-        if connection.process != os.getpid():
-            raise NotConnected("this process was forked off the one that connected: connect() anew")
-        return connection
+    def _replace(self, connected: _Connected[Channel] | None) -> None:
+        former, self._connected = self._connected, connected
+        if former is not None and former.is_ours():
+            for channel in former.channels:
+                channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -220,8 +303,84 @@ class PipelineClient:
     ) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        connection = self._connection
-        if connection is None:
-            return "<PipelineClient not connected>"
-        return f"<PipelineClient {', '.join(map(str, connection.endpoints))}>"
+
+class _OnLoop(_Connected[AsyncChannel]):
+    """The same for one event loop."""
+
+    def __init__(self, endpoints: object, tls: Tls | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        super().__init__(endpoints, tls, AsyncChannel)
+
+    def is_ours(self) -> bool:
+        return super().is_ours() and self._loop is asyncio.get_running_loop()
+
+
+class AsyncPipelineClient(_Client[AsyncChannel]):
+    """The twin of ``PipelineClient`` for one event loop.
+
+        async with AsyncPipelineClient() as client:
+            await client.connect(["127.0.0.1:9993"])
+            response = await client.predict({"x": array})
+
+    Cancelling a task that awaits ``predict`` cancels the call on the server too. Use it only on the
+    event loop that ran ``connect``.
+    """
+
+    async def connect(self, endpoints: list[str]) -> None:
+        """Say where to call, as in ``PipelineClient.connect``, and tie the client to this loop."""
+        await self._replace(_OnLoop(endpoints, self._tls))
+
+    async def predict(
+        self,
+        feed_dict: dict[str, Any],
+        fetch: list[str] | None = None,
+        *,
+        pack_tensor_format: bool = False,
+        use_tensor_bytes: bool = False,
+        profile: bool = False,
+        log_id: int | None = None,
+        timeout: float | None = None,
+        name: str = "",
+        method: str = "",
+    ) -> pb.Response:
+        """Make one call; arguments, result and errors as in ``PipelineClient.predict``."""
+        connected, request, deadline = self._request(
+            timeout,
+            feed_dict,
+            fetch,
+            pack_tensor_format=pack_tensor_format,
+            use_tensor_bytes=use_tensor_bytes,
+            profile=profile,
+            log_id=log_id,
+            name=name,
+            method=method,
+        )
+        *others, last = connected.in_turn()
+        for channel in others:  # while certainly none has seen the request
+            try:
+                return decode_reply(await channel.call(request, deadline=deadline))
+            except CallFailed as error:
+                if error.sent:
+                    raise
+        return decode_reply(await last.call(request, deadline=deadline))
+
+    async def close(self) -> None:
+        """Disconnect; calls under way end with ``CallFailed``. Closing twice is allowed."""
+        await self._replace(None)
+
+    async def _replace(self, connected: _OnLoop | None) -> None:
+        former, self._connected = self._connected, connected
+        if former is not None and former.is_ours():
+            for channel in former.channels:
+                await channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

@@ -1,8 +1,8 @@
 """One connection to a server, with many calls on it. The loop's thread only.
 
 It moves bytes between a transport and the HTTP/2 core and hands each call its outcome. When to
-connect, and which call goes where, is the line's business. Sources: RFC 9113, the gRPC HTTP/2
-protocol.
+connect, and which call goes where, is the endpoint channel's business. Sources: RFC 9113, the gRPC
+HTTP/2 protocol.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import asyncio
 import os
 import time
 from collections import deque
+from enum import Enum
 from typing import Protocol, cast
 
-from penstock.client import answers
-from penstock.client.call import Call
+from penstock.client import call as answers
+from penstock.client.call import Call, Outcome
 from penstock.client.errors import CallFailed
-from penstock.client.keepalive import Ask, Keepalive
 from penstock.protocols.heads import ResponseHead
 from penstock.protocols.http2 import (
     ConnectionFailed,
@@ -43,15 +43,70 @@ MAX_CALLS = 2**29
 
 _FRAME_HEAD_BYTES = 9
 
+PING_AFTER = (30.0, 60.0, 120.0, 310.0)
+"""Seconds of silence before the first PING in a row, the second, and so on.
+
+A gRPC server of the default settings closes the connection at the third PING that comes less than
+five minutes after another, unless it has sent a part of an answer in between.
+"""
+
+PING_TIMEOUT = 20.0
+"""How long the answer to a PING may take; the default of gRPC's clients."""
+
+
+class KeepaliveStep(Enum):
+    """What to do beside waiting."""
+
+    PING = "ping"
+    GIVE_UP = "give up"
+
+
+class Keepalive:
+    """Whether a silent connection is still alive. Pure: time is an argument.
+
+    While calls wait and nothing comes, the peer is asked with a PING; no byte from it within
+    ``PING_TIMEOUT`` means that it is dead. Source: RFC 9113 §6.7.
+
+    Attributes:
+        last_received: monotonic seconds at which bytes came last; the driver writes it.
+        pings: PINGs sent since the peer last sent a part of an answer; the driver clears it.
+    """
+
+    __slots__ = ("_pinged_at", "last_received", "pings")
+
+    def __init__(self, now: float) -> None:
+        self.last_received = now
+        self.pings = 0
+        self._pinged_at: float | None = None
+
+    def started(self, now: float) -> None:
+        """The first call after none: the silence begins now."""
+        self.last_received = max(self.last_received, now)
+        self._pinged_at = None
+
+    def poll(self, now: float) -> KeepaliveStep | float:
+        """What to do at ``now``, or in how many seconds to ask again."""
+        if self._pinged_at is not None:
+            if self.last_received < self._pinged_at:
+                left = self._pinged_at + PING_TIMEOUT - now
+                return left if left > 0 else KeepaliveStep.GIVE_UP
+            self._pinged_at = None
+        left = self.last_received + PING_AFTER[min(self.pings, len(PING_AFTER) - 1)] - now
+        if left > 0:
+            return left
+        self.pings += 1
+        self._pinged_at = now
+        return KeepaliveStep.PING
+
 
 class Owner(Protocol):
     """What a connection tells whoever owns it."""
 
     waiting: deque[Call]
-    """Calls without a connection; while there are any, the owner hears of room."""
+    """Calls without a connection; while there are any, the owner hears of room for them."""
 
     def room_made(self, connection: Connection) -> None:
-        """Calls may have ended; asked for only while calls wait."""
+        """Calls may have ended; told only while calls wait."""
 
     def untouched(self, call: Call) -> None:
         """The server has certainly not looked at this call, and will not."""
@@ -90,7 +145,7 @@ class Connection(asyncio.Protocol):
         self._leaving = False
         self.problem = "the connection was closed"
         self._keepalive = Keepalive(time.monotonic())
-        self._keeper: asyncio.TimerHandle | None = None
+        self._keepalive_timer: asyncio.TimerHandle | None = None
         self._refilled = 0.0
         self.settled: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()
@@ -113,16 +168,14 @@ class Connection(asyncio.Protocol):
         stream.context = call
         call.stream = stream
         call.connection = self
-        call.tries += 1
+        call.attempts += 1
         http2.send_data(stream, call.request, end=True)
         if not self._calls:
             self._keepalive.started(time.monotonic())
         self._calls.add(call)
-        if self._keeper is None:
-            self._keep()
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
+        if self._keepalive_timer is None:
+            self._keep_alive()
+        self._flush_soon()
         self.opened += 1
         if self.opened >= MAX_CALLS:
             self._leave()
@@ -132,21 +185,21 @@ class Connection(asyncio.Protocol):
         """Take a call off: nobody waits for it any more."""
         assert call.stream is not None
         self._http2.reset(call.stream, ErrorCode.CANCEL)
-        self._forget(call)
+        self._detach(call)
         self._after()
 
-    def close(self, failure: CallFailed | None = None) -> None:
-        """Say goodbye and disconnect; calls end with ``failure`` or as lost ones."""
+    def close(self, failed: CallFailed | None = None) -> None:
+        """Say goodbye and disconnect; calls end with ``failed``, or as lost ones."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        self._end_calls(failure)
+        self._end_calls(failed)
         self._http2.go_away(final=True)
         self._flush()
         transport.close()
 
     def abort(self) -> None:
-        """Disconnect without a word, at once."""
+        """Disconnect at once, without a goodbye."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -165,7 +218,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Work through what came, then write everything that it asked for at once."""
         now = time.monotonic()
-        self._keepalive.heard = now
+        self._keepalive.last_received = now
         http2 = self._http2
         if now - self._refilled >= 1.0:
             self._refilled = now
@@ -201,9 +254,9 @@ class Connection(asyncio.Protocol):
             self.problem = f"the connection broke: {exc}"
         self.descriptor = None
         self._transport = None
-        if self._keeper is not None:
-            self._keeper.cancel()
-            self._keeper = None
+        if self._keepalive_timer is not None:
+            self._keepalive_timer.cancel()
+            self._keepalive_timer = None
         if not self.settled.done():
             self.settled.set_result(None)
         self._end_calls(None)
@@ -219,29 +272,29 @@ class Connection(asyncio.Protocol):
     def _head(self, event: HeadReceived) -> None:
         call: Call | None = event.stream.context
         self.proved = True
-        self._keepalive.asked = 0
+        self._keepalive.pings = 0
         if call is None or call.ended:
             return
         head = cast(ResponseHead, event.head)
         if event.ended:
             self._ended(call, answers.of_whole_head(head))
-        else:
-            failure = answers.of_head(head)
-            if failure is not None:
-                self._ended(call, failure)
-            elif b"grpc-encoding" in head.fields:
-                call.encoding = head.fields[b"grpc-encoding"]
+            return
+        failed = answers.of_head(head)
+        if failed is not None:
+            self._ended(call, failed)
+        elif b"grpc-encoding" in head.fields:
+            call.encoding = head.fields[b"grpc-encoding"]
 
     def _data(self, event: DataReceived) -> None:
         stream = event.stream
         call: Call | None = stream.context
         self._http2.consumed(stream, event.counted)
-        self._keepalive.asked = 0
+        self._keepalive.pings = 0
         if call is None or call.ended:
             return
-        failure = call.take(event.data)
-        if failure is not None:
-            self._ended(call, failure)
+        failed = call.receive(event.data)
+        if failed is not None:
+            self._ended(call, failed)
         elif event.ended:
             self._ended(call, answers.failure(GrpcCode.INTERNAL, "the answer has no trailers"))
 
@@ -254,7 +307,9 @@ class Connection(asyncio.Protocol):
         if isinstance(event, StreamReset):
             self._reset(event)
         elif isinstance(event, GoawayReceived):
-            self._goaway(event)
+            debug = event.debug[:100].decode("ascii", "replace")
+            self.problem = f"the server said goodbye with code {event.code} {debug}".rstrip()
+            self._leave()  # the core resets the streams that the server will not look at
         elif isinstance(event, ConnectionFailed):
             self._fail(f"the server broke the protocol: {event.text}")
 
@@ -263,15 +318,10 @@ class Connection(asyncio.Protocol):
         if call is None or call.ended:
             return
         if event.by_peer and event.code == ErrorCode.REFUSED_STREAM:
-            self._forget(call)
+            self._detach(call)
             self._owner.untouched(call)
         else:
             self._ended(call, answers.of_reset(event.code, event.text, by_peer=event.by_peer))
-
-    def _goaway(self, event: GoawayReceived) -> None:
-        debug = event.debug[:100].decode("ascii", "replace")
-        self.problem = f"the server said goodbye with code {event.code} {debug}".rstrip()
-        self._leave()  # the core resets the streams that the server will not look at
 
     def _leave(self) -> None:
         if not self._leaving:
@@ -283,37 +333,26 @@ class Connection(asyncio.Protocol):
         self.problem = problem
         self.close(answers.failure(GrpcCode.INTERNAL, f"{self._name}: {problem}"))
 
-    def _ended(self, call: Call, outcome: bytes | CallFailed) -> None:
+    def _ended(self, call: Call, outcome: Outcome) -> None:
         stream = call.stream
         if stream is not None and not stream.closed:
             # It may still be sending its request, or receiving what nobody will read.
             whole = stream.remote_ended
             self._http2.reset(stream, ErrorCode.NO_ERROR if whole else ErrorCode.CANCEL)
-        self._forget(call)
-        call.end(self._named(outcome))
+        self._detach(call)
+        call.end(outcome if isinstance(outcome, bytes) else outcome.at(self._name))
 
-    def _named(self, outcome: bytes | CallFailed) -> bytes | CallFailed:
-        if isinstance(outcome, bytes):
-            return outcome
-        return CallFailed(
-            outcome.status,
-            f"{self._name}: {outcome.args[1]}",
-            retryable=outcome.retryable,
-            sent=outcome.sent,
-        )
-
-    def _forget(self, call: Call) -> None:
+    def _detach(self, call: Call) -> None:
         self._calls.discard(call)
         if call.stream is not None:
             call.stream.context = None
-        call.back_to_waiting()
+        call.detach()
 
-    def _end_calls(self, failure: CallFailed | None) -> None:
+    def _end_calls(self, failed: CallFailed | None) -> None:
         calls, self._calls = self._calls, set()
+        text = f"{self._name}: {self.problem}"
         for call in calls:
-            call.end(
-                failure or answers.failure(GrpcCode.UNAVAILABLE, f"{self._name}: {self.problem}")
-            )
+            call.end(failed or answers.failure(GrpcCode.UNAVAILABLE, text))
 
     def _after(self) -> None:
         """What follows once calls may have ended or the core has something to say."""
@@ -321,7 +360,11 @@ class Connection(asyncio.Protocol):
             self._owner.room_made(self)
         if self._leaving and not self._calls:
             self.close()
-        elif not self._flushing and self._http2.has_output:
+        elif self._http2.has_output:
+            self._flush_soon()
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
 
@@ -334,22 +377,22 @@ class Connection(asyncio.Protocol):
         if output:
             transport.write(output)
 
-    def _keep(self) -> None:
+    def _keep_alive(self) -> None:
         """See whether the peer lives, for as long as calls wait for it."""
-        self._keeper = None
+        self._keepalive_timer = None
         if not self._calls:
             return
         step = self._keepalive.poll(time.monotonic())
-        if step is Ask.GIVE_UP:
+        if step is KeepaliveStep.GIVE_UP:
             self.problem = "the server has fallen silent"
             self.abort()
             return
-        if step is Ask.PING:
+        if step is KeepaliveStep.PING:
             self._http2.ping(b"penstock")
             self._flush()
             step = self._keepalive.poll(time.monotonic())
         assert isinstance(step, float)
-        self._keeper = self._loop.call_later(max(step, 0.001), self._keep)
+        self._keepalive_timer = self._loop.call_later(max(step, 0.001), self._keep_alive)
 
     def __repr__(self) -> str:
         state = "leaving" if self._leaving else "open" if self._transport else "connecting"

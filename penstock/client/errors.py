@@ -10,6 +10,8 @@ that the server meant.
 
 from __future__ import annotations
 
+from typing import Self
+
 from penstock.errors import Blame, PenstockError
 from penstock.protocols.status import GrpcCode
 
@@ -44,6 +46,11 @@ class CallFailed(PenstockError):
         self.status = status
         self.retryable = retryable
         self.sent = sent
+
+    def at(self, endpoint: str) -> Self:
+        """The same failure, whose text names the endpoint."""
+        text = f"{endpoint}: {self.args[1]}"
+        return type(self)(self.status, text, retryable=self.retryable, sent=self.sent)
 
     def __str__(self) -> str:
         return f"{self.status.name}: {self.args[1]}"

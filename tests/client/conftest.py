@@ -8,9 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
-import h2.config
-import h2.connection
-import h2.events
 import pytest
 
 from penstock.protocols import pb
@@ -108,61 +105,3 @@ def dead_endpoint() -> Iterator[str]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
-
-
-Headers = list[tuple[str, str]]
-
-
-class Liar:
-    """Speaks HTTP/2 and answers every call with the same headers, body and trailers."""
-
-    def __init__(self, headers: Headers, body: bytes, trailers: Headers) -> None:
-        self._answer = (headers, body, trailers)
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.settimeout(PATIENCE)
-        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        peer, _ = self._listener.accept()
-        with peer:
-            peer.settimeout(PATIENCE)
-            http = h2.connection.H2Connection(
-                h2.config.H2Configuration(client_side=False, validate_outbound_headers=False)
-            )
-            http.initiate_connection()
-            peer.sendall(http.data_to_send())
-            try:
-                while data := peer.recv(65536):
-                    for event in http.receive_data(data):
-                        if isinstance(event, h2.events.StreamEnded):
-                            self._lie(http, event.stream_id)
-                    peer.sendall(http.data_to_send())
-            except OSError:
-                return  # the client left, as it may
-
-    def _lie(self, http: h2.connection.H2Connection, stream: int) -> None:
-        headers, body, trailers = self._answer
-        http.send_headers(stream, headers)
-        if body:
-            http.send_data(stream, body)
-        http.send_headers(stream, trailers, end_stream=True)
-
-    def stop(self) -> None:
-        self._listener.close()
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive()
-
-
-@pytest.fixture
-def lie() -> Iterator[Callable[[Headers, bytes, Headers], Liar]]:
-    liars: list[Liar] = []
-
-    def start(headers: Headers, body: bytes, trailers: Headers) -> Liar:
-        liars.append(Liar(headers, body, trailers))
-        return liars[-1]
-
-    yield start
-    for liar in liars:
-        liar.stop()

@@ -45,47 +45,12 @@ async def test_many_calls_run_at_once(serve: Serve, client: AsyncPipelineClient)
     assert [reply.value[0] for reply in await asyncio.gather(*calls)] == [str(i) for i in range(50)]
 
 
-async def test_two_endpoints_take_turns(serve: Serve, client: AsyncPipelineClient) -> None:
-    services = [serve(), serve()]
-    await client.connect([service.endpoint for service in services])
-    for turn in range(4):
-        await client.predict({"x": str(turn)}, timeout=PATIENCE)
-    values = [[service.next_request().value[0] for _ in range(2)] for service in services]
-    assert values == [["0", "2"], ["1", "3"]]
-
-
 async def test_an_endpoint_that_refuses_is_passed_over(
     serve: Serve, client: AsyncPipelineClient, dead_endpoint: str
 ) -> None:
     await client.connect([dead_endpoint, serve().endpoint])
     for _ in range(3):
         assert (await client.predict({"x": "1"}, timeout=PATIENCE)).err_no == 0
-
-
-async def test_a_dead_endpoint_alone_fails_the_call(
-    client: AsyncPipelineClient, dead_endpoint: str
-) -> None:
-    await client.connect([dead_endpoint])
-    with pytest.raises(CallFailed) as caught:
-        await client.predict({"x": "1"}, timeout=PATIENCE)
-    assert caught.value.status is GrpcCode.UNAVAILABLE
-
-
-async def test_a_reply_that_is_none_fails_the_call(
-    serve: Serve, client: AsyncPipelineClient
-) -> None:
-    await client.connect([serve(lambda request, context: b"\xff" * 9).endpoint])
-    with pytest.raises(CallFailed, match="not a Response"):
-        await client.predict({"x": "1"}, timeout=PATIENCE)
-
-
-async def test_a_call_ends_when_its_time_is_over(
-    serve: Serve, client: AsyncPipelineClient, stuck: Stuck
-) -> None:
-    await client.connect([serve(stuck).endpoint])
-    with pytest.raises(CallFailed) as caught:
-        await client.predict({"x": "1"}, timeout=0.2)
-    assert caught.value.status is GrpcCode.DEADLINE_EXCEEDED
 
 
 async def test_cancelling_the_task_reaches_the_server(

@@ -1,11 +1,11 @@
+import pickle
 import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.answers import Outcome
-from penstock.client.call import Call
+from penstock.client.call import Call, Outcome, of_end
 from penstock.client.errors import CallFailed
 from penstock.protocols.status import GrpcCode
 
@@ -27,22 +27,22 @@ def test_a_reply_is_the_same_however_it_is_cut(message: bytes, cuts: list[int]) 
     body = framed(message)
     edges = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
     for start, end in zip(edges, edges[1:], strict=False):  # noqa: RUF007 - edges may be equal
-        assert call.take(body[start:end]) is None
+        assert call.receive(body[start:end]) is None
     assert call.outcome(OK) == message
 
 
 @pytest.mark.parametrize("body", [framed(b"a") * 2, framed(b"a") + b"\0", framed(b"abc")[:-1]])
 def test_a_body_that_is_not_one_message_is_a_failure(body: bytes) -> None:
     call, _ = a_call()
-    outcome = call.take(body) or call.outcome(OK)
+    outcome = call.receive(body) or call.outcome(OK)
     assert isinstance(outcome, CallFailed)
     assert outcome.status is GrpcCode.INTERNAL
 
 
 def test_two_pieces_of_one_message_each_are_a_failure() -> None:
     call, _ = a_call()
-    assert call.take(framed(b"a")) is None
-    failure = call.take(framed(b"b"))
+    assert call.receive(framed(b"a")) is None
+    failure = call.receive(framed(b"b"))
     assert failure is not None
     assert "more than one message" in str(failure)
 
@@ -58,15 +58,54 @@ def test_a_call_ends_once() -> None:
 
 def test_an_ended_call_keeps_nothing() -> None:
     call, _ = a_call()
-    call.take(framed(b"reply"))
+    call.receive(framed(b"reply"))
     call.end(b"reply")
     assert call.request == b""
-    assert repr(call) == "<Call ended, 0 tries>"
+    assert repr(call) == "<Call ended, 0 attempts>"
 
 
-def test_a_call_that_goes_back_to_waiting_forgets_what_came() -> None:
+def test_a_call_that_goes_detach_forgets_what_came() -> None:
     call, _ = a_call()
-    call.take(framed(b"old")[:6])
-    call.back_to_waiting()
-    call.take(framed(b"new"))
+    call.receive(framed(b"old")[:6])
+    call.detach()
+    call.receive(framed(b"new"))
     assert call.outcome(OK) == b"new"
+
+
+@pytest.mark.parametrize(
+    ("fields", "retryable"),
+    [
+        ({b"grpc-status": b"8"}, False),
+        ({b"grpc-status": b"8", b"grpc-retry-pushback-ms": b"100"}, True),
+        ({b"grpc-status": b"8", b"grpc-retry-pushback-ms": b"-1"}, False),
+        ({b"grpc-status": b"14"}, True),
+        ({b"grpc-status": b"13"}, False),
+    ],
+)
+def test_what_the_server_says_decides_whether_to_retry(
+    fields: dict[bytes, bytes], retryable: bool
+) -> None:
+    failed = of_end(fields, None)
+    assert isinstance(failed, CallFailed)
+    assert failed.retryable is retryable
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([b"grpc-status", b"grpc-message", b"grpc-retry-pushback-ms", b"x"]),
+        st.binary(max_size=20),
+    ),
+    st.none() | st.binary(max_size=3),
+)
+def test_whatever_the_trailers_say_there_is_one_outcome(
+    fields: dict[bytes, bytes], message: bytes | None
+) -> None:
+    outcome = of_end(fields, message)
+    assert outcome == message if isinstance(outcome, bytes) else isinstance(outcome, CallFailed)
+
+
+def test_a_failed_call_travels_between_processes_whole() -> None:
+    error = CallFailed(GrpcCode.UNAVAILABLE, "nobody there", retryable=True, sent=False)
+    copy = pickle.loads(pickle.dumps(error.at("a:1")))
+    assert (copy.status, str(copy)) == (error.status, "UNAVAILABLE: a:1: nobody there")
+    assert (copy.retryable, copy.sent) == (True, False)

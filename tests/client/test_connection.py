@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Iterator
 
@@ -6,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client.answers import Outcome
-from penstock.client.call import Call
-from penstock.client.connection import Connection
+from penstock.client.call import Call, Outcome
+from penstock.client.connection import (
+    PING_AFTER,
+    PING_TIMEOUT,
+    Connection,
+    Keepalive,
+    KeepaliveStep,
+)
 from penstock.client.errors import CallFailed
 from penstock.protocols.grpc import HEAD, OK_TRAILERS, encode_message
 from penstock.protocols.http2 import HeadReceived, Http2Connection, Role, encode_block
@@ -205,3 +211,62 @@ def test_whatever_the_server_sends_each_call_has_one_outcome(
         site.end()
         assert [len(heard) for heard in site.outcomes] == [1, 1, 1]
         assert site.owner.told.count("lost") == 1
+
+
+def test_nothing_is_asked_while_bytes_come() -> None:
+    keepalive = Keepalive(0.0)
+    for now in range(0, 1000, 10):
+        keepalive.last_received = float(now)
+        assert keepalive.poll(now + 9.0) == PING_AFTER[0] - 9.0
+
+
+def test_a_peer_that_says_nothing_to_it_is_given_up() -> None:
+    keepalive = Keepalive(0.0)
+    assert keepalive.poll(PING_AFTER[0]) is KeepaliveStep.PING
+    assert keepalive.poll(PING_AFTER[0] + PING_TIMEOUT) is KeepaliveStep.GIVE_UP
+
+
+def test_any_byte_after_it_is_an_answer() -> None:
+    keepalive = Keepalive(0.0)
+    assert keepalive.poll(PING_AFTER[0]) is KeepaliveStep.PING
+    keepalive.last_received = PING_AFTER[0] + 1.0
+    assert keepalive.poll(PING_AFTER[0] + PING_TIMEOUT) == PING_AFTER[1] + 1.0 - PING_TIMEOUT
+
+
+def test_the_silence_begins_with_the_first_call_after_none() -> None:
+    keepalive = Keepalive(0.0)
+    keepalive.started(5000.0)
+    assert keepalive.poll(5000.0) == PING_AFTER[0]
+
+
+def pings_of_a_silent_call(seconds: float) -> list[float]:
+    """When pings go out while only their answers come, each in a millisecond."""
+    keepalive, now, sent = Keepalive(0.0), 0.0, []
+    while now < seconds:
+        step = keepalive.poll(now)
+        if step is KeepaliveStep.PING:
+            sent.append(now)
+            keepalive.last_received = now + 0.001
+        else:
+            assert isinstance(step, float)
+            now += step
+    return sent
+
+
+def test_a_server_of_grpcs_default_settings_never_sees_too_many() -> None:
+    # The rule of its source: a strike for less than 300 s since the last one, out at the third.
+    sent = pings_of_a_silent_call(20_000.0)
+    strikes = sum(later - before < 300.0 for before, later in itertools.pairwise(sent))
+    assert len(sent) > 60
+    assert strikes <= 2
+
+
+@given(st.lists(st.floats(0.0, 100.0), max_size=30))
+def test_whatever_comes_a_wait_is_longer_than_nothing(steps: list[float]) -> None:
+    keepalive, now = Keepalive(0.0), 0.0
+    for step in steps:
+        now += step
+        answer = keepalive.poll(now)
+        if answer is KeepaliveStep.GIVE_UP:
+            return
+        assert answer is KeepaliveStep.PING or answer > 0

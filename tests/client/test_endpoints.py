@@ -1,6 +1,10 @@
+import ipaddress
+import socket
+
 import pytest
 
-from penstock.client.endpoints import Endpoint, parse_endpoints
+from penstock.client import endpoints as address
+from penstock.client.endpoints import CachedAddress, Endpoint, own_address, parse_endpoints
 
 
 @pytest.mark.parametrize(
@@ -55,3 +59,26 @@ def test_only_a_list_of_texts_is_taken(endpoints: object) -> None:
 def test_no_endpoint_at_all_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         parse_endpoints([])
+
+
+def test_it_is_an_address() -> None:
+    ipaddress.ip_address(own_address())
+
+
+def test_a_machine_without_a_route_still_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_route(self: socket.socket, address: object) -> None:
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(socket.socket, "connect", no_route)
+    assert own_address() == "127.0.0.1"
+
+
+def test_a_known_address_is_asked_for_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = iter(["10.0.0.1", "10.0.0.2"])
+    now = 1000.0
+    monkeypatch.setattr(address, "own_address", lambda: next(asked))
+    monkeypatch.setattr(address.time, "monotonic", lambda: now)
+    known = CachedAddress()
+    assert [known(), known()] == ["10.0.0.1"] * 2
+    now += 5.0
+    assert [known(), known()] == ["10.0.0.2"] * 2

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from google.protobuf.json_format import MessageToDict, Parse
 
-from penstock.client.packing import pack_request
+from penstock.client.messages import pack_request
 from penstock.protocols import pb
 from tests.services.process import ServiceProcess, direct, running
 

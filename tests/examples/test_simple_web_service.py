@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import re
 import runpy
 import sys
 from collections.abc import Iterator
@@ -58,13 +57,6 @@ def prices(bare: onnxruntime.InferenceSession, rows: Any) -> np.ndarray:
 # Training
 
 
-def test_training_twice_writes_the_same_bytes(train: ModuleType, model: Path, tmp_path: Path):
-    train.main(tmp_path)
-    names = sorted(path.name for path in model.iterdir())
-    assert names == ["serving_server_conf.prototxt", "uci.onnx"]
-    assert all((tmp_path / name).read_bytes() == (model / name).read_bytes() for name in names)
-
-
 def test_the_model_beats_the_mean_price_by_far_on_houses_it_never_saw(
     train: ModuleType, bare: onnxruntime.InferenceSession
 ):
@@ -76,25 +68,9 @@ def test_the_model_beats_the_mean_price_by_far_on_houses_it_never_saw(
     assert error < 0.6 * guess
 
 
-def test_features_are_scaled_to_mean_zero_and_spread_one(train: ModuleType):
-    learn, kept_out = train.load()
-    x = np.concatenate([learn.x, kept_out.x])
-    assert np.allclose(x.mean(axis=0), 0, atol=1e-6)
-    assert np.allclose(x.max(axis=0) - x.min(axis=0), 1, atol=1e-6)
-
-
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_the_batch_axis_is_open(bare: onnxruntime.InferenceSession, count: int):
     assert prices(bare, np.tile(HOUSE_ROW, (count, 1))).shape == (count, 1)
-
-
-def test_the_conf_names_the_model_s_own_inputs_and_outputs(
-    model: Path, bare: onnxruntime.InferenceSession
-):
-    conf = (model / "serving_server_conf.prototxt").read_text()
-    inside = [bare.get_inputs()[0].name, bare.get_outputs()[0].name]
-    assert re.findall(r'\bname: "(.*)"', conf) == inside
-    assert re.findall(r'alias_name: "(.*)"', conf) == ["x", "price"]
 
 
 # The op
@@ -119,23 +95,6 @@ def op(script: dict[str, Any]) -> Any:
 
 def preprocess(op: Any, **feed: Any) -> Any:
     return op.preprocess({"@DAGExecutor": feed}, 3, 4)
-
-
-def test_text_becomes_one_row_per_sample(op: Any):
-    feed, skip, code, info = preprocess(op, x=f"{HOUSE};{HOUSE} ; {HOUSE}", other="ignored")
-    assert (skip, code, info) == (False, None, "")
-    assert list(feed) == ["x"]
-    assert feed["x"].dtype == np.float32
-    assert np.array_equal(feed["x"], np.float32([HOUSE_ROW] * 3))
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
-def test_a_tensor_of_the_right_shape_is_taken_as_it_is(op: Any, dtype: type):
-    sent = np.arange(26).reshape(2, 13).astype(dtype)
-    feed, _, code, _ = preprocess(op, x=sent)
-    assert code is None
-    assert feed["x"].dtype == np.float32
-    assert np.array_equal(feed["x"], sent)
 
 
 @pytest.mark.parametrize(
@@ -165,28 +124,6 @@ def test_a_wrong_value_is_a_product_error_that_says_what_is_wrong(op: Any, x: An
     assert code == WRONG_INPUT
     assert info.startswith("x: ")
     assert reason in info
-
-
-def test_a_missing_key_is_a_product_error(op: Any):
-    _, _, code, info = preprocess(op, y=HOUSE)
-    assert (code, info) == (WRONG_INPUT, "the request has no key 'x'")
-
-
-def test_an_error_text_does_not_repeat_what_was_sent(op: Any):
-    _, _, _, info = preprocess(op, x="z" * 100_000 + ",0" * 12)
-    assert len(info) < 100
-
-
-def test_the_reply_is_the_array_as_text(op: Any):
-    price = np.float32([[18.901152], [-1.5]])
-    reply, code, info = op.postprocess({}, {"price": price}, 3, 4)
-    assert (reply, code, info) == ({"price": str(price)}, None, "")
-
-
-def test_a_long_reply_is_never_shortened(op: Any):
-    price = np.arange(5000, dtype=np.float32).reshape(-1, 1)
-    reply, _, _ = op.postprocess({}, {"price": price}, 3, 4)
-    assert numbers_in(reply["price"]) == price.reshape(-1).tolist()
 
 
 # The service, as a process

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from penstock.client.packing import encode_request, pack_request
+from penstock.client.messages import encode_request, pack_request
 from penstock.protocols import pb
 from penstock.testing.history import Admitted, Cancelled
 from tests.faults.load import Noise, percentile

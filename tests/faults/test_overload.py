@@ -5,45 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.load import BUSY, TIMED_OUT, Answer, Clients, Noise, percentile
-from tests.faults.overload import DEADLINE, LATE, Capacity, Overload, keep_busy, latest, overload
+from tests.faults.load import Clients, Noise, percentile
+from tests.faults.overload import DEADLINE, LATE, Capacity, keep_busy, latest, overload
 from tests.faults.site import site
 
 pytestmark = pytest.mark.faults
 
 CAPACITY = Capacity(workers=4, call=0.04)
-
-
-def answers(count: int, err_no: int | None, seconds: float = 0.001) -> list[Answer]:
-    return [Answer(200, err_no, "", {}, seconds)] * count
-
-
-def kept(
-    *more: Answer, good: int = 90, unsent: int = 0, recovered: float = 90.0, seconds: float = 0.004
-) -> Overload:
-    """A second of load with a peak of a hundred in which every promise is just kept."""
-    found = [*answers(good, 0), *answers(400, BUSY, seconds), *more]
-    return Overload(seconds=1.0, peak=100.0, answers=found, unsent=unsent, recovered=recovered)
-
-
-def test_every_promise_of_an_overload_can_be_missed() -> None:
-    assert kept(*answers(10, TIMED_OUT)).missed() == []
-    missed = [
-        *kept(good=89).missed(),
-        *kept(recovered=89.0).missed(),
-        *kept(seconds=0.006).missed(),
-        *kept(unsent=1).missed(),
-        *kept(*answers(1, None)).missed(),
-        *kept(good=401).missed(),
-    ]
-    assert missed == [
-        "goodput fell from 100.0 to 89.0 a second",
-        "afterwards 89.0 a second instead of 100.0",
-        "refusals took 6.0 ms",
-        "1 requests were not sent, 1000 were under way",
-        "neither served nor refused nor too late: {'None: ': 1}",
-        "of 801 requests 400 were refused",
-    ]
 
 
 async def complaints(clients: Clients) -> list[str]:

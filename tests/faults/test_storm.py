@@ -4,23 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.storm import RECOVERY, TICK, Damage, storm
-
-
-def damage(*counts: int, kill: int) -> Damage:
-    """So many answers in each tick; somebody was killed at the beginning of one."""
-    times = [(at + each / count) * TICK for at, count in enumerate(counts) for each in range(count)]
-    return Damage(kills=[kill * TICK], times=sorted([*times, len(counts) * TICK]))
-
-
-def test_a_kill_is_forgotten_when_as_much_is_answered_as_before_it() -> None:
-    usual = [50] * 20
-    (after,) = damage(*usual, 0, 20, 39, 45, 50, kill=20).recoveries()
-    assert after == pytest.approx(3 * TICK)
-    (never,) = damage(*usual, *[30] * 20, kill=20).recoveries()
-    assert never == float("inf")
-    (slow,) = damage(*[90] * 60, *[45] * 20, 0, 40, kill=80).recoveries()
-    assert slow == pytest.approx(TICK)
+from tests.faults.storm import RECOVERY, storm
 
 
 @pytest.mark.faults

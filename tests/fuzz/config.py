@@ -83,24 +83,7 @@ SEEDS = [
     b"\x02" + b"18090",
     b"\x05" + b"[a, 'b']",
 ]
-WORDS = [
-    b"rpc_port",
-    b"http_port",
-    b"worker_num",
-    b"build_dag_each_worker",
-    b"dag:\n  ",
-    b"op:\n  x:\n    ",
-    b"local_service_conf:",
-    b"&a ",
-    b"*a",
-    b"<<: ",
-    b"!!int ",
-    b"? ",
-    b"|\n ",
-    b"\n---\n",
-    b"{",
-    b"[",
-    b"\xef\xbb\xbf",
-    b"\\x",
-    b"=",
-]
+WORDS = (
+    b"rpc_port~http_port~worker_num~build_dag_each_worker~dag:\n  ~op:\n  x:\n    ~"
+    b"local_service_conf:~&a ~*a~<<: ~!!int ~? ~|\n ~\n---\n~{~[~\xef\xbb\xbf~\\x~="
+).split(b"~")

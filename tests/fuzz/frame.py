@@ -132,21 +132,14 @@ SEEDS = [
     b"\x01\x05" + header(Kind.DONE, 2**64 - 1, 40) + bytes(40) + b"PG",
 ]
 WORDS = [
-    b"PF\x01",
     *(bytes((0xC7, 0, code)) for code in (TUPLE, DICT, OBJECTS)),
     *(bytes((0xD4, code)) for code in range(PART_BLOB + 2)),
-    b"\xdd\xff\xff\xff\xff",
-    b"\xd9\x02ab",
-    b"\x81\xa1a",
-    b"\x92\x93",
-    b"\xcf",
-    b"\xcb",
-    b"\x03<f4\x02",
-    b"\x03|b1\x01",
-    b"\x03<U1\x00",
-    b"\x07<M8[ns]\x01",
     struct.pack("<Q", 2**63),
     struct.pack("<Q", 2**40),
     struct.pack("<Q", 1),
     struct.pack("<IIQQ", 0, 1, 64, 4),
+    *(
+        b"PF\x01~\xdd\xff\xff\xff\xff~\xd9\x02ab~\x81\xa1a~\x92\x93~\xcf~\xcb~"
+        b"\x03<f4\x02~\x03|b1\x01~\x03<U1\x00~\x07<M8[ns]\x01"
+    ).split(b"~"),
 ]

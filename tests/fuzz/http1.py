@@ -144,19 +144,8 @@ SEEDS = [
     b"\x00\x06GET http://a/b HTTP/1.1\r\nhost: a\r\nupgrade: h2c\r\n\r\n",
     b"\x00\x07HEAD /%41 HTTP/1.1\r\nhost: [::1]\r\nx:\t y \r\n\r\n",
 ]
-WORDS = [
-    b"\r\n\r\n",
-    b"\r\n",
-    b"\n",
-    b": ",
-    b"GET / HTTP/1.1\r\nhost: a\r\n\r\n",
-    b"host: a\r\n",
-    b"content-length: 5\r\n",
-    b"transfer-encoding: chunked\r\n",
-    b"expect: 100-continue\r\n",
-    b"connection: close\r\n",
-    b"0\r\n\r\n",
-    b"ffffffffffffffff",
-    b"5\r\nhello\r\n",
-    b" HTTP/1.0",
-]
+WORDS = (
+    b"\r\n\r\n|\r\n|\n|: |GET / HTTP/1.1\r\nhost: a\r\n\r\n|host: a\r\n|"
+    b"content-length: 5\r\n|transfer-encoding: chunked\r\n|expect: 100-continue\r\n|"
+    b"connection: close\r\n|0\r\n\r\n|ffffffffffffffff|5\r\nhello\r\n| HTTP/1.0"
+).split(b"|")

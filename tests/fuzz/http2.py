@@ -162,8 +162,6 @@ def run(data: bytes) -> Hashable:
     how = choices.octet()
     role = Role.SERVER if how & 1 else Role.CLIENT
     limits = LIMITS[how >> 1 & 1]
-    if how & 16:
-        return of_bursts(limits, choices)
     if how & 4:
         return of_raw(role, limits, bool(how & 8), choices)
     return of_frames(role, limits, choices)
@@ -210,63 +208,6 @@ def of_frames(role: Role, limits: Http2Limits, choices: Choices) -> Hashable:
     driver.take()
     finish(driver)
     return frozenset(driver.heard)
-
-
-def of_bursts(limits: Http2Limits, choices: Choices) -> Hashable:
-    """Reads that are alike, perhaps with an octet changed: whole ones mean what cut ones do."""
-    whole, cut = (Driver(Role.SERVER, limits) for _ in range(2))
-    for driver in (whole, cut):
-        driver.feed(wire.PREFACE + HELLO)
-    next_id = 1
-    while choices:
-        kind, times = choices.octet(), choices.octet()
-        block = choices.of(BLOCKS[:4])
-        for _ in range(1 + times % 4):
-            read = bytearray(burst(next_id, kind, block))
-            next_id += 2 * (1 + kind % 5)
-            where, change = choices.octet(), choices.octet() if times & 0x80 else 0
-            read[where % len(read)] ^= change
-            whole.feed(bytes(read))
-            cut.feed(bytes(read[: where % len(read)]))
-            cut.feed(bytes(read[where % len(read) :]))
-            if times & 0x40:
-                for driver in (whole, cut):
-                    answer(driver)
-            assert whole.take() == cut.take(), "it depends on how the bytes are cut"
-        step = choices.octet()
-        if step & 1 and choices:
-            for driver in (whole, cut):
-                act(driver, (0, 0x04, 0x05, 0x14)[step >> 1 & 3], choices)
-    assert by_stream(whole.story) == by_stream(cut.story)
-    assert whole.bodies == cut.bodies
-    for driver in (whole, cut):
-        finish(driver)
-    return frozenset(whole.heard)
-
-
-def burst(first: int, kind: int, block: bytes) -> bytes:
-    """Whole requests, all heads first or each with its body behind it."""
-    ids = range(first, first + 2 * (1 + kind % 5), 2)
-    heads = [wire.headers(id, block) for id in ids]
-    bodies = [wire.data(id, b"d" * (1 + (kind >> 5)), end=True) for id in ids]
-    mixed = [part for pair in zip(heads, bodies, strict=True) for part in pair]
-    return b"".join(mixed if kind & 16 else heads + bodies)
-
-
-def answer(driver: Driver) -> None:
-    """Reply to everything that is open."""
-    for stream in list(driver.core.streams.values()):
-        driver.wanted_out += 400
-        driver.core.reply(stream, HEAD, b"abc", TRAILER)
-
-
-def by_stream(story: list[Any]) -> dict[Any, list[Any]]:
-    """What was told of each stream: a body may come before or behind another's head."""
-    found: dict[Any, list[Any]] = {}
-    for entry in story:
-        about = None if len(entry) == 1 or entry[0] == "ConnectionFailed" else entry[1]
-        found.setdefault(about, []).append(entry)
-    return found
 
 
 def frame_of(step: int, choices: Choices) -> bytes:
@@ -359,8 +300,6 @@ def _structured(role: int, *steps: bytes) -> bytes:
 
 
 SEEDS = [
-    _structured(0x11, bytes([0x43, 0x42, 1, 0, 0, 0, 0, 0])),
-    _structured(0x13, bytes([0x54, 0xC3, 2, 0, 0, 9, 1, 30, 2, 60, 4, 0])),
     _structured(1, bytes([0, 0, 5, 0]) * 1, bytes([0xBC, 0, 1])),
     _structured(1, bytes([0, 0, 4, 1, 40, 0, 9, 2, 0xC0, 0, 2, 0xB4])),
     _structured(0, bytes([0xA8, 0, 0, 4, 3, 40, 0, 9, 2, 0xB4, 0, 0, 5, 6])),

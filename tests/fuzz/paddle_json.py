@@ -38,21 +38,7 @@ SEEDS = [
     b'{"tensors":[{"name":"i","elem_type":"INT64","shape":[1],"int64_data":["7"],"lod":[0,1]}]}',
     b'{"tensors":[{"name":"s","elem_type":"STRING","shape":[1],"str_data":["\\u00e9"]}]}',
 ]
-WORDS = [
-    b'"key":',
-    b'"value":',
-    b'"tensors":',
-    b'"elem_type":',
-    b'"elemType":',
-    b'"shape":',
-    b'"int64_data":',
-    b'"byte_data":',
-    b'"lod":',
-    b"1e400",
-    b"-0",
-    b"18446744073709551616",
-    b"\\ud800",
-    b"[[[[[[[[",
-    b"true",
-    b"null",
-]
+WORDS = (
+    b'"key":|"value":|"tensors":|"elem_type":|"elemType":|"shape":|"int64_data":|'
+    b'"byte_data":|"lod":|1e400|-0|18446744073709551616|\\ud800|[[[[[[[[|true|null'
+).split(b"|")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import struct
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from penstock.protocols.pb import Request, Response
 from tests.peers.programs import run
-from tests.peers.site import INFERENCE, Site
+from tests.peers.site import Site
 
 VERSIONS = {
     "http/1.1": (["--http1.1"], "1.1"),
@@ -79,16 +76,6 @@ def test_an_echo_by_the_version_that_was_asked_for(way: Way) -> None:
     assert facts.decode() == f"{way.version} 200 application/json"
 
 
-def test_head_and_unknown_paths_and_methods(way: Way) -> None:
-    def status(*arguments: str) -> str:
-        written = ["-o", "/dev/null", "-w", "%{http_code} %{size_download}"]
-        return curl(*way.options, *written, *arguments).decode()
-
-    assert status("--head", f"{way.url}/livez") == "200 0"
-    assert status(f"{way.url}/nothing").startswith("404 ")
-    assert status(f"{way.url}/echo/prediction").startswith("405 ")
-
-
 def test_one_connection_serves_many_requests(reusing: Way) -> None:
     urls = [f"{reusing.url}/livez?[1-50]", "-o", "/dev/null"]
     out = curl(*reusing.options, "-w", "%{http_code} %{num_connects}\n", *urls).decode()
@@ -115,15 +102,6 @@ def test_a_body_without_an_announced_length(way: Way) -> None:
     assert value_of(out) == text
 
 
-def test_a_compressed_body(way: Way) -> None:
-    text = "again and " * 10_000
-    arguments = ["-H", "Content-Encoding: gzip", "--data-binary", "@-"]
-    given = gzip.compress(question(text).encode())
-    assert value_of(curl(*way.options, *arguments, f"{way.url}/echo/prediction", given=given)) == (
-        text
-    )
-
-
 def test_requests_at_once_are_not_mixed_up(reusing: Way, tmp_path: Path) -> None:
     urls = [f"{reusing.url}/echo/prediction"]
     bodies = []
@@ -133,15 +111,3 @@ def test_requests_at_once_are_not_mixed_up(reusing: Way, tmp_path: Path) -> None
     run("curl", "-sS", "--parallel", *bodies).good()
     for number in range(60):
         assert value_of((tmp_path / str(number)).read_bytes()) == f"nonce {number}"
-
-
-def test_a_grpc_call_by_hand(site: Site) -> None:
-    message = Request(name="echo", key=["x"], value=["by hand"]).SerializeToString()
-    arguments = ["--http2-prior-knowledge", "-H", "Content-Type: application/grpc"]
-    arguments += ["-H", "TE: trailers", "--data-binary", "@-", "-D", "/dev/stderr"]
-    url = f"http://127.0.0.1:{site.rpc}{INFERENCE}"
-    ran = run("curl", "-sS", *arguments, url, given=struct.pack("!BI", 0, len(message)) + message)
-    answer = ran.good()
-    assert struct.unpack("!BI", answer[:5]) == (0, len(answer) - 5)
-    assert Response.FromString(answer[5:]).value == ["by hand"]
-    assert "grpc-status: 0" in ran.err

@@ -97,43 +97,6 @@ def test_metadata_goes_both_ways(client: Client) -> None:
     assert [tuple(pair) for pair in trail] == sent[3:]
 
 
-@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code.value[0]])
-def test_every_status_arrives(client: Client, code: grpc.StatusCode) -> None:
-    metadata = [("fail", str(code.value[0])), ("fail-text-bin", code.name.encode())]
-    error = failure(lambda: client.unary(b"x", metadata=metadata, timeout=PATIENCE))
-    assert (error.code(), error.details()) == (code, code.name)
-
-
-def test_any_text_of_a_failure_arrives(client: Client) -> None:
-    text = "100 % nothing hére, \U0001f4a7\r\n\ttab"
-    metadata = [("fail", "5"), ("fail-text-bin", text.encode()), ("trail-why", "gone")]
-    error = failure(lambda: client.unary(b"x", metadata=metadata, timeout=PATIENCE))
-    assert error.details() == text
-    assert ("trail-why", "gone") in [tuple(pair) for pair in error.trailing_metadata()]
-
-
-def test_a_failure_after_messages_keeps_them(client: Client) -> None:
-    call = client.server_stream(b"3 10", metadata=[("fail", "10")], timeout=PATIENCE)
-    found = [next(call) for _ in range(3)]
-    assert [message.rstrip(b".") for message in found] == [b"0", b"1", b"2"]
-    assert failure(lambda: next(call)).code() is grpc.StatusCode.ABORTED
-
-
-def test_an_unknown_method_is_unimplemented(client: Client) -> None:
-    assert failure(client.nothing).code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-@pytest.mark.parametrize("size", [10, 100_000])
-def test_compressed_messages_are_read(client: Client, size: int) -> None:
-    message = b"penstock " * size
-    for algorithm in (grpc.Compression.Gzip, grpc.Compression.NoCompression):
-        got = client.unary(message, compression=algorithm, timeout=PATIENCE)
-        assert got == message
-    pieces = [message, b"", message[:100]]
-    got = client.client_stream(iter(pieces), compression=grpc.Compression.Gzip, timeout=PATIENCE)
-    assert got == b"".join(pieces)
-
-
 def test_a_deadline_ends_the_call_on_both_sides(client: Client) -> None:
     before = client.counted("cancelled")
     begun = time.monotonic()

@@ -51,33 +51,6 @@ def test_unusual_frames_are_understood(site: Site, body: Path, name: str) -> Non
     assert json.loads(answer)["value"] == [TEXT]
 
 
-def test_headers_beyond_the_limits_are_refused(site: Site) -> None:
-    # 24 KiB in several frames.
-    url = f"http://127.0.0.1:{site.h2c}/livez"
-    ran = run("nghttp", "--verbose", "--continuation", url)
-    assert b":status: 200" not in ran.out
-    assert re.search(rb":status: 4(00|31)|recv (GOAWAY|RST_STREAM)", ran.out)
-    assert b":status: 200" in run("nghttp", "--verbose", url).good()
-
-
-def test_expect_continue_is_answered(site: Site, body: Path) -> None:
-    url = f"https://localhost:{site.tls}/echo/prediction"
-    ran = run("nghttp", "--verbose", "--expect-continue", "--data", body, url)
-    assert b":status: 200" in ran.good()
-
-
-def test_alpn_agrees_on_http2(site: Site) -> None:
-    out = run("nghttp", "--verbose", f"https://localhost:{site.tls}/livez").good()
-    assert b"The negotiated protocol: h2" in out
-    assert b":status: 200" in out
-
-
-def test_many_requests_in_one_go(site: Site, body: Path) -> None:
-    url = f"http://127.0.0.1:{site.h2c}/echo/prediction"
-    out = run("nghttp", "--stat", "--null-out", "--multiply=40", "--data", body, url).good()
-    assert len(re.findall(rb" 200 .*/echo/prediction", out)) == 40
-
-
 def test_a_grpc_call_has_its_trailers(site: Site, grpc_body: Path) -> None:
     headers = ["--header=content-type: application/grpc", "--header=te: trailers"]
     url = f"http://127.0.0.1:{site.rpc}{INFERENCE}"

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from penstock.client.answers import Outcome
-from penstock.client.call import Call
-from penstock.client.channel import Channel
+from penstock.client.call import Call, Outcome
+from penstock.client.channels import Channel
 from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
 from penstock.protocols.status import GrpcCode

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.client import keepalive
+from penstock.client import connection as keepalive
 from penstock.protocols import grpc
 from penstock.protocols.status import GrpcCode
 from tests.kit import frames as f
@@ -456,8 +456,8 @@ def _(peer: Called) -> None:
 @add("PING: calls whose server does not answer one are UNAVAILABLE")
 def _(peer: Called) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keepalive, "PAUSES", (0.1,))
-        patch.setattr(keepalive, "PATIENCE_SECONDS", 0.2)
+        patch.setattr(keepalive, "PING_AFTER", (0.1,))
+        patch.setattr(keepalive, "PING_TIMEOUT", 0.2)
         asked = peer.first()
         assert not peer.link.frame(f.PING).ack
         failure = asked.failure()
@@ -468,7 +468,7 @@ def _(peer: Called) -> None:
 @add("Keepalive: without calls there are no pings")
 def _(peer: Called) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keepalive, "PAUSES", (0.05,))
+        patch.setattr(keepalive, "PING_AFTER", (0.05,))
         assert peer.played(answer(1)).reply() == b"good"
         peer.link.socket.settimeout(NO_TIME)
         with pytest.raises(TimeoutError):
@@ -482,9 +482,9 @@ def _(peer: Called) -> None:
     sent: list[float] = []
     while len(sent) < 6:
         step = keeper.poll(at)
-        if step is keepalive.Ask.PING:
+        if step is keepalive.KeepaliveStep.PING:
             sent.append(at)
-            keeper.heard = at = at + 0.01
+            keeper.last_received = at = at + 0.01
         else:
             assert isinstance(step, float)
             at += step

@@ -5,15 +5,10 @@ a real door over a socket, in frames made by hand.
 """
 
 import gzip
-import re
 import threading
 import time
 
-import pytest
-
 from penstock.protocols import grpc
-from penstock.protocols.grpc import GrpcError
-from penstock.protocols.heads import RequestHead
 from tests.kit import frames as f
 from tests.kit.frames import Heard, message
 from tests.kit.http1 import PATIENCE
@@ -238,38 +233,6 @@ rules(
 )
 
 
-def timeout_of(raw: bytes) -> float | None:
-    """What the core makes of a ``grpc-timeout``."""
-    fields = (*call()[4:], (b"grpc-timeout", raw))
-    head = RequestHead("POST", ECHO, fields, version="2", authority=b"a", content_length=None)
-    return grpc.check_request(head).timeout
-
-
-def test_a_time_out_is_up_to_eight_digits_and_a_unit() -> None:
-    units = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
-    for unit, seconds in units.items():
-        for digits in (b"1", b"00000007", b"99999999"):
-            assert timeout_of(digits + unit) == pytest.approx(int(digits) * seconds)
-    wrong = (b"", b"S", b"1", b"1s", b"1h", b"123456789S", b"-1S", b"+1S", b" 1S", b"1.5S", b"1SS")
-    for raw in wrong:
-        with pytest.raises(GrpcError):
-            timeout_of(raw)
-
-
-def test_binary_metadata_may_be_padded_or_not_and_is_cut_at_commas_first() -> None:
-    fields = ((b"a-bin", b"YQ=="), (b"b-bin", b"YQ"), (b"c-bin", b""), (b"d-bin", b"+/+/"))
-    values = dict(grpc.decode_metadata(fields))
-    assert values == {"a-bin": b"a", "b-bin": b"a", "c-bin": b"", "d-bin": b"\xfb\xff\xbf"}
-    cut = grpc.decode_metadata(((b"a-bin", b"YQ,Yg==, Yw"),))
-    assert [value for _, value in cut] == [b"a", b"b", b"c"]
-
-
-def test_names_that_begin_with_grpc_are_not_the_application_s() -> None:
-    assert grpc.decode_metadata(((b"grpc-anything", b"1"), (b"x", b"2"))) == (("x", "2"),)
-    with pytest.raises(ValueError, match="grpc-anything"):
-        grpc.encode_metadata([("grpc-anything", "1")])
-
-
 @add("Requests: a head may be cut into CONTINUATION frames")
 def _(door: Served) -> None:
     block = f.block(call())
@@ -390,12 +353,6 @@ rules(
         ),
     ),
 )
-
-
-def test_a_message_of_a_status_that_is_cut_stays_utf_8() -> None:
-    for before in range(3):
-        raw = grpc.encode_status_message("a" * before + "ä" * 4096)
-        re.compile(rb"%(..)").sub(lambda found: bytes.fromhex(found[1].decode()), raw).decode()
 
 
 # Early server closure, errors, cancellation

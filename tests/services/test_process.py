@@ -1,12 +1,11 @@
 """The driver itself, against scripts that behave well or badly on purpose."""
 
-import signal
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.services.process import ServiceFailed, candidate_ports, free_port, running
+from tests.services.process import ServiceFailed, candidate_ports, running
 
 SERVER = """
 import http.server, os, signal, subprocess, sys
@@ -46,14 +45,6 @@ def test_a_ready_server_is_asked_stopped_and_its_log_collected(tmp_path: Path) -
         assert "exit 0" in repr(server)
 
 
-def test_ports_differ_and_the_environment_given_last_wins(tmp_path: Path) -> None:
-    with running(
-        script(tmp_path), environment={"PENSTOCK_RPC_PORT": "7"}, cwd=tmp_path.parent
-    ) as server:
-        assert server.http_port != server.rpc_port
-        assert server.log().splitlines()[0] == "hello [] 7"
-
-
 def test_settings_of_the_developer_do_not_reach_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,16 +53,6 @@ def test_settings_of_the_developer_do_not_reach_the_server(
     extra = "print(sorted(n for n in os.environ if 'PENSTOCK' in n or 'PROXY' in n))"
     with running(script(tmp_path, extra=extra)) as server:
         assert "['PENSTOCK_HTTP_PORT', 'PENSTOCK_RPC_PORT']" in server.log()
-
-
-def test_the_server_is_of_the_tree_that_the_tests_are_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/of/the/developer")
-    extra = "import penstock; print(penstock.__file__, os.environ['PYTHONPATH'])"
-    with running(script(tmp_path, extra=extra)) as server:
-        own = Path(__file__).parents[2]
-        assert f"{own / 'penstock' / '__init__.py'} {own}:/of/the/developer" in server.log()
 
 
 def test_a_server_that_exits_at_start_fails_with_its_log(tmp_path: Path) -> None:
@@ -84,11 +65,6 @@ def test_a_server_that_answers_503_is_not_ready(tmp_path: Path) -> None:
     with pytest.raises(ServiceFailed, match="not ready within 1"):
         with running(script(tmp_path, status=503), timeout=1.0):
             pytest.fail("was called ready")
-
-
-def test_a_server_that_is_expected_to_fail_can_be_waited_for(tmp_path: Path) -> None:
-    with running(script(tmp_path, extra="sys.exit(2)"), ready=False) as server:
-        assert server.wait_exit() == 2
 
 
 def test_a_server_that_ignores_sigterm_is_reported_and_still_reaped(tmp_path: Path) -> None:
@@ -120,16 +96,6 @@ def test_children_that_outlive_the_server_are_told_and_reaped(tmp_path: Path) ->
     assert not child.is_running()
 
 
-def test_a_signal_s_number_is_the_exit_status(tmp_path: Path) -> None:
-    with running(script(tmp_path)) as server:
-        assert server.stop(signal.SIGKILL) == -signal.SIGKILL
-
-
-def test_free_ports_are_never_handed_out_twice() -> None:
-    ports = [free_port() for _ in range(50)]
-    assert len(set(ports)) == 50
-
-
 def test_workers_side_by_side_choose_from_different_ports() -> None:
     shares = [
         set(
@@ -141,8 +107,3 @@ def test_workers_side_by_side_choose_from_different_ports() -> None:
     ]
     assert set.union(*shares) == set(candidate_ports({}))
     assert sum(map(len, shares)) == len(candidate_ports({}))
-
-
-def test_a_command_before_the_script_is_used(tmp_path: Path) -> None:
-    with running(Path("/dev/null"), command=("sh", "-c", "exit 9"), ready=False) as server:
-        assert server.wait_exit() == 9

@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
@@ -7,22 +8,21 @@ from typing import Any
 import h2.errors
 import h2.settings
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from penstock.client import backoff, keepalive, line
 from penstock.client import connection as connection_module
-from penstock.client.channel import AsyncChannel
+from penstock.client import endpoint_channel
+from penstock.client.channels import AsyncChannel
+from penstock.client.endpoint_channel import FIRST_PAUSE, LONGEST_PAUSE, Backoff
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed
 from penstock.protocols.status import GrpcCode
 
 from .conftest import PATIENCE
-from .peer import Peer, PeerConnection, Request
+from .peer import Peer, PeerConnection
 
-REFUSED = h2.errors.ErrorCodes.REFUSED_STREAM
-CANCEL = int(h2.errors.ErrorCodes.CANCEL)
-NO_ERROR = int(h2.errors.ErrorCodes.NO_ERROR)
 MAX_STREAMS = int(h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS)
-WINDOW = int(h2.settings.SettingCodes.INITIAL_WINDOW_SIZE)
 
 Call = Callable[..., "asyncio.Task[bytes]"]
 
@@ -67,27 +67,6 @@ async def failure_of(task: "asyncio.Task[bytes]") -> CallFailed:
 
 async def ended(task: "asyncio.Task[bytes]") -> bytes:
     return await asyncio.wait_for(task, PATIENCE)
-
-
-async def test_a_call_says_what_grpc_wants_to_hear(calls: Open) -> None:
-    async with Peer() as peer:
-        task = calls(peer.endpoint)(b"ask", 100_000.0)
-        request = await (await peer.connection()).request()
-        assert request.headers == {
-            ":method": "POST",
-            ":scheme": "http",
-            ":path": line.METHOD,
-            ":authority": peer.endpoint,
-            "te": "trailers",  # codespell:ignore te
-            "content-type": "application/grpc",
-            "grpc-accept-encoding": "identity",
-            "user-agent": "penstock",
-            # The time left when it is sent, rounded up to a hundred seconds here.
-            "grpc-timeout": "100000S",
-        }
-        assert request.body == b"\0\0\0\0\x03ask"
-        request.answer(b"told")
-        assert await ended(task) == b"told"
 
 
 async def test_many_calls_share_one_connection(calls: Open) -> None:
@@ -137,92 +116,6 @@ async def test_a_call_that_waits_for_room_ends_at_its_deadline_unsent(calls: Ope
         assert await ended(third) == b"good"
 
 
-async def test_calls_that_a_leaving_server_has_not_looked_at_go_again(calls: Open) -> None:
-    async with Peer() as peer:
-        call = calls(peer.endpoint)
-        tasks = [call(str(n).encode()) for n in range(4)]
-        former = await peer.connection()
-        requests = [await former.request() for _ in tasks]
-        former.go_away(requests[1].stream)
-        latter = await peer.connection()
-        again = [await latter.request() for _ in range(2)]
-        assert [request.message for request in again] == [b"2", b"3"]
-        tasks.append(call(b"new"))
-        again.append(await latter.request())
-        for request in again:
-            request.answer(b"latter")
-        # h2 sends nothing more after a GOAWAY of its own: the former two end with the connection.
-        former.transport.close()
-        for task in tasks[:2]:
-            assert (await failure_of(task)).sent
-        assert await asyncio.gather(*tasks[2:]) == [b"latter"] * 3
-
-
-async def answered_by_frames(request: Request) -> None:
-    """Answer past h2, which is silent after a GOAWAY of its own."""
-    stream = request.stream.to_bytes(4, "big")
-    head, trailers = b"\x88\x0f\x10\x10application/grpc", b"\x00\x0bgrpc-status\x010"
-    body = b"\0\0\0\0\x04good"
-    request.line.transport.write(
-        len(head).to_bytes(3, "big") + b"\x01\x04" + stream + head
-        + len(body).to_bytes(3, "big") + b"\x00\x00" + stream + body
-        + len(trailers).to_bytes(3, "big") + b"\x01\x05" + stream + trailers
-    )  # fmt: skip
-
-
-async def test_calls_that_a_leaving_server_works_on_end_where_they_are(calls: Open) -> None:
-    async with Peer() as peer:
-        call = calls(peer.endpoint)
-        task = call()
-        former = await peer.connection()
-        request = await former.request()
-        former.go_away(2**31 - 1)
-        await answered_by_frames(request)
-        assert await ended(task) == b"good"
-        await asyncio.wait_for(former.lost.wait(), PATIENCE)
-        task = call()
-        (await (await peer.connection()).request()).answer(b"new")
-        assert await ended(task) == b"new"
-
-
-async def test_a_call_is_not_offered_for_ever(calls: Open) -> None:
-    async with Peer() as peer:
-        task = calls(peer.endpoint)()
-        connection = await peer.connection()
-        for _ in range(line.MAX_TRIES):
-            (await connection.request()).reset(REFUSED)
-        failure = await failure_of(task)
-        assert (failure.status, failure.sent) == (GrpcCode.UNAVAILABLE, False)
-        assert failure.retryable
-        assert connection.requests.empty()
-
-
-async def test_a_refused_call_that_is_taken_later_succeeds(calls: Open) -> None:
-    async with Peer() as peer:
-        task = calls(peer.endpoint)()
-        connection = await peer.connection()
-        (await connection.request()).reset(REFUSED)
-        (await connection.request()).answer()
-        assert await ended(task) == b"good"
-
-
-async def test_a_lost_connection_fails_its_calls_and_is_made_again(calls: Open) -> None:
-    async with Peer() as peer:
-        call = calls(peer.endpoint)
-        first, second = call(), call()
-        connection = await peer.connection()
-        (await connection.request()).answer()
-        await ended(first)
-        await connection.request()
-        connection.transport.abort()
-        failure = await failure_of(second)
-        assert (failure.status, failure.sent) == (GrpcCode.UNAVAILABLE, True)
-        assert failure.retryable
-        third = call()
-        (await (await peer.connection()).request()).answer()
-        assert await ended(third) == b"good"
-
-
 async def test_an_idle_connection_that_the_server_closes_costs_no_call(calls: Open) -> None:
     async with Peer() as peer:
         call = calls(peer.endpoint)
@@ -239,13 +132,13 @@ async def test_an_idle_connection_that_the_server_closes_costs_no_call(calls: Op
 
 
 def usable(call: Any) -> bool:
-    current = call.channel._line._connection
+    current = call.channel._channel._connection
     return current is not None and current.usable
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(endpoint_channel, "CONNECT_SECONDS", 0.1)
 
 
 @pytest.mark.usefixtures("hasty")
@@ -269,7 +162,7 @@ async def test_a_server_of_another_protocol_is_told_from_one_of_ours(calls: Open
 async def test_after_a_failure_the_endpoint_is_left_alone_for_a_while(
     calls: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.5)
+    monkeypatch.setattr(endpoint_channel, "FIRST_PAUSE", 0.5)
     async with Peer(greets=False) as peer:
         call = calls(peer.endpoint)
         task = call()
@@ -299,55 +192,11 @@ async def test_a_server_that_drops_every_call_is_left_alone_too(calls: Open) -> 
         assert peer.connections.empty()
 
 
-async def test_cancelling_tells_the_server(calls: Open) -> None:
-    async with Peer() as peer:
-        task = calls(peer.endpoint)()
-        connection = await peer.connection()
-        request = await connection.request()
-        task.cancel()
-        assert await connection.reset() == (request.stream, CANCEL)
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        request.line.flush()
-
-
-async def test_a_passed_deadline_tells_the_server_and_says_that_the_call_was_sent(
-    calls: Open,
-) -> None:
-    async with Peer() as peer:
-        task = calls(peer.endpoint)(b"ask", 0.1)
-        connection = await peer.connection()
-        request = await connection.request()
-        failure = await failure_of(task)
-        assert (failure.status, failure.sent) == (GrpcCode.DEADLINE_EXCEEDED, True)
-        assert await connection.reset() == (request.stream, CANCEL)
-
-
 async def test_a_call_that_is_late_already_is_not_sent(calls: Open) -> None:
     async with Peer() as peer:
         failure = await failure_of(calls(peer.endpoint)(b"ask", 0.0))
         assert (failure.status, failure.sent) == (GrpcCode.DEADLINE_EXCEEDED, False)
         assert peer.connections.empty()
-
-
-async def test_an_answer_before_the_end_of_the_request_ends_the_call(calls: Open) -> None:
-    async with Peer(reads=False) as peer:
-        task = calls(peer.endpoint)(bytes(1 << 20))
-        connection = await peer.connection()
-        request = await asyncio.wait_for(connection.begun.get(), PATIENCE)
-        request.answer(b"enough")
-        assert await ended(task) == b"enough"
-        assert await connection.reset() == (request.stream, NO_ERROR)
-
-
-async def test_a_large_request_goes_through_small_windows(calls: Open) -> None:
-    async with Peer(settings={WINDOW: 1000}) as peer:
-        message = bytes(range(256)) * 1000
-        task = calls(peer.endpoint)(message)
-        request = await (await peer.connection()).request()
-        assert request.message == message
-        request.answer()
-        assert await ended(task) == b"good"
 
 
 async def test_a_broken_rule_fails_every_call_and_the_next_has_a_new_connection(
@@ -378,7 +227,7 @@ async def test_the_addresses_of_a_name_are_tried_in_turn(
         asked.append(host)
         return [(socket.AF_INET, 1, 6, "", (f"127.0.0.{n}", port)) for n in (3, 2, 1)]
 
-    monkeypatch.setattr(line.Line, "_resolve", resolve)
+    monkeypatch.setattr(endpoint_channel.EndpointChannel, "_resolve", resolve)
     async with Peer() as peer:
         task = calls(f"several.example:{peer.port}")()
         (await (await peer.connection()).request()).answer()
@@ -405,21 +254,8 @@ async def test_a_connection_is_replaced_before_its_streams_run_out(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keepalive, "PAUSES", (0.05,))
-    monkeypatch.setattr(keepalive, "PATIENCE_SECONDS", 0.05)
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_a_dead_server_is_found_out(calls: Open) -> None:
-    async with Peer() as peer:
-        task = calls(peer.endpoint)()
-        connection = await peer.connection()
-        await connection.request()
-        connection.deaf = True
-        failure = await failure_of(task)
-        assert (failure.status, failure.sent) == (GrpcCode.UNAVAILABLE, True)
-        assert "fallen silent" in str(failure)
-        await asyncio.wait_for(connection.lost.wait(), PATIENCE)
+    monkeypatch.setattr(connection_module, "PING_AFTER", (0.05,))
+    monkeypatch.setattr(connection_module, "PING_TIMEOUT", 0.05)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -435,19 +271,6 @@ async def test_a_slow_server_that_answers_pings_is_waited_for(calls: Open) -> No
                 pings = sum(isinstance(e, h2.events.PingReceived) for e in connection.events)
         request.answer()
         assert await ended(task) == b"good"
-
-
-@pytest.mark.usefixtures("impatient")
-async def test_an_idle_connection_is_not_pinged(calls: Open) -> None:
-    async with Peer() as peer:
-        task = calls(peer.endpoint)()
-        connection = await peer.connection()
-        (await connection.request()).answer()
-        await ended(task)
-        before = len(connection.events)
-        await asyncio.sleep(0.3)
-        later = connection.events[before:]
-        assert not [e for e in later if isinstance(e, h2.events.PingReceived)]
 
 
 async def test_closing_says_goodbye_and_cancels_what_runs_and_what_waits(calls: Open) -> None:
@@ -490,4 +313,37 @@ async def test_a_channel_that_is_dropped_disconnects() -> None:
     ],
 )
 def test_times_that_are_about_equal_are_told_alike(left: float, told: int) -> None:
-    assert line.rounded_up_ms(left) == told
+    assert endpoint_channel.rounded_up_ms(left) == told
+
+
+def pauses(failures: int, chance: float = 0.5) -> list[float]:
+    backoff, found, now = Backoff(), [], 100.0
+    for _ in range(failures):
+        backoff.failed(now, chance)
+        found.append(backoff.until - now)
+        now = backoff.until
+    return found
+
+
+def test_each_failure_in_a_row_doubles_the_pause_up_to_a_limit() -> None:
+    found = pauses(9)
+    for before, after in itertools.pairwise(found):
+        assert abs(after - min(2 * before, LONGEST_PAUSE)) < 1e-6
+    assert abs(found[0] - FIRST_PAUSE) < 1e-6
+    assert abs(found[-1] - LONGEST_PAUSE) < 1e-6
+
+
+@given(st.floats(0, 1), st.integers(1, 20))
+def test_chance_moves_a_pause_by_a_fifth_at_most(chance: float, failures: int) -> None:
+    moved, still = pauses(failures, chance)[-1], pauses(failures)[-1]
+    assert 0.8 * still - 1e-6 <= moved <= 1.2 * still + 1e-6
+
+
+def test_an_answer_forgets_the_failures() -> None:
+    backoff = Backoff()
+    for _ in range(5):
+        backoff.failed(1.0, 0.5)
+    backoff.succeeded()
+    assert backoff.until == 0.0
+    backoff.failed(10.0, 0.5)
+    assert abs(backoff.until - 10.0 - FIRST_PAUSE) < 1e-6

@@ -1,0 +1,331 @@
+"""Channels for threads and for an event loop: what the clients know of the transport.
+
+Bytes go in, bytes or ``CallFailed`` come out. A connection is made by the first call and made again
+after it broke. A compressed reply is refused, because its size is unknown until it is unpacked.
+Proxy settings of the environment are not used.
+
+All threaded channels of a process share one thread with an event loop. It is started by the first
+call of any and ends when the last of them is closed, at the latest when the interpreter exits. A
+forked child forgets its parent's and starts one of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from penstock.client.call import Call, Outcome, failure
+from penstock.client.endpoint_channel import EndpointChannel
+from penstock.client.endpoints import Endpoint
+from penstock.client.tls import Security, Tls, read_files
+from penstock.protocols.grpc import encode_message
+from penstock.protocols.status import GrpcCode
+
+_CLOSE_TIMEOUT = 5.0
+"""Seconds that a caller of ``close`` waits for the thread: more than all goodbyes take."""
+
+
+class LoopThread:
+    """An event loop in a thread of its own. Any thread, but for what says otherwise."""
+
+    def __init__(self) -> None:
+        import uvloop  # here, so that importing a client stays cheap
+
+        self.loop = uvloop.new_event_loop()
+        self.users = 0
+        self.channels: set[EndpointChannel] = set()
+        self._orders: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._woken = False
+        self._stopped = False
+        self._closing: set[asyncio.Task[None]] = set()
+        self._thread = threading.Thread(target=self._run, name="penstock-client", daemon=True)
+        self._thread.start()
+
+    def hand_over(self, act: Callable[[Any], None], argument: object) -> None:
+        """Have the thread call ``act(argument)``, after all that was handed over before.
+
+        Takes no lock, so that a finalizer may call it. After the thread's end the caller's own
+        thread runs it: the channels are closed by then, and say so.
+        """
+        self._orders.append((act, argument))
+        if not self._woken:
+            # Only who finds the thread asleep wakes it: once for many calls.
+            self._woken = True
+            if not self._stopped:
+                try:
+                    self.loop.call_soon_threadsafe(self._drain)
+                except RuntimeError:  # the loop was closed this very moment
+                    self._stopped = True
+        if self._stopped:
+            self._drain()
+
+    def close(self, channel: EndpointChannel) -> None:
+        """Close a channel and wait until it is; on the loop's own thread, do not wait."""
+        done = self.begin_close(channel)
+        if threading.current_thread() is not self._thread:
+            done.wait(_CLOSE_TIMEOUT)
+            if self.users == 0:
+                self._thread.join(_CLOSE_TIMEOUT)
+
+    def begin_close(self, channel: EndpointChannel) -> threading.Event:
+        """Close a channel without waiting, as finalizers must; the event is set when it is done."""
+        done = threading.Event()
+        self.hand_over(self._close, (channel, done))
+        return done
+
+    def stop(self) -> None:
+        """Close everything and end the thread."""
+        self.hand_over(self._close_all, None)
+        self._thread.join(_CLOSE_TIMEOUT)
+
+    def _run(self) -> None:
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+            self._stopped = True
+            self._drain()
+
+    def _drain(self) -> None:
+        # Lowered first: who adds something afterwards wakes again.
+        self._woken = False
+        while self._orders:
+            try:
+                act, argument = self._orders.popleft()
+            except IndexError:  # several threads may drain what came too late
+                return
+            act(argument)
+
+    def _close(self, order: tuple[EndpointChannel, threading.Event]) -> None:
+        channel, done = order
+        channel.close()
+        if self._stopped:
+            done.set()
+            return
+        task = self.loop.create_task(self._wait_closed(channel, done))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _wait_closed(self, channel: EndpointChannel, done: threading.Event) -> None:
+        await channel.closed()
+        if channel in self.channels:
+            self.channels.discard(channel)
+            if _release(self):
+                self.loop.stop()
+        done.set()
+
+    def _close_all(self, _: None) -> None:
+        for channel in list(self.channels):
+            self._close((channel, threading.Event()))
+        if not self.channels:
+            self.loop.stop()
+
+
+_lock = threading.Lock()
+_running: LoopThread | None = None
+_forgotten: list[LoopThread] = []  # of parents; to free one would end what it shares with them
+
+
+def open_channel(
+    endpoint: Endpoint, security: Security | None
+) -> tuple[LoopThread, EndpointChannel]:
+    """A channel on this process's thread, which is started if it does not run."""
+    global _running
+    with _lock:
+        if _running is None:
+            _running = LoopThread()
+        thread = _running
+        thread.users += 1
+        channel = EndpointChannel(endpoint, thread.loop, security)
+        thread.channels.add(channel)
+        return thread, channel
+
+
+def _release(thread: LoopThread) -> bool:
+    """Count one user less; True when it was the last one."""
+    global _running
+    with _lock:
+        thread.users -= 1
+        if thread.users:
+            return False
+        if _running is thread:
+            _running = None
+        return True
+
+
+def _at_exit() -> None:
+    if _running is not None:
+        _running.stop()
+
+
+def _forget_the_parents() -> None:
+    """In a forked child: leave the parent's loop as it is, and let go of the parent's sockets.
+
+    Each of the child's copies becomes the null device in place, so that the parent alone decides
+    when a connection ends, and whoever still knows the number closes nothing else.
+    """
+    global _lock, _running
+    former, _running = _running, None
+    _lock = threading.Lock()
+    if former is None:
+        return
+    _forgotten.append(former)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for channel in list(former.channels):
+        for number, inode in channel.descriptors():
+            # The number may be another file's, when the parent was just closing the socket.
+            with suppress(OSError):
+                if os.fstat(number).st_ino == inode:
+                    os.dup2(null, number, inheritable=False)
+    os.close(null)
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_forget_the_parents)
+
+
+class Channel:
+    """One endpoint for threaded callers. Any thread, but not in a forked child.
+
+    The last reference to a channel closes it, though later than ``close`` would.
+    """
+
+    def __init__(self, endpoint: Endpoint, tls: Tls | None) -> None:
+        """Nothing runs and nothing is connected before the first call.
+
+        Raises:
+            OSError: a file of ``tls`` cannot be read.
+        """
+        self._endpoint = endpoint
+        self._security = None if tls is None else read_files(tls)
+        self._lock = threading.Lock()
+        self._open: tuple[LoopThread, EndpointChannel] | None = None
+        self._closed = False
+
+    def call(self, request: bytes, *, deadline: float | None) -> bytes:
+        """Make one call and wait for it.
+
+        Args:
+            request: the message.
+            deadline: monotonic seconds; None means no limit.
+
+        Raises:
+            CallFailed: no reply; CANCELLED when the channel is or was closed.
+        """
+        outcomes: list[Outcome] = []
+        gate = threading.Lock()
+        gate.acquire()
+
+        def on_outcome(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            gate.release()
+
+        call = self.start(request, on_outcome, deadline=deadline)
+        try:
+            gate.acquire()
+        except BaseException:  # an interrupt: nobody waits any more
+            self.cancel(call)
+            raise
+        return _reply(outcomes.pop())
+
+    def start(
+        self, request: bytes, on_outcome: Callable[[Outcome], None], *, deadline: float | None
+    ) -> Call:
+        """Begin a call and return at once; arguments as in ``call``.
+
+        ``on_outcome`` is called once, from another thread, and must be quick.
+
+        Raises:
+            CallFailed: CANCELLED; the channel is closed.
+        """
+        call = Call(encode_message(request), deadline, on_outcome)
+        thread, channel = self._open or self._opened()
+        thread.hand_over(channel.start, call)
+        return call
+
+    def cancel(self, call: Call) -> None:
+        """Tell the server that nobody waits any more; nothing happens if the call has ended."""
+        if self._open is not None:
+            thread, channel = self._open
+            thread.hand_over(channel.abandon, call)
+
+    def close(self) -> None:
+        """Disconnect and wait until it is done; calls under way end with CANCELLED."""
+        with self._lock:
+            opened, self._open = self._open, None
+            self._closed = True
+        if opened is not None:
+            thread, channel = opened
+            thread.close(channel)
+
+    def _opened(self) -> tuple[LoopThread, EndpointChannel]:
+        with self._lock:
+            if self._closed:
+                raise failure(GrpcCode.CANCELLED, "the client was closed", sent=False)
+            if self._open is None:
+                self._open = opened = open_channel(self._endpoint, self._security)
+                weakref.finalize(self, _drop, os.getpid(), *opened).atexit = False
+            return self._open
+
+
+def _reply(outcome: Outcome) -> bytes:
+    if isinstance(outcome, bytes):
+        return outcome
+    raise outcome
+
+
+def _drop(process: int, thread: LoopThread, channel: EndpointChannel) -> None:
+    if process == os.getpid():
+        thread.begin_close(channel)
+
+
+class AsyncChannel:
+    """One endpoint for the running event loop.
+
+    The last reference to a channel closes it, though later than ``close`` would.
+    """
+
+    def __init__(self, endpoint: Endpoint, tls: Tls | None) -> None:
+        """Nothing is connected before the first call.
+
+        Raises:
+            OSError: a file of ``tls`` cannot be read.
+        """
+        self._loop = asyncio.get_running_loop()
+        security = None if tls is None else read_files(tls)
+        self._channel = EndpointChannel(endpoint, self._loop, security)
+        drop = weakref.finalize(self, _drop_async, os.getpid(), self._loop, self._channel)
+        drop.atexit = False
+
+    async def call(self, request: bytes, *, deadline: float | None) -> bytes:
+        """Make one call, as in ``Channel.call``. Cancelling the task cancels the call."""
+        future: asyncio.Future[Outcome] = self._loop.create_future()
+
+        def on_outcome(outcome: Outcome) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        call = Call(encode_message(request), deadline, on_outcome)
+        self._channel.start(call)
+        try:
+            return _reply(await future)
+        except asyncio.CancelledError:
+            self._channel.abandon(call)
+            raise
+
+    async def close(self) -> None:
+        """Disconnect and wait until it is done; calls under way end with CANCELLED."""
+        self._channel.close()
+        await self._channel.closed()
+
+
+def _drop_async(process: int, loop: asyncio.AbstractEventLoop, channel: EndpointChannel) -> None:
+    if process == os.getpid() and not loop.is_closed():
+        loop.call_soon_threadsafe(channel.close)
