@@ -17,7 +17,6 @@ import hpack
 import numpy as np
 
 INFERENCE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
-HEADS = ("same", "different")
 CALLS = 32_000
 """Calls of all connections together: half a second and more, before a connection begins again."""
 HEADERS, END_HEADERS = 1, 0x4

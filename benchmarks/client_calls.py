@@ -9,9 +9,7 @@ is this process's: on a busy machine it says more than the rate, which neighbour
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import os
 import sys
 import time
 from collections import deque
@@ -20,21 +18,25 @@ from concurrent.futures import ThreadPoolExecutor
 
 import uvloop
 
-from benchmarks.load import FAULTS_KEPT, Report
+from benchmarks.calls import INFERENCE
+from benchmarks.load import FAULTS_KEPT, Report, options_of
 from penstock.protocols.pb import Request, Response
 
 IN_FLIGHT = 32
-WARM_SECONDS = 0.5
-METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 FEED = {"x": "[0.5, 1.5]"}
 REPLY = Response(key=["y"], value=["[0.5]"])
 """What the canned server answers."""
 
 
+def call_message() -> bytes:
+    """A call's message."""
+    return Request(key=list(FEED), value=list(FEED.values())).SerializeToString()
+
+
 class Count:
     """Calls answered in the time that counts; the warm-up begins with the first question."""
 
-    def __init__(self, seconds: float, warm_seconds: float = WARM_SECONDS) -> None:
+    def __init__(self, seconds: float, warm_seconds: float) -> None:
         self._lengths = warm_seconds, seconds
         self._begin = self._end = 0.0
         self._began = self._cpu_began = 0.0
@@ -78,15 +80,14 @@ class Count:
         if not self.calls:
             self.faults.append("no right answer within the measured time")
         return Report(
-            requests=self.calls,
+            answers=self.calls,
             seconds=self.seconds,
-            rps=self.calls / (self.seconds or 1.0),
             p50_us=0.0,
             p99_us=0.0,
-            client_cpu=0.0,
+            generator=0.0,
             server_cpu_s=self.cpu_s,
             fault_count=len(self.faults),
-            faults=self.faults[:FAULTS_KEPT],
+            faults=tuple(self.faults[:FAULTS_KEPT]),
         )
 
 
@@ -109,7 +110,7 @@ def grpcio_threads(port: int, count: Count) -> None:
 
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         inference = channel.unary_unary(
-            METHOD,
+            INFERENCE,
             request_serializer=Request.SerializeToString,
             response_deserializer=Response.FromString,
         )
@@ -172,19 +173,14 @@ CLIENTS: dict[str, Callable[[int, Count], None]] = {
 
 def main() -> int:
     """Print the report as one line of JSON; exit status 0 means that every answer was right."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.client_calls")
-    parser.add_argument("--client", choices=list(CLIENTS), required=True)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--core", type=int, help="run on this core only")
-    parser.add_argument("--seconds", type=float, default=2.0)
-    arguments = parser.parse_args()
-    if arguments.core is not None:
-        os.sched_setaffinity(0, {arguments.core})
-    count = Count(arguments.seconds)
-    CLIENTS[arguments.client](arguments.port, count)
-    report = count.report()
-    print(report.to_json(), flush=True)
-    return 1 if report.fault_count else 0
+    options = options_of(
+        "benchmarks.client_calls",
+        ("--client", {"choices": tuple(CLIENTS), "required": True}),
+        ("--port", {"type": int, "required": True}),
+    )
+    count = Count(options.seconds, options.warmup)
+    CLIENTS[options.client](options.port, count)
+    return count.report().print()
 
 
 if __name__ == "__main__":

@@ -23,17 +23,17 @@ from typing import cast
 import hpack
 import uvloop
 
-from benchmarks.calls import HEADS, Heads, heads_of
-from benchmarks.load import CpuClock, Plan, Report, percentile_us, plan_of, plan_parser, told
+from benchmarks.calls import Heads, heads_of
+from benchmarks.load import SERVER_OPTIONS, CpuClock, Plan, Report, options_of, plan_of, report_of
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 END_STREAM, ACK = 0x1, 0x1
 TABLE_SIZE, STREAM_WINDOW, FRAME_SIZE = 0x1, 0x4, 0x5
 OUR_STREAM_WINDOW, OUR_WINDOW = 16 << 20, 256 << 20
-PATIENCE = 60.0
-"""Seconds to wait for an answer at the beginning and at the end."""
-HERE = Path(__file__).parent / "results" / "heads"
+LONGEST = 60.0
+"""Seconds to wait for the answer that ends a measurement."""
+CACHE = Path(__file__).parent / "results" / "heads"
 
 frame_head = struct.Struct("!HBBBI").pack
 
@@ -79,7 +79,6 @@ class Measurement:
         self.phase = Phase.WARMING
         self.latencies_ns = array("q")
         self.faults: list[str] = []
-        self.fault_count = 0
         self.closed = asyncio.Event()
         self.seconds = self.server_cpu_s = self.client_cpu_s = 0.0
         self._server = server
@@ -96,7 +95,6 @@ class Measurement:
 
     def fault(self, text: str) -> None:
         """The run is worthless."""
-        self.fault_count += 1
         self.faults.append(text)
         if self.phase in (Phase.MEASURING, Phase.CLOSING):
             self._close()
@@ -114,20 +112,13 @@ class Measurement:
         self.client_cpu_s += sign * time.process_time()
 
     def report(self) -> Report:
-        """Sum up; a run without an answer is one more fault."""
-        if not self.latencies_ns:
-            self.fault("no right answer within the measured time")
-        ordered, seconds = sorted(self.latencies_ns), self.seconds or 1.0
-        return Report(
-            requests=len(ordered),
+        """Sum up."""
+        return report_of(
+            self.latencies_ns,
             seconds=self.seconds,
-            rps=len(ordered) / seconds,
-            p50_us=percentile_us(ordered, 0.50),
-            p99_us=percentile_us(ordered, 0.99),
-            client_cpu=self.client_cpu_s / seconds,
             server_cpu_s=self.server_cpu_s,
-            fault_count=self.fault_count,
-            faults=self.faults[:5],
+            client_cpu_s=self.client_cpu_s,
+            faults=self.faults,
         )
 
 
@@ -333,7 +324,7 @@ async def load_calls(
     heads: list[Heads],
     streams: int,
     plan: Plan,
-    patience: float = PATIENCE,
+    longest: float = LONGEST,
 ) -> Report:
     """Load a server on 127.0.0.1, a connection for each of ``heads``.
 
@@ -365,12 +356,12 @@ async def load_calls(
         waiter.cancel()
 
     await until_closed(plan.warmup_seconds)
-    for phase, seconds in ((Phase.OPENING, plan.seconds), (Phase.CLOSING, patience)):
+    for phase, seconds in ((Phase.OPENING, plan.seconds), (Phase.CLOSING, longest)):
         if measurement.phase is not Phase.CLOSED:
             measurement.phase = phase
             await until_closed(seconds)
     if measurement.phase is not Phase.CLOSED:
-        measurement.fault(f"no answer in {patience:g} s")
+        measurement.fault(f"no answer in {longest:g} s")
     for caller in callers:
         caller.cancel()
     for error in await asyncio.gather(*callers, return_exceptions=True):
@@ -379,21 +370,26 @@ async def load_calls(
     return measurement.report()
 
 
+def messages_of(path: Path) -> list[bytes]:
+    """The content of a file, or of every file in a folder, by name."""
+    if path.is_dir():
+        return [file.read_bytes() for file in sorted(path.iterdir())]
+    return [path.read_bytes()]
+
+
 def main() -> int:
     """Exit status 0 means that every answer was right."""
-    parser = plan_parser("benchmarks.load_calls")
-    parser.add_argument("--streams", type=int, default=1, help="calls in flight per connection")
-    parser.add_argument("--heads", choices=HEADS, default="same")
-    options = parser.parse_args()
+    streams = {"type": int, "default": 1, "help": "calls in flight per connection"}
+    options = options_of("benchmarks.load_calls", *SERVER_OPTIONS, ("--streams", streams))
     loading = load_calls(
         port=options.port,
-        messages=[options.body.read_bytes()],
+        messages=messages_of(options.body),
         expected=options.expect.read_bytes() if options.expect is not None else None,
-        heads=heads_of(options.heads, options.connections, HERE),
+        heads=heads_of(options.heads, options.connections, CACHE),
         streams=options.streams,
         plan=plan_of(options),
     )
-    return told(uvloop.run(loading))
+    return uvloop.run(loading).print()
 
 
 if __name__ == "__main__":

@@ -1,37 +1,32 @@
--- wrk -s load_wrk.lua URL -- BODY [HEADS]: POST the file's content, and print the counts as one
--- line of JSON. HEADS: "bare" (only what HTTP needs), "same" (a real client's fields, each with the
--- same value in all requests), "different" (ids and time limit of each request's own).
+-- wrk -s load_wrk.lua URL -- BODY HEADS: POST the file's content with the fields of a real client,
+-- and print the counts as one line of JSON. HEADS: "same" or "different" trace ids, request ids and
+-- time limits in all requests.
 
 local heads, start, rest, whole
 
 function init(arguments)
   local file = assert(io.open(arguments[1], "rb"))
+  heads = arguments[2]
   wrk.method = "POST"
   wrk.headers["Content-Type"] = "application/json"
+  wrk.headers["User-Agent"] = "python-httpx/0.28.1"
+  wrk.headers["Accept"] = "*/*"
   wrk.body = file:read("*a")
   file:close()
-  heads = arguments[2] or "bare"
-  if heads ~= "bare" then
-    wrk.headers["User-Agent"] = "python-httpx/0.28.1"
-    wrk.headers["Accept"] = "*/*"
-  end
-  whole = wrk.format()
-  if heads ~= "bare" then
-    local line = whole:find("\r\n", 1, true)
-    start, rest = whole:sub(1, line + 1), whole:sub(line + 2)
-    whole = fresh()
-  end
+  local plain = wrk.format()
+  local line = plain:find("\r\n", 1, true)
+  start, rest = plain:sub(1, line + 1), plain:sub(line + 2)
+  whole = fresh()
 end
 
 function fresh()
-  local r = math.random
-  local most = 2147483647
+  local r, most = math.random, 2147483647
   return start .. string.format(
     "traceparent: 00-%08x%08x%08x%08x-%08x%08x-01\r\n"
       .. "x-request-id: %08x%08x%08x%08x\r\n"
       .. "penstock-timeout: %d.%06d\r\n",
     r(most), r(most), r(most), r(most), r(most), r(most),
-    r(most), r(most), r(most), r(most), r(20, 30), r(0, 999999)
+    r(most), r(most), r(most), r(most), r(20, 29), r(0, 999999)
   ) .. rest
 end
 

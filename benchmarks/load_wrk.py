@@ -1,7 +1,7 @@
-"""HTTP/1.1 load by wrk: the options and the report of ``benchmarks.load_http``, for less CPU.
+"""HTTP/1.1 load by wrk, which needs far less CPU than a generator in Python.
 
-wrk sees statuses; one answer is read and judged here first, and the weight of all of them compared
-with it. Without wrk, and for ``--count``, our own generator runs.
+wrk sees statuses only, so one answer is judged here first, and what all answers weigh is compared
+with what so many right ones would.
 
     python -m benchmarks.load_wrk --port 8000 --path /echo --body request.json --connections 32
 """
@@ -9,121 +9,128 @@ with it. Without wrk, and for ``--count``, our own generator runs.
 from __future__ import annotations
 
 import json
-import shutil
-import socket
+import os
+import resource
+import subprocess
 import sys
-import tempfile
+from http.client import HTTPConnection
 from pathlib import Path
 
-import uvloop
-
-from benchmarks import load_http
-from benchmarks.calls import HEADS
-from benchmarks.load import MANY, Plan, Report, told
-from benchmarks.load_http import check_body, length_of, request_bytes
-from benchmarks.load_programs import Measured, ProgramFailed, run_program, weight_fault
+from benchmarks.load import SERVER_OPTIONS, CpuClock, Plan, Report, options_of, plan_of
 
 SCRIPT = Path(__file__).with_suffix(".lua")
 ERRORS = ("connect", "read", "write", "status", "timeout")
+START_SECONDS = 30.0
+"""Bound of a run beyond the time it measures."""
+
+
+class WrkFailed(Exception):
+    """wrk did not run to its end, or prints what cannot be read."""
 
 
 def load_wrk(
     *,
     port: int,
     path: str,
-    body: bytes,
+    body: Path,
     expected: bytes | None,
     connections: int,
+    heads: str,
     plan: Plan,
-    heads: str = "bare",
 ) -> Report:
-    """Load a server on 127.0.0.1; ``heads`` is explained in ``load_wrk.lua``.
+    """Load a server on 127.0.0.1.
 
     Raises:
-        BadResponse: the first answer is wrong.
-        ProgramFailed: wrk did not run to its end.
+        WrkFailed: the first answer is wrong, or wrk did not run to its end.
     """
-    right = probe(port, path, body, expected)
-    with tempfile.NamedTemporaryFile(prefix="wrk-") as file:
-        file.write(body)
-        file.flush()
+    weight = weight_of_answer(port, path, body.read_bytes(), expected)
+    server = CpuClock(plan.server_pid)
+    for seconds in (plan.warmup_seconds, plan.seconds):
+        before, own_before = server.seconds(), _children_cpu()
+        counts = _run(port, path, body, connections, heads, seconds)
+        server_cpu_s, own_cpu_s = server.seconds() - before, _children_cpu() - own_before
+    faults = [f"{name} errors: {counts[name]}" for name in ERRORS if counts[name]]
+    answers, seconds = int(counts["requests"]), counts["seconds"]
+    # Answers that were under way when the time was over may be counted on one side only.
+    if abs(counts["bytes"] - answers * weight) > connections * weight:
+        faults.append(f"{answers} answers weigh {counts['bytes']} bytes, not {answers * weight}")
+    if not answers:
+        faults.append("no right answer within the measured time")
+    return Report(
+        answers=answers,
+        seconds=seconds,
+        p50_us=counts["p50_us"],
+        p99_us=counts["p99_us"],
+        generator=own_cpu_s / seconds,
+        server_cpu_s=server_cpu_s,
+        fault_count=len(faults),
+        faults=tuple(faults),
+    )
 
-        def run(seconds: float) -> Measured:
-            whole = max(1, round(seconds))  # wrk knows whole seconds only
-            command = ["wrk", "--threads=1", f"--connections={connections}"]
-            command += [f"--duration={whole}s", f"--script={SCRIPT}"]
-            command += [f"http://127.0.0.1:{port}{path}", "--", file.name, heads]
-            return run_program(command, seconds=whole, server_pid=plan.server_pid)
 
-        if plan.warmup_seconds > 0:
-            run(plan.warmup_seconds)
-        return report_of(run(plan.seconds), right=right, in_flight=connections)
-
-
-def probe(port: int, path: str, body: bytes, expected: bytes | None) -> int:
+def weight_of_answer(port: int, path: str, body: bytes, expected: bytes | None) -> int:
     """Ask once and judge the answer; gives its bytes with its head.
 
     Raises:
-        BadResponse: it is wrong.
+        WrkFailed: it is wrong.
     """
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as line:
-        line.sendall(request_bytes(port, path, body))
-        found = b""
-        while (end := found.find(b"\r\n\r\n") + 4) == 3 or len(found) < end + length_of(
-            found[:end]
-        ):
-            piece = line.recv(65536)
-            if not piece:
-                raise load_http.BadResponse(f"the connection ended after {found[:200]!r}")
-            found += piece
-    check_body(found[end:], expected)
-    return len(found)
-
-
-def report_of(measured: Measured, *, right: int, in_flight: int) -> Report:
-    """The report from what wrk printed; ``right`` is the bytes of one right answer.
-
-    Raises:
-        ProgramFailed: its output is not what this knows.
-    """
-    lines = [line for line in measured.text.splitlines() if line.startswith("{")]
+    connection = HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
     try:
-        counts = json.loads(lines[-1])
-        requests, seconds = counts["requests"], counts["seconds"]
-        bad = {name: counts[name] for name in ERRORS if counts[name]}
-    except (IndexError, KeyError, ValueError) as error:
-        raise ProgramFailed(f"cannot read what wrk printed: {measured.text[-2000:]}") from error
-    faults = [f"wrk: {bad}"] if bad else []
-    fault_count = sum(bad.values())
-    wrong = weight_fault(counts["bytes"], requests, right, in_flight)
-    if wrong is not None:
-        faults.append(wrong)
-        fault_count += 1
-    if not requests:
-        faults.append("no right answer within the measured time")
-        fault_count += 1
-    return Report(
-        requests=requests,
-        seconds=seconds,
-        rps=requests / seconds if seconds else 0.0,
-        p50_us=counts["p50_us"],
-        p99_us=counts["p99_us"],
-        client_cpu=measured.client_cpu_s / seconds if seconds else 0.0,
-        server_cpu_s=measured.server_cpu_s,
-        fault_count=fault_count,
-        faults=faults,
-    )
+        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        answer = response.read()
+    finally:
+        connection.close()
+    if response.status != 200 or (expected is not None and answer != expected):
+        raise WrkFailed(f"status {response.status}, body {answer[:200]!r}")
+    lines = [f"HTTP/1.1 {response.status} {response.reason}"]
+    lines += [f"{name}: {value}" for name, value in response.getheaders()]
+    return sum(len(line) + 2 for line in lines) + 2 + len(answer)
+
+
+def _run(
+    port: int, path: str, body: Path, connections: int, heads: str, seconds: float
+) -> dict[str, float]:
+    whole = max(1, round(seconds))  # wrk knows whole seconds only
+    command = ["wrk", "--threads=1", f"--connections={connections}", f"--duration={whole}s"]
+    command += [f"--script={SCRIPT}", f"http://127.0.0.1:{port}{path}", "--", str(body), heads]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=whole + START_SECONDS,
+            check=True,
+            env={name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
+        )
+        found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    except FileNotFoundError as error:
+        raise WrkFailed("wrk is not installed: make peers") from error
+    except subprocess.CalledProcessError as error:
+        raise WrkFailed(f"wrk ended with {error.returncode}: {error.stderr[-2000:]}") from error
+    except (IndexError, ValueError) as error:
+        raise WrkFailed(f"cannot read what wrk printed: {done.stdout[-2000:]}") from error
+    return found
+
+
+def _children_cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def main() -> int:
     """Exit status 0 means that no fault was found."""
-    parser = load_http.parser_of("benchmarks.load_wrk")
-    parser.add_argument("--heads", choices=("bare", *HEADS), default="bare")
-    arguments = parser.parse_args()
-    asked = load_http.asked(arguments)
-    if shutil.which("wrk") is None or arguments.count != MANY:
-        return told(uvloop.run(load_http.load_http(**asked)))
-    return told(load_wrk(**asked, heads=arguments.heads))
+    options = options_of("benchmarks.load_wrk", *SERVER_OPTIONS, ("--path", {"required": True}))
+    expected = options.expect.read_bytes() if options.expect is not None else None
+    return load_wrk(
+        port=options.port,
+        path=options.path,
+        body=options.body.resolve(),
+        expected=expected,
+        connections=options.connections,
+        heads=options.heads,
+        plan=plan_of(options),
+    ).print()
 
 
 if __name__ == "__main__":

@@ -19,9 +19,12 @@ from onnx import TensorProto, helper, numpy_helper
 OPSET = 17
 IR_VERSION = 8
 
-LINEAR_FEATURES = 13
-MLP_FEATURES = 256
 IMAGE_SHAPE = (3, 224, 224)
+CLASSIFIED_SHAPE = (3, 32, 32)
+PICTURE_SHAPE = (1, 128, 128)
+CROP_SHAPE = (1, 16, 16)
+MOST_CROPS = 9
+VOCABULARY = 5000
 _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # ResNet-50: width, blocks
 
 
@@ -33,8 +36,13 @@ class GraphBuilder:
         self._nodes: list[Any] = []
         self._weights: list[Any] = []
 
-    def _weight(self, shape: Sequence[int], scale: float) -> str:
+    def weight(self, shape: Sequence[int], scale: float) -> str:
+        """Random weights."""
         values = self._random.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+        return self.constant(values)
+
+    def constant(self, values: NDArray[Any]) -> str:
+        """These very values."""
         name = f"w{len(self._weights)}"
         self._weights.append(numpy_helper.from_array(values, name))
         return name
@@ -47,8 +55,8 @@ class GraphBuilder:
 
     def dense(self, x: str, width_in: int, width_out: int) -> str:
         """A matrix and a bias."""
-        weight = self._weight((width_in, width_out), (2 / width_in) ** 0.5)
-        return self.node("Gemm", [x, weight, self._weight((width_out,), 0.1)])
+        weight = self.weight((width_in, width_out), (2 / width_in) ** 0.5)
+        return self.node("Gemm", [x, weight, self.weight((width_out,), 0.1)])
 
     def convolution(
         self,
@@ -62,10 +70,10 @@ class GraphBuilder:
     ) -> str:
         """A convolution with its normalisation folded in, as a converter leaves it."""
         scale = gain * (2 / (depth_in * kernel * kernel)) ** 0.5
-        weight = self._weight((depth_out, depth_in, kernel, kernel), scale)
+        weight = self.weight((depth_out, depth_in, kernel, kernel), scale)
         return self.node(
             "Conv",
-            [x, weight, self._weight((depth_out,), 0.01)],
+            [x, weight, self.weight((depth_out,), 0.01)],
             kernel_shape=[kernel, kernel],
             strides=[stride, stride],
             pads=[kernel // 2] * 4,
@@ -75,13 +83,20 @@ class GraphBuilder:
         """The rectifier."""
         return self.node("Relu", [x])
 
-    def model(self, x: str, x_shape: Sequence[int], y: str, y_shape: Sequence[int]) -> bytes:
+    def model(
+        self,
+        x: str,
+        x_shape: Sequence[int | str],
+        y: str,
+        y_shape: Sequence[int],
+        x_type: int = TensorProto.FLOAT,
+    ) -> bytes:
         """The checked, serialised model with input ``x`` and output ``y``, batch axis free."""
         self._nodes[-1].output[0] = y
         graph = helper.make_graph(
             self._nodes,
             "benchmark",
-            [helper.make_tensor_value_info(x, TensorProto.FLOAT, ["batch", *x_shape])],
+            [helper.make_tensor_value_info(x, x_type, ["batch", *x_shape])],
             [helper.make_tensor_value_info(y, TensorProto.FLOAT, ["batch", *y_shape])],
             self._weights,
         )
@@ -90,22 +105,6 @@ class GraphBuilder:
         )
         onnx.checker.check_model(model)
         return bytes(model.SerializeToString())
-
-
-def linear() -> bytes:
-    """A regression on 13 features: as small as a model gets."""
-    graph = GraphBuilder(13)
-    graph.dense("x", LINEAR_FEATURES, 1)
-    return graph.model("x", (LINEAR_FEATURES,), "price", (1,))
-
-
-def mlp(seed: int) -> bytes:
-    """Three dense layers on 256 features, two classes: some tenths of a millisecond."""
-    graph = GraphBuilder(seed)
-    hidden = graph.relu(graph.dense("x", MLP_FEATURES, 1024))
-    hidden = graph.relu(graph.dense(hidden, 1024, 1024))
-    graph.node("Softmax", [graph.dense(hidden, 1024, 2)], axis=1)
-    return graph.model("x", (MLP_FEATURES,), "prediction", (2,))
 
 
 def resnet50() -> bytes:
@@ -131,11 +130,71 @@ def resnet50() -> bytes:
     return graph.model("x", IMAGE_SHAPE, "score", (1000,))
 
 
+def classifier(seed: int) -> bytes:
+    """Convolutions on a picture of 32 x 32 in colours, ten classes: some milliseconds."""
+    graph = GraphBuilder(seed)
+    x, depth = "x", CLASSIFIED_SHAPE[0]
+    for wider, stride in ((48, 1), (80, 1), (80, 2), (128, 1), (128, 2)):
+        x = graph.relu(graph.convolution(x, depth, wider, kernel=3, stride=stride))
+        depth = wider
+    x = graph.node("Flatten", [graph.node("GlobalAveragePool", [x])])
+    graph.node("Softmax", [graph.dense(x, depth, 10)], axis=1)
+    return graph.model("x", CLASSIFIED_SHAPE, "scores", (10,))
+
+
+def detector() -> bytes:
+    """Convolutions on a picture of 128 x 128, then nine places of texts, from 0 to 1."""
+    graph = GraphBuilder(31)
+    x, depth = "picture", 1
+    for wider in (24, 40, 64, 64):
+        x = graph.relu(graph.convolution(x, depth, wider, kernel=3, stride=2))
+        depth = wider
+    x = graph.node("Flatten", [x])
+    x = graph.node("Sigmoid", [graph.dense(x, depth * 8 * 8, 2 * MOST_CROPS)])
+    shape = graph.constant(np.array([-1, MOST_CROPS, 2], np.int64))
+    graph.node("Reshape", [x, shape])
+    return graph.model("picture", PICTURE_SHAPE, "places", (MOST_CROPS, 2))
+
+
+def recogniser() -> bytes:
+    """Convolutions on a crop of 16 x 16, then the scores of 36 letters."""
+    graph = GraphBuilder(32)
+    x = graph.relu(graph.convolution("crop", 1, 24, kernel=3))
+    x = graph.relu(graph.convolution(x, 24, 48, kernel=3, stride=2))
+    x = graph.relu(graph.convolution(x, 48, 96, kernel=3, stride=2))
+    graph.dense(graph.node("Flatten", [x]), 96 * 4 * 4, 36)
+    return graph.model("crop", CROP_SHAPE, "letter", (36,))
+
+
+def reader() -> bytes:
+    """Token numbers, 0 where there is none, to the mean of what two dense layers make of them."""
+    graph, width = GraphBuilder(33), 128
+    x = graph.node("Gather", [graph.weight((VOCABULARY, width), 1), "tokens"])
+    for _ in range(2):
+        wide = graph.relu(graph.node("MatMul", [x, graph.weight((width, 4 * width), 0.15)]))
+        x = graph.node(
+            "Add", [x, graph.node("MatMul", [wide, graph.weight((4 * width, width), 0.05)])]
+        )
+    there = graph.node("Greater", ["tokens", graph.constant(np.array(0, np.int64))])
+    there = graph.node("Cast", [there], to=TensorProto.FLOAT)
+    count = graph.node("ReduceSum", [there, graph.constant(np.array([1], np.int64))], keepdims=1)
+    there = graph.node("Unsqueeze", [there, graph.constant(np.array([2], np.int64))])
+    total = graph.node(
+        "ReduceSum",
+        [graph.node("Mul", [x, there]), graph.constant(np.array([1], np.int64))],
+        keepdims=0,
+    )
+    graph.dense(graph.node("Div", [total, count]), width, 8)
+    return graph.model("tokens", ("length",), "topic", (8,), TensorProto.INT64)
+
+
 BUILDERS: dict[str, Callable[[], bytes]] = {
-    "linear": linear,
-    "mlp-a": lambda: mlp(1),
-    "mlp-b": lambda: mlp(2),
     "resnet50": resnet50,
+    "classifier-a": lambda: classifier(21),
+    "classifier-b": lambda: classifier(22),
+    "detector": detector,
+    "recogniser": recogniser,
+    "reader": reader,
 }
 
 
@@ -149,8 +208,3 @@ def model_folder(name: str, cache: Path) -> Path:
         unfinished.write_bytes(BUILDERS[name]())
         unfinished.rename(file)
     return folder
-
-
-def input_rows(shape: Sequence[int], rows: int) -> NDArray[np.float32]:
-    """Seeded input of ``rows`` rows, standard normal, float32."""
-    return np.random.default_rng(7).standard_normal((rows, *shape), dtype=np.float32)

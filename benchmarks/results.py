@@ -1,144 +1,199 @@
-"""What a reader sees of a run: rows, a table, a file of JSON."""
+"""From the reports of all rounds to a table for people and a file for programs: pure.
+
+On a noisy machine two runs a minute apart differ by more than what is to be measured. So floor and
+contenders take turns, each round in the opposite order of the one before, and only figures of the
+same round are compared; a drift that is slow against a round cancels. CPU time for an answer is
+disturbed less by others than time is, so the ratio of both is given.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-import orjson
-from rich.table import Table
-
-from benchmarks.hop import ALARM_US, GOAL_US, HopCost
-from benchmarks.load_programs import installed_programs
-from benchmarks.rounds import Summary, Target
+from benchmarks.load import Report
+from benchmarks.scenarios import Target
 
 PACKAGES = ("penstock", "uvicorn", "uvloop", "httptools", "grpcio", "onnxruntime", "numpy")
-GENERATOR_LIMIT = 0.9
-"""Share of its core from which a generator may have been what limited the throughput (a guess)."""
-RATIOS = ("ratio", "min-max", "p50 ratio", "CPU ratio")
+GENERATOR_LIMIT = 0.95
+"""Share of its core from which on a generator may have been what limited the floor (a guess)."""
+HEADINGS = (
+    "Penstock",
+    "Load",
+    "Answers/s",
+    "Ratio (range)",
+    "by CPU",
+    "CPU µs",
+    "floor",
+    "p50 ms",
+    "floor",
+    "Target",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One contender under one load: medians over the rounds."""
+
+    rate: float
+    cpu_us: float
+    p50_ms: float
+    p99_ms: float
+    ratio: float
+    ratio_min: float
+    ratio_max: float
+    cpu_ratio: float
+    p50_ratio: float
+    later_ms: float
+    more_cpu_ms: float
+    floor_rate: float
+    floor_cpu_us: float
+    floor_p50_ms: float
+    generator: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One contender (or the floor) of one scenario under one load.
-
-    ``summary`` is None when it could not be measured; ``failure`` then says why.
-    """
+    """A contender of a scenario under one load; ``failure`` says why there is no summary."""
 
     scenario: str
     title: str
     load: str
     contender: str
-    is_floor: bool
     target: Target | None = None
     summary: Summary | None = None
     failure: str | None = None
 
-    @property
-    def meets_target(self) -> bool | None:
-        """None without a target or a measurement."""
-        if self.target is None or self.summary is None:
-            return None
-        return self.target.met_by(self.summary)
+
+def summarise(reports: Sequence[Report], floor: Sequence[Report]) -> Summary:
+    """Compare the rounds of one contender with those of the floor, one by one.
+
+    Raises:
+        ValueError: no rounds, not as many as the floor's, or a floor without an answer.
+    """
+    if not reports or len(reports) != len(floor):
+        raise ValueError(f"{len(reports)} rounds against {len(floor)} of the floor")
+    if not all(base.answers for base in floor):
+        raise ValueError("a round of the floor has no answer")
+    pairs = list(zip(reports, floor, strict=True))
+    ratios = [ours.rate / base.rate for ours, base in pairs]
+    return Summary(
+        rate=median(ours.rate for ours in reports),
+        cpu_us=median(ours.cpu_us for ours in reports),
+        p50_ms=median(ours.p50_us for ours in reports) / 1000,
+        p99_ms=median(ours.p99_us for ours in reports) / 1000,
+        ratio=median(ratios),
+        ratio_min=min(ratios),
+        ratio_max=max(ratios),
+        cpu_ratio=median(_quotient(base.cpu_us, ours.cpu_us) for ours, base in pairs),
+        p50_ratio=median(_quotient(ours.p50_us, base.p50_us) for ours, base in pairs),
+        later_ms=median((ours.p50_us - base.p50_us) / 1000 for ours, base in pairs),
+        more_cpu_ms=median((ours.cpu_us - base.cpu_us) / 1000 for ours, base in pairs),
+        floor_rate=median(base.rate for base in floor),
+        floor_cpu_us=median(base.cpu_us for base in floor),
+        floor_p50_ms=median(base.p50_us for base in floor) / 1000,
+        generator=max(base.generator for base in floor),
+    )
 
 
-def machine_facts() -> dict[str, Any]:
+def _quotient(over: float, under: float) -> float:
+    return over / under if under else 0.0
+
+
+def verdict(target: Target | None, found: Summary) -> str:
+    """What was promised and whether it holds; where others disturb, time and CPU disagree."""
+    if target is None:
+        return ""
+    promises = []
+    if target.ratio is not None:
+        by_time, by_cpu = found.ratio >= target.ratio, found.cpu_ratio >= target.ratio
+        met = "met" if by_time else "**missed**"
+        if by_time != by_cpu:
+            met = f"met by {'time' if by_time else 'CPU'} only"
+        promises.append(f"≥ {target.ratio:g}: {met}")
+    for limit, value, text in (
+        (target.p50, found.p50_ratio, "{:g} of the floor's p50"),
+        (target.later_ms, found.later_ms, "{:g} ms later"),
+        (target.cpu_ms, found.more_cpu_ms, "{:g} ms more CPU"),
+    ):
+        if limit is not None:
+            met = "met" if value <= limit else "**missed**"
+            promises.append(f"≤ {text.format(limit)}: {met} ({value:.2g})")
+    return ", ".join(promises)
+
+
+def cells(row: Row) -> list[str]:
+    """One line of the table."""
+    found = row.summary
+    if found is None:
+        reason = (row.failure or "").strip().splitlines()
+        text = f"failed: {reason[0] if reason else ''}"
+        return [row.contender, row.load, *[""] * (len(HEADINGS) - 3), text]
+    note = verdict(row.target, found)
+    if found.generator > GENERATOR_LIMIT:
+        note += f" (floor limited by its generator, {found.generator:.0%})"
+    return [
+        row.contender,
+        row.load,
+        f"{found.rate:,.0f}" if found.rate >= 100 else f"{found.rate:.1f}",
+        f"{found.ratio:.2f} ({found.ratio_min:.2f}–{found.ratio_max:.2f})",
+        f"{found.cpu_ratio:.2f}",
+        f"{found.cpu_us:,.0f}",
+        f"{found.floor_cpu_us:,.0f}",
+        f"{found.p50_ms:.2f}",
+        f"{found.floor_p50_ms:.2f}",
+        note,
+    ]
+
+
+def markdown(rows: Sequence[Row], machine: dict[str, Any]) -> str:
+    """The whole run as one table in Markdown, ready for ``docs/performance.md``."""
+    lines = [
+        f"{machine['cpu']}, {machine['cores']} cores, Python {machine['python']}, "
+        + ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
+        + f"; {machine['rounds']} rounds of {machine['seconds']:g} s, {machine['at']}, "
+        f"load average before {machine['load_average']:.1f}.",
+        "",
+        "| " + " | ".join(HEADINGS) + " |",
+        "| " + " | ".join(["---", "---", *["---:"] * (len(HEADINGS) - 3), "---"]) + " |",
+    ]
+    title = None
+    for row in rows:
+        if row.title != title:
+            title = row.title
+            lines.append(f"| **{row.title}** |" + " |" * (len(HEADINGS) - 1))
+        lines.append("| " + " | ".join(cells(row)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def machine_facts(*, rounds: int, seconds: float) -> dict[str, Any]:
     """What a reader of the numbers must know about where they come from."""
-    model = ""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
     return {
-        "cpu": model,
+        "at": datetime.now(UTC).isoformat(timespec="minutes"),
+        "cpu": names[0] if names else platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
-        "load_average": os.getloadavg(),
+        "load_average": os.getloadavg()[0],
         "kernel": platform.release(),
         "python": platform.python_version(),
         "packages": {name: version(name) for name in PACKAGES},
-        "load_programs": installed_programs(),
+        "rounds": rounds,
+        "seconds": seconds,
     }
 
 
-def to_json(
-    rows: list[Row],
-    hop: list[HopCost],
-    settings: dict[str, Any],
-    machine: dict[str, Any],
-    copies: dict[str, float] | None = None,
-) -> bytes:
-    """The whole run as one JSON document; ``machine`` was read before the run."""
-    document = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "settings": settings,
-        "machine": machine,
-        "rows": [{**asdict(row), "meets_target": row.meets_target} for row in rows],
-        "hop": [asdict(cost) for cost in hop],
-        "copies": copies or {},
-    }
-    return orjson.dumps(document, option=orjson.OPT_INDENT_2)
-
-
-def table_of(title: str, rows: list[Row]) -> Table:
-    """One scenario's table."""
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for heading in ("load", "contender"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("req/s", "p50 ms", "p99 ms", "CPU s/1000", *RATIOS):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("target")
-    for row in rows:
-        table.add_row(row.load, row.contender, *_cells(row), end_section=False)
-    return table
-
-
-def hop_table(costs: list[HopCost]) -> Table:
-    """The table of one hop through the engine."""
-    table = Table(title="hop: CPU microseconds through the engine", title_justify="left")
-    for heading in ("executor", "one hop", "admission, reply", "1 op", "2 ops", "3 ops", "budget"):
-        table.add_column(heading, justify="left" if heading == "executor" else "right")
-    for cost in costs:
-        numbers = (cost.hop_us, cost.ends_us, *cost.chains_us)
-        budget = f"goal {GOAL_US:g}, alarm {ALARM_US:g}"
-        table.add_row(cost.executor, *(f"{us:.1f}" for us in numbers), budget)
-    return table
-
-
-def _cells(row: Row) -> list[str]:
-    found = row.summary
-    if found is None:
-        first_line = (row.failure or "").strip().splitlines()[:1]
-        return ["failed", *[""] * (3 + len(RATIOS)), " ".join(first_line)]
-    numbers = [
-        f"{found.rps:,.0f}" if found.rps >= 100 else f"{found.rps:.2f}",
-        f"{found.p50_us / 1000:,.2f}" if found.p50_us else "",
-        f"{found.p99_us / 1000:,.2f}" if found.p99_us else "",
-        f"{found.cpu_s_per_1000:.{3 if found.cpu_s_per_1000 >= 0.1 else 4}f}",
-    ]
-    notes = []
-    if row.is_floor:
-        numbers += ["1", "", "1" if found.floor_generator else "", "1"]
-    else:
-        numbers += [
-            f"{found.ratio:.3f}",
-            f"{found.ratio_min:.3f}-{found.ratio_max:.3f}",
-            # Beside a bare loop, in which nothing waits, latencies under load say nothing.
-            f"{found.p50_ratio:.3f}" if found.floor_generator else "",
-            f"{found.cpu_ratio:.3f}",
-        ]
-    if row.target is not None:
-        met = "met" if row.meets_target else "MISSED"
-        notes.append(f"{row.target} {met}")
-    if found.ceiling and not row.is_floor:
-        notes.append(f"at most {found.ceiling:.2f} beside the client")
-    if found.generator > GENERATOR_LIMIT:
-        notes.append(f"generator at {found.generator:.0%}")
-    if not row.is_floor and found.floor_generator > GENERATOR_LIMIT:
-        # The floor could do more than was asked of it: the ratio is too good.
-        notes.append(f"floor's generator at {found.floor_generator:.0%}")
-    return [*numbers, ", ".join(notes)]
+def to_json(rows: Sequence[Row], machine: dict[str, Any]) -> str:
+    """The whole run as one JSON document."""
+    return json.dumps({"machine": machine, "rows": [asdict(row) for row in rows]}, indent=2)

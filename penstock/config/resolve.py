@@ -120,7 +120,11 @@ def resolve_op(
     place = entry.executor or executor
     thread_num = entry.local_service_conf.thread_num
     if thread_num is None:
-        thread_num = _threads(entry, concurrency, cpus) if place == "process" else _THREADS
+        # A thread more than there are CPUs gains nothing: a model of two threads on one core took
+        # a fifth more CPU time a request than with one thread.
+        thread_num = (
+            _threads(entry, concurrency, cpus) if place == "process" else min(_THREADS, cpus)
+        )
     return OpOptions(
         name=name,
         concurrency=concurrency,

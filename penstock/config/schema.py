@@ -67,8 +67,8 @@ class LocalServiceConfig(Section):
     )
     thread_num: Workers | None = Field(
         default=None,
-        description="CPU threads that one run of the model may use. Without the key: 2, but in"
-        " worker processes no more than the CPUs divided among the op's workers, at least 1.",
+        description="CPU threads that one run of the model may use. Without the key: 2, but no more"
+        " than the CPUs, which worker processes of an op divide among them; at least 1.",
     )
     device_type: Annotated[int, Field(ge=-1, le=6)] = Field(
         default=-1,

@@ -33,7 +33,7 @@ from penstock.request import Batch, Outcome
 _log = logging.getLogger(__name__)
 
 PREFETCH: Final = 1
-"""Works that stand behind the one that a worker runs; see ``python -m benchmarks.prefetch``."""
+"""Works that stand behind the one that a worker runs. A second one gained nothing."""
 
 _LAST_LINES: Final = 1.0  # seconds that what workers wrote last is given at the end
 

@@ -5,6 +5,7 @@ Names and parameters are those that deployed code uses. Source: ``docs/compatibi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,12 @@ from penstock.runtimes.model import CONF_FILES, Model
 from penstock.runtimes.runtime import ModelOptions, OptionProblem, model_problems
 
 _THREADS: Final = 2
-"""Of a model whose ``thread_num`` is not given; the original's default."""
+"""Of a model whose ``thread_num`` is not given, on two CPUs or more; the original's default."""
+
+
+def default_threads() -> int:
+    """Threads of a model for which nobody gave a number: 2, or 1 on a single CPU."""
+    return min(_THREADS, len(os.sched_getaffinity(0)))
 
 
 class LocalPredictor:
@@ -83,8 +89,8 @@ class LocalServiceHandler:
     The parameters are the keys of ``local_service_conf``; ``model_config`` is the model's folder
     or file, ``devices`` a text such as ``"0,1"``, ``fetch_names`` the outputs wanted (None is all).
     ``workdir``, ``available_port_generator`` and ``use_profile`` concern started model servers and
-    have no effect on a model in process. ``thread_num`` is 2, unless it is given or ``share_cpus``
-    says otherwise.
+    have no effect on a model in process. ``thread_num`` is ``default_threads()`` unless
+    it is given, or ``share_cpus`` says otherwise.
 
     Raises:
         ModelError: ``client_type`` asks for a model server, or ``dynamic_shape_info`` for TensorRT.
@@ -130,7 +136,7 @@ class LocalServiceHandler:
         self.options = ModelOptions(
             path=str(model_config),
             fetch_list=None if fetch_names is None else tuple(fetch_names),
-            thread_num=_THREADS if thread_num is None else thread_num,
+            thread_num=default_threads() if thread_num is None else thread_num,
             device_type=device_type,
             devices=tuple(card for part in devices.split(",") if (card := part.strip())),
             mem_optim=mem_optim,

@@ -21,45 +21,32 @@ def http_response(body: bytes = RIGHT_BODY, status: str = "200 OK", date: int = 
 
 
 class FakeHttp(asyncio.Protocol):
-    """Gives ``answers(n)`` to the n-th request of the connection; None drops the connection.
+    """Gives ``answers(n)`` to the n-th request of the connection; notes every line that it gets."""
 
-    ``pieces`` cuts every response into that many writes, each in a turn of the loop of its own.
-    """
-
-    def __init__(self, answers: Callable[[int], bytes | None], pieces: int = 1) -> None:
+    def __init__(self, answers: Callable[[int], bytes], lines: set[bytes] | None = None) -> None:
         self._answers = answers
-        self._pieces = pieces
-        self.seen = 0
+        self.lines: set[bytes] = set() if lines is None else lines
+        self._seen = 0
         self._buffer = b""
+
+    def twin(self) -> FakeHttp:
+        """One for another connection, with the same notes."""
+        return FakeHttp(self._answers, self.lines)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
+        self.lines.update(data.split(b"\r\n"))
         while (end := self._buffer.find(b"\r\n\r\n") + 4) > 3:
             head = self._buffer[:end].lower()
             length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
             if len(self._buffer) < end + length:
                 return
             self._buffer = self._buffer[end + length :]
-            answer = self._answers(self.seen)
-            self.seen += 1
-            if answer is None:
-                self._transport.close()
-                return
-            self._write(answer)
-
-    def _write(self, answer: bytes) -> None:
-        size = -(-len(answer) // self._pieces)
-        if self._pieces > 1:
-            asyncio.get_running_loop().call_soon(self._write_rest, answer[size:], size)
-        self._transport.write(answer[:size])
-
-    def _write_rest(self, rest: bytes, size: int) -> None:
-        if rest:
-            self._transport.write(rest[:size])
-            asyncio.get_running_loop().call_soon(self._write_rest, rest[size:], size)
+            self._transport.write(self._answers(self._seen))
+            self._seen += 1
 
 
 class FakeGrpc(asyncio.Protocol):

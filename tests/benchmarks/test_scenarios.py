@@ -1,118 +1,128 @@
-"""Whether the judges of answers tell right from wrong."""
+"""The rows: what is promised, that it can be measured, and the whole way with real processes."""
 
-import io
+import dataclasses
 from pathlib import Path
 
-import numpy as np
 import orjson
 import pytest
 
-from benchmarks.client_calls import REPLY
-from benchmarks.models import LINEAR_FEATURES, MLP_FEATURES, input_rows, model_folder
-from benchmarks.runtime_loop import open_session
-from benchmarks.scenario import Scenario
-from benchmarks.scenarios import all_scenarios
-from penstock.protocols.pb import Request, Response, Tensor
+from benchmarks.__main__ import chosen, parse
+from benchmarks.bodies import is_echo_json, is_echo_message, is_large_message, large_message
+from benchmarks.runner import ScenarioRun
+from benchmarks.scenarios import UVICORN, Contender, Load, Scenario, Target, all_scenarios, http
+from penstock.protocols.pb import Request, Response
 
 
 def scenario(name: str) -> Scenario:
-    (found,) = [scenario for scenario in all_scenarios() if scenario.name == name]
+    (found,) = chosen([name])
     return found
 
 
-def run(models: Path, name: str, features: int) -> np.ndarray:
-    session = open_session(model_folder(name, models))
-    return session.run(None, {"x": input_rows((features,), 1)})[0]
-
-
-def test_an_echo_must_be_the_text_that_was_sent(tmp_path: Path) -> None:
-    echo = scenario("http-echo")
-    asked = orjson.loads(echo.body())
-    answer = {"err_no": 0, "err_msg": "", **asked, "tensors": []}
-    assert echo.right(orjson.dumps(answer), tmp_path)
-    assert not echo.right(orjson.dumps({**answer, "value": ["?"]}), tmp_path)
-    assert not echo.right(orjson.dumps({**answer, "err_no": 3004}), tmp_path)
-
-    echo = scenario("grpc-echo")
-    asked = Request.FromString(echo.body())
-    right = Response(key=asked.key, value=asked.value)
-    assert echo.right(right.SerializeToString(), tmp_path)
-    right.err_no = 3004
-    assert not echo.right(right.SerializeToString(), tmp_path)
-
-
-def test_five_mebibytes_must_come_back_whole(tmp_path: Path) -> None:
-    large = scenario("grpc-large")
-    asked = Request.FromString(large.body())
-    assert len(asked.value[0]) == 5 << 20
-    right = Response(key=asked.key, value=asked.value)
-    assert large.right(right.SerializeToString(), tmp_path)
-    right.value[0] = right.value[0][:-1]
-    assert not large.right(right.SerializeToString(), tmp_path)
-    assert not large.right(Response(err_no=3004).SerializeToString(), tmp_path)
-
-
-@pytest.mark.parametrize("name", ["door-grpc", "door-http"])
-def test_the_door_alone_must_give_back_the_very_bytes(tmp_path: Path, name: str) -> None:
-    door = scenario(name)
-    assert door.right(door.body(), tmp_path)
-    assert not door.right(door.body() + b" ", tmp_path)
-
-
-def test_a_client_s_server_must_answer_what_the_client_expects(tmp_path: Path) -> None:
-    calls = scenario("client-calls")
-    assert calls.right(REPLY.SerializeToString(), tmp_path)
-    assert not calls.right(Response(err_no=3004).SerializeToString(), tmp_path)
-    assert Request.FromString(calls.body()).key == ["x"]
-
-
-def test_only_exact_answers_are_left_to_programs_that_weigh_them() -> None:
-    by_programs = [scenario for scenario in all_scenarios() if scenario.programs]
-    assert {each.name for each in by_programs} == {
-        "heads-http",
-        "heads-grpc",
-        "http-echo",
-        "grpc-echo",
-        "grpc-large",
-        "door-grpc",
-        "door-http",
-        "latency",
-        "arrays",
-        "arrays-thread",
-        "compute",
-        "engines-http-echo",
-        "engines-http-compute",
-        "engines-grpc-echo",
-        "engines-grpc-compute",
+def test_the_promises_are_these() -> None:
+    promised = {
+        (each.name, *where): target
+        for each in all_scenarios()
+        for where, target in each.targets.items()
     }
-    for each in by_programs:
-        assert all(contender.exact for contender in (each.floor, *each.ours))
+    ratios = {where: target.ratio for where, target in promised.items() if target.ratio}
+    assert ratios == {
+        ("heads-http", "thread", "32, different heads"): 1.2,
+        ("heads-http", "thread", "32, same heads"): 1.3,
+        ("heads-http", "process", "32, same heads"): 0.85,
+        ("heads-grpc", "thread", "8x4, different heads"): 8.0,
+        ("heads-grpc", "thread", "8x4, same heads"): 10.0,
+        ("heads-grpc", "process", "8x4, same heads"): 5.0,
+        ("graph-ensemble", "no window", "32, different heads"): 0.95,
+        ("graph-ensemble", "window of 2 ms", "32, different heads"): 0.95,
+        ("graph-texts", "no window", "32, different heads"): 0.8,
+        ("graph-texts", "window of 2 ms", "32, different heads"): 0.8,
+        ("graph-ragged", "no window", "32, different heads"): 0.8,
+        ("graph-ragged", "window of 2 ms", "32, different heads"): 0.8,
+        ("graph-resnet50", "no window", "16, different heads"): 0.97,
+        ("large-grpc", "thread", "1, same heads"): 1.0,
+        ("large-grpc", "thread", "2, same heads"): 1.0,
+        ("workers", "process x2", "4, same heads"): 1.8,
+        ("client", "futures", "1x32, same heads"): 3.0,
+        ("client", "asyncio", "1x32, same heads"): 3.0,
+    }
+    others = {where[:2]: target for where, target in promised.items() if not target.ratio}
+    assert others == {
+        ("one-http", "thread"): Target(later_ms=0.1),
+        ("one-http", "process"): Target(later_ms=0.15),
+        ("one-grpc", "thread"): Target(p50=0.5),
+        ("array", "2 process ops"): Target(cpu_ms=0.7, later_ms=0.7),
+        ("ops", "3 ops"): Target(cpu_ms=0.016),
+    }
 
 
-def test_a_price_must_be_what_the_bare_model_says(tmp_path: Path) -> None:
-    price = run(tmp_path, "linear", LINEAR_FEATURES)[0, 0]
-    answer = {"err_no": 0, "key": ["price"], "value": [str(price)]}
-    regression = scenario("regression")
-    assert regression.right(orjson.dumps(answer), tmp_path)
-    assert not regression.right(orjson.dumps({**answer, "value": [str(price + 1)]}), tmp_path)
-    assert not regression.right(orjson.dumps({**answer, "err_no": 6000}), tmp_path)
+def test_every_target_belongs_to_a_measured_row_and_every_row_can_be_judged() -> None:
+    for each in all_scenarios():
+        rows = {(ours.name, load.label) for ours in each.ours for load in each.loads}
+        assert set(each.targets) <= rows
+        assert (each.is_right is None) == (each.graph is not None)
+        assert each.floor.server or each.graph
 
 
-@pytest.mark.parametrize("as_bytes", [False, True], ids=["numbers", "npy bytes"])
-def test_an_ensemble_must_be_the_mean_of_the_bare_models(tmp_path: Path, as_bytes: bool) -> None:
-    mean = (run(tmp_path, "mlp-a", MLP_FEATURES) + run(tmp_path, "mlp-b", MLP_FEATURES)) / 2
+def test_echoes_must_come_back_as_they_were_sent() -> None:
+    asked = orjson.loads(scenario("heads-http").messages()[0])
+    answer = {"err_no": 0, "err_msg": "", **asked, "tensors": []}
+    assert is_echo_json(orjson.dumps(answer))
+    assert not is_echo_json(orjson.dumps({**answer, "value": ["?"]}))
+    assert is_echo_message(Response(key=asked["key"], value=asked["value"]).SerializeToString())
+    assert not is_echo_message(Response(err_no=3004).SerializeToString())
+    large = Request.FromString(large_message())
+    right = Response(key=large.key, value=large.value)
+    assert is_large_message(right.SerializeToString())
+    right.value[0] = right.value[0][:-1]
+    assert not is_large_message(right.SerializeToString())
 
-    def reply(values: np.ndarray) -> bytes:
-        if as_bytes:
-            file = io.BytesIO()
-            np.lib.format.write_array(file, values, allow_pickle=False)
-            tensor = Tensor(name="prediction", elem_type=13, byte_data=file.getvalue())
-        else:
-            tensor = Tensor(name="prediction", elem_type=1, shape=[1, 2], float_data=values[0])
-        return Response(tensors=[tensor]).SerializeToString()
 
-    ensemble = scenario("ensemble")
-    assert ensemble.right(reply(mean), tmp_path)
-    assert not ensemble.right(reply(mean[:, ::-1]), tmp_path)
-    assert not ensemble.right(Response(err_no=9000).SerializeToString(), tmp_path)
-    assert not ensemble.right(Response().SerializeToString(), tmp_path)
+def test_scenarios_are_chosen_by_how_their_names_begin() -> None:
+    assert [each.name for each in chosen(["heads"])] == ["heads-http", "heads-grpc"]
+    assert len(chosen(None)) == len(all_scenarios())
+    for wrong in (["--only", "nothing-like-it"], ["--rounds", "0"]):
+        with pytest.raises(SystemExit):
+            parse(wrong)
+    assert parse(["--only", "heads", "--seconds", "0.2"]).seconds == 0.2
+
+
+def brief(name: str, *names: str, load: Load | None = None) -> Scenario:
+    """A scenario with these contenders only, and one load."""
+    found = scenario(name)
+    ours = tuple(each for each in found.ours if each.name in names)
+    return dataclasses.replace(found, ours=ours, loads=(load or found.loads[0],), seconds=1.0)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    "measured",
+    [
+        brief("heads-http", "thread", load=http(2, "different")),
+        brief("heads-grpc", "process"),
+        brief("graph-texts", "window of 2 ms"),
+        brief("engines", "2 engines"),
+        brief("array", "2 process ops"),
+        brief("client", "futures"),
+    ],
+    ids=lambda each: each.name,
+)
+def test_a_scenario_gives_a_row_for_each_contender(measured: Scenario, tmp_path: Path) -> None:
+    told: list[str] = []
+    (row,) = ScenarioRun(measured, tmp_path, rounds=1, seconds=0.1).run(told.append)
+    assert row.failure is None
+    assert row.summary is not None
+    assert row.summary.rate > 0
+    assert told[-1].endswith("round 1")
+
+
+@pytest.mark.real
+def test_a_contender_that_answers_wrongly_or_not_at_all_is_a_failed_row(tmp_path: Path) -> None:
+    twin = dataclasses.replace(UVICORN, name="twin")
+    missing = Contender(name="missing", server="no_such_server")
+    echo = dataclasses.replace(brief("heads-http", load=http(2)), ours=(twin, missing))
+    right, failed = ScenarioRun(echo, tmp_path, rounds=1, seconds=0.1).run(lambda text: None)
+    assert right.failure is None
+    assert "no_such_server" in str(failed.failure)
+    wrong = dataclasses.replace(echo, ours=(twin,), is_right=lambda answer: False)
+    (failed,) = ScenarioRun(wrong, tmp_path, rounds=1, seconds=0.1).run(lambda text: None)
+    assert "wrong answer" in str(failed.failure)

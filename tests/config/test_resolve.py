@@ -178,7 +178,9 @@ def test_a_section_that_names_only_the_model_has_the_defaults_of_a_model() -> No
 @pytest.mark.parametrize(
     ("keys", "cpus", "threads"),
     [
-        ({"executor": "thread", "concurrency": 8}, 1, 2),
+        ({"executor": "thread", "concurrency": 8}, 1, 1),
+        ({"executor": "thread", "concurrency": 8}, 2, 2),
+        ({"executor": "inline"}, 16, 2),
         ({"executor": "process"}, 1, 1),
         ({"executor": "process"}, 16, 2),
         ({"executor": "process", "concurrency": 4}, 4, 1),
@@ -191,7 +193,7 @@ def test_a_section_that_names_only_the_model_has_the_defaults_of_a_model() -> No
         ({"executor": "thread", "local_service_conf": {"thread_num": 7}}, 1, 7),
     ],
 )
-def test_threads_of_models_in_worker_processes_fit_the_cpus_unless_they_are_given(
+def test_threads_of_models_fit_the_cpus_unless_they_are_given(
     keys: dict[str, Any], cpus: int, threads: int
 ) -> None:
     given = {**keys.pop("local_service_conf", {}), "model_config": "m"}

@@ -1,4 +1,5 @@
 import inspect
+import os
 
 import numpy as np
 import pytest
@@ -173,3 +174,11 @@ def test_predict_checks_names_and_outputs(predictor) -> None:
 def test_a_predictor_knows_its_names(predictor) -> None:
     assert predictor.feed_names_ == ["a", "ids"]
     assert predictor.fetch_names_ == ["sum", "twice"]
+
+
+@pytest.mark.parametrize(("cpus", "threads"), [({0}, 1), ({0, 1}, 2), (set(range(16)), 2)])
+def test_a_model_for_which_nobody_gave_threads_takes_two_if_there_are_as_many_cpus(
+    monkeypatch: pytest.MonkeyPatch, cpus: set[int], threads: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cpus)
+    assert LocalServiceHandler("m").options.thread_num == threads

@@ -1,0 +1,108 @@
+"""From reports to rows: ratios within a round, promises, the table."""
+
+import json
+
+import pytest
+
+from benchmarks.load import Report, percentile_us, report_of
+from benchmarks.results import HEADINGS, Row, cells, machine_facts, markdown, summarise, to_json
+from benchmarks.runner import turn_order
+from benchmarks.scenarios import Target
+
+
+def report(answers: int, *, cpu_s: float = 0.5, p50_us: float = 100.0) -> Report:
+    return Report(
+        answers=answers,
+        seconds=1.0,
+        p50_us=p50_us,
+        p99_us=2 * p50_us,
+        generator=0.5,
+        server_cpu_s=cpu_s,
+    )
+
+
+def row(target: Target | None = None, *, cpu_s: float = 0.5, floor_generator: float = 0.5) -> Row:
+    floor = Report(
+        answers=100,
+        seconds=1.0,
+        p50_us=1000.0,
+        p99_us=1.0,
+        generator=floor_generator,
+        server_cpu_s=0.5,
+    )
+    found = summarise([report(200, cpu_s=cpu_s, p50_us=1500.0)], [floor])
+    return Row(scenario="s", title="A", load="1", contender="thread", target=target, summary=found)
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    # A machine that slows down to a tenth changes no ratio.
+    found = summarise([report(200), report(22)], [report(100), report(10)])
+    assert (found.ratio, found.ratio_min, found.ratio_max) == (pytest.approx(2.1), 2.0, 2.2)
+    assert found.cpu_ratio == pytest.approx(2.1)
+    assert found.later_ms == 0.0
+
+
+def test_rounds_without_a_floor_are_refused() -> None:
+    with pytest.raises(ValueError, match="1 rounds against 0"):
+        summarise([report(1)], [])
+    with pytest.raises(ValueError, match="no answer"):
+        summarise([report(1)], [report(0)])
+
+
+def test_everybody_runs_first_as_often_as_last() -> None:
+    assert turn_order("abc", 0) == ["a", "b", "c"]
+    assert turn_order("abc", 1) == ["c", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("target", "cpu_s", "said"),
+    [
+        (Target(ratio=2.0), 0.5, "≥ 2: met"),
+        (Target(ratio=2.0), 1.0, "≥ 2: met by time only"),
+        (Target(ratio=2.5), 0.25, "≥ 2.5: met by CPU only"),
+        (Target(ratio=2.5), 0.5, "≥ 2.5: **missed**"),
+        (Target(p50=1.5), 0.5, "≤ 1.5 of the floor's p50: met (1.5)"),
+        (Target(later_ms=0.4), 0.5, "≤ 0.4 ms later: **missed** (0.5)"),
+        (Target(cpu_ms=0.1), 0.5, "≤ 0.1 ms more CPU: met (-2.5)"),
+        (None, 0.5, ""),
+    ],
+)
+def test_the_table_says_which_promise_was_kept(
+    target: Target | None, cpu_s: float, said: str
+) -> None:
+    assert cells(row(target, cpu_s=cpu_s))[-1] == said
+
+
+def test_the_table_says_when_the_floor_could_have_done_more() -> None:
+    assert "limited by its generator" in cells(row(floor_generator=0.97))[-1]
+
+
+def test_a_failed_row_says_why() -> None:
+    failed = Row(scenario="s", title="A", load="1", contender="thread", failure="no server\nlog")
+    assert cells(failed)[-1] == "failed: no server"
+    assert len(cells(failed)) == len(HEADINGS) == len(cells(row()))
+
+
+def test_a_run_is_one_markdown_table_and_one_json_document() -> None:
+    machine = machine_facts(rounds=5, seconds=1.0)
+    rows = [row(Target(ratio=2.0)), row()]
+    table = markdown(rows, machine).splitlines()
+    assert "5 rounds of 1 s" in table[0]
+    assert {line.count("|") for line in table[2:]} == {len(HEADINGS) + 1}
+    assert [line for line in table if "**A**" in line] == [table[4]]
+    document = json.loads(to_json(rows, machine))
+    assert document["rows"][0]["target"]["ratio"] == 2.0
+
+
+def test_percentiles_are_of_the_nearest_rank() -> None:
+    assert percentile_us([], 0.5) == 0.0
+    assert percentile_us([1000, 2000, 3000], 0.5) == 2.0
+    assert percentile_us([1000, 2000, 3000], 0.99) == 3.0
+
+
+def test_a_report_survives_its_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:
+    made = report_of([2000, 1000], seconds=2.0, server_cpu_s=1.0, faults=["odd"] * 9)
+    assert made.print() == 1
+    assert Report.read(capsys.readouterr().out) == made
+    assert (made.rate, made.fault_count, len(made.faults)) == (1.0, 9, 5)
+    assert report_of([], seconds=1.0, server_cpu_s=0.0).fault_count == 1
