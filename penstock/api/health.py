@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
+
+from google.protobuf.message import DecodeError
+
+from penstock.api.calls import Grpc, GrpcCall, Http, HttpCall
+from penstock.api.router import text_reply
+from penstock.protocols import standard_messages as messages
+from penstock.protocols.grpc import GrpcError
+from penstock.protocols.status import GrpcCode
 
 LOOK = 0.5
 """Seconds between looks for whoever watches: what is stuck does not say so by itself."""
@@ -64,3 +72,74 @@ class Health:
     def _tell(self) -> None:
         turned, self._turned = self._turned, asyncio.Event()
         turned.set()
+
+
+class HealthApplication:
+    """The probes over HTTP, and the gRPC health service with the same answers, to probes and to
+    watchers. That one answers for the server as a whole, whose name is empty, and for ``services``.
+
+    Source: the gRPC health checking protocol, version 1.
+    """
+
+    def __init__(self, health: Health, services: Collection[str]) -> None:
+        self._health = health
+        self._known = frozenset(("", *services))
+
+    def routes(self) -> list[Http | Grpc]:
+        """What to serve."""
+        return [
+            Http("GET", "/livez", self._live, always=True, summary="Whether the process works."),
+            Http("GET", "/readyz", self._ready, always=True, summary="Whether requests are taken."),
+            Grpc(f"/{messages.HEALTH}/Check", self._check, always=True),
+            Grpc(f"/{messages.HEALTH}/Watch", stream=self._watch, always=True),
+        ]
+
+    def _live(self, call: HttpCall, _body: bytes) -> None:
+        good, why = self._health.live()
+        call.send(text_reply(200 if good else 503, why))
+
+    def _ready(self, call: HttpCall, _body: bytes) -> None:
+        good, why = self._health.ready()
+        call.send(text_reply(200 if good else 503, why))
+
+    def _check(self, call: GrpcCall, message: bytes) -> None:
+        """One probe."""
+        try:
+            service = _service(message)
+        except GrpcError as error:
+            call.fail(error.code, error.text)
+            return
+        if service not in self._known:
+            call.fail(GrpcCode.NOT_FOUND, "no such service")
+            return
+        ready, _ = self._health.ready()
+        call.reply(self._reply(service, ready))
+
+    async def _watch(self, call: GrpcCall) -> None:
+        """The state now, and each one after it, until the caller leaves."""
+        message = await call.read()
+        if message is None:
+            raise GrpcError(GrpcCode.INVALID_ARGUMENT, "the call has no message")
+        service = _service(message)
+        told = None
+        async for ready in self._health.changes():
+            reply = self._reply(service, ready)
+            if reply != told:
+                told = reply
+                await call.write(reply)
+
+    def _reply(self, service: str, ready: bool) -> bytes:
+        status = messages.SERVING if ready else messages.NOT_SERVING
+        if service not in self._known:
+            status = messages.SERVICE_UNKNOWN
+        reply: bytes = messages.HealthCheckResponse(status=status).SerializeToString()
+        return reply
+
+
+def _service(message: bytes) -> str:
+    try:
+        name: str = messages.HealthCheckRequest.FromString(message).service
+    except DecodeError as error:
+        text = "the bytes are not a HealthCheckRequest"
+        raise GrpcError(GrpcCode.INVALID_ARGUMENT, text) from error
+    return name

@@ -7,14 +7,11 @@ from concurrent.futures import Executor
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from penstock.api.frontend import Frontend, door_failure
-from penstock.api.grpc_health import HealthService
-from penstock.api.grpc_pipeline import SERVICE, PipelineService
-from penstock.api.grpc_reflection import ReflectionService
-from penstock.api.grpc_service import GrpcService
-from penstock.api.health import Health
-from penstock.api.http import HttpRoutes
+from penstock.api.health import Health, HealthApplication
+from penstock.api.paddle import SERVICE, PaddleApplication
 from penstock.api.pipeline import PipelineProtocol
+from penstock.api.reflection import ReflectionApplication
+from penstock.api.router import Router, door_failure
 from penstock.config.schema import ServiceConfig
 from penstock.door.budget import ByteBudget, default_budget
 from penstock.door.door import Door
@@ -38,26 +35,25 @@ def open_door(
     health: Health,
     pool: Executor | None,
     writers: Executor,
-) -> tuple[Door, GrpcService]:
+) -> tuple[Door, Router]:
     """The door of a service, not listening yet, to which both ports lead; and what ends streams."""
     protocol = PipelineProtocol(
         engine, strict_status=config.strict_status, pool=pool, writers=writers
     )
-    routes = HttpRoutes(protocol, health, max_body=config.max_message_bytes)
     file = FileDescriptorProto()
     pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)
-    services = (
-        PipelineService(protocol),
-        HealthService(health, [SERVICE]),
-        ReflectionService([file]),
+    applications = (
+        PaddleApplication(protocol),
+        HealthApplication(health, [SERVICE]),
+        ReflectionApplication([file]),
     )
-    methods = {path: method for service in services for path, method in service.methods().items()}
-    grpc = GrpcService(methods, max_message_bytes=config.max_message_bytes, threads=writers)
+    routes = [route for application in applications for route in application.routes()]
+    router = Router(routes, max_message_bytes=config.max_message_bytes, threads=writers)
     budget = ByteBudget(max(1, (config.max_inflight_bytes or default_budget()) // config.engines))
     executors = [stage.executor for stage in engine.stages]
     processes = sum(each.workers for each in executors if isinstance(each, ProcessExecutor))
     limits = limits_of(config, processes)
-    return Door(Frontend(grpc, routes), limits, budget, door_failure), grpc
+    return Door(router, limits, budget, door_failure), router
 
 
 def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:

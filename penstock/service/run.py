@@ -22,8 +22,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from penstock.api.grpc_service import GrpcService
 from penstock.api.health import Health
+from penstock.api.router import Router
 from penstock.door.door import Door
 from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
@@ -294,7 +294,7 @@ class _Service:
         self._health.set_unready("shutting down")
         self._stop.set()
 
-    async def _hand_over(self, engine: Engine, door: Door, grpc: GrpcService) -> float:
+    async def _hand_over(self, engine: Engine, door: Door, grpc: Router) -> float:
         """Answer what comes on connections that are open, each of which ends with that; the
         seconds that this took. Admitted requests keep as much time as in a stop.
         """
@@ -316,7 +316,7 @@ class _Service:
         self,
         engine: Engine,
         door: Door,
-        grpc: GrpcService,
+        grpc: Router,
         pool: DaemonPool | None,
         allowed: float,
     ) -> None:

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.api.grpc_pipeline import PipelineService
-from penstock.api.grpc_service import GrpcService
-from penstock.api.health import Health
-from penstock.api.http import HttpRoutes
+from penstock.api.paddle import PaddleApplication
 from penstock.api.replies import Writers
+from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
 from penstock.door.exchange import Application
 from penstock.errors import RequestError
@@ -59,11 +57,11 @@ async def settled() -> None:
 
 
 def routes(held: Held) -> Application:
-    return HttpRoutes(held, Health(), max_body=MOST)  # type: ignore[arg-type]
+    return Router(PaddleApplication(held).routes(), max_message_bytes=MOST)  # type: ignore[arg-type]
 
 
 def service(held: Held) -> Application:
-    return GrpcService(PipelineService(held).methods(), max_message_bytes=MOST)  # type: ignore[arg-type]
+    return routes(held)
 
 
 def document() -> bytes:

@@ -11,13 +11,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from penstock.api import health as health_module
-from penstock.api.frontend import Frontend
-from penstock.api.grpc_health import HealthService
-from penstock.api.grpc_pipeline import PipelineService
-from penstock.api.grpc_service import GrpcService
-from penstock.api.health import Health
-from penstock.api.http import HttpRoutes
+from penstock.api.health import Health, HealthApplication
+from penstock.api.paddle import PaddleApplication
 from penstock.api.pipeline import Port
+from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits
 from penstock.door.listeners import bind, port_of
@@ -78,14 +75,13 @@ class Site:
 async def site() -> AsyncIterator[Site]:
     protocol: Any = Held()
     health = Health()
-    methods = {
-        **PipelineService(protocol).methods(),
-        **HealthService(health, [SERVICE]).methods(),
-    }
-    service = GrpcService(methods, max_message_bytes=1 << 20)
-    routes = HttpRoutes(protocol, health, max_body=1 << 20)
+    routes = [
+        *PaddleApplication(protocol).routes(),
+        *HealthApplication(health, [SERVICE]).routes(),
+    ]
+    service = Router(routes, max_message_bytes=1 << 20)
     budget = ByteBudget(1 << 20)
-    door = Door(Frontend(service, routes), DoorLimits(max_calls=MOST), budget)
+    door = Door(service, DoorLimits(max_calls=MOST), budget)
     listener = bind("127.0.0.1", 0, "rpc_port")
     await door.listen(listener)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port_of(listener)}") as channel:

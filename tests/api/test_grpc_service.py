@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.api.grpc_service import GrpcCall, GrpcService, Method
+from penstock.api.calls import Grpc, GrpcCall
+from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
 from penstock.errors import ServiceBusy
 from penstock.protocols import grpc
@@ -69,27 +70,27 @@ async def sleeps(call: GrpcCall) -> None:
     await asyncio.Event().wait()
 
 
-SERVICE = GrpcService(
-    {
-        "/a.B/Echo": Method(unary=echo),
-        "/a.B/Probe": Method(unary=echo, always=True),
-        "/a.B/Echoes": Method(stream=echoes),
-        "/a.B/Labels": Method(unary=labels),
-        "/a.B/Labelled": Method(stream=labelled),
-        "/a.B/Remarks": Method(unary=remarks),
-        "/a.B/SaysGoodbye": Method(stream=says_goodbye),
-        "/a.B/Refuses": Method(stream=refuses),
-        "/a.B/Breaks": Method(stream=breaks),
-        "/a.B/Sleeps": Method(stream=sleeps),
-    },
+SERVICE = Router(
+    [
+        Grpc("/a.B/Echo", unary=echo),
+        Grpc("/a.B/Probe", unary=echo, always=True),
+        Grpc("/a.B/Echoes", stream=echoes),
+        Grpc("/a.B/Labels", unary=labels),
+        Grpc("/a.B/Labelled", stream=labelled),
+        Grpc("/a.B/Remarks", unary=remarks),
+        Grpc("/a.B/SaysGoodbye", stream=says_goodbye),
+        Grpc("/a.B/Refuses", stream=refuses),
+        Grpc("/a.B/Breaks", stream=breaks),
+        Grpc("/a.B/Sleeps", stream=sleeps),
+    ],
     max_message_bytes=MOST,
 )
 
 
 def begun(path: str, *headers: tuple[bytes, bytes], most: int = 1 << 20) -> RecordedExchange:
     exchange = RecordedExchange(grpc_head(path, *headers), ByteBudget(most))
-    if SERVICE.begin(exchange) is None:
-        assert exchange.answered
+    exchange.state = SERVICE.begin(exchange)
+    assert exchange.state is not None or exchange.answered
     return exchange
 
 
@@ -111,7 +112,7 @@ def good(exchange: RecordedExchange) -> bool:
 
 async def test_a_unary_call_is_answered_by_its_function() -> None:
     exchange = begun("/a.B/Echo")
-    SERVICE.data(exchange, framed(b"abc"), True)
+    exchange.state.data(exchange, framed(b"abc"), True)
     assert good(exchange)
 
 
@@ -154,7 +155,7 @@ async def test_what_is_there_as_a_whole_is_answered_as_any_other(
 @pytest.mark.parametrize("path", ["/a.B/Labels", "/a.B/Labelled"])
 async def test_a_handler_may_send_metadata_before_and_behind_its_answer(path: str) -> None:
     exchange = begun(path)
-    SERVICE.data(exchange, framed(b"abc"), True)
+    exchange.state.data(exchange, framed(b"abc"), True)
     await until(lambda: exchange.ended)
     assert exchange.said == framed(b"cba")
     leading = ((b"took-part", b"two"), (b"seal-bin", b"AP8"))
@@ -165,7 +166,7 @@ async def test_a_handler_may_send_metadata_before_and_behind_its_answer(path: st
 @pytest.mark.parametrize("path", ["/a.B/Remarks", "/a.B/SaysGoodbye"])
 async def test_metadata_behind_an_answer_needs_none_before_it(path: str) -> None:
     exchange = begun(path)
-    SERVICE.data(exchange, framed(b"abc"), True)
+    exchange.state.data(exchange, framed(b"abc"), True)
     await until(lambda: exchange.ended)
     assert exchange.heads == [grpc.HEAD]
     assert exchange.trailers == (*grpc.OK_TRAILERS, (b"cost", b"3"))
@@ -175,14 +176,14 @@ async def test_metadata_behind_an_answer_needs_none_before_it(path: str) -> None
 async def test_a_message_may_come_in_two_pieces(cut: int) -> None:
     exchange = begun("/a.B/Echo")
     whole = framed(b"abc")
-    SERVICE.data(exchange, whole[:cut], False)
-    SERVICE.data(exchange, whole[cut:], True)
+    exchange.state.data(exchange, whole[:cut], False)
+    exchange.state.data(exchange, whole[cut:], True)
     assert good(exchange)
 
 
 async def test_a_packed_message_is_unpacked() -> None:
     exchange = begun("/a.B/Echo", (b"grpc-encoding", b"gzip"))
-    SERVICE.data(exchange, framed(gzip.compress(b"abc"), packed=True), True)
+    exchange.state.data(exchange, framed(gzip.compress(b"abc"), packed=True), True)
     assert exchange.said == framed(b"cba")
     assert exchange.heads == [(*grpc.HEAD, (b"grpc-accept-encoding", b"identity,gzip"))]
     assert exchange.trailers == grpc.OK_TRAILERS
@@ -205,7 +206,7 @@ async def test_what_is_no_single_message_fails_the_call(
     exchange = begun("/a.B/Echo")
     for piece in pieces:
         if not exchange.answered:
-            SERVICE.data(exchange, piece, piece is pieces[-1])
+            exchange.state.data(exchange, piece, piece is pieces[-1])
     assert len(exchange.replies) == 1
     assert int(exchange.fields()[b"grpc-status"]) == code
 
@@ -216,18 +217,18 @@ async def test_a_second_message_ends_a_unary_call_that_is_under_way() -> None:
     def holds(call: GrpcCall, message: bytes) -> None:
         call.exchange.on_gone = lambda: dropped.append(message)
 
-    service = GrpcService({"/a.B/Holds": Method(unary=holds)}, max_message_bytes=MOST)
+    service = Router([Grpc("/a.B/Holds", unary=holds)], max_message_bytes=MOST)
     exchange = RecordedExchange(grpc_head("/a.B/Holds"))
-    service.begin(exchange)
-    service.data(exchange, framed(b"a"), False)
-    service.data(exchange, framed(b"b"), True)
+    exchange.state = service.begin(exchange)
+    exchange.state.data(exchange, framed(b"a"), False)
+    exchange.state.data(exchange, framed(b"b"), True)
     assert dropped == [b"a"]
     assert failed(exchange, GrpcCode.INVALID_ARGUMENT, "the call has more than one message")
 
 
 async def test_a_whole_message_is_answered_before_its_stream_has_ended() -> None:
     exchange = begun("/a.B/Echo")
-    SERVICE.data(exchange, framed(b"abc"), False)
+    exchange.state.data(exchange, framed(b"abc"), False)
     assert good(exchange)
 
 
@@ -245,7 +246,7 @@ async def test_who_does_not_speak_grpc_is_answered_as_any_client_of_http() -> No
 
 async def test_bytes_beyond_the_budget_fail_the_call_with_a_pause_to_keep() -> None:
     exchange = begun("/a.B/Echo", most=10)
-    SERVICE.data(exchange, framed(b"x" * 100), True)
+    exchange.state.data(exchange, framed(b"x" * 100), True)
     fields = exchange.fields()
     assert int(fields[b"grpc-status"]) == GrpcCode.RESOURCE_EXHAUSTED
     assert fields[b"grpc-retry-pushback-ms"] == b"1000"
@@ -253,19 +254,19 @@ async def test_bytes_beyond_the_budget_fail_the_call_with_a_pause_to_keep() -> N
 
 async def test_a_method_may_answer_such_errors_itself() -> None:
     seen: list[object] = []
-    method = Method(unary=echo, failed=lambda call, error: seen.append(type(error)))
-    service = GrpcService({"/a.B/Own": method}, max_message_bytes=MOST)
+    method = Grpc("/a.B/Own", unary=echo, failed=lambda call, error: seen.append(type(error)))
+    service = Router([method], max_message_bytes=MOST)
     exchange = RecordedExchange(grpc_head("/a.B/Own"), ByteBudget(10))
-    service.begin(exchange)
-    service.data(exchange, framed(b"x" * 100), True)
+    exchange.state = service.begin(exchange)
+    exchange.state.data(exchange, framed(b"x" * 100), True)
     assert seen == [ServiceBusy]
 
 
 async def test_messages_of_a_stream_are_answered_one_by_one() -> None:
     exchange = begun("/a.B/Echoes")
-    SERVICE.data(exchange, framed(b"ab") + framed(b"cd")[:3], False)
+    exchange.state.data(exchange, framed(b"ab") + framed(b"cd")[:3], False)
     await until(lambda: len(exchange.sent) == 2)
-    SERVICE.data(exchange, framed(b"cd")[3:], True)
+    exchange.state.data(exchange, framed(b"cd")[3:], True)
     await until(lambda: len(exchange.sent) == 4)
     assert exchange.sent == [
         ("start", b"200"),
@@ -279,7 +280,7 @@ async def test_messages_of_a_stream_are_answered_one_by_one() -> None:
 
 async def test_a_sender_that_is_too_far_ahead_is_stopped_until_its_messages_are_read() -> None:
     exchange = begun("/a.B/Sleeps")
-    SERVICE.data(exchange, framed(b"x") * 100, False)
+    exchange.state.data(exchange, framed(b"x") * 100, False)
     assert exchange.paused
     call: GrpcCall = exchange.state
     for _ in range(100):
@@ -291,7 +292,7 @@ async def test_a_sender_that_is_too_far_ahead_is_stopped_until_its_messages_are_
 async def test_a_handler_waits_for_a_caller_that_does_not_read() -> None:
     exchange = begun("/a.B/Echoes")
     exchange.waiting = 1 << 20
-    SERVICE.data(exchange, framed(b"ab") + framed(b"cd"), True)
+    exchange.state.data(exchange, framed(b"ab") + framed(b"cd"), True)
     await until(lambda: exchange.on_writable is not None)
     assert exchange.sent == [("start", b"200"), ("send", framed(b"ba"))]
     exchange.waiting = 0
@@ -309,7 +310,7 @@ async def test_a_handler_waits_for_a_caller_that_does_not_read() -> None:
 )
 async def test_a_handler_that_raises_ends_its_call(path: str, code: GrpcCode, text: str) -> None:
     exchange = begun(path)
-    SERVICE.data(exchange, framed(b"x"), True)
+    exchange.state.data(exchange, framed(b"x"), True)
     await until(lambda: exchange.answered)
     assert failed(exchange, code, text)
 
@@ -329,9 +330,9 @@ async def test_a_handler_is_cancelled_when_its_caller_goes() -> None:
         finally:
             over.set()
 
-    service = GrpcService({"/a.B/Waits": Method(stream=waits)}, max_message_bytes=MOST)
+    service = Router([Grpc("/a.B/Waits", stream=waits)], max_message_bytes=MOST)
     exchange = RecordedExchange(grpc_head("/a.B/Waits"))
-    service.begin(exchange)
+    exchange.state = service.begin(exchange)
     await asyncio.sleep(0)
     assert exchange.on_gone is not None
     exchange.on_gone()
@@ -343,7 +344,7 @@ async def test_a_handler_is_cancelled_when_its_caller_goes() -> None:
 async def test_a_message_that_does_not_come_in_time_ends_the_call() -> None:
     for path in ("/a.B/Echo", "/a.B/Sleeps"):
         exchange = begun(path)
-        SERVICE.late(exchange)
+        exchange.state.late(exchange)
         late = "no message arrived in time"
         assert failed(exchange, GrpcCode.DEADLINE_EXCEEDED, late)
 

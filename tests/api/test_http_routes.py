@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from penstock.api.health import Health
-from penstock.api.http import HttpRoutes
+from penstock.api.health import Health, HealthApplication
+from penstock.api.paddle import PaddleApplication
+from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
 from penstock.errors import DeadlineExceeded, RequestError, ServiceBusy
 from penstock.protocols import paddle
@@ -49,10 +50,13 @@ class Site:
         self.protocol = Held()
         self.health = Health()
         self.health.set_ready()
-        self.routes = HttpRoutes(
-            self.protocol,  # type: ignore[arg-type]
-            self.health,
-            max_body=MOST,
+        protocol: Any = self.protocol
+        self.routes = Router(
+            [
+                *PaddleApplication(protocol).routes(),
+                *HealthApplication(self.health, []).routes(),
+            ],
+            max_message_bytes=MOST,
         )
 
     def ask(self, head: RequestHead, *pieces: bytes, budget: int = 1 << 20) -> RecordedExchange:
@@ -87,7 +91,7 @@ def test_a_body_in_one_piece_is_asked_at_once(site: Site) -> None:
     )
     assert not exchange.replies
     assert site.protocol.done is not None
-    site.protocol.done(exchange, paddle.Reply(key=["y"], value=["2"]), None)
+    site.protocol.done(site.protocol.context, paddle.Reply(key=["y"], value=["2"]), None)
     [(status, headers, body, close)] = exchange.replies
     assert (status, close) == (200, False)
     assert (b"content-type", b"application/json") in headers
@@ -232,7 +236,7 @@ def test_what_ends_the_call_itself_has_a_status(
 ) -> None:
     exchange = site.ask(post("/ocr/prediction", length=len(BODY)), BODY)
     assert site.protocol.done is not None
-    site.protocol.done(exchange, None, error)
+    site.protocol.done(site.protocol.context, None, error)
     assert status_of(exchange) == status
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from penstock import Op, RequestOp, ResponseOp
-from penstock.api.grpc_pipeline import PipelineService
-from penstock.api.http import HttpRoutes
+from penstock.api.paddle import GrpcPort, HttpPort
 from penstock.api.pipeline import Answer, _PipelineCall
 from penstock.errors import RequestError
 from penstock.protocols import paddle, tensors
@@ -24,8 +23,8 @@ from tests.service.inside import Inside, inside
 Write = Callable[[Any, Any], bytes | None]
 
 ENCODERS = [
-    pytest.param(PipelineService.write, paddle.encode_message, id="grpc"),
-    pytest.param(HttpRoutes.write, paddle.encode_json, id="http"),
+    pytest.param(GrpcPort.write, paddle.encode_message, id="grpc"),
+    pytest.param(HttpPort.write, paddle.encode_json, id="http"),
 ]
 
 
@@ -154,7 +153,7 @@ async def test_an_own_unpack_sees_the_message_of_one_pair() -> None:
             return super().unpack_request_package(request)
 
     async with inside(Op("work", input_ops=[Own()])) as service:
-        answer = await answered(service, texts(x="1"), PipelineService.write)
+        answer = await answered(service, texts(x="1"), GrpcPort.write)
     assert seen == [Request(key=["x"], value=["1"], name="any", method="m", logid=7)]
     assert not isinstance(answer, bytes)
     assert answer.key == ["x"]
@@ -169,19 +168,19 @@ async def test_an_op_may_edit_the_feed_of_one_pair() -> None:
             return feed
 
     async with inside(Editing("work", input_ops=[RequestOp()])) as service:
-        answer = await answered(service, texts(x="1"), PipelineService.write)
+        answer = await answered(service, texts(x="1"), GrpcPort.write)
     assert answer == paddle.encode_message(paddle.Reply(key=["x", "log_id"], value=["1!", "7"]))
 
 
 @pytest.mark.parametrize("make", CALLS)
 async def test_who_leaves_is_told_nothing_more(make: Callable[[], paddle.Call]) -> None:
     async with inside(giving({"y": "1"})) as service:
-        port = Recorded(PipelineService.write)
+        port = Recorded(GrpcPort.write)
         cancel = service.protocol.start(make(), None, port, None)
         assert cancel is not None
         cancel()
         cancel()
-        await answered(service, make(), PipelineService.write)
+        await answered(service, make(), GrpcPort.write)
         assert not port.done_with
         statistics = service.engine.statistics()
         assert (statistics.admitted, statistics.cancelled, statistics.replied) == (2, 1, 1)
@@ -189,7 +188,7 @@ async def test_who_leaves_is_told_nothing_more(make: Callable[[], paddle.Call]) 
 
 async def test_an_answered_request_is_gone_without_the_collector() -> None:
     async with inside(giving({"y": "1"})) as service:
-        port = Recorded(PipelineService.write)
+        port = Recorded(GrpcPort.write)
         context = OwnDict()
         left = weakref.ref(context)
         cancel = service.protocol.start(texts(x="1"), None, port, context)
@@ -209,7 +208,7 @@ async def test_an_answered_request_is_gone_without_the_collector() -> None:
 async def test_what_is_refused_at_once_is_told_before_start_returns() -> None:
     async with inside(giving({"y": "1"})) as service:
         service.engine.drain(lambda: None)
-        port = Recorded(PipelineService.write)
+        port = Recorded(GrpcPort.write)
         assert service.protocol.start(texts(x="1"), None, port, None) is None
         [(_, answer, error)] = port.done_with
         assert answer is None
@@ -228,7 +227,7 @@ async def test_what_is_answered_while_it_is_admitted_has_nothing_left_to_drop(
             engine.close()
 
         monkeypatch.setattr(engine, "submit", submit_and_close)
-        port = Recorded(PipelineService.write)
+        port = Recorded(GrpcPort.write)
         assert service.protocol.start(texts(x="1"), None, port, None) is None
         [(_, answer, _)] = port.done_with
         assert isinstance(answer, paddle.Reply)
@@ -240,12 +239,13 @@ class Call:
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
+        self.exchange = self
 
     def reply(self, *answer: Any) -> None:
         self.bodies.append(answer[-1])
 
 
-@pytest.mark.parametrize("port", [PipelineService, HttpRoutes])
+@pytest.mark.parametrize("port", [GrpcPort, HttpPort])
 def test_a_reply_that_cannot_be_written_is_answered_all_the_same(
     port: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -307,7 +307,7 @@ async def test_who_leaves_while_a_reply_is_written_is_told_nothing(
 
     monkeypatch.setattr(_PipelineCall, "packed", packed)
     async with inside(giving({"y": np.arange(5000.0)})) as service:
-        port = Recorded(HttpRoutes.write)
+        port = Recorded(HttpPort.write)
         cancel = service.protocol.start(texts(x="1"), None, port, object())
         assert cancel is not None
         async with asyncio.timeout(5):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.api.frontend import door_failure
+from penstock.api.router import door_failure
 from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits, DoorStatistics
 from penstock.door.exchange import Application

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.api.frontend import Frontend
-from penstock.api.grpc_pipeline import PipelineService
-from penstock.api.grpc_service import GrpcService
-from penstock.api.health import Health
-from penstock.api.http import HttpRoutes
+from penstock.api.health import Health, HealthApplication
+from penstock.api.paddle import PaddleApplication
 from penstock.api.pipeline import Port
+from penstock.api.router import Router
 from penstock.errors import RequestError
 from penstock.protocols import paddle
 from penstock.protocols.http1 import Http1Limits
@@ -45,10 +43,10 @@ class Silent:
         return None
 
 
-def frontend() -> Frontend:
+def frontend() -> Router:
     protocol: Any = Silent()
-    grpc = GrpcService(PipelineService(protocol).methods(), max_message_bytes=MOST)
-    return Frontend(grpc, HttpRoutes(protocol, Health(), max_body=MOST))
+    routes = [*PaddleApplication(protocol).routes(), *HealthApplication(Health(), []).routes()]
+    return Router(routes, max_message_bytes=MOST)
 
 
 @pytest.fixture

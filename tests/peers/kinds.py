@@ -20,7 +20,8 @@ import sys
 
 import uvloop
 
-from penstock.api.grpc_service import GrpcCall, GrpcService, Method
+from penstock.api.calls import Grpc, GrpcCall
+from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits
 from penstock.door.listeners import bind
@@ -123,16 +124,14 @@ class Handlers:
 async def serve(port: int) -> None:
     """Serve on a port of loopback until the process is ended."""
     handlers = Handlers()
-    methods = {
-        "Unary": Method(unary=handlers.unary),
-        "ClientStream": Method(stream=handlers.client_stream),
-        "ServerStream": Method(stream=handlers.server_stream),
-        "Bidi": Method(stream=handlers.bidi),
-        "Counted": Method(stream=handlers.counted),
-    }
-    service = GrpcService(
-        {f"/{SERVICE}/{name}": method for name, method in methods.items()}, max_message_bytes=MOST
-    )
+    methods = [
+        Grpc(f"/{SERVICE}/Unary", unary=handlers.unary),
+        Grpc(f"/{SERVICE}/ClientStream", stream=handlers.client_stream),
+        Grpc(f"/{SERVICE}/ServerStream", stream=handlers.server_stream),
+        Grpc(f"/{SERVICE}/Bidi", stream=handlers.bidi),
+        Grpc(f"/{SERVICE}/Counted", stream=handlers.counted),
+    ]
+    service = Router(methods, max_message_bytes=MOST)
     door = Door(service, DoorLimits(max_unsent=MOST), ByteBudget(4 * MOST))
     await door.listen(bind("127.0.0.1", port, "port"))
     await asyncio.Event().wait()

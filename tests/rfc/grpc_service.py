@@ -9,13 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.api.frontend import Frontend
-from penstock.api.grpc_call import GrpcCall
-from penstock.api.grpc_health import HealthService
-from penstock.api.grpc_service import GrpcService, Method
-from penstock.api.health import Health
-from penstock.api.http import HttpRoutes
+from penstock.api.calls import Grpc, GrpcCall
+from penstock.api.health import Health, HealthApplication
+from penstock.api.paddle import PaddleApplication
 from penstock.api.pipeline import Port
+from penstock.api.router import Router
 from penstock.door.door import DoorLimits
 from penstock.errors import RequestError
 from penstock.protocols import paddle
@@ -48,24 +46,24 @@ class Service:
 
     def __init__(self) -> None:
         self.health = Health()
+        nothing: Any = Nothing()
         self.heads: list[tuple[tuple[bytes, bytes], ...]] = []
         self.timeouts: list[float | None] = []
         self.entered = threading.Semaphore(0)
         self.cancelled = threading.Semaphore(0)
-        methods = {
-            "/a.B/Echo": Method(unary=self._echo),
-            "/a.B/Echoes": Method(stream=self._echoes),
-            "/a.B/Fails": Method(unary=self._fails),
-            "/a.B/FailsLate": Method(stream=self._fails_late),
-            "/a.B/Sleeps": Method(stream=self._sleeps),
-            "/a.B/Answers": Method(stream=self._answers),
-            "/a.B/Tells": Method(stream=self._tells),
-            "/a.B/TellsOnce": Method(unary=self._tells_once),
-            **HealthService(self.health, ["a.B"]).methods(),
-        }
-        self.grpc = GrpcService(methods, max_message_bytes=MOST)
-        protocol: Any = Nothing()
-        self.frontend = Frontend(self.grpc, HttpRoutes(protocol, self.health, max_body=MOST))
+        routes = [
+            Grpc("/a.B/Echo", unary=self._echo),
+            Grpc("/a.B/Echoes", stream=self._echoes),
+            Grpc("/a.B/Fails", unary=self._fails),
+            Grpc("/a.B/FailsLate", stream=self._fails_late),
+            Grpc("/a.B/Sleeps", stream=self._sleeps),
+            Grpc("/a.B/Answers", stream=self._answers),
+            Grpc("/a.B/Tells", stream=self._tells),
+            Grpc("/a.B/TellsOnce", unary=self._tells_once),
+            *HealthApplication(self.health, ["a.B"]).routes(),
+            *PaddleApplication(nothing).routes(),
+        ]
+        self.grpc = self.frontend = Router(routes, max_message_bytes=MOST)
 
     def _note(self, call: GrpcCall) -> None:
         self.heads.append(call.metadata)

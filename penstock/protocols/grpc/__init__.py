@@ -18,7 +18,7 @@ from penstock.protocols.grpc.metadata import (
     decode_metadata,
     encode_metadata,
 )
-from penstock.protocols.grpc.request import ACCEPTED, GrpcRequest, check_request
+from penstock.protocols.grpc.request import ACCEPTED, check_request
 from penstock.protocols.grpc.status import (
     HEAD,
     OK_TRAILERS,
@@ -40,7 +40,6 @@ __all__ = [
     "OK_TRAILERS",
     "Deferred",
     "GrpcError",
-    "GrpcRequest",
     "MessageReader",
     "Metadata",
     "check_request",

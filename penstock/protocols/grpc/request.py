@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.protocols.grpc.messages import ENCODINGS, IDENTITY
+from penstock.protocols.grpc.metadata import decode_metadata
 from penstock.protocols.grpc.status import GrpcError
 from penstock.protocols.grpc.timeout import parse_timeout
 from penstock.protocols.heads import RequestHead
@@ -16,64 +16,35 @@ _KINDS = frozenset({b"application/grpc", b"application/grpc+proto"})
 _BLANKS = b" \t"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrpcRequest:
-    """A call, as far as its head says. Follows from the head alone, so it may be shared with it.
-
-    Attributes:
-        service: such as ``package.Service``.
-        method: its name in the service.
-        timeout: seconds that the caller gives it; None when it gives none.
-        encoding: of compressed messages; None when they must be plain.
-        accepts: encodings that the caller can read, ``identity`` always among them.
-    """
-
-    service: str
-    method: str
-    timeout: float | None
-    encoding: bytes | None
-    accepts: frozenset[bytes]
-
-
-def check_request(head: RequestHead) -> GrpcRequest:
-    """Read the head of a call.
+def check_request(head: RequestHead) -> tuple[float | None, bytes | None]:
+    """The seconds that a call's caller gives it, and the encoding of its compressed messages; None
+    for each that the head does not tell.
 
     Raises:
-        GrpcError: it is none, or none that can be answered. ``http`` is 405 or 415 when it cannot
-            be gRPC; ``headers`` names what is accepted instead.
+        GrpcError: it is no call, or none that can be answered. ``http`` is 405 or 415 when it
+            cannot be gRPC; ``headers`` names what is accepted instead.
     """
     fields = head.fields
     if head.method != "POST":
         text = "gRPC calls are made with POST"
         headers = ((b"allow", b"POST"),)
         raise GrpcError(GrpcCode.UNIMPLEMENTED, text, http=405, headers=headers)
-    kind = fields.get(b"content-type", b"").partition(b";")[0].rstrip(_BLANKS).lower()
-    if kind not in _KINDS:
+    kind = fields.get(b"content-type", b"")
+    if kind not in _KINDS and kind.partition(b";")[0].rstrip(_BLANKS).lower() not in _KINDS:
         text = "the content-type of gRPC calls is application/grpc"
         raise GrpcError(GrpcCode.INVALID_ARGUMENT, text, http=415)
-    if fields.get(b"te", b"").lower() != b"trailers":
+    te = fields.get(b"te", b"")
+    if te != b"trailers" and te.lower() != b"trailers":
         # A proxy that does not pass it on would not pass on the status behind the answer either.
         raise GrpcError(GrpcCode.INTERNAL, "the header te: trailers is missing")
-    service, method = _path(head.path)
+    if b"-bin" in b" ".join(fields):
+        decode_metadata(head.headers)
     timeout = fields.get(b"grpc-timeout")
-    return GrpcRequest(
-        service=service,
-        method=method,
-        timeout=None if timeout is None else parse_timeout(timeout),
-        encoding=_encoding(fields.get(b"grpc-encoding", IDENTITY)),
-        accepts=_words(fields.get(b"grpc-accept-encoding", b"")),
+    encoding = fields.get(b"grpc-encoding")
+    return (
+        None if timeout is None else parse_timeout(timeout),
+        None if encoding is None else _encoding(encoding),
     )
-
-
-def _path(raw: bytes) -> tuple[str, str]:
-    """``/package.Service/Method``."""
-    try:
-        empty, service, method = raw.decode("ascii").split("/")
-    except ValueError:  # another number of parts, or letters that no name has
-        empty = service = method = ""
-    if empty or not service or not method:
-        raise GrpcError(GrpcCode.UNIMPLEMENTED, "the path of a call is /Service/Method")
-    return service, method
 
 
 def _encoding(raw: bytes) -> bytes | None:
@@ -84,7 +55,3 @@ def _encoding(raw: bytes) -> bytes | None:
         text = f"the grpc-encoding is unknown; accepted are {ACCEPTED[1].decode()}"
         raise GrpcError(GrpcCode.UNIMPLEMENTED, text, headers=(ACCEPTED,))
     return name
-
-
-def _words(raw: bytes) -> frozenset[bytes]:
-    return frozenset({IDENTITY, *(word.strip(_BLANKS).lower() for word in raw.split(b",") if word)})

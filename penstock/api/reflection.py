@@ -11,8 +11,7 @@ from typing import Any
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError
 
-from penstock.api.grpc_call import GrpcCall
-from penstock.api.grpc_service import Method, StreamHandler
+from penstock.api.calls import Grpc, GrpcCall, Http, StreamHandler
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.grpc import GrpcError
 from penstock.protocols.status import GrpcCode
@@ -20,7 +19,7 @@ from penstock.protocols.status import GrpcCode
 _VERSIONS = (messages.REFLECTION, messages.REFLECTION_ALPHA)
 
 
-class ReflectionService:
+class ReflectionApplication:
     """Describes ``files`` and the standard services, in both versions of the protocol.
 
     Args:
@@ -35,12 +34,12 @@ class ReflectionService:
         names = (f"{file.package}.{service.name}" for file in every for service in file.service)
         self._services = sorted(name for name in names if name not in _VERSIONS)
 
-    def methods(self) -> dict[str, Method]:
+    def routes(self) -> list[Http | Grpc]:
         """What to serve."""
-        return {
-            f"/{version}/ServerReflectionInfo": Method(stream=self._handler(version))
+        return [
+            Grpc(f"/{version}/ServerReflectionInfo", stream=self._handler(version))
             for version in _VERSIONS
-        }
+        ]
 
     def _handler(self, version: str) -> StreamHandler:
         request_class, response_class = messages.reflection_messages(version)

@@ -1,0 +1,162 @@
+"""The pipeline protocol's routes: ``POST /{name}/{method}`` and ``PipelineService/inference``.
+
+Each decodes a call, hands it to the protocol, and encodes the reply. Errors over HTTP have the form
+of the original's gateway. Source: ``docs/compatibility.md``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from penstock.api.body import LARGE, SMALL
+from penstock.api.calls import (
+    JSON,
+    Grpc,
+    GrpcCall,
+    Http,
+    HttpCall,
+    count_refusal,
+    gateway_failure,
+)
+from penstock.api.pipeline import Answer, PipelineProtocol
+from penstock.api.replies import decode_aside, encoded, what_is_left
+from penstock.errors import RequestError
+from penstock.protocols import paddle
+from penstock.protocols.heads import Headers
+from penstock.protocols.pb import pipeline_service_pb2
+
+SERVICE = pipeline_service_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name
+
+_HEADERS: Headers = (JSON,)
+
+
+class PaddleApplication:
+    """The routes of the pipeline protocol. Belongs to the engine's loop."""
+
+    def __init__(self, protocol: PipelineProtocol) -> None:
+        self._protocol = protocol
+        self._http = HttpPort(protocol)
+        self._grpc = GrpcPort(protocol)
+
+    def routes(self) -> list[Http | Grpc]:
+        """What to serve."""
+        return [
+            Http(
+                "POST",
+                "/{name}/{method}",
+                self._request,
+                failed=self._http.failed,
+                summary="Run the service of this name.",
+            ),
+            Grpc(f"/{SERVICE}/inference", self._call, failed=self._grpc.failed),
+        ]
+
+    def _request(self, call: HttpCall, body: bytes) -> None:
+        name, method = call.values
+        if len(body) > SMALL:
+            decode = partial(paddle.decode_json, body, name=name, method=method)
+            self._larger(call, len(body), decode, self._http)
+            return
+        try:
+            decoded = paddle.decode_json(body, name=name, method=method)
+        except RequestError as error:
+            self._http.failed(call, error)
+            return
+        call.exchange.on_gone = self._protocol.start(decoded, call.timeout, self._http, call)
+
+    def _call(self, call: GrpcCall, message: bytes) -> None:
+        if len(message) > SMALL:
+            decode = partial(paddle.decode_message, message, self._protocol.names)
+            self._larger(call, len(message), decode, self._grpc)
+            return
+        try:
+            decoded = paddle.decode_message(message, self._protocol.names)
+        except RequestError as error:
+            self._grpc.failed(call, error)
+            return
+        call.exchange.on_gone = self._protocol.start(decoded, call.timeout, self._grpc, call)
+
+    def _larger(self, call: Any, size: int, decode: Callable[[], paddle.Call], port: Any) -> None:
+        """A body whose decoded form is counted; others do not wait for a large one."""
+        if size > LARGE:
+            call.aside(self._large(call, size, decode, port))
+            return
+        exchange = call.exchange
+        try:
+            exchange.decode(size)
+            decoded = decode()
+            exchange.decoded(size, decoded.held())
+        except RequestError as error:
+            count_refusal(exchange, error)
+            port.failed(call, error)
+            return
+        exchange.on_gone = self._protocol.start(decoded, call.timeout, port, call)
+
+    async def _large(
+        self, call: Any, size: int, decode: Callable[[], paddle.Call], port: Any
+    ) -> None:
+        begun = time.monotonic()
+        exchange = call.exchange
+        try:
+            decoded = await decode_aside(self._protocol, exchange, size, decode)
+        except RequestError as error:
+            count_refusal(exchange, error)
+            port.failed(call, error)
+            return
+        left = what_is_left(call.timeout, begun)
+        exchange.on_gone = self._protocol.start(decoded, left, port, call)
+
+
+class HttpPort:
+    """Replies as JSON; see ``Port``."""
+
+    write = staticmethod(paddle.write_json)
+
+    def __init__(self, protocol: PipelineProtocol) -> None:
+        self._protocol = protocol
+
+    def done(self, call: HttpCall, answer: Answer | None, error: RequestError | None, /) -> None:
+        """See ``Port``."""
+        if answer is not None:
+            if not isinstance(answer, bytes):
+                answer = encoded(paddle.encode_json, answer)
+            call.exchange.reply(200, _HEADERS, answer)
+        elif error is not None:
+            self.failed(call, error)
+
+    def failed(self, call: HttpCall, error: RequestError) -> None:
+        """The answer to what ends the call itself, which may be a reply after all."""
+        reply = self._protocol.as_reply(error)
+        if reply is None:
+            call.send(gateway_failure(error))
+        else:
+            call.exchange.reply(200, _HEADERS, paddle.encode_json(reply))
+
+
+class GrpcPort:
+    """Replies as messages; see ``Port``."""
+
+    write = staticmethod(paddle.write_texts)
+
+    def __init__(self, protocol: PipelineProtocol) -> None:
+        self._protocol = protocol
+
+    def done(self, call: GrpcCall, answer: Answer | None, error: RequestError | None, /) -> None:
+        """See ``Port``."""
+        if answer is not None:
+            if not isinstance(answer, bytes):
+                answer = encoded(paddle.encode_message, answer)
+            call.reply(answer)
+        elif error is not None:
+            self.failed(call, error)
+
+    def failed(self, call: GrpcCall, error: RequestError) -> None:
+        """The answer to what ends the call itself, which may be a reply after all."""
+        reply = self._protocol.as_reply(error)
+        if reply is None:
+            call.fail_with(error)
+        else:
+            call.reply(paddle.encode_message(reply))

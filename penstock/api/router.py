@@ -1,0 +1,323 @@
+"""Which handler answers a request: the one application behind a door.
+
+Applications name their routes when the service is built: a method of HTTP and a pattern of the path
+(``Http``), or a gRPC method (``Grpc``). A path is looked up in a dict; one that only a pattern
+matches is remembered. A path that a route names as it is belongs to such routes alone; of two
+patterns that match, the one with the earlier literal segment counts. Two routes that match the same
+paths with the same method are an error at the start.
+
+What no route answers is answered here: 404, 405 with ``Allow``, 415 for a gRPC method that is not
+called by gRPC, UNIMPLEMENTED for an unknown gRPC method.
+Source: RFC 9110, the gRPC over HTTP/2 protocol, ``docs/compatibility.md`` (the HTTP gateway).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from concurrent.futures import Executor
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from penstock.api.calls import (
+    JSON,
+    PUSH_BACK,
+    Grpc,
+    GrpcCall,
+    Http,
+    HttpCall,
+    Shared,
+    failure,
+    gateway_failure,
+)
+from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
+from penstock.errors import RequestError, StartupError, Undecodable
+from penstock.protocols import grpc, paddle
+from penstock.protocols.grpc import GrpcError, parse_timeout
+from penstock.protocols.heads import HTTP_2, Headers, RequestHead
+from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode
+
+TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
+
+_GRPC = b"application/grpc"
+_MOST_REMEMBERED = 1024
+"""Paths that only patterns match."""
+_TOO_MANY_CALLS = "too many calls are open; try again later"
+_SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_BAD_SEGMENT = re.compile(r"[/\\\x00-\x1f\x7f]")
+_METHODS = frozenset(
+    ("GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH")
+)
+
+
+class Target:
+    """What is served at one path.
+
+    Attributes:
+        grpc: the gRPC method.
+        http: the routes by their methods, and what stands for their placeholders.
+    """
+
+    __slots__ = ("grpc", "http")
+
+    def __init__(self) -> None:
+        self.grpc: Grpc | None = None
+        self.http: dict[str, tuple[Http, tuple[str, ...]]] = {}
+
+    def add(self, route: Http, values: tuple[str, ...]) -> None:
+        """Serve a route here, unless another one of its method is already served."""
+        self.http.setdefault(route.method, (route, values))
+        if route.method == "GET":
+            self.http.setdefault("HEAD", (route, values))
+
+
+class Router:
+    """Finds the handler of each request.
+
+    Args:
+        routes: of all applications.
+        max_message_bytes: of a message or a body, before and after decompression.
+        threads: put large bodies together, and unpack compressed ones; None for the loop's own.
+
+    Raises:
+        StartupError: two routes are the same.
+    """
+
+    def __init__(
+        self,
+        routes: Iterable[Http | Grpc],
+        *,
+        max_message_bytes: int,
+        threads: Executor | None = None,
+    ) -> None:
+        self.routes = tuple(routes)
+        self._shared = Shared(max_message_bytes, threads)
+        self._static: dict[bytes, Target] = {}
+        patterns: dict[tuple[bool, ...], list[_Pattern]] = {}
+        seen: set[tuple[str, ...]] = set()
+        for route in self.routes:
+            if isinstance(route, Grpc):
+                key: tuple[str, ...] = ("gRPC", route.path)
+                self._static.setdefault(route.path.encode(), Target()).grpc = route
+            elif "{" in route.pattern:
+                pattern = _Pattern(route)
+                key = (route.method, *pattern.shape)
+                patterns.setdefault(pattern.places, []).append(pattern)
+            else:
+                key = (route.method, route.pattern)
+                self._static.setdefault(route.pattern.encode(), Target()).add(route, ())
+            if key in seen:
+                raise StartupError(f"two routes are {' '.join(key)}")
+            seen.add(key)
+        # False, a literal segment, is sorted before True, a placeholder.
+        self._patterns = [each for places in sorted(patterns) for each in patterns[places]]
+        self._targets = dict(self._static)
+
+    def __repr__(self) -> str:
+        return f"<Router {len(self.routes)} routes>"
+
+    def end_streams(self) -> None:
+        """End the calls of stream handlers, which may have no end of their own: we shut down."""
+        for call in list(self._shared.streams):
+            call.stop()
+            call.fail(GrpcCode.UNAVAILABLE, "the server is shutting down")
+
+    def begin(self, exchange: Exchange) -> Receiver | None:
+        """See ``Application``."""
+        head = exchange.head
+        target = self._targets.get(head.path)
+        kind = head.fields.get(b"content-type")
+        if kind is not None and kind.startswith(_GRPC) and is_grpc(head):
+            return self._begin_grpc(exchange, head, None if target is None else target.grpc)
+        try:
+            if target is None:
+                target = self._find(head)
+            route, values = target.http[head.method]
+            encoding = head.fields.get(b"content-encoding")
+            if encoding is not None:
+                encoding = _encoding(head)
+            call = HttpCall(
+                exchange, self._shared, route, values, _client_timeout(head.fields), encoding
+            )
+        except KeyError:
+            assert target is not None
+            _send(exchange, _not_served(head, target))
+            return None
+        except RequestError as error:
+            _send(exchange, gateway_failure(error))
+            return None
+        except _Refused as refused:
+            _send(exchange, refused.reply)
+            return None
+        if exchange.over_limit and not route.always:
+            exchange.count_refusal(Limit.CALLS)
+            _send(exchange, _TOO_MANY)
+            return None
+        return call.begin()
+
+    def _begin_grpc(
+        self, exchange: Exchange, head: RequestHead, method: Grpc | None
+    ) -> Receiver | None:
+        try:
+            timeout, encoding = grpc.check_request(head)
+            if method is None:
+                raise GrpcError(GrpcCode.UNIMPLEMENTED, "no such method")
+        except GrpcError as refusal:
+            status = grpc.trailers(refusal.code, refusal.text, refusal.headers)
+            exchange.reply(refusal.http, (*grpc.HEAD, *status))
+            return None
+        call = GrpcCall(exchange, self._shared, method, timeout, encoding)
+        if exchange.over_limit and not method.always:
+            exchange.count_refusal(Limit.CALLS)
+            call.fail(GrpcCode.RESOURCE_EXHAUSTED, _TOO_MANY_CALLS, PUSH_BACK)
+            return None
+        return call.begin()
+
+    def _find(self, head: RequestHead) -> Target:
+        """What patterns match a path that nobody asked for lately."""
+        path = head.path
+        target = Target()
+        if head.method not in _METHODS:
+            return target
+        if _BAD_ESCAPE.search(path):
+            raise _Refused(_gateway(400, "bad percent escape in the path"))
+        segments = path.split(b"/")
+        values = [_segment(raw) for raw in segments[1:]]
+        for pattern in self._patterns:
+            found = pattern.match(segments, values)
+            if found is not None:
+                target.add(pattern.route, found)
+        if target.http:
+            if len(self._targets) >= len(self._static) + _MOST_REMEMBERED:
+                self._targets = dict(self._static)
+            self._targets[path] = target
+        return target
+
+
+class _Pattern:
+    """The pattern of one route, compiled."""
+
+    __slots__ = ("_literals", "_size", "places", "route", "shape")
+
+    def __init__(self, route: Http) -> None:
+        self.route = route
+        segments = route.pattern.split("/")
+        self._size = len(segments)
+        self.places = tuple(segment.startswith("{") for segment in segments)
+        self.shape = tuple("{}" if each.startswith("{") else each for each in segments)
+        self._literals = [
+            (index, segment.encode())
+            for index, segment in enumerate(segments)
+            if not segment.startswith("{")
+        ]
+
+    def match(self, segments: list[bytes], values: list[str | None]) -> tuple[str, ...] | None:
+        """What stands for the placeholders; None when the path does not match."""
+        if len(segments) != self._size:
+            return None
+        if any(segments[index] != literal for index, literal in self._literals):
+            return None
+        taken = [value for value, place in zip(values, self.places[1:], strict=True) if place]
+        return None if None in taken else tuple(taken)  # type: ignore[arg-type]
+
+
+class _Refused(Exception):
+    """The answer follows from the head alone: it is this one."""
+
+    def __init__(self, reply: HttpReply) -> None:
+        self.reply = reply
+        super().__init__(f"HTTP {reply.status}")
+
+
+def door_failure(head: RequestHead | None, status: int, text: str) -> HttpReply:
+    """What the door answers by itself, in the form of whoever asked; see ``Door``."""
+    if head is not None and is_grpc(head):
+        if status == 431:
+            told = grpc.trailers(GrpcCode.RESOURCE_EXHAUSTED, "the metadata is too large")
+            return HttpReply(status, (*grpc.HEAD, *told))
+        return HttpReply(200, (*grpc.HEAD, *grpc.trailers(GRPC_OF_HTTP[status], text)))
+    return failure(status, text)
+
+
+def is_grpc(head: RequestHead) -> bool:
+    """Whether the request is a gRPC call; ``application/grpc-web`` is another protocol."""
+    kind = head.fields.get(b"content-type")
+    return (
+        kind is not None
+        and kind.startswith(_GRPC)
+        and (kind == _GRPC or kind[len(_GRPC) : len(_GRPC) + 1] in b"+; ")
+        and head.version == HTTP_2
+    )
+
+
+def text_reply(status: int, text: str, *headers: tuple[bytes, bytes]) -> HttpReply:
+    """A line of plain text."""
+    return HttpReply(status, (TEXT, *headers), text.encode() + b"\n")
+
+
+def _send(exchange: Exchange, reply: HttpReply) -> None:
+    exchange.reply(reply.status, reply.headers, reply.body, close=reply.close)
+
+
+def _not_served(head: RequestHead, target: Target) -> HttpReply:
+    """There is no route for the path, or for its method."""
+    if head.method not in _METHODS:
+        return failure(400, "unknown method")
+    if target.grpc is not None:
+        if head.method != "POST":
+            return text_reply(405, "Method Not Allowed", (b"allow", b"POST"))
+        return _gateway(415, "the content-type of gRPC calls is application/grpc")
+    if target.http:
+        allowed = ", ".join(sorted(target.http)).encode()
+        return text_reply(405, "Method Not Allowed", (b"allow", allowed))
+    if head.path == b"*" and head.method != "OPTIONS":
+        return failure(400, "the target * is for OPTIONS")
+    return text_reply(404, "Not Found")
+
+
+def _segment(raw: bytes) -> str | None:
+    """A path segment decoded once; None when it could be taken for more than a name."""
+    try:
+        text = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        return None
+    return None if text in ("", ".", "..") or _BAD_SEGMENT.search(text) else text
+
+
+def _encoding(head: RequestHead) -> bytes | None:
+    """The one content-encoding; None for ``identity``."""
+    if [name for name, _ in head.headers].count(b"content-encoding") > 1:
+        raise _Refused(failure(415, "the header content-encoding stands more than once"))
+    encoding = head.fields[b"content-encoding"]
+    return None if encoding.strip().lower() == b"identity" else encoding
+
+
+def _client_timeout(fields: dict[bytes, bytes]) -> float | None:
+    """Seconds from ``Grpc-Timeout`` or ``Penstock-Timeout``; None when neither is there."""
+    raw = fields.get(b"grpc-timeout")
+    if raw is not None:
+        try:
+            return parse_timeout(raw)
+        except GrpcError as error:
+            raise Undecodable(error.text) from error
+    raw = fields.get(b"penstock-timeout")
+    if raw is None:
+        return None
+    if _SECONDS.fullmatch(raw) is None:
+        raise Undecodable("malformed penstock-timeout: give seconds, such as 1.5")
+    return float(raw)
+
+
+def _gateway(status: int, text: str) -> HttpReply:
+    return failure(status, text)._replace(close=False)
+
+
+_HEADERS: Final[Headers] = (JSON, (b"retry-after", b"1"))
+_TOO_MANY: Final = HttpReply(
+    503,
+    _HEADERS,
+    paddle.gateway_error(
+        GrpcCode.RESOURCE_EXHAUSTED, "too many requests are open; try again later"
+    ),
+)

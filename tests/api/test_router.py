@@ -1,0 +1,183 @@
+"""Which handler answers a request, and what is answered where there is none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from penstock.api.calls import Grpc, GrpcCall, Http, HttpCall
+from penstock.api.router import Router, door_failure
+from penstock.door.budget import ByteBudget
+from penstock.door.door import Door, DoorLimits
+from penstock.door.listeners import bind, port_of
+from penstock.errors import StartupError
+from tests.api.recorded_exchange import RecordedExchange, grpc_head, post
+
+MOST = 1 << 20
+
+
+def says(text: str) -> Any:
+    def handler(call: HttpCall, body: bytes) -> None:
+        call.reply(200, (), b" ".join([text.encode(), *map(str.encode, call.values), body]))
+
+    return handler
+
+
+def asked(router: Router, method: str, path: str, body: bytes = b"") -> RecordedExchange:
+    exchange = RecordedExchange(post(path, method=method, length=len(body)))
+    receiver = router.begin(exchange)
+    if receiver is not None:
+        receiver.data(exchange, body, True)
+    return exchange
+
+
+ROUTER = Router(
+    [
+        Http("POST", "/{name}/{method}", says("any")),
+        Http("POST", "/v2/{what}", says("v2")),
+        Http("GET", "/v2/health", says("health")),
+        Http("GET", "/v2/{what}", says("shown")),
+        Http("POST", "/v2/models/{model}/versions/{version}/infer", says("infer")),
+        Http("POST", "/{a}/models", says("models")),
+        Grpc("/a.B/C", lambda call, message: call.reply(message)),
+    ],
+    max_message_bytes=MOST,
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "answer"),
+    [
+        ("POST", "/x/y", b"any x y !"),
+        ("POST", "/v2/y", b"v2 y !"),
+        ("GET", "/v2/y", b"shown y "),
+        ("HEAD", "/v2/y", b"shown y "),
+        ("GET", "/v2/health", b"health "),
+        ("POST", "/v2/models/m%20n/versions/3/infer", b"infer m n 3 !"),
+        ("POST", "/v2/models", b"v2 models !"),
+        ("POST", "/x/models", b"models x !"),
+    ],
+)
+def test_the_most_literal_route_is_taken(method: str, path: str, answer: bytes) -> None:
+    for _ in range(2):  # found, and remembered
+        exchange = asked(ROUTER, method, path, b"!" if method == "POST" else b"")
+        assert [(reply[0], reply[2]) for reply in exchange.replies] == [(200, answer)]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "allow"),
+    [
+        ("GET", "/", 404, None),
+        ("POST", "/x", 404, None),
+        ("POST", "/x//", 404, None),
+        ("POST", "/x/%2e%2e", 404, None),
+        ("POST", "/x/%f", 400, None),
+        ("BREW", "/x/y", 400, None),
+        ("GET", "/x/y", 405, b"POST"),
+        ("PUT", "/v2/y", 405, b"GET, HEAD, POST"),
+        ("POST", "/v2/health", 405, b"GET, HEAD"),
+        ("GET", "/a.B/C", 405, b"POST"),
+        ("POST", "/a.B/C", 415, None),
+    ],
+)
+def test_what_no_route_answers(method: str, path: str, status: int, allow: bytes | None) -> None:
+    for _ in range(2):
+        exchange = asked(ROUTER, method, path)
+        [(told, headers, *_)] = exchange.replies
+        assert (told, dict(headers).get(b"allow")) == (status, allow)
+
+
+def test_a_grpc_call_finds_no_http_route() -> None:
+    exchange = RecordedExchange(grpc_head("/x/y"))
+    assert ROUTER.begin(exchange) is None
+    assert exchange.fields()[b"grpc-status"] == b"12"
+
+
+@pytest.mark.parametrize(
+    "routes",
+    [
+        [Http("POST", "/a/b", says("")), Http("POST", "/a/b", says(""))],
+        [Http("POST", "/a/{b}", says("")), Http("POST", "/a/{c}", says(""))],
+        [Grpc("/a.B/C"), Grpc("/a.B/C")],
+    ],
+    ids=["static", "patterns", "gRPC"],
+)
+def test_two_routes_that_are_the_same_are_an_error_at_the_start(routes: list[Any]) -> None:
+    with pytest.raises(StartupError, match="two routes"):
+        Router(routes, max_message_bytes=MOST)
+
+
+def test_paths_that_are_never_asked_for_again_are_forgotten() -> None:
+    for number in range(3000):
+        asked(ROUTER, "POST", f"/x/{number}")
+    assert len(ROUTER._targets) < 1100
+
+
+# --- A protocol of one's own: lines, echoed over an HTTP route and a streaming gRPC method. ---
+
+
+class Lines:
+    """Echoes each line in capitals as soon as it is whole."""
+
+    def routes(self) -> Iterator[Http | Grpc]:
+        yield Http("POST", "/lines/{prefix}", stream=self.over_http, summary="Echo lines.")
+        yield Grpc("/lines.Lines/Echo", stream=self.over_grpc)
+
+    async def over_http(self, call: HttpCall) -> None:
+        call.start(200, ((b"content-type", b"text/plain"),))
+        rest = b""
+        while (piece := await call.read()) is not None:
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                await call.write(b"%b: %b\n" % (call.values[0].encode(), line.upper()))
+
+    async def over_grpc(self, call: GrpcCall) -> None:
+        while (line := await call.read()) is not None:
+            await call.write(line.upper())
+
+
+@pytest.fixture
+async def port() -> AsyncIterator[int]:
+    router = Router(Lines().routes(), max_message_bytes=MOST)
+    door = Door(router, DoorLimits(), ByteBudget(MOST), door_failure)
+    listener = bind("127.0.0.1", 0, "port")
+    await door.listen(listener)
+    yield port_of(listener)
+    await door.close(1.0)
+
+
+async def pieces() -> AsyncIterator[bytes]:
+    for piece in (b"one\ntw", b"o\n", b"three\n"):
+        yield piece
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("http2", [False, True], ids=["HTTP/1.1", "HTTP/2"])
+async def test_a_protocol_of_lines_over_http(port: int, http2: bool) -> None:
+    async with httpx.AsyncClient(http1=not http2, http2=http2) as client:
+        response = await client.post(f"http://127.0.0.1:{port}/lines/a%20b", content=pieces())
+    assert (response.status_code, response.text) == (200, "a b: ONE\na b: TWO\na b: THREE\n")
+
+
+async def test_a_protocol_of_lines_over_grpc(port: int) -> None:
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call = channel.stream_stream("/lines.Lines/Echo")(pieces())
+        assert [message async for message in call] == [b"ONE\nTW", b"O\n", b"THREE\n"]
+
+
+async def test_two_writers_of_one_stream_both_go_on(port: int) -> None:
+    exchange = RecordedExchange(grpc_head("/a.B/C"))
+    exchange.waiting = 1 << 20
+    call = GrpcCall(exchange, ROUTER._shared, Grpc("/a.B/C"))
+    writers = [asyncio.ensure_future(call.write(b"x")) for _ in range(2)]
+    await asyncio.sleep(0)
+    exchange.waiting = 0
+    assert exchange.on_writable is not None
+    exchange.on_writable()
+    async with asyncio.timeout(5):
+        await asyncio.gather(*writers)
