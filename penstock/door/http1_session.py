@@ -19,7 +19,7 @@ from penstock.door.http1_exchange import Http1Exchange, begin_exchange
 from penstock.door.state import DoorState
 from penstock.protocols.heads import HTTP_1_1
 from penstock.protocols.http1 import Event, Http1Connection, Http1Data, Http1Failed, Http1Head
-from penstock.protocols.http1.reply import CONTINUE
+from penstock.protocols.http1.answer import CONTINUE
 
 _REQUESTS_AT_ONCE: Final = 8
 """Requests that are begun in one turn when each is answered at once; a read may hold thousands."""
@@ -51,7 +51,7 @@ class Http1Session(Connection):
 
     def __init__(self, shared: DoorState, transport: asyncio.Transport, due: float) -> None:
         super().__init__(shared, transport)
-        self.core = Http1Connection(shared.limits.http1, shared.http1_heads, _CHUNKS_AT_ONCE)
+        self.core = Http1Connection(shared.limits.http1, shared.lines, _CHUNKS_AT_ONCE)
         self.out: list[bytes] = []
         self.answered = False
         self.due = due
@@ -79,7 +79,7 @@ class Http1Session(Connection):
             shared = self.shared
             shared.counters.requests += 1
             shared.calls += 1
-            exchange = self._exchange = begin_exchange(self, core.framing.head, True, body)
+            exchange = self._exchange = begin_exchange(self, core.head, True, body)
             try:
                 receiver = shared.application.begin(exchange)
                 if receiver is not None and not exchange.over:
@@ -330,7 +330,7 @@ class Http1Session(Connection):
         self.mark()
 
     def _refuse_broken(self, event: Http1Failed) -> None:
-        self.shared.counters.count_malformed(event.status, event.nuisance)
+        self.shared.counters.count_malformed(event.status, event.abuse)
         exchange = self._exchange
         if exchange is not None:
             exchange.leave()

@@ -16,7 +16,7 @@ from penstock.door.busy_polling import BusyPolling
 from penstock.door.exchange import Application, Failure, plain_failure
 from penstock.door.limits import DoorLimits, DoorStatistics
 from penstock.door.sweeper import Wheel
-from penstock.protocols.http1 import HeadMemo as Http1Heads
+from penstock.protocols.http1 import LineCache
 
 if TYPE_CHECKING:
     from penstock.door.connection import Connection
@@ -78,10 +78,10 @@ class DoorState:
         "glance",
         "handshakes",
         "held",
-        "http1_heads",
         "last_head",
         "leaving",
         "limits",
+        "lines",
         "most_calls",
         "on_empty",
         "period",
@@ -105,7 +105,7 @@ class DoorState:
         self.period = limits.period
         self.wheel = Wheel(min(0.25, self.period))
         self.glance = 4 * (self.period + self.wheel.tick)
-        self.http1_heads = Http1Heads()
+        self.lines = LineCache()
         self.connections: set[Connection] = self.wheel.members  # type: ignore[assignment]
         self.handshakes = 0
         self.calls = 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from penstock.protocols.http1.head import FieldLines
 from penstock.protocols.http1.limits import BrokenRule, Http1Limits
-from penstock.protocols.http1.lines import FieldLines
 
 _MOST_EXTENSION = 256  # no extension is in use; it only has to be passed over
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:;[\t -~]{0,%d})?\r\n" % (_MOST_EXTENSION - 1))
@@ -135,7 +135,7 @@ class ChunkedBody:
             self._chunks += 1
             if self._chunks > self._limits.max_chunks:
                 text = f"more than {self._limits.max_chunks} chunks"
-                raise BrokenRule(400, text, nuisance="chunks")
+                raise BrokenRule(400, text, abuse="chunks")
         else:
             limits = self._limits
             most = limits.max_trailer_bytes

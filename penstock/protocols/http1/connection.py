@@ -15,15 +15,29 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.protocols.heads import Headers
-from penstock.protocols.http1.answering import CHUNKS, CLOSED, HEAD, LENGTH, WHOLE, Answering
+from penstock.protocols.http1.answer import (
+    CHUNKS,
+    CLOSED,
+    HEAD,
+    LENGTH,
+    WHOLE,
+    Answering,
+    reply_head,
+)
 from penstock.protocols.http1.chunks import ChunkedBody
-from penstock.protocols.http1.events import Event, Http1Data, Http1Failed
-from penstock.protocols.http1.head import UNREAD, Framing, HeadMemo, parse_head
+from penstock.protocols.http1.events import Event, Http1Data, Http1Failed, Http1Head
+from penstock.protocols.http1.head import (
+    UNREAD,
+    HeadLines,
+    Http1RequestHead,
+    LineCache,
+    parse_head,
+)
 from penstock.protocols.http1.limits import BrokenRule, Http1Limits
-from penstock.protocols.http1.lines import HeadLines
-from penstock.protocols.http1.reply import whole_head
 
 _CR: Final = 13
+_LONGEST_KEPT: Final = 1024
+"""Bytes of a head that is kept behind its request, for a client that sends the same one again."""
 _STATES = ("head", "length", "chunks", "whole", "closed")
 
 
@@ -32,7 +46,7 @@ class Http1Connection(Answering):
 
     Args:
         limits: what a client may send.
-        memo: shared by connections with the same limits.
+        cache: of lines, shared by the connections of a door.
         at_once: chunks that one call takes, because one read may hold tens of thousands and others
             wait meanwhile; None for all that have come.
 
@@ -47,22 +61,20 @@ class Http1Connection(Answering):
         "_at_once",
         "_blank",
         "_buffer",
+        "_cache",
         "_chunks",
         "_discards",
         "_ended",
-        "_known",
         "_left",
         "_limits",
         "_lines",
-        "_memo",
         "unread",
     )
 
-    def __init__(self, limits: Http1Limits, memo: HeadMemo, at_once: int | None = None) -> None:
+    def __init__(self, limits: Http1Limits, cache: LineCache, at_once: int | None = None) -> None:
         super().__init__()
         self._limits = limits
-        self._memo = memo
-        self._known = memo.known
+        self._cache = cache
         self._at_once = at_once
         self._buffer: bytes | bytearray = b""  # what has come and is not taken begins at _at
         self._at = 0
@@ -98,26 +110,29 @@ class Http1Connection(Answering):
         """Receive a whole request at once, which is what nearly always comes.
 
         Returns:
-            Its body; ``framing`` is what its head says. None when anything else has come, or the
-            head is new: then nothing has happened, and it is for ``receive``.
+            Its body; ``head`` is its head. None when anything else has come: then nothing has
+            happened, and it is for ``receive``.
         """
         if self._state != HEAD or self._buffer:
             return None
-        framing = self.framing
-        if len(data) == framing.total:
-            # Nearly always the head is that of the last time: one call compares it and cuts it off.
-            # It lets the connection stay, or nothing more would be read.
-            body = data.removeprefix(framing.raw)
-            if len(body) == framing.body_length:
-                self._state = WHOLE
-                return body
-        known = self._known.get(data[: data.find(b"\r\n\r\n") + 4])
-        if known is None or len(data) != known.total:
-            return None
-        self.framing = known
-        self.keep_alive = known.keep_alive
+        head = self.head
+        if data.startswith(head.raw) and len(data) - len(head.raw) == head.body_length:
+            body = data.removeprefix(head.raw)
+        else:
+            end = data.find(b"\r\n\r\n") + 4
+            if end < 4:
+                return None
+            try:
+                head = parse_head(data[:end], self._limits, self._cache)
+            except BrokenRule:
+                return None
+            if len(data) - end != head.body_length:
+                return None
+            self.head = head
+            body = data[end:]
+        self.keep_alive = head.keep_alive
         self._state = WHOLE
-        return data[known.size :]
+        return body
 
     def receive(self, data: bytes) -> list[Event]:
         """What these bytes say. Never raises; see ``Http1Failed``.
@@ -125,21 +140,11 @@ class Http1Connection(Answering):
         Bound: O(len(data)) and ``at_once`` chunks; at most one ``Http1Data`` per call and request.
         """
         state = self._state
-        if state == HEAD and not self._buffer:
-            end = data.find(b"\r\n\r\n") + 4
-            framing = self._known.get(data[:end]) or self._learn(data[:end])
-            if framing is not None and framing.total == len(data):
-                self.framing = framing
-                self.keep_alive = framing.keep_alive
-                self._state = WHOLE
-                if framing.body_length:
-                    return [framing.event, Http1Data(data[end:], True)]
-                return [framing.event]
-        elif state == LENGTH and len(data) < self._left:
+        if state == LENGTH and len(data) < self._left:
             self._left -= len(data)
             self._awaits = False
             return [] if self._discards or not data else [Http1Data(data, False)]
-        elif state == CLOSED or (state == WHOLE and not self.keep_alive):
+        if state == CLOSED or (state == WHOLE and not self.keep_alive):
             return []
         self._keep(data)
         return [] if state == WHOLE else self._advance()
@@ -176,7 +181,7 @@ class Http1Connection(Answering):
         return self._advance()
 
     def rest(self) -> bool:
-        """``next``, if nothing of another request has come; whether that was so."""
+        """Reset for the next request if none of its bytes are buffered. Returns whether it did."""
         if self._state != WHOLE or self._buffer or self._ended or not self.keep_alive:
             return False
         self._state = HEAD
@@ -198,15 +203,17 @@ class Http1Connection(Answering):
             or self._buffer
             or self._ended
             or not self.keep_alive
-            or not self.framing.is_usual
+            or not self.head.is_usual
         ):
             return None
-        head = whole_head(status, headers, len(body))
-        if head is None:
+        start, is_usual, _, _ = reply_head(status, headers)
+        if not is_usual:
             return None
         self._state = HEAD
         self._replied = self._blank = False
-        return head + body
+        if len(self.head.raw) > _LONGEST_KEPT:
+            self.head = UNREAD
+        return b"%b%bcontent-length: %d\r\n\r\n%b" % (start, self.date, len(body), body)
 
     def _keep(self, data: bytes) -> None:
         """Put data behind what is there; what was taken goes away."""
@@ -244,11 +251,11 @@ class Http1Connection(Answering):
         """Take what can be taken in this state; whether the state has changed and there is more."""
         before = self._state
         if before == HEAD:
-            framing = self._head()
-            if framing is None:
+            head = self._head()
+            if head is None:
                 return False
-            self._begin(framing)
-            events.append(framing.event)
+            self._begin(head)
+            events.append(Http1Head(head, head.body_length == 0))
         elif before == LENGTH:
             piece = bytes(self._buffer[self._at : self._at + self._left])
             self._at += len(piece)
@@ -265,7 +272,7 @@ class Http1Connection(Answering):
             self._data(b"".join(pieces), self._chunks.ended, events)
         return self._state not in (before, WHOLE) and self._at < len(self._buffer)
 
-    def _head(self) -> Framing | None:
+    def _head(self) -> Http1RequestHead | None:
         """The head that begins here; None while it is not whole."""
         buffer, at = self._buffer, self._at
         if self._lines is None:
@@ -276,46 +283,32 @@ class Http1Connection(Answering):
                 not self._blank and at + 1 == len(buffer) and buffer[at] == _CR
             ):
                 return None
-            if self.framing is not UNREAD and buffer.startswith(self.framing.raw, at):
-                return self._read_head(self.framing.raw)
             most = self._limits.max_request_line + self._limits.max_header_bytes + 2
             end = buffer.find(b"\r\n\r\n", at, at + most)
             if end >= 0:
                 return self._read_head(bytes(buffer[at : end + 4]))
             self._lines = HeadLines(self._limits)
-        whole = self._lines.advance(buffer, at)
-        return None if whole is None else self._read_head(bytes(buffer[at : at + whole]))
+        size = self._lines.advance(buffer, at)
+        return None if size is None else self._read_head(bytes(buffer[at : at + size]))
 
-    def _learn(self, raw: bytes) -> Framing | None:
-        """A head that came in one read; None for any that needs a closer look."""
-        if not 4 <= len(raw) <= HeadMemo.MOST_BYTES:
-            return None
-        try:
-            framing = parse_head(raw, self._limits)
-        except BrokenRule:
-            return None
-        self._memo.keep(raw, framing)
-        return framing
-
-    def _read_head(self, raw: bytes) -> Framing:
-        framing = self._known.get(raw)
-        if framing is None:
-            framing = parse_head(raw, self._limits)
-            self._memo.keep(raw, framing)
+    def _read_head(self, raw: bytes) -> Http1RequestHead:
+        head = self.head
+        if raw != head.raw:
+            head = parse_head(raw, self._limits, self._cache)
         self._at += len(raw)
         self._lines = None
         self._blank = False
-        return framing
+        return head
 
-    def _begin(self, framing: Framing) -> None:
-        self.framing = framing
-        self.keep_alive = framing.keep_alive
-        self._awaits = framing.awaits_continue
-        if framing.body_length is None:
+    def _begin(self, head: Http1RequestHead) -> None:
+        self.head = head
+        self.keep_alive = head.keep_alive
+        self._awaits = head.awaits_continue
+        if head.body_length is None:
             self._chunks = ChunkedBody(self._limits, self._at_once)
             self._state = CHUNKS
-        elif framing.body_length:
-            self._left = framing.body_length
+        elif head.body_length:
+            self._left = head.body_length
             self._state = LENGTH
         else:
             self._complete()
@@ -348,9 +341,9 @@ class Http1Connection(Answering):
 
     def _fail(self, rule: BrokenRule) -> Http1Failed:
         if self._state == HEAD:
-            self.framing = UNREAD
+            self.head = UNREAD
         self._close()
-        return Http1Failed(rule.status, rule.text, self._replied, rule.nuisance)
+        return Http1Failed(rule.status, rule.text, self._replied, rule.abuse)
 
     def _close(self) -> None:
         self._state = CLOSED

@@ -8,7 +8,7 @@ from penstock.protocols.heads import RequestHead
 
 
 class Http1Head:
-    """A request has begun. Shared between requests with equal heads: never changed.
+    """A request has begun.
 
     Attributes:
         head: the request's.
@@ -45,16 +45,16 @@ class Http1Failed:
         status: the answer's.
         text: says what is wrong; may be told to the client.
         answered: an answer to this request has been begun already, so there is none to give: close.
-        nuisance: what there was too much of, where that is why and the status does not say it.
+        abuse: what there was too much of, where that is why and the status does not say it.
     """
 
-    __slots__ = ("answered", "nuisance", "status", "text")
+    __slots__ = ("abuse", "answered", "status", "text")
 
-    def __init__(self, status: int, text: str, answered: bool, nuisance: str = "") -> None:
+    def __init__(self, status: int, text: str, answered: bool, abuse: str = "") -> None:
         self.status = status
         self.text = text
         self.answered = answered
-        self.nuisance = nuisance
+        self.abuse = abuse
 
     def __repr__(self) -> str:
         return f"Http1Failed({self.status}, {self.text!r}, answered={self.answered})"

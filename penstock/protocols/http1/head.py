@@ -1,168 +1,206 @@
 """A request's head: from its bytes to what it says and how its body is framed.
 
 What could be framed or addressed in two ways is refused, because a proxy before us might read it
-the other way. Valid heads are remembered by their bytes, so that a client that sends the same one
-again costs a look into a dict. Source: RFC 9112, RFC 9110.
+the other way. Short lines are remembered with what they mean: of a client's requests most lines are
+the same, and a line with an id of its own costs its own parsing only.
+
+While a head comes in part, its lines are judged one by one, at their end or where a limit is
+passed, in the order of the bytes. So the verdict does not depend on how the bytes were chopped, and
+nothing is looked at twice. Source: RFC 9112, sections 2 to 6, without its leave to be lenient.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
-from penstock.protocols.heads import HTTP_1_0, HTTP_1_1, Headers, RequestHead
-from penstock.protocols.http1.events import Http1Head
+from penstock.protocols.heads import (
+    BLANKS,
+    HTTP_1_0,
+    HTTP_1_1,
+    TOKEN,
+    VALUE,
+    Headers,
+    RequestHead,
+    is_host,
+    parse_length,
+)
 from penstock.protocols.http1.limits import BrokenRule, Http1Limits
-from penstock.protocols.http1.lines import FIELD, REQUEST_LINE, HeadLines
 
-_HEAD = re.compile(rb"%b((?:%b)*+)\r\n" % (REQUEST_LINE, FIELD))
-_NAME_AND_VALUE = re.compile(rb"([^:]++):[ \t]*+([^\r]*+)\r\n")
-_ABSOLUTE = re.compile(rb"(?i:https?)://([^/?]*+)(.*+)")
-_HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|[-A-Za-z0-9._~!$&'()*+,;=%]+)(?::[0-9]{0,5})?")
-_ONLY_ONCE = (b"host", b"content-length", b"transfer-encoding")
-_MOST_DIGITS = 19  # of 2**63
-_MOST_LENGTH = 2**63 - 1
-_BLANKS = b" \t"
+_END: Final = b"\r\n"
+_LINE: Final = rb"(%b++) ([!-~]++) HTTP/1\.([01])" % TOKEN
+_is_request_line: Final = re.compile(rb"%b\r\n" % _LINE).fullmatch
+_is_other_version: Final = re.compile(rb"%b++ [!-~]++ HTTP/[0-9]\.[0-9]\r\n" % TOKEN).fullmatch
+_is_field: Final = re.compile(rb"%b++:%b*+\r\n" % (TOKEN, VALUE)).fullmatch
+_begins_token: Final = re.compile(TOKEN).match
+_split_request_line: Final = re.compile(_LINE).fullmatch
+_split_field: Final = re.compile(rb"(%b++):[ \t]*+(%b*+)" % (TOKEN, VALUE)).fullmatch
+_absolute: Final = re.compile(rb"(?i:https?)://([^/?]*+)(.*+)").fullmatch
+_ONLY_ONCE: Final = (b"host", b"content-length", b"transfer-encoding")
 
 
-class Framing:
-    """A valid head and what follows from it for the connection; shared like the head.
+class _RequestLine(NamedTuple):
+    """What a first line says. ``authority``: None when its target names none."""
+
+    method: str
+    path: bytes
+    query: bytes
+    authority: bytes | None
+    version: str
+
+
+class _RequestLines(dict[bytes, _RequestLine]):
+    def __missing__(self, line: bytes) -> _RequestLine:
+        match = _split_request_line(line)
+        if match is None:
+            raise BrokenRule(400, "malformed request line")
+        method = match[1].decode()
+        target, authority = _target(method, match[2])
+        path, _, query = target.partition(b"?")
+        version = HTTP_1_1 if match[3] == b"1" else HTTP_1_0
+        found = _RequestLine(method, path, query, authority, version)
+        if len(line) <= LineCache.LONGEST:
+            if len(self) >= LineCache.MOST:
+                self.clear()
+            self[line] = found
+        return found
+
+
+class _FieldLines(dict[bytes, tuple[bytes, bytes]]):
+    def __missing__(self, line: bytes) -> tuple[bytes, bytes]:
+        match = _split_field(line)
+        if match is None:
+            raise BrokenRule(400, "malformed header field")
+        found = match[1].lower(), match[2].rstrip(BLANKS)
+        if len(line) <= LineCache.LONGEST:
+            if len(self) >= LineCache.MOST:
+                self.clear()
+            self[line] = found
+        return found
+
+
+class LineCache:
+    """Lines with what they mean, shared by the connections of a door.
+
+    When there are too many all are forgotten: those in use come back with the next request, and
+    nobody can make us spend more than that.
+    """
+
+    MOST: Final = 1024
+    LONGEST: Final = 192
+
+    __slots__ = ("fields", "requests")
+
+    def __init__(self) -> None:
+        self.requests = _RequestLines()
+        self.fields = _FieldLines()
+
+
+class Http1RequestHead(RequestHead):
+    """A request's head and what follows from it for the connection.
 
     Attributes:
         raw: the head as it was sent.
-        size: bytes of it.
-        total: bytes of the request; -1 for chunks.
-        head: what it says.
-        event: the one that announces it.
         body_length: bytes; None for chunks.
         keep_alive: whether the client lets the connection stay.
-        is_1_0: the client speaks HTTP/1.0.
-        wants_no_body: the answer to HEAD.
-        is_usual: neither of these two.
+        is_usual: neither HTTP/1.0 nor HEAD.
         awaits_continue: the client may wait for a word before it sends the body.
     """
 
-    __slots__ = (
-        "awaits_continue",
-        "body_length",
-        "event",
-        "head",
-        "is_1_0",
-        "is_usual",
-        "keep_alive",
-        "raw",
-        "size",
-        "total",
-        "wants_no_body",
-    )
+    __slots__ = ("awaits_continue", "body_length", "is_usual", "keep_alive", "raw")
 
-    def __init__(
-        self,
-        raw: bytes,
-        head: RequestHead,
-        body_length: int | None,
-        *,
-        keep_alive: bool,
-        awaits_continue: bool,
-    ) -> None:
-        self.raw = raw
-        self.size = len(raw)
-        self.total = -1 if body_length is None else self.size + body_length
-        self.head = head
-        self.event = Http1Head(head, body_length == 0)
-        self.body_length = body_length
-        self.keep_alive = keep_alive
-        self.is_1_0 = head.version == HTTP_1_0
-        self.wants_no_body = head.method == "HEAD"
-        self.is_usual = not self.is_1_0 and not self.wants_no_body
-        self.awaits_continue = awaits_continue
+    raw: bytes
+    body_length: int | None
+    keep_alive: bool
+    is_usual: bool
+    awaits_continue: bool
 
 
-UNREAD: Final = Framing(
-    b"\0",  # no head begins so
-    RequestHead("", b"", (), version=HTTP_1_1, authority=b"", content_length=None),
-    None,
-    keep_alive=False,
-    awaits_continue=False,
-)
+_new_head: Final = Http1RequestHead.__new__
+
+
+def _unread() -> Http1RequestHead:
+    head = Http1RequestHead("", b"", (), version=HTTP_1_1, authority=b"", content_length=None)
+    head.raw = b"\0"  # no head begins so
+    head.body_length = None
+    head.keep_alive = head.awaits_continue = False
+    head.is_usual = True
+    return head
+
+
+UNREAD: Final = _unread()
 """Stands for a head that has not come, or could not be read, while its refusal is written."""
 
 
-class HeadMemo:
-    """Heads by their bytes, for connections with the same limits.
-
-    Args:
-        most: heads that are kept. When there are more, all are forgotten: those in use come back
-            with the next request, and nobody can make us spend more than that.
-
-    Attributes:
-        known: head bytes to what they mean.
-    """
-
-    __slots__ = ("_most", "known")
-
-    MOST_BYTES: Final = 2 << 10  # longer heads seldom come twice, and would fill the memory
-
-    def __init__(self, most: int = 1024) -> None:
-        self._most = most
-        self.known: dict[bytes, Framing] = {}
-
-    def keep(self, raw: bytes, framing: Framing) -> None:
-        """Remember a valid head."""
-        if len(raw) <= self.MOST_BYTES:
-            if len(self.known) >= self._most:
-                self.known.clear()
-            self.known[raw] = framing
-
-
-def parse_head(raw: bytes, limits: Http1Limits) -> Framing:
+def parse_head(raw: bytes, limits: Http1Limits, cache: LineCache) -> Http1RequestHead:
     """Read a head.
 
     Args:
         raw: from the first line to the empty one.
         limits: of the connection.
+        cache: of lines.
 
     Raises:
         BrokenRule: it cannot be accepted; for malformed lines and limits the first in its order.
     """
-    match = _HEAD.fullmatch(raw)
-    shortest = min(limits.max_request_line, limits.max_header_field, limits.max_header_bytes)
-    if match is None or len(raw) > shortest:
-        HeadLines(limits).advance(raw, 0)  # says what is wrong
-    if match is None:
-        raise BrokenRule(400, "malformed head")
-    method, target, minor, section = match.groups()
-    pairs = _NAME_AND_VALUE.findall(section)
+    lines = raw.split(_END)
+    try:
+        if (
+            len(raw) > limits.max_header_field
+            or len(raw) > limits.max_request_line
+            or len(raw) > limits.max_header_bytes
+        ):
+            HeadLines(limits).advance(raw, 0)
+        pairs = tuple(map(cache.fields.__getitem__, lines[1:-2]))
+        method, path, query, authority, version = cache.requests[lines[0]]
+    except BrokenRule:
+        HeadLines(limits).advance(raw, 0)  # says what is wrong first
+        raise
     if len(pairs) > limits.max_header_fields:
         raise BrokenRule(431, f"more than {limits.max_header_fields} header fields")
-    headers: Headers = tuple([(name.lower(), value.rstrip(_BLANKS)) for name, value in pairs])
-    version = HTTP_1_1 if minor == b"1" else HTTP_1_0
-    return _framing(raw, method.decode(), target, headers, version)
-
-
-def _framing(raw: bytes, method: str, raw_target: bytes, headers: Headers, version: str) -> Framing:
-    fields = dict(headers)
-    if len(fields) != len(headers):
-        _refuse_repeated(headers)
-    target, authority = _target(method, raw_target)
-    host = _host(fields, version)
-    length = _body_length(fields, version)
-    head = RequestHead(
-        method,
-        target,
-        headers,
-        version=version,
-        authority=host if authority is None else authority,
-        content_length=length if b"content-length" in fields else None,
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        _refuse_repeated(pairs)
+    host = fields.get(b"host")
+    if host is None:
+        if version == HTTP_1_1:
+            raise BrokenRule(400, "the header host is missing")
+        host = b""
+    elif is_host(host) is None:
+        raise BrokenRule(400, "the header host is malformed")
+    announced = fields.get(b"content-length")
+    length: int | None = 0
+    if announced is not None:
+        length = parse_length(announced)
+        if length is None:
+            raise BrokenRule(400, "content-length is no number, or too large a one")
+    # As RequestHead.__init__ does it, in half the time.
+    head: Http1RequestHead = _new_head(Http1RequestHead)
+    head.raw = raw
+    head.method = method
+    head.path = path
+    head.query = query
+    head.authority = host if authority is None else authority
+    head.version = version
+    head.headers = pairs
+    head.fields = fields
+    head.content_length = None if announced is None else length
+    head.route = None
+    if b"transfer-encoding" in fields:
+        _check_coding(fields[b"transfer-encoding"], announced, version)
+        length = None
+    head.body_length = length
+    head.is_usual = version is HTTP_1_1 and method != "HEAD"
+    head.keep_alive = version is HTTP_1_1
+    if b"connection" in fields:
+        head.keep_alive = _keep_alive(pairs, version)
+    head.awaits_continue = (
+        b"expect" in fields
+        and fields[b"expect"].lower() == b"100-continue"
+        and version is HTTP_1_1
+        and length != 0
     )
-    asks = fields.get(b"expect", b"").lower() == b"100-continue"
-    return Framing(
-        raw,
-        head,
-        length,
-        keep_alive=_keep_alive(headers, version) if b"connection" in fields else version > HTTP_1_0,
-        awaits_continue=asks and version == HTTP_1_1 and length != 0,
-    )
+    return head
 
 
 def _refuse_repeated(headers: Headers) -> None:
@@ -184,8 +222,8 @@ def _target(method: str, raw: bytes) -> tuple[bytes, bytes | None]:
         if method != "OPTIONS":
             raise BrokenRule(400, "the target * is for OPTIONS")
         return raw, None
-    match = _ABSOLUTE.fullmatch(raw)
-    if match is None or _HOST.fullmatch(match[1]) is None:
+    match = _absolute(raw)
+    if match is None or is_host(match[1]) is None:
         raise BrokenRule(400, "malformed request target")
     # It outranks the Host, which must be there and valid all the same (RFC 9112, 3.2.2).
     authority, rest = match.groups()
@@ -194,39 +232,15 @@ def _target(method: str, raw: bytes) -> tuple[bytes, bytes | None]:
     return (b"*" if method == "OPTIONS" and not rest else b"/" + rest), authority
 
 
-def _host(fields: dict[bytes, bytes], version: str) -> bytes:
-    host = fields.get(b"host")
-    if host is None:
-        if version == HTTP_1_1:
-            raise BrokenRule(400, "the header host is missing")
-        return b""
-    if _HOST.fullmatch(host) is None:
-        raise BrokenRule(400, "the header host is malformed")
-    return host
-
-
-def _body_length(fields: dict[bytes, bytes], version: str) -> int | None:
-    """Bytes of the body, 0 when none is announced; None for chunks."""
-    coding = fields.get(b"transfer-encoding")
-    raw = fields.get(b"content-length")
-    if coding is not None:
-        if raw is not None:
-            raise BrokenRule(400, "content-length and transfer-encoding exclude each other")
-        if version == HTTP_1_0:
-            raise BrokenRule(400, "HTTP/1.0 knows no transfer-encoding")
-        if coding.lower() != b"chunked":
-            _refuse_coding(coding)
-        return None
-    if raw is None:
-        return 0
-    if not raw.isdigit() or len(raw) > _MOST_DIGITS or int(raw) > _MOST_LENGTH:
-        raise BrokenRule(400, "content-length is no number, or too large a one")
-    return int(raw)
-
-
-def _refuse_coding(coding: bytes) -> None:
-    """A coding under the chunks is merely unknown; without the chunks the body has no end."""
-    *others, last = [name.strip(_BLANKS).lower() for name in coding.split(b",")]
+def _check_coding(coding: bytes, announced: bytes | None, version: str) -> None:
+    if announced is not None:
+        raise BrokenRule(400, "content-length and transfer-encoding exclude each other")
+    if version == HTTP_1_0:
+        raise BrokenRule(400, "HTTP/1.0 knows no transfer-encoding")
+    if coding.lower() == b"chunked":
+        return
+    # A coding under the chunks is merely unknown; without the chunks the body has no end.
+    *others, last = [name.strip(BLANKS).lower() for name in coding.split(b",")]
     if last == b"chunked" and others and b"chunked" not in others and all(others):
         raise BrokenRule(501, "the only transfer-encoding known is chunked")
     raise BrokenRule(400, "transfer-encoding must be chunked")
@@ -236,5 +250,112 @@ def _keep_alive(headers: Headers, version: str) -> bool:
     words: set[bytes] = set()
     for name, value in headers:
         if name == b"connection":
-            words.update(word.strip(_BLANKS).lower() for word in value.split(b","))
+            words.update(word.strip(BLANKS).lower() for word in value.split(b","))
     return b"close" not in words and (version == HTTP_1_1 or b"keep-alive" in words)
+
+
+class FieldLines:
+    """The fields up to the empty line.
+
+    Args:
+        most_bytes: of all together, the line ends counted.
+        most_field: bytes of one, its line end not counted.
+        most_fields: how many.
+        status: the answer when there is more.
+    """
+
+    __slots__ = (
+        "_fields",
+        "_line",
+        "_most_bytes",
+        "_most_field",
+        "_most_fields",
+        "_seen",
+        "_status",
+    )
+
+    def __init__(self, most_bytes: int, most_field: int, most_fields: int, status: int) -> None:
+        self._most_bytes = most_bytes
+        self._most_field = most_field
+        self._most_fields = most_fields
+        self._status = status
+        self._line = 0  # where the open line begins, and how far an end was looked for;
+        self._seen = 0  # both counted from the section's begin, because buffers move
+        self._fields = 0
+
+    def advance(self, buffer: bytes | bytearray, at: int) -> int | None:
+        """Look at what has come since the last call.
+
+        Args:
+            buffer: holds the section as far as it is there.
+            at: where the section begins in it.
+
+        Returns:
+            The section's length with the empty line; None while that has not come.
+
+        Raises:
+            BrokenRule: a line is no field, or there are too many bytes.
+        """
+        while True:
+            room = min(self._most_field, self._most_bytes - self._line - len(_END))
+            stop = at + self._line + room + len(_END)
+            end = buffer.find(b"\n", at + self._seen, max(stop, 0)) + 1
+            if not end:
+                if len(buffer) >= stop:
+                    raise BrokenRule(self._status, "the header fields are too large")
+                self._seen = len(buffer) - at
+                return None
+            line = buffer[at + self._line : end]
+            self._line = self._seen = end - at
+            if line == _END:
+                return self._line
+            if _is_field(line) is None:
+                raise BrokenRule(400, "malformed header field")
+            self._fields += 1
+            if self._fields > self._most_fields:
+                raise BrokenRule(self._status, f"more than {self._most_fields} header fields")
+
+
+class HeadLines:
+    """A request's first line and its fields, up to the empty line."""
+
+    __slots__ = ("_fields", "_limits", "_line", "_seen")
+
+    def __init__(self, limits: Http1Limits) -> None:
+        self._limits = limits
+        self._seen = 0
+        self._line = 0  # the length of the first line, once it is whole
+        self._fields = FieldLines(
+            limits.max_header_bytes, limits.max_header_field, limits.max_header_fields, 431
+        )
+
+    def advance(self, buffer: bytes | bytearray, at: int) -> int | None:
+        """Look at what has come since the last call; as ``FieldLines.advance``.
+
+        Raises:
+            BrokenRule: the first line that is wrong, or the first limit that is passed.
+        """
+        if not self._line and not self._request_line(buffer, at):
+            return None
+        length = self._fields.advance(buffer, at + self._line)
+        return None if length is None else self._line + length
+
+    def _request_line(self, buffer: bytes | bytearray, at: int) -> bool:
+        """Whether the first line is there."""
+        # At once, because another protocol's greeting may never have an end of a line.
+        if not self._seen and len(buffer) > at and _begins_token(buffer, at) is None:
+            raise BrokenRule(400, "malformed request line")
+        stop = at + self._limits.max_request_line + len(_END)
+        end = buffer.find(b"\n", at + self._seen, stop) + 1
+        if not end:
+            if len(buffer) >= stop:
+                raise BrokenRule(414, "the request line is too long")
+            self._seen = len(buffer) - at
+            return False
+        line = buffer[at:end]
+        if _is_request_line(line) is None:
+            if _is_other_version(line) is not None:
+                raise BrokenRule(505, "the version of HTTP must be 1.0 or 1.1")
+            raise BrokenRule(400, "malformed request line")
+        self._line = end - at
+        return True

@@ -35,11 +35,11 @@ class BrokenRule(Exception):
     Attributes:
         status: the answer's.
         text: may be told to the client.
-        nuisance: what there was too much of, where that is why and the status does not say it.
+        abuse: what there was too much of, where that is why and the status does not say it.
     """
 
-    def __init__(self, status: int, text: str, nuisance: str = "") -> None:
+    def __init__(self, status: int, text: str, abuse: str = "") -> None:
         self.status = status
         self.text = text
-        self.nuisance = nuisance
+        self.abuse = abuse
         super().__init__(f"HTTP {status}: {text}")

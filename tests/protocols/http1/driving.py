@@ -7,19 +7,19 @@ from typing import Any
 
 from penstock.protocols.http1 import (
     Event,
-    HeadMemo,
     Http1Connection,
     Http1Data,
     Http1Failed,
     Http1Head,
     Http1Limits,
+    LineCache,
 )
 
 
 def connection(
-    memo: HeadMemo | None = None, at_once: int | None = None, **limits: int
+    memo: LineCache | None = None, at_once: int | None = None, **limits: int
 ) -> Http1Connection:
-    return Http1Connection(Http1Limits(**limits), HeadMemo() if memo is None else memo, at_once)
+    return Http1Connection(Http1Limits(**limits), LineCache() if memo is None else memo, at_once)
 
 
 def request(
@@ -67,7 +67,7 @@ def play(
     pieces: Iterable[bytes],
     *,
     ends: bool = False,
-    memo: HeadMemo | None = None,
+    memo: LineCache | None = None,
     at_once: int | None = None,
     lazily: bool = False,
     shortly: bool = False,
@@ -103,8 +103,8 @@ def play(
         body = door.whole(piece) if shortly else None
         if body is None:
             return door.receive(piece)
-        event = door.framing.event
-        return [event] if event.ended else [event, Http1Data(body, True)]
+        head = Http1Head(door.head, not door.head.body_length)
+        return [head] if head.ended else [head, Http1Data(body, True)]
 
     for piece in pieces:
         take(feed(piece))
