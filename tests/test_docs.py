@@ -357,3 +357,9 @@ def test_no_file_says_what_only_its_authors_understand():
         for fault in faults_in(path.read_text(errors="replace"))
     ]
     assert found == []
+
+
+def test_every_test_that_the_page_of_tests_names_is_there() -> None:
+    named = re.findall(r"`(tests/[^`]+)`", (DOCS / "tests.md").read_text())
+    assert len(named) > 30
+    assert [name for name in named if not list(ROOT.glob(name))] == []

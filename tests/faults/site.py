@@ -28,6 +28,17 @@ GRAPHS = {
 """The script's graphs, and their ops."""
 
 
+MIB = 1 << 20
+
+
+def memory(pid: int, line: str) -> int:
+    """Bytes, from the kernel's account of a process."""
+    for text in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if text.startswith(line + ":"):
+            return int(text.split()[1]) * 1024
+    raise AssertionError(f"no {line}")
+
+
 class Call(NamedTuple):
     """The begin or the end of one ``process`` call; ``t`` is on the machine's monotonic clock."""
 

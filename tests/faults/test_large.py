@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from tests.faults.load import Answer
-from tests.faults.site import Site, site
-from tests.faults.test_memory import MIB, memory
+from tests.faults.site import MIB, Site, memory, site
 
 pytestmark = pytest.mark.faults
 

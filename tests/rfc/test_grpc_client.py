@@ -18,8 +18,8 @@ from penstock.protocols import grpc
 from penstock.protocols.status import GrpcCode
 from tests.kit import frames as f
 from tests.kit.frames import message
+from tests.kit.grpc_server import HEAD, OK, Asked, Called, answer, called, only, status
 from tests.kit.http2 import GRPC
-from tests.rfc.grpc_peer import HEAD, OK, Asked, Called, answer, called, only, status
 from tests.rfc.sentences import NO_TIME, Sentences, Step
 
 table = Sentences()

@@ -94,12 +94,29 @@ class Called:
         deadline = None if seconds is None else time.monotonic() + seconds
         return Asked(self.channel.start(body, outcomes.put, deadline=deadline), outcomes)
 
-    def accept(self) -> Link:
+    @property
+    def endpoint(self) -> str:
+        host, port = self._listener.getsockname()
+        return f"{host}:{port}"
+
+    def accept(self, *settings: tuple[int, int], greet: bool = True) -> Link:
         """Take a connection and greet."""
         self.link = Link(self._listener.accept()[0], serves=True)
         self._links.append(self.link)
-        self.link.greet()
+        if greet:
+            self.link.greet(*settings)
         return self.link
+
+    def nobody_came(self) -> bool:
+        """Whether no connection waits to be accepted."""
+        self._listener.settimeout(0)
+        try:
+            self._links.append(Link(self._listener.accept()[0], serves=True))
+        except BlockingIOError:
+            return True
+        finally:
+            self._listener.settimeout(PATIENCE)
+        return False
 
     def asked(self, stream: int = 1) -> Heard:
         """The whole request on a stream."""
