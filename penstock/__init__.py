@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.arrays import empty
     from penstock.client import AsyncPipelineClient, PipelineClient
+    from penstock.instrument import Instrument
     from penstock.ops.channel_data import ChannelData, ChannelDataType
     from penstock.ops.ends import RequestOp, ResponseOp
     from penstock.ops.op import Op
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.protocols.status import CustomExceptionCode as ChannelDataEcode
     from penstock.protocols.status import CustomExceptionCode as ChannelDataErrcode
     from penstock.runtimes.local_service import LocalServiceHandler
-    from penstock.service.server import PipelineServer, WebService
+    from penstock.service.server import PipelineServer, WebService, run
     from penstock.service.short import Service
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "CustomException",
     "CustomExceptionCode",
     "FunctionOp",
+    "Instrument",
     "LocalServiceHandler",
     "Model",
     "Op",
@@ -45,12 +47,14 @@ __all__ = [
     "WebService",
     "empty",
     "op",
+    "run",
 ]
 
 _ALIASES = dict.fromkeys(("ChannelDataEcode", "ChannelDataErrcode"), "CustomExceptionCode")
 _HOMES = {
     "penstock.arrays": ("empty",),
     "penstock.client": ("AsyncPipelineClient", "PipelineClient"),
+    "penstock.instrument": ("Instrument",),
     "penstock.ops.channel_data": ("ChannelData", "ChannelDataType"),
     "penstock.ops.ends": ("RequestOp", "ResponseOp"),
     "penstock.ops.op": ("Op",),
@@ -58,7 +62,7 @@ _HOMES = {
     "penstock.ops.short": ("FunctionOp", "Model", "op"),
     "penstock.protocols.status": ("CustomExceptionCode", *_ALIASES),
     "penstock.runtimes.local_service": ("LocalServiceHandler",),
-    "penstock.service.server": ("PipelineServer", "WebService"),
+    "penstock.service.server": ("PipelineServer", "WebService", "run"),
     "penstock.service.short": ("Service",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -15,12 +15,11 @@ from penstock.config.availability import unavailable_op
 from penstock.config.problems import dotted, explain
 from penstock.config.schema import OpConfig
 from penstock.errors import ConfigError
+from penstock.executors.kinds import THREAD, ExecutorKind, kind_named
 from penstock.runtimes.runtime import ModelOptions
 
 _THREADS = 2
 """Of a model whose ``thread_num`` is not given; the original's default."""
-
-ExecutorKind = Literal["inline", "thread", "process"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ class OpOptions:
     retry: int = 1
     batch_size: int = 1
     window: float | None = None
-    executor: ExecutorKind = "thread"
+    executor: ExecutorKind = THREAD
     isolate_errors: bool = True
     retry_on_crash: bool = False
     cpus: tuple[frozenset[int], ...] = ()
@@ -92,7 +91,7 @@ def resolve_op(
     name: str,
     constructor: OpArguments,
     yaml: OpConfig | None,
-    executor: ExecutorKind = "thread",
+    executor: ExecutorKind = THREAD,
     cpus: int = _THREADS,
 ) -> OpOptions:
     """Join what the constructor and the op's entry in YAML say.
@@ -117,13 +116,13 @@ def resolve_op(
     batch_size = source("batch_size").batch_size
     fetch_list = _fetch_list(code, entry)
     concurrency = source("concurrency").concurrency
-    place = entry.executor or executor
+    place = executor if entry.executor is None else kind_named(entry.executor)
     thread_num = entry.local_service_conf.thread_num
     if thread_num is None:
         # A thread more than there are CPUs gains nothing: a model of two threads on one core took
         # a fifth more CPU time a request than with one thread.
         thread_num = (
-            _threads(entry, concurrency, cpus) if place == "process" else min(_THREADS, cpus)
+            _threads(entry, concurrency, cpus) if place.own_processes else min(_THREADS, cpus)
         )
     return OpOptions(
         name=name,

@@ -23,7 +23,9 @@ from penstock.config.values import (
     Count,
     CpuSets,
     EntryPoint,
+    ExecutorName,
     Host,
+    Importables,
     LogFormat,
     LogLevel,
     Names,
@@ -167,10 +169,11 @@ class OpConfig(Section):
     encryption_key: Text | None = Field(
         default=None, description="File of the key for `use_encryption_model`."
     )
-    executor: Literal["inline", "thread", "process"] | None = Field(
+    executor: ExecutorName | None = Field(
         default=None,
-        description="Where the op runs: on the event loop (for very short work), in threads, or in"
-        " processes. Without the key `dag.is_thread_op` decides; coroutines run on the loop.",
+        description="Where the op runs: `inline`, on the event loop (for very short work),"
+        " in a `thread`, in a `process`, or by a kind that a package has added."
+        " Without the key `dag.is_thread_op` decides; coroutines run on the loop.",
     )
     memory_limit_mib: Count | None = Field(
         default=None,
@@ -369,6 +372,11 @@ class ServiceConfig(Section):
     )
     door: DoorConfig = Field(
         default=DoorConfig(), description="Connections of both ports: limits, TLS, Unix socket."
+    )
+    instruments: Importables = Field(
+        default=(),
+        description="What listens to requests, batches, workers and connections: classes of"
+        " instruments, or functions that make one, written `package.module:Class`.",
     )
     dag: DagConfig = Field(default=DagConfig(), description="The whole graph.")
     op: dict[str, OpConfig] = Field(default={}, description="Op name: its entry.")

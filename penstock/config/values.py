@@ -10,6 +10,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, WithJsonSchema
 
+from penstock.errors import ConfigError
+from penstock.executors.kinds import kind_named
+
 MAX_INT32 = (1 << 31) - 1
 """Upper bound of counts and milliseconds: what the original's 32-bit fields could hold."""
 MAX_WORKERS = 1024
@@ -93,6 +96,20 @@ def _url_segment(value: str) -> str:
     return value
 
 
+def _executor(value: str) -> str:
+    try:
+        return kind_named(value).name
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
+def _importable(value: str) -> str:
+    module, _, name = value.partition(":")
+    if not all(part.isidentifier() for part in module.split(".")) or not name.isidentifier():
+        raise ValueError("must name a module and what to call in it, such as package.module:Class")
+    return value
+
+
 def _entry_point(value: str) -> str:
     file, _, name = value.rpartition(":")
     if not file.endswith(".py") or not name.isidentifier():
@@ -112,6 +129,9 @@ Seconds: TypeAlias = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
 Pause: TypeAlias = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
 Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 Host: TypeAlias = Annotated[Text, AfterValidator(_host)]
+Importables: TypeAlias = Annotated[
+    tuple[Annotated[str, AfterValidator(_importable)], ...], BeforeValidator(_listed)
+]
 Names: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
 OffInt: TypeAlias = Annotated[int | None, Field(le=MAX_INT32), AfterValidator(_unless_positive_off)]
 OffFloat: TypeAlias = Annotated[
@@ -129,4 +149,7 @@ LogLevel: TypeAlias = Annotated[
 LogFormat: TypeAlias = Annotated[Literal["text", "json"], BeforeValidator(_lower)]
 Precision: TypeAlias = Annotated[Literal["fp32", "fp16", "int8", "bf16"], BeforeValidator(_lower)]
 UrlSegment: TypeAlias = Annotated[str, AfterValidator(_url_segment)]
+ExecutorName: TypeAlias = Annotated[
+    str, AfterValidator(_executor), WithJsonSchema({"type": "string"})
+]
 EntryPoint: TypeAlias = Annotated[str, AfterValidator(_entry_point)]

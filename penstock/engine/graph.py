@@ -21,6 +21,7 @@ from penstock.executors.work import WorkOptions
 from penstock.graph.dag import Plan
 from penstock.ops.ends import Ends
 from penstock.request import Feed
+from penstock.tensor import TensorSpec
 
 if TYPE_CHECKING:
     from penstock.engine.engine import Engine
@@ -41,6 +42,14 @@ _MOVES: Final = {
     (GraphState.SERVING, GraphState.DRAINING),
     (GraphState.DRAINING, GraphState.REMOVED),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphSignature:
+    """What a graph is fed with, and what it answers; names as in requests (``alias``)."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +84,7 @@ class ServedGraph:
         stages: of its ops, in the plan's order.
         bounded: those whose queues can be full.
         guarded: whether the engine has to look closer before it admits a request.
+        signature: its inputs and outputs; None where they are not known.
         time_limit: seconds that a request may take.
         now: the engine's clock.
     """
@@ -97,6 +107,7 @@ class ServedGraph:
         self.stages: list[Stage] = []
         self.bounded: list[Stage] = []
         self.guarded = True
+        self.signature: GraphSignature | None = None
         self.time_limit = engine.options.time_limit
         self.now = engine.clock.now
 

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from penstock.config.resolve import OpOptions
 from penstock.door.listeners import is_loopback
 from penstock.graph.dag import Plan
-from penstock.ops.hooks import Hooks
-from penstock.ops.op import Op
-from penstock.service.build import Blueprint
+from penstock.service.blueprint import Blueprint, Deployment
 
 _log = logging.getLogger(__name__)
 
@@ -38,41 +36,48 @@ class Addresses:
     tls: bool = False
 
 
-def banner(name: str | None, blueprint: Blueprint, at: Addresses) -> str:
+def banner(deployment: Deployment, at: Addresses) -> str:
     """What is served, where, and with which ops."""
     who = "this machine only" if is_loopback(at.host) else "every machine that reaches this one"
-    lines = [f"penstock serves {name or 'every name'} to {who}"]
+    names = [graph.name for graph in deployment.graphs]
+    lines = [f"penstock serves {_listed([each or 'every name' for each in names])} to {who}"]
     scheme, over = ("https", " over TLS") if at.tls else ("http", "")
     host = f"[{at.host}]" if ":" in at.host else at.host  # an address of IPv6
     if at.http_port is not None:
-        path = f"/{name or '{name}'}/{{method}}"
+        only = names[0] if len(names) == 1 else None
+        path = f"/{only or '{name}'}/{{method}}"
         lines.append(f"  http  POST {scheme}://{host}:{at.http_port}{path}   GET /livez /readyz")
     lines.append(f"  grpc  {host}:{at.rpc_port}{over}   PipelineService, health, reflection")
     if at.unix_socket is not None:
         lines.append(f"  unix  {at.unix_socket}   both protocols")
-    engines = blueprint.config.engines
+    engines = deployment.config.engines
     if engines > 1:
         lines.append(f"  with  {engines} engines, each with all of these ops")
-    lines += _ops(blueprint)
+    for graph in deployment.graphs:
+        if len(names) > 1:
+            lines.append(f"  name  {graph.name or 'any other'}")
+        lines += _ops(graph)
     return "\n".join(lines)
 
 
-def check_report(name: str | None, blueprint: Blueprint) -> str:
+def check_report(blueprint: Blueprint) -> str:
     """The graph and its options; nothing was started."""
-    lines = [f"{name or 'a service without a name'}: the configuration and the graph are good"]
+    lines = [f"{blueprint.called}: the configuration and the graph are good"]
     lines += _ops(blueprint)
     lines += [f"  warning  {text}" for text in blueprint.warnings]
     return "\n".join(lines)
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _ops(blueprint: Blueprint) -> list[str]:
     plan = blueprint.graph.plan
     width = max(len(name) for name in plan.names)
     return [
-        f"  op    {name:<{width}}  {_inputs(plan, index)}  {_describe(op, options)}"
-        for index, (name, op, options) in enumerate(
-            zip(plan.names, blueprint.graph.ops, blueprint.options, strict=True)
-        )
+        f"  op    {name:<{width}}  {_inputs(plan, index)}  {_describe(blueprint.options[index])}"
+        for index, name in enumerate(plan.names)
     ]
 
 
@@ -81,20 +86,17 @@ def _inputs(plan: Plan, index: int) -> str:
     return f"after {' and '.join(names)}"
 
 
-def _workers(op: Op, options: OpOptions) -> str:
-    if Hooks(op).is_async:
-        kind = "coroutine"
-    elif options.executor == "inline":
-        return "inline"
-    else:
-        kind = options.executor
+def _workers(options: OpOptions) -> str:
+    kind = options.executor.name
+    if options.executor.one_worker:
+        return kind
     if options.concurrency == 1:
         return f"1 {kind}"
-    return f"{options.concurrency} {kind}{'es' if kind == 'process' else 's'}"
+    return f"{options.concurrency} {kind}{'es' if kind.endswith('s') else 's'}"
 
 
-def _describe(op: Op, options: OpOptions) -> str:
-    parts = [_workers(op, options)]
+def _describe(options: OpOptions) -> str:
+    parts = [_workers(options)]
     if options.batch_size > 1:
         window = f" within {options.window * 1000:g} ms" if options.window else ""
         parts.append(f"batches of {options.batch_size}{window}")

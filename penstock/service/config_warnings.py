@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Final
 
@@ -55,11 +55,16 @@ def config_warnings(graph: Graph, options: Sequence[OpOptions], config: ServiceC
     return found
 
 
-def unknown_ops_of_flags(graph: Graph, config: ServiceConfig) -> list[str]:
-    """Problems: flags for ops that are not there. An entry in a file may serve several services."""
+def unknown_ops_of_flags(
+    graph: Graph, config: ServiceConfig, others: Container[str] = ()
+) -> list[str]:
+    """Problems: flags for ops that are neither there nor among the others. An entry in a file may
+    serve several services.
+    """
     return [
         f"flag: op.{name}.{key}: there is no such op; {_meant(name, graph)}"
         for name in _unknown_ops(graph, config)
+        if name not in others
         for key in sorted(config.op[name].forced)
     ]
 
@@ -113,14 +118,14 @@ def _without_effect(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str
                 f"its executor {entry.executor!r} has no effect"
             )
         return
-    if options.cpus and options.executor != "process":
+    if options.cpus and not options.executor.own_processes:
         yield (
             f"op {op.name!r} runs in this process and not in its own: "
             f"its cpu_affinity has no effect"
         )
-    if options.executor == "inline" and options.concurrency > 1:
+    if options.executor.one_worker and options.concurrency > 1:
         yield (
-            f"op {op.name!r} runs inline, where there is one worker: "
+            f"op {op.name!r} runs {options.executor.name}, where there is one worker: "
             f"its concurrency of {options.concurrency} has no effect"
         )
     if may_be_coroutine(op.function if isinstance(op, FunctionOp) else op.process):

@@ -6,7 +6,7 @@ import logging
 import socket
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
@@ -15,7 +15,7 @@ from penstock.errors import StartupError
 from penstock.executors.processes.zygote import report_failure
 from penstock.observe.logs import LogOptions, logging_to_stderr
 from penstock.service import spawning
-from penstock.service.build import Blueprint
+from penstock.service.blueprint import Deployment
 from penstock.service.forking import take_over
 from penstock.service.listening import Listeners
 from penstock.service.place import Place
@@ -38,15 +38,15 @@ class Processes:
     """One service's.
 
     Attributes:
-        blueprint: the service; that of the first engine.
+        deployment: what is served; that of the first engine.
         number: how many services the script ran before this one.
-        serve: an engine's part, with its own blueprint, its listeners, its signals and its end of
+        serve: an engine's part, with its own deployment, its listeners, its signals and its end of
             the line to the supervisor.
     """
 
-    blueprint: Blueprint
+    deployment: Deployment
     number: int
-    serve: Callable[[Blueprint, Listeners, StopSignals, socket.socket], None]
+    serve: Callable[[Deployment, Listeners, StopSignals, socket.socket], None]
 
     def supervise(
         self,
@@ -99,10 +99,10 @@ class Processes:
 
     def _engine(self, listeners: Listeners, place: Place, control: socket.socket) -> int:
         name_process(engine_title(place))
-        with logging_to_stderr(log_options(self.blueprint.config), writer=place.name):
+        with logging_to_stderr(log_options(self.deployment.config), writer=place.name):
             try:
                 with signals_stop_the_start() as signals:
-                    self.serve(replace(self.blueprint, place=place), listeners, signals, control)
+                    self.serve(self.deployment.at(place), listeners, signals, control)
             except StartupError as error:
                 if not report_failure(control, str(error)):
                     _log.error("%s", error)
@@ -114,9 +114,9 @@ class Processes:
     def _worker(self, place: Place, op: str, index: int, channel: socket.socket) -> int:
         name_process(worker_title(op, index))
         # The engine always reads what it writes.
-        options = log_options(self.blueprint.config)
+        options = log_options(self.deployment.config)
         with logging_to_stderr(options, at_once=True, writer=place.name):
-            return serve_op(replace(self.blueprint, place=place), op, index, channel)
+            return serve_op(self.deployment.at(place), op, index, channel)
 
     @staticmethod
     def _spawn(role: Role) -> NoReturn:

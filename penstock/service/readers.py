@@ -23,6 +23,6 @@ def outside_reader(plan: Plan, options: Sequence[OpOptions], op: int) -> str | N
     senders = (op, *plan.jump_to[op])  # where it jumps, its output takes the place of theirs
     for sender in senders:
         for reader in plan.consumers[sender]:
-            if options[reader].executor != "process":
+            if not options[reader].executor.own_processes:
                 return f"op {plan.names[reader]!r}"
     return "the ResponseOp" if plan.last in senders else None

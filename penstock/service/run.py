@@ -1,4 +1,4 @@
-"""Runs a blueprint: ports bound, models opened, workers started, then served until told to stop.
+"""Runs a deployment: ports bound, models opened, workers started, then served until told to stop.
 
 Order of start: bind both ports (a taken one fails at once), open models and run ``init_op``, start
 workers, listen, say so. With a supervisor each engine does that but for the ports, and accepts when
@@ -33,7 +33,8 @@ from penstock.executors.processes.zygote import Zygote
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags, spawning
 from penstock.service.banner import announce, banner, check_report
-from penstock.service.build import Blueprint, Works
+from penstock.service.blueprint import Deployment
+from penstock.service.build import Works
 from penstock.service.daemons import DaemonPool
 from penstock.service.descriptors import make_room, open_standard_descriptors
 from penstock.service.interpreter import share_the_lock, spare_the_collector
@@ -68,16 +69,16 @@ _LOOK = 0.05
 """Seconds between looks for calls that have returned: executors do not tell."""
 
 
-def run_service(name: str | None, blueprint: Blueprint) -> None:
+def run_deployment(deployment: Deployment) -> None:
     """Serve in this thread, the main one, until SIGTERM or SIGINT.
 
     Raises:
         StartupError: the service cannot start; nothing is left running.
     """
     now = flags.current()
-    now.served.append(name or "a service without a name")
+    now.served.append(" and ".join(graph.called for graph in deployment.graphs))
     if now.check_only:
-        now.reports.append(check_report(name, blueprint))
+        now.reports += [check_report(graph) for graph in deployment.graphs]
         return
     if threading.current_thread() is not threading.main_thread():
         raise StartupError("a service must run in the main thread, which takes the signals")
@@ -86,26 +87,26 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
     role = spawning.role()
     if role is not None:
         if role.service == number:
-            tls = None if role.op is not None else tls_of(blueprint.config)
-            serve = partial(_serve, name, tls)
-            Processes(blueprint=blueprint, number=number, serve=serve).be(role)
+            tls = None if role.op is not None else tls_of(deployment.config)
+            serve = partial(_serve, tls)
+            Processes(deployment=deployment, number=number, serve=serve).be(role)
         return  # this process is for a service that the script runs later
-    options = log_options(blueprint.config)
-    with logging_to_stderr(options, at_once=blueprint.is_supervised):
-        for warning in (*blueprint.warnings, make_room(blueprint.processes)):
+    options = log_options(deployment.config)
+    with logging_to_stderr(options, at_once=deployment.is_supervised):
+        for warning in (*deployment.warnings, make_room(deployment.processes)):
             if warning is not None:
                 _log.warning("%s", warning)
         try:
             with signals_stop_the_start() as signals, ExitStack() as stack:
                 stack.enter_context(hangups_are_ignored())  # a supervisor replaces its engines
-                tls = tls_of(blueprint.config)
-                engines = bind_all(blueprint.config, stack)
-                if blueprint.is_supervised:
-                    serve = partial(_serve, name, tls)
-                    processes = Processes(blueprint=blueprint, number=number, serve=serve)
-                    _supervise(name, processes, engines, signals)
+                tls = tls_of(deployment.config)
+                engines = bind_all(deployment.config, stack)
+                if deployment.is_supervised:
+                    serve = partial(_serve, tls)
+                    processes = Processes(deployment=deployment, number=number, serve=serve)
+                    _supervise(processes, engines, signals)
                 else:
-                    _serve(name, tls, blueprint, engines[0], signals)
+                    _serve(tls, deployment, engines[0], signals)
         except Stopped:
             _log.info("stopped before the start was over")
         first = threading.main_thread()
@@ -115,43 +116,41 @@ def run_service(name: str | None, blueprint: Blueprint) -> None:
 
 
 def _serve(
-    name: str | None,
     tls: ssl.SSLContext | None,
-    blueprint: Blueprint,
+    deployment: Deployment,
     listeners: Listeners,
     signals: StopSignals,
     control: socket.socket | None = None,
 ) -> None:
     """An engine's part, in this process."""
-    works = begun(blueprint)
+    works = begun(deployment)
     signals.stop_if_told()
-    if blueprint.place.is_first:
+    if deployment.place.is_first:
         for note in works.notes:
             _log.warning("%s", note)
-    run_on_a_loop(_Service(name, works, listeners, tls, control).run(signals))
+    run_on_a_loop(_Service(works, listeners, tls, control).run(signals))
 
 
 def _supervise(
-    name: str | None,
     processes: Processes,
     engines: Sequence[Listeners],
     signals: StopSignals,
 ) -> None:
     """This process forks the engines, and the workers that they ask for."""
-    config = processes.blueprint.config
+    config = processes.deployment.config
 
     def open_ports() -> None:
         listen_on_all(config, engines)
-        _announce(name, processes.blueprint, engines[0])
+        _announce(processes.deployment, engines[0])
 
     patience = config.drain_delay + max(config.drain_timeout, _LAST_WORDS) + _KILL_GRACE
     if processes.supervise(engines, open_ports, signals, patience):
         raise StartupError("the service could not go on; what stands above says why")
 
 
-def _announce(name: str | None, blueprint: Blueprint, listeners: Listeners) -> None:
-    config = blueprint.config
-    announce(banner(name, blueprint, addresses(config, listeners)))
+def _announce(deployment: Deployment, listeners: Listeners) -> None:
+    config = deployment.config
+    announce(banner(deployment, addresses(config, listeners)))
     if not is_loopback(config.host):
         _log.warning(
             "every machine that reaches %s can send requests; nothing asks who", config.host
@@ -163,19 +162,17 @@ class _Service:
 
     def __init__(
         self,
-        name: str | None,
         works: Works,
         listeners: Listeners,
         tls: ssl.SSLContext | None,
         control: socket.socket | None = None,
     ) -> None:
-        self._name = name
         self._works = works
         self._listeners = listeners
         self._tls = tls
         self._control = control
         self._zygote: Zygote | None = None
-        self._config = works.blueprint.config
+        self._config = works.deployment.config
         self._health = Health()
         self._serve_now = asyncio.Event()
         self._leave = asyncio.Event()
@@ -199,12 +196,9 @@ class _Service:
         loop = asyncio.get_running_loop()
         if self._control is not None:
             self._zygote = Zygote(self._control, loop, self._obey)
-        engine = self._works.engine(loop, spawner=self._zygote, name=self._name)
+        engine = self._works.engine(loop, spawner=self._zygote)
         self._health.watch(engine.why_stuck)
-        ends = self._works.ends
-        pool = None
-        if ends.blocking_pack or ends.blocking_unpack:
-            pool = DaemonPool(_ENDS_THREADS, "ends")
+        pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
         writers = DaemonPool(_WRITERS, "replies")
         try:
             if not await self._start_workers(engine):
@@ -229,7 +223,7 @@ class _Service:
 
     async def _start_workers(self, engine: Engine) -> bool:
         """Whether all can work; False when told to stop meanwhile."""
-        starts = asyncio.gather(*(stage.executor.start() for stage in engine.stages))
+        starts = asyncio.gather(*(graph.start() for graph in engine.graphs))
         told = asyncio.create_task(self._stop.wait())
         await asyncio.wait((starts, told), return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
@@ -256,7 +250,7 @@ class _Service:
             return
         self._health.set_ready()
         if self._zygote is None:
-            _announce(self._name, self._works.blueprint, self._listeners)
+            _announce(self._works.deployment, self._listeners)
 
     def _signalled(self) -> None:
         """Whoever signals one engine of a service wants this process to end, not the service: it
@@ -359,7 +353,7 @@ class _Service:
         patience = min(self._patience, loop.time() + _WORKERS_GRACE)
         while _working(engine) and loop.time() < patience and not self._hurry.is_set():
             await self._unless_hurried(asyncio.sleep(_LOOK))
-        await asyncio.gather(*(stage.executor.close(_IDLE_GRACE) for stage in engine.stages))
+        await asyncio.gather(*(graph.close(_IDLE_GRACE) for graph in engine.graphs))
 
     async def _either(self, *events: asyncio.Event) -> None:
         tasks = [asyncio.create_task(each.wait()) for each in events]

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from penstock.config.load import load
 from penstock.errors import StartupError
 from penstock.service import flags
-from penstock.service.server import PipelineServer, WebService
+from penstock.service.server import PipelineServer, WebService, run
 from penstock.service.short import Service
 
 Servable: TypeAlias = WebService | PipelineServer
@@ -65,20 +65,18 @@ def _run_script(path: Path) -> None:
     names = _execute(path, "__main__")
     if flags.current().served:
         return  # it ran its service by itself
-    service = _service_in(path, names)
+    services = _services_in(path, names)
     with _importable("__main__", names):
-        if service.is_prepared:
-            _serve(service)
-        elif isinstance(service, Service):
-            service.run()
-        else:
-            config = path.parent / "config.yml"
-            if not config.is_file():
-                raise StartupError(
-                    f"{path} defines {service!r} but runs nothing, and there is no "
-                    f"{config} to run it with"
-                )
-            _serve(service, config)
+        for service in services:
+            if not (service.is_prepared or isinstance(service, Service)):
+                config = path.parent / "config.yml"
+                if not config.is_file():
+                    raise StartupError(
+                        f"{path} defines {service!r} but runs nothing, and there is no "
+                        f"{config} to run it with"
+                    )
+                service.prepare_pipeline_config(yml_file=config)
+        run(*services)
 
 
 @contextmanager
@@ -108,20 +106,19 @@ def _execute(path: Path, name: str) -> dict[str, Any]:
         sys.argv = before
 
 
-def _service_in(path: Path, names: dict[str, Any]) -> Servable:
-    """The one service object of a script; or one made of its one service class."""
+def _services_in(path: Path, names: dict[str, Any]) -> list[Servable]:
+    """The service objects of a script; or one made of its one service class."""
     objects: dict[int, Servable] = {id(v): v for v in names.values() if isinstance(v, _KINDS)}
-    if len(objects) == 1:
-        return next(iter(objects.values()))
+    if objects:
+        return list(objects.values())
     classes = {
         v
         for v in names.values()
         if isinstance(v, type) and issubclass(v, WebService) and v.__module__ == "__main__"
     }
-    if not objects and len(classes) == 1:
-        return _made(classes.pop(), os.environ.get("PENSTOCK_NAME"))
-    found = sorted(name for name, v in names.items() if id(v) in objects)
-    found = found or sorted(each.__name__ for each in classes)
+    if len(classes) == 1:
+        return [_made(classes.pop(), os.environ.get("PENSTOCK_NAME"))]
+    found = sorted(each.__name__ for each in classes)
     if not found:
         raise StartupError(
             f"{path} runs no service and defines none: end it with service.run_service()"
@@ -156,7 +153,8 @@ def _run_config(path: Path) -> None:
             + (f": it has {', '.join(known)}" if known else "")
         )
     with _importable(script.stem, names):
-        _serve(found, path)
+        found.prepare_pipeline_config(yml_file=path)
+        run(found)
 
 
 def _made(cls: type[WebService], name: str | None) -> WebService:
@@ -174,12 +172,3 @@ def _is_servable(value: object, module: str) -> bool:
     if isinstance(value, type):
         return issubclass(value, WebService) and value.__module__ == module
     return isinstance(value, _KINDS)
-
-
-def _serve(service: Servable, yml_file: Path | None = None) -> None:
-    if yml_file is not None:
-        service.prepare_pipeline_config(yml_file=yml_file)
-    if isinstance(service, PipelineServer):
-        service.run_server()
-    else:
-        service.run_service()

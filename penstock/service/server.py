@@ -6,7 +6,7 @@ Names are the original's. Source: ``docs/compatibility.md`` (servers).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -20,9 +20,11 @@ from penstock.service import flags
 # by the methods that use it, so that a script that defines ops can be imported without.
 if TYPE_CHECKING:
     from penstock.config.load import Loaded
-    from penstock.service.build import Blueprint
+    from penstock.instrument import Instrument
+    from penstock.service.blueprint import Blueprint
 
 DEFAULT_NAME = "default_service"
+_PORTS = ("rpc_port", "http_port")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -53,12 +55,14 @@ class PipelineServer:
     Args:
         name: the service's name, first part of its URL. Requests for another name are refused;
             without a name every name is accepted.
+        instruments: listen to what happens, in every process that serves.
 
     Threads: ``run_server`` must be called in the main thread, which it keeps.
     """
 
-    def __init__(self, name: str | None = None) -> None:
+    def __init__(self, name: str | None = None, *, instruments: Sequence[Instrument] = ()) -> None:
         self.name = name
+        self.instruments = list(instruments)
         self._response_op: ResponseOp | None = None
         self._loaded: Loaded | None = None
 
@@ -69,6 +73,21 @@ class PipelineServer:
     def is_prepared(self) -> bool:
         """Whether a configuration was loaded."""
         return self._loaded is not None
+
+    @property
+    def ports(self) -> dict[str, int | None]:
+        """``rpc_port`` and ``http_port``, as far as its configuration sets them."""
+        if self._loaded is None:
+            return {}
+        config = self._loaded.config
+        return {key: getattr(config, key) for key in _PORTS if key in config.model_fields_set}
+
+    def prepare_beside(self, ports: Mapping[str, int | None]) -> None:
+        """For services that can configure themselves: do, before they run.
+
+        Args:
+            ports: as the services have them that run along.
+        """
 
     def set_response_op(self, response_op: ResponseOp) -> None:
         """Set the end of the graph, and with it the graph.
@@ -109,8 +128,20 @@ class PipelineServer:
 
     prepare_pipeline_config = prepare_server
 
-    def blueprint(self) -> Blueprint:
+    @property
+    def ops(self) -> frozenset[str]:
+        """Names of the ops of its graph; none without one."""
+        if self._response_op is None:
+            return frozenset()
+        from penstock.service.graph import graph_of
+
+        return frozenset(graph_of(self._response_op).plan.names)
+
+    def blueprint(self, other_ops: Container[str] = ()) -> Blueprint:
         """The checked service, before anything is opened or started.
+
+        Args:
+            other_ops: names of ops of services that run along, which flags may mean as well.
 
         Raises:
             StartupError: graph, hooks or options are wrong, or a step was left out.
@@ -119,9 +150,11 @@ class PipelineServer:
             raise StartupError("call set_response_op before running the server")
         if self._loaded is None:
             raise StartupError("call prepare_server before running the server")
-        from penstock.service.build import draw_blueprint
+        from penstock.service.blueprint import draw_blueprint
 
-        return draw_blueprint(self._response_op, self._loaded)
+        name = self._public_name(self._loaded.config.name)
+        instruments = self.instruments
+        return draw_blueprint(self._response_op, self._loaded, name, instruments, other_ops)
 
     @_briefly
     def run_server(self) -> None:
@@ -130,12 +163,7 @@ class PipelineServer:
         Raises:
             StartupError: the service cannot start.
         """
-        if flags.only_defines():
-            return
-        blueprint = self.blueprint()
-        from penstock.service.run import run_service
-
-        run_service(self._public_name(blueprint.config.name), blueprint)
+        run(self)
 
     def _public_name(self, configured: str | None) -> str | None:
         """The name in the URL: a flag, the environment, the constructor, the file, the default."""
@@ -157,11 +185,12 @@ class WebService:
 
     Args:
         name: the service's name, first part of its URL.
+        instruments: listen to what happens, in every process that serves.
     """
 
-    def __init__(self, name: str = DEFAULT_NAME) -> None:
+    def __init__(self, name: str = DEFAULT_NAME, *, instruments: Sequence[Instrument] = ()) -> None:
         self.name = name
-        self._server = PipelineServer(name)
+        self._server = PipelineServer(name, instruments=instruments)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -170,6 +199,14 @@ class WebService:
     def is_prepared(self) -> bool:
         """Whether graph and configuration were loaded."""
         return self._server.is_prepared
+
+    @property
+    def ports(self) -> dict[str, int | None]:
+        """See PipelineServer."""
+        return self._server.ports
+
+    def prepare_beside(self, ports: Mapping[str, int | None]) -> None:
+        """See PipelineServer."""
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
         """Override: build the ops, starting from ``read_op``, and return the last one."""
@@ -198,9 +235,14 @@ class WebService:
         self._server.set_response_op(ResponseOp(input_ops=[last]))
         self._server.prepare_server(yml_file=yml_file, yml_dict=yml_dict)
 
-    def blueprint(self) -> Blueprint:
-        """The checked service, before anything is opened or started."""
-        return self._server.blueprint()
+    @property
+    def ops(self) -> frozenset[str]:
+        """See PipelineServer."""
+        return self._server.ops
+
+    def blueprint(self, other_ops: Container[str] = ()) -> Blueprint:
+        """See PipelineServer."""
+        return self._server.blueprint(other_ops)
 
     def run_service(self) -> None:
         """Serve until SIGTERM or SIGINT. Returns after the drain.
@@ -208,4 +250,29 @@ class WebService:
         Raises:
             StartupError: the service cannot start.
         """
-        self._server.run_server()
+        run(self)
+
+
+@_briefly
+def run(*services: PipelineServer | WebService) -> None:
+    """Serve all of these behind one door until SIGTERM or SIGINT. Returns after the drain.
+
+    Requests find a service by its name. What their configurations say of the door and the engine
+    (ports, limits, ``worker_num``) must agree; ops and ``dag`` are each one's own.
+
+    Args:
+        services: at least one, each with a configuration.
+
+    Raises:
+        StartupError: the services cannot start; two of one name are an error.
+    """
+    if flags.only_defines():
+        return
+    from penstock.service.blueprint import deploy
+    from penstock.service.run import run_deployment
+
+    ports = {key: port for each in services for key, port in each.ports.items()}
+    for each in services:
+        each.prepare_beside(ports)
+    ops = [each.ops for each in services]
+    run_deployment(deploy([each.blueprint(frozenset().union(*ops)) for each in services]))

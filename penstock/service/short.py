@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import GraphError
 from penstock.ops.ends import RequestOp
 from penstock.ops.op import Op
 from penstock.service.server import WebService
 
-DEFAULT_HTTP_PORT = 8080
-DEFAULT_RPC_PORT = 8081
+if TYPE_CHECKING:
+    from penstock.instrument import Instrument
+
+DEFAULT_PORTS = {"http_port": 8080, "rpc_port": 8081}
 
 
 class Service(WebService):
@@ -19,21 +22,36 @@ class Service(WebService):
     Args:
         name: first part of the URL.
         last: the op that makes the reply. Ops without inputs read the request.
+        instruments: listen to what happens, in every process that serves.
         config: top-level configuration keys, such as ``http_port=8000``.
 
     Raises:
         GraphError: ``last`` is no op.
     """
 
-    def __init__(self, name: str, last: Op, **config: Any) -> None:
-        super().__init__(name)
+    def __init__(
+        self, name: str, last: Op, *, instruments: Sequence[Instrument] = (), **config: Any
+    ) -> None:
+        super().__init__(name, instruments=instruments)
         if not isinstance(last, Op):
             raise GraphError(
                 f"Service {name!r} needs the last op of its graph, got {last!r}: "
                 f"give it a Model or a function under @op(...)"
             )
         self._last = last
-        self.config = {"http_port": DEFAULT_HTTP_PORT, "rpc_port": DEFAULT_RPC_PORT, **config}
+        self._config = config
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its configuration when it runs alone."""
+        return {**DEFAULT_PORTS, **self._config}
+
+    @property
+    def ports(self) -> dict[str, int | None]:
+        """See PipelineServer."""
+        if self.is_prepared:
+            return super().ports
+        return {key: self._config[key] for key in DEFAULT_PORTS if key in self._config}
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
         """The graph as it was given; its roots now read the request."""
@@ -49,15 +67,10 @@ class Service(WebService):
             frontier.extend(op.get_input_ops())
         return self._last
 
-    def run_service(self) -> None:
-        """Serve until SIGTERM or SIGINT, with this object's configuration unless another was given.
-
-        Raises:
-            StartupError: the service cannot start.
-        """
+    def prepare_beside(self, ports: Mapping[str, int | None]) -> None:
+        """Take this object's configuration, unless it was given another one."""
         if not self.is_prepared:
-            self.prepare_pipeline_config(yml_dict=self.config)
-        super().run_service()
+            self.prepare_pipeline_config(yml_dict={**DEFAULT_PORTS, **ports, **self._config})
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT."""

@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 from penstock.errors import StartupError
 from penstock.executors.processes.patrol import LOOK
 from penstock.executors.processes.watch import Start
-from penstock.service.build import Blueprint, Works
+from penstock.service.blueprint import Deployment
+from penstock.service.build import Works
 from penstock.service.forking import end_now
 
 _log = logging.getLogger(__name__)
@@ -44,21 +45,21 @@ class _Step(NamedTuple):
     doing: str
 
 
-def begun(blueprint: Blueprint) -> Works:
-    """The blueprint come to life, each model and each ``init_op`` within ``start_timeout``.
+def begun(deployment: Deployment) -> Works:
+    """The deployment come to life, each model and each ``init_op`` within ``start_timeout``.
 
     Main thread only.
 
     Raises:
         StartupError: one failed, or took too long.
     """
-    watch = _Watch(blueprint.config.start_timeout or None)
+    watch = _Watch(deployment.config.start_timeout or None)
     before = signal.signal(_INTERRUPT, watch.interrupted)
     watch.start()
     failure: BaseException | None = None
     try:
         try:
-            works = Works(blueprint, watch.begins)
+            works = Works(deployment, watch.begins)
         finally:
             watch.is_over = True
     except BaseException as error:  # noqa: BLE001 - ours, perhaps, or what an op made of it

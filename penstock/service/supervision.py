@@ -24,7 +24,7 @@ def supervision_of(options: OpOptions, config: ServiceConfig) -> Supervision:
 
 def only_for_processes(options: OpOptions) -> Iterator[Problem]:
     """What is asked of an op without processes: nobody can end its calls or replace its workers."""
-    if options.executor == "process":
+    if options.executor.own_processes:
         return
     if options.kill_late:
         text = (

@@ -15,13 +15,14 @@ from penstock.arrays import take_room_from
 from penstock.errors import StartupError
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.worker import ANSWER_BYTES, SLAB_BYTES
-from penstock.service.build import Blueprint, bound_op
+from penstock.service.blueprint import Deployment
+from penstock.service.build import bound_op
 from penstock.service.cpus import stay_on_cpus
 
 _log = logging.getLogger(__name__)
 
 
-def serve_op(blueprint: Blueprint, op: str, index: int, channel: socket.socket) -> int:
+def serve_op(deployment: Deployment, op: str, index: int, channel: socket.socket) -> int:
     """Be worker ``index`` of an op until the engine has gone or says stop.
 
     Returns:
@@ -34,10 +35,10 @@ def serve_op(blueprint: Blueprint, op: str, index: int, channel: socket.socket) 
     # What an op forks has another's memory before it.
     os.register_at_fork(after_in_child=partial(take_room_from, None))
     _leave_a_stack_and_no_core()
-    at = blueprint.graph.plan.names.index(op)
+    blueprint, at = deployment.find_op(op)
     try:
         stay_on_cpus(blueprint.options[at], index)
-        bound, notes = bound_op(blueprint, op, index)
+        bound, notes = bound_op(deployment, op, index)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the service is told
         _log.error("op %s: worker %s cannot start", op, index, exc_info=error)
         told = traceback.format_exception_only(error)

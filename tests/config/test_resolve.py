@@ -6,6 +6,7 @@ from penstock.config.load import load
 from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
 from penstock.config.schema import OpConfig
 from penstock.errors import ConfigError
+from penstock.executors.kinds import INLINE, THREAD
 from penstock.runtimes.runtime import ModelOptions
 
 
@@ -28,7 +29,7 @@ def test_an_op_that_nobody_configured_has_the_defaults_and_no_model() -> None:
         retry=1,
         batch_size=1,
         window=None,
-        executor="thread",
+        executor=THREAD,
         isolate_errors=True,
         retry_on_crash=False,
         cpus=(),
@@ -214,7 +215,7 @@ def test_where_and_how_an_op_fails_come_from_yaml() -> None:
     options = resolve(
         entry(executor="inline", isolate_errors=False, retry_on_crash=True, on_timeout="kill")
     )
-    assert (options.executor, options.isolate_errors) == ("inline", False)
+    assert (options.executor, options.isolate_errors) == (INLINE, False)
     assert options.retry_on_crash
     assert options.kill_late
 

@@ -13,6 +13,7 @@ from penstock.engine.submission import Submission
 from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.op import Op
 from penstock.request import Feed, Outcome
+from penstock.service.blueprint import deploy
 from penstock.service.build import Works
 from penstock.service.server import PipelineServer
 
@@ -113,7 +114,7 @@ def works_from(ops: Sequence[Op], options: dict[str, Any]) -> Works:
     server = PipelineServer()
     server.set_response_op(ResponseOp(input_ops=[ops[-1]]))
     server.prepare_server(yml_dict={"rpc_port": 0, "op": {op.name: options for op in ops}})
-    return Works(server.blueprint())
+    return Works(deploy([server.blueprint()]))
 
 
 def answers(works: Works, feeds: Sequence[Feed]) -> list[Outcome]:

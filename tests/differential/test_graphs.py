@@ -59,7 +59,7 @@ def test_the_graphs_do_join_requests_and_do_fail_some_of_them() -> None:
     feeds = [{"x": np.array([[n]])} for n in range(8)]
     works = works_of(graph, "inline", 8)
     sizes: list[int] = []
-    op = works.blueprint.graph.ops[0]
+    op = works.graphs[0].blueprint.graph.ops[0]
     plain = op.process
 
     def noted(feed_batch: list[Feed], typical_logid: int = 0) -> Any:

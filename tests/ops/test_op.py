@@ -195,7 +195,7 @@ async def test_a_batch_size_without_a_window_waits_for_nobody_and_is_as_good_as_
     op = Work(batch_size=3)
     async with inside(op) as service:
         assert pairs(await service.ask()) == {"together": "1"}
-    assert service.works.blueprint.warnings == ()
+    assert service.works.deployment.warnings == ()
 
 
 @PLACES
@@ -317,7 +317,7 @@ async def test_two_inputs_without_a_preprocess_warn_at_start_and_answer_3000() -
         reply = await service.ask(a="1")
     assert reply.err_no == 3000
     assert "this Op has multiple previous inputs. Please override this func." in reply.err_msg
-    (warning,) = service.works.blueprint.warnings
+    (warning,) = service.works.deployment.warnings
     assert "'join' has several inputs but no preprocess" in warning
 
 

@@ -15,7 +15,8 @@ from penstock.engine.engine import Engine
 from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.op import Op
 from penstock.protocols import paddle, pb, tensors
-from penstock.service.build import Blueprint, Works, draw_blueprint
+from penstock.service.blueprint import Blueprint, deploy, draw_blueprint
+from penstock.service.build import Works
 from penstock.service.daemons import DaemonPool
 
 
@@ -30,10 +31,11 @@ def drawn(
     last: Op | ResponseOp,
     config: Mapping[str, Any] | None = None,
     flags: Mapping[str, Any] | None = None,
+    name: str | None = None,
 ) -> Blueprint:
     """The checked service that ends in this op."""
     end = last if isinstance(last, ResponseOp) else ResponseOp(input_ops=[last])
-    return draw_blueprint(end, loaded(config, flags))
+    return draw_blueprint(end, loaded(config, flags), name)
 
 
 class Inside:
@@ -64,7 +66,7 @@ async def inside(
     flags: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[Inside]:
     """Run the service that ends in this op."""
-    works = Works(drawn(last, config, flags))
+    works = Works(deploy([drawn(last, config, flags)]))
     engine = works.engine(asyncio.get_running_loop())
     pool: Any = DaemonPool(4, "ends")
     try:

@@ -9,6 +9,7 @@ import pytest
 
 from penstock import Op
 from penstock.service.banner import Addresses, announce, banner, check_report
+from penstock.service.blueprint import deploy
 from tests.service.inside import drawn, root
 
 
@@ -18,7 +19,10 @@ def test_it_says_what_is_served_where_to_whom_and_by_which_ops() -> None:
     last = type("Join", (Op,), {"preprocess": lambda self, x: x})(
         "join", input_ops=[left, right], concurrency=3, batch_size=4, auto_batching_timeout=2.5
     )
-    text = banner("uci", drawn(last), Addresses(host="127.0.0.1", rpc_port=8001, http_port=8000))
+    text = banner(
+        deploy([drawn(last, name="uci")]),
+        Addresses(host="127.0.0.1", rpc_port=8001, http_port=8000),
+    )
     assert text.splitlines() == [
         "penstock serves uci to this machine only",
         "  http  POST http://127.0.0.1:8000/uci/{method}   GET /livez /readyz",
@@ -49,13 +53,13 @@ def test_it_says_where_an_op_runs_and_with_how_many_workers(
     op = type("Own", (Op,), hooks)("a", input_ops=[root()], concurrency=2)
     assert (
         f"  op    a  after request  {shown}"
-        in check_report("uci", drawn(op, {"op": {"a": yaml}})).splitlines()
+        in check_report(drawn(op, {"op": {"a": yaml}})).splitlines()
     )
 
 
 def test_a_service_for_other_machines_says_so_and_one_without_http_shows_none() -> None:
     lines = banner(
-        None, drawn(Op("a", input_ops=[root()])), Addresses(host="0.0.0.0", rpc_port=8001)
+        deploy([drawn(Op("a", input_ops=[root()]))]), Addresses(host="0.0.0.0", rpc_port=8001)
     ).splitlines()
     assert lines[0] == "penstock serves every name to every machine that reaches this one"
     assert not any("http" in line for line in lines)
@@ -63,8 +67,7 @@ def test_a_service_for_other_machines_says_so_and_one_without_http_shows_none() 
 
 def test_an_address_of_ipv6_stands_in_brackets() -> None:
     lines = banner(
-        None,
-        drawn(Op("a", input_ops=[root()])),
+        deploy([drawn(Op("a", input_ops=[root()]))]),
         Addresses(host="::1", rpc_port=8001, http_port=8000),
     ).splitlines()
     assert "POST http://[::1]:8000/{name}/{method} " in lines[1]
@@ -72,7 +75,8 @@ def test_an_address_of_ipv6_stands_in_brackets() -> None:
 
 
 def test_a_check_s_report_holds_the_warnings() -> None:
-    text = check_report("uci", drawn(Op("a", input_ops=[root()]), {"build_dag_each_worker": True}))
+    drawing = drawn(Op("a", input_ops=[root()]), {"build_dag_each_worker": True}, name="uci")
+    text = check_report(drawing)
     assert text.splitlines()[0] == "uci: the configuration and the graph are good"
     assert text.splitlines()[-1].startswith("  warning  build_dag_each_worker is true")
 
@@ -98,6 +102,6 @@ def test_an_output_that_cannot_be_written_does_not_end_the_service(
 @pytest.mark.parametrize("engines", [1, 3])
 def test_several_engines_are_told_of(engines: int) -> None:
     config = {"build_dag_each_worker": True, "worker_num": engines}
-    drawing = drawn(Op("a", input_ops=[root()]), config)
-    lines = banner("uci", drawing, Addresses(host="127.0.0.1", rpc_port=8001)).splitlines()
+    drawing = deploy([drawn(Op("a", input_ops=[root()]), config)])
+    lines = banner(drawing, Addresses(host="127.0.0.1", rpc_port=8001)).splitlines()
     assert ("  with  3 engines, each with all of these ops" in lines) == (engines == 3)

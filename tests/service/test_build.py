@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ from penstock.config.load import load
 from penstock.errors import ConfigError, HookError, StartupError
 from penstock.ops.short import Model
 from penstock.runtimes.runtime import ModelOptions
-from penstock.service.build import Works, bound_op, draw_blueprint
+from penstock.service.blueprint import deploy, draw_blueprint
+from penstock.service.build import Works, bound_op
 from penstock.service.place import Place
 from tests.service.inside import drawn, inside, root
 
@@ -71,7 +71,7 @@ def test_an_op_runs_where_its_own_key_says_else_where_that_of_the_graph_does(
     config: dict[str, Any], flags: dict[str, Any], place: str
 ) -> None:
     blueprint = drawn(Op("work", input_ops=[root()]), config, flags)
-    assert [each.executor for each in blueprint.options] == [place]
+    assert [each.executor.name for each in blueprint.options] == [place]
     assert blueprint.has_processes == (place == "process")
 
 
@@ -176,7 +176,7 @@ def test_an_init_op_that_fails_fails_the_start_with_the_original_exception(
     last = base(Op, "op")("work", input_ops=[source])
     blueprint = drawn(base(ResponseOp, "response")(input_ops=[last]))
     with caplog.at_level(logging.ERROR), pytest.raises(StartupError) as caught:
-        Works(blueprint)
+        Works(deploy([blueprint]))
     assert caught.value.__cause__ is raised
     assert f"init_op failed: {type(raised).__name__}: {raised}" in str(caught.value)
     (record,) = caplog.records
@@ -192,7 +192,7 @@ def test_init_ops_run_in_the_order_of_the_graph_once_each() -> None:
             order.append(self.name)
 
     first = Noting("first", input_ops=[root()], concurrency=3)
-    Works(drawn(Noting("second", input_ops=[first])))
+    Works(deploy([drawn(Noting("second", input_ops=[first]))]))
     assert order == ["first", "second"]
 
 
@@ -293,7 +293,7 @@ def test_every_hook_that_cannot_be_called_is_told_at_once() -> None:
 def test_engines_of_one_service_never_use_the_same_data_id() -> None:
     blueprint = drawn(Op("work", input_ops=[root()]), {"build_dag_each_worker": True})
     for index in range(3):
-        works = Works(replace(blueprint, place=Place(index=index, engines=3)))
+        works = Works(deploy([blueprint]).at(Place(index=index, engines=3)))
         loop = asyncio.new_event_loop()
         try:
             options = works.engine(loop).options
@@ -325,7 +325,7 @@ def test_engines_take_turns_on_the_cards_and_so_do_their_worker_processes(
     entry = {"executor": executor, "concurrency": 2, "local_service_conf": conf}
     blueprint = drawn(Op("work", input_ops=[root()]), {"op": {"work": entry}})
     for index in range(3):
-        there = replace(blueprint, place=Place(index=index, engines=3))
+        there = deploy([blueprint]).at(Place(index=index, engines=3))
         if executor == "thread":
             with pytest.raises(Opened):
                 Works(there)

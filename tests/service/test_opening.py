@@ -15,9 +15,9 @@ DOOR = """
 import os
 import resource
 import penstock.service.opening
-def told(frontend, limits, budget, door=penstock.service.opening.Door):
+def told(frontend, limits, *more, door=penstock.service.opening.Door):
     os.write(1, f"at most {limits.max_connections}\\n".encode())
-    return door(frontend, limits, budget)
+    return door(frontend, limits, *more)
 penstock.service.opening.Door = told
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))

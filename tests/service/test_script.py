@@ -83,9 +83,14 @@ def test_a_service_that_is_prepared_needs_no_config_beside_it(now: flags.Flags) 
     assert now.served == ["piped"]
 
 
-def test_several_services_are_named(now: flags.Flags) -> None:
-    with pytest.raises(StartupError, match=r"defines several \(first, second\): run one at its"):
-        run_file(written(CLASS + "first = Uci('a')\nsecond = Uci('b')"))
+def test_several_services_run_together(now: flags.Flags) -> None:
+    run_file(written(CLASS + "first = Uci('a')\nsecond = Uci('b')"))
+    assert now.served == ["a and b"]
+
+
+def test_several_services_of_one_name_are_an_error() -> None:
+    with pytest.raises(ConfigError, match="2 services are called 'a'"):
+        run_file(written(CLASS + "first = Uci('a')\nsecond = Uci('a')"))
 
 
 def test_several_classes_are_named() -> None:

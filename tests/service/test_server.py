@@ -12,7 +12,7 @@ import pytest
 from penstock import Op, PipelineServer, RequestOp, ResponseOp, WebService
 from penstock.errors import ConfigError, GraphError, StartupError
 from penstock.service import flags, run
-from penstock.service.build import Blueprint
+from penstock.service.blueprint import Deployment
 
 
 class Echo(WebService):
@@ -21,10 +21,10 @@ class Echo(WebService):
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, Blueprint]]:
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Deployment]:
     """What would have been served, in place of serving it."""
-    calls: list[tuple[str | None, Blueprint]] = []
-    monkeypatch.setattr(run, "run_service", lambda name, what: calls.append((name, what)))
+    calls: list[Deployment] = []
+    monkeypatch.setattr(run, "run_deployment", calls.append)
     return calls
 
 
@@ -90,8 +90,8 @@ def test_a_web_service_serves_its_graph_under_its_name(served: list[Any]) -> Non
     service.prepare_pipeline_config(yml_dict={"rpc_port": 0})
     assert service.is_prepared
     service.run_service()
-    ((name, blueprint),) = served
-    assert (name, blueprint.graph.plan.names) == ("uci", ("echo",))
+    ((graph,),) = (each.graphs for each in served)
+    assert (graph.name, graph.graph.plan.names) == ("uci", ("echo",))
 
 
 @pytest.mark.parametrize("returned", [None, [Op("a")], "op"])
@@ -139,10 +139,10 @@ def test_why_a_script_cannot_start_is_told_after_its_own_line_and_hardly_more() 
 def test_a_taken_port_is_told_without_the_system_s_error_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def taken(name: str | None, blueprint: Blueprint) -> None:
+    def taken(deployment: Deployment) -> None:
         raise StartupError("taken") from OSError(98, "in use")
 
-    monkeypatch.setattr(run, "run_service", taken)
+    monkeypatch.setattr(run, "run_deployment", taken)
     with pytest.raises(StartupError, match="taken") as caught:
         prepared().run_server()
     assert traceback.format_exception(caught.value)[-1] == "penstock.errors.StartupError: taken\n"
@@ -186,7 +186,7 @@ def test_a_name_is_the_flag_s_the_environment_s_the_constructor_s_or_yaml_s(
         monkeypatch.setenv("PENSTOCK_NAME", environment)
     with flags.using(flags.Flags(overrides={"name": flag} if flag else {})):
         prepared(constructor, **({"name": yaml} if yaml else {})).run_server()
-    assert served[0][0] == name
+    assert served[0].graphs[0].name == name
 
 
 @pytest.mark.parametrize(("yaml", "name"), [(None, "default_service"), ("yaml", "yaml")])
@@ -196,7 +196,7 @@ def test_a_web_service_s_default_name_is_the_last_choice(
     service = Echo()
     service.prepare_pipeline_config(yml_dict={"rpc_port": 0, **({"name": yaml} if yaml else {})})
     service.run_service()
-    assert served[0][0] == name
+    assert served[0].graphs[0].name == name
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb"])

@@ -79,7 +79,7 @@ class Crashes:
 
 def _save(folder: str, report: Report) -> None:
     op = re.sub(r"[^\w.-]", "_", report.op)[:64]
-    name = f"{op}-{report.worker}-{report.pid}-"
+    name = f"{op.replace('/', '-')}-{report.worker}-{report.pid}-"
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         if len(os.listdir(folder)) >= MOST_FILES:

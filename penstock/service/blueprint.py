@@ -1,0 +1,275 @@
+"""What is known of a service before anything is opened or started.
+
+A Blueprint is one graph, checked, with the options of each op. A Deployment is what one start
+serves: one graph or several, behind one door and in one engine, or in several engines alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+
+from penstock.config.load import Loaded
+from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
+from penstock.config.schema import ServiceConfig
+from penstock.errors import ConfigError, HookError
+from penstock.executors.kinds import COROUTINE, PROCESS, THREAD, ExecutorKind
+from penstock.instrument import Instrument
+from penstock.ops.ends import RequestOp, ResponseOp
+from penstock.ops.hooks import bind, is_coroutine, overrides
+from penstock.ops.op import Op
+from penstock.ops.short import FunctionOp
+from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
+from penstock.service.cpus import available, cpu_problems
+from penstock.service.graph import Graph, graph_of
+from penstock.service.models import problems_of_model
+from penstock.service.place import Place
+from penstock.service.readers import outside_reader
+from penstock.service.supervision import only_for_processes
+
+_OF_ONE_GRAPH = frozenset({"name", "service", "dag", "op"})
+"""Top-level keys that say something of a graph; all others are about the door and the engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """One checked graph.
+
+    Attributes:
+        config: of its service.
+        graph: what runs after what.
+        options: each op's options, by the plan's index.
+        warnings: what works, but probably not as meant; to be logged once.
+        name: what requests call it by, the first part of its URL; None for any name.
+        version: tells it from another graph of its name.
+        instruments: what its service brings along to listen.
+    """
+
+    config: ServiceConfig
+    graph: Graph
+    options: tuple[OpOptions, ...]
+    warnings: tuple[str, ...]
+    name: str | None = None
+    version: str = "1"
+    instruments: tuple[Instrument, ...] = ()
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether some op runs in processes of its own."""
+        return any(each.executor.own_processes for each in self.options)
+
+    @property
+    def processes(self) -> int:
+        """How many worker processes an engine has for it."""
+        return sum(each.concurrency for each in self.options if each.executor.own_processes)
+
+    @property
+    def called(self) -> str:
+        """Its name in messages."""
+        return self.name or "a service without a name"
+
+    def outside_reader(self, op: int) -> str | None:
+        """Who reads the op's output and is no worker process, if anybody."""
+        return outside_reader(self.graph.plan, self.options, op)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """What one start serves.
+
+    Attributes:
+        graphs: at least one, with names of their own.
+        config: the keys of the door and the engine, in which they agree.
+        place: of the engine that this is for.
+    """
+
+    graphs: tuple[Blueprint, ...]
+    config: ServiceConfig
+    place: Place = field(default_factory=Place)
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether some op runs in processes of its own."""
+        return any(graph.has_processes for graph in self.graphs)
+
+    @property
+    def processes(self) -> int:
+        """How many worker processes an engine has."""
+        return sum(graph.processes for graph in self.graphs)
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether some of it runs in other processes than that which starts the service."""
+        return self.has_processes or self.config.build_dag_each_worker
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Of all graphs, each once."""
+        return tuple(dict.fromkeys(text for graph in self.graphs for text in graph.warnings))
+
+    @property
+    def instruments(self) -> tuple[Instrument, ...]:
+        """Of all graphs, each once."""
+        return tuple(dict.fromkeys(each for graph in self.graphs for each in graph.instruments))
+
+    def at(self, place: Place) -> Deployment:
+        """The same for another engine."""
+        return replace(self, place=place)
+
+    def op_name(self, graph: Blueprint, op: str) -> str:
+        """What an op is called in the engine: with its graph's name, where there are several."""
+        return op if len(self.graphs) == 1 else f"{graph.name or '*'}/{op}"
+
+    def find_op(self, name: str) -> tuple[Blueprint, int]:
+        """The graph, and the op's index there, that ``op_name`` has made this of."""
+        return next(
+            (graph, index)
+            for graph in self.graphs
+            for index, op in enumerate(graph.graph.plan.names)
+            if self.op_name(graph, op) == name
+        )
+
+
+def draw_blueprint(
+    response_op: ResponseOp,
+    loaded: Loaded,
+    name: str | None = None,
+    instruments: Sequence[Instrument] = (),
+    other_ops: Container[str] = (),
+) -> Blueprint:
+    """Check a graph, its hooks and every op's options, without opening or starting anything.
+
+    Args:
+        response_op: the graph's end.
+        loaded: the service's configuration.
+        name: the service's name.
+        instruments: what the service's author installs, before those of the configuration.
+        other_ops: names of ops that flags may mean as well: those of services that run along.
+
+    Raises:
+        GraphError: the graph is not legal.
+        ConfigError: every problem of the ops' options and models at once.
+        HookError: hooks cannot be called; names all of them.
+    """
+    config = loaded.config
+    dag = config.dag
+    graph = graph_of(response_op, attempts=dag.retry, first_arrival=dag.channel_recv_frist_arrive)
+    usual = THREAD if dag.is_thread_op else PROCESS
+    cpus = available()
+    problems = unknown_ops_of_flags(graph, config, other_ops)
+    options: list[OpOptions] = []
+    for op in graph.ops:
+        try:
+            resolved = _resolved(op, config, usual, len(cpus))
+        except ConfigError as error:
+            problems.extend(error.problems)
+            continue
+        options.append(resolved)
+        problems.extend(cpu_problems(resolved, cpus))
+        problems.extend(_function_problems(op, resolved))
+        problems.extend(loaded.place(each) for each in only_for_processes(resolved))
+        problems.extend(problems_of_model(op, resolved, loaded))
+    added = [_make_instrument(each, problems) for each in config.instruments]
+    if problems:
+        raise ConfigError(problems)
+    _check_hooks(graph)
+    warnings = [
+        *loaded.warnings,
+        *advice(config.most_running, options),
+        *config_warnings(graph, options, config),
+    ]
+    return Blueprint(
+        config=config,
+        graph=graph,
+        options=tuple(options),
+        warnings=tuple(warnings),
+        name=name,
+        instruments=(*instruments, *(each for each in added if each is not None)),
+    )
+
+
+def deploy(graphs: Sequence[Blueprint]) -> Deployment:
+    """Put graphs behind one door, and into one engine.
+
+    Raises:
+        ConfigError: two of them have one name, or their configurations contradict each other in
+            what is about the door or the engine.
+    """
+    problems: list[str] = []
+    names = [graph.name for graph in graphs]
+    problems += [
+        f"{names.count(name)} services are called {name!r}: give each a name of its own"
+        if name is not None
+        else f"{names.count(name)} services have no name: at most one may take every name"
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
+    given: dict[str, Blueprint] = {}
+    for graph in graphs:
+        for key in sorted(graph.config.model_fields_set - _OF_ONE_GRAPH):
+            first = given.setdefault(key, graph)
+            here, there = getattr(graph.config, key), getattr(first.config, key)
+            if here != there:
+                problems.append(
+                    f"{key}: {first.called} says {there!r} and {graph.called} {here!r}, but they"
+                    f" share one door: say it once, or the same"
+                )
+    if problems:
+        raise ConfigError(problems)
+    more = {key: getattr(graph.config, key) for key, graph in given.items()}
+    config = graphs[0].config.model_copy(update=more)
+    return Deployment(graphs=tuple(graphs), config=config)
+
+
+def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> OpOptions:
+    arguments = OpArguments(
+        server_endpoints=op.server_endpoints,
+        fetch_list=op.fetch_list,
+        client_config=op.client_config,
+        client_type=op.client_type,
+        concurrency=op.concurrency,
+        timeout=op.timeout,
+        retry=op.retry or None,
+        batch_size=op.batch_size,
+        auto_batching_timeout=op.auto_batching_timeout,
+    )
+    resolved = resolve_op(op.name, arguments, config.op.get(op.name), usual, cpus)
+    return replace(resolved, executor=COROUTINE) if is_coroutine(op.process) else resolved
+
+
+def _check_hooks(graph: Graph) -> None:
+    ends = ((graph.request_op, RequestOp), (graph.response_op, ResponseOp))
+    problems = []
+    for op, base in (*((op, Op) for op in graph.ops), *ends):
+        for hook in HOOKS[base]:
+            if overrides(op, hook, base):
+                try:
+                    bind(op, hook)
+                except HookError as error:
+                    problems.append(str(error))
+    if problems:
+        raise HookError("\n".join(problems))
+
+
+def _function_problems(op: Op, options: OpOptions) -> list[str]:
+    if not isinstance(op, FunctionOp) or options.batch_size == 1:
+        return []
+    return [
+        f"op {op.name!r}: batch_size must be 1, got {options.batch_size}: the op is a function, "
+        f"which runs for one request at a time; batches need a class with a process"
+    ]
+
+
+def _make_instrument(path: str, problems: list[str]) -> Instrument | None:
+    """The instrument that a configuration names; None with one problem more."""
+    module, _, name = path.partition(":")
+    try:
+        made = getattr(import_module(module), name)()
+    except Exception as error:  # noqa: BLE001 - the user's code, which may raise anything
+        problems.append(f"instruments: {path} cannot be made: {error!r}")
+        return None
+    if not isinstance(made, Instrument):
+        problems.append(f"instruments: {path} makes a {type(made).__name__}, no Instrument")
+        return None
+    return made

@@ -1,0 +1,55 @@
+"""Kinds of executors: what is known of each, and how others are added."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.executors import kinds
+from penstock.executors.inline import InlineExecutor
+from penstock.executors.kinds import COROUTINE, INLINE, PROCESS, THREAD, ExecutorKind, kind_named
+
+TOY = ExecutorKind(name="toy", make=lambda spec: InlineExecutor(spec.ops[0]))
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "_registered", dict(kinds._registered))
+
+
+def test_the_kinds_that_come_along_have_their_properties() -> None:
+    every = (INLINE, THREAD, COROUTINE, PROCESS)
+    assert [each.name for each in every if each.on_loop] == ["inline", "coroutine"]
+    assert [each.name for each in every if each.own_processes] == ["process"]
+    assert [each.name for each in every if each.opens_here] == ["inline", "thread", "coroutine"]
+    assert [kind_named(each) for each in ("inline", "thread", "process")] == [
+        INLINE,
+        THREAD,
+        PROCESS,
+    ]
+
+
+def test_a_kind_is_added_by_registering_it() -> None:
+    with pytest.raises(ConfigError, match="must be one of inline, process, thread"):
+        kind_named("toy")
+    kinds.register(TOY)
+    assert kind_named("toy") is TOY
+
+
+@pytest.mark.parametrize(("value", "why"), [("TOY", None), ("NONE", "must be importable")])
+def test_a_kind_is_added_by_an_entry_point(
+    value: str, why: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = metadata.EntryPoint("toy", f"{__name__}:{value}", kinds.ENTRY_POINTS)
+
+    def entry_points(group: str, name: str = "toy") -> list[metadata.EntryPoint]:
+        return [entry] if (group, name) == (kinds.ENTRY_POINTS, "toy") else []
+
+    monkeypatch.setattr(metadata, "entry_points", entry_points)
+    if why is None:
+        assert kind_named("toy") is TOY
+    else:
+        with pytest.raises(ConfigError, match=why):
+            kind_named("toy")
