@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -157,6 +158,7 @@ def _wrapped(words: Sequence[str], separator: str, indent: int, width: int) -> s
     return f"[{(chr(10) + ' ' * indent).join(lines)}]"
 
 
+@lru_cache(maxsize=64)
 def _dtype_text(dtype: np.dtype[Any]) -> str:
     if dtype.names is not None:
         return str(dtype)

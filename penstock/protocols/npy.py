@@ -9,6 +9,7 @@ Format: ``numpy.lib.format``, versions 1.0 to 3.0.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from math import prod
 from typing import Any, TypeAlias
 
@@ -110,6 +111,9 @@ def _header(data: memoryview) -> tuple[str, int]:
         raise ValueError("the .npy header is not plain text") from error
 
 
+@lru_cache(
+    maxsize=64
+)  # arrays of one client are alike, and reading this takes longer than the rest
 def _promise(header: str) -> tuple[np.dtype[Any], bool, tuple[int, ...]]:
     header = header.strip()
     members: dict[str, str] = {}

@@ -27,6 +27,9 @@ _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 _MOST_GROUPS = 100
 _MOST_BYTES = 10
 """Of a varint."""
+_FEW = 256
+"""Bytes of packed varints, or numbers, up to which Python is quicker than numpy."""
+_MOST_FEW = 2**31 - 1
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
 _BLOCK = 64 << 10
 """Bytes, or numbers, between two turns of other threads: a millisecond or so."""
@@ -160,6 +163,28 @@ def varint(number: int) -> bytes:
     return bytes(groups)
 
 
+def few_varints(data: bytes, start: int, end: int) -> list[int] | None:
+    """Packed varints below 2**31 between two positions, where they are few, as a shape's are.
+
+    None for all others, right ones and wrong ones.
+    """
+    if end - start > _FEW:
+        return None
+    numbers: list[int] = []
+    number = shift = 0
+    for byte in data[start:end]:
+        if byte < 0x80:
+            number |= byte << shift
+            if number > _MOST_FEW:
+                return None
+            numbers.append(number)
+            number = shift = 0
+        else:
+            number |= (byte & 0x7F) << shift
+            shift += 7
+    return numbers if not shift else None
+
+
 def count_varints(data: bytes, start: int, end: int) -> int:
     """How many packed varints there are between two positions."""
     return sum(
@@ -212,6 +237,8 @@ def pack_varints(array: Array) -> list[bytes]:
     """The varints of integers or truth values, in pieces; negative ones take ten bytes."""
     pieces: list[bytes] = []
     flat = array.reshape(-1)
+    if flat.size <= _FEW:
+        return [varint(number % 2**64) for number in map(int, flat.tolist())]
     for at in range(0, flat.size, _BLOCK):
         values = flat[at : at + _BLOCK].astype(np.int64).view(np.uint64)
         if values.max() < 0x80:

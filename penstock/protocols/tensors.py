@@ -27,6 +27,7 @@ from penstock.protocols.protobuf import (
     VARINT,
     Walker,
     count_varints,
+    few_varints,
     pack_varints,
     read_varints,
     varint,
@@ -243,6 +244,12 @@ def _numbers(
 ) -> Array:
     """The numbers of one field, which may stand in several pieces, packed or one by one."""
     fixed = dtype.itemsize if dtype.kind == "f" else 0
+    if len(pieces) == 1 and not fixed and pieces[0][0] == LENGTH:
+        few = few_varints(data, *pieces[0][1:])
+        if few is not None:
+            numbers = room.array(len(few), dtype)
+            numbers[:] = few
+            return numbers
     single = {0: VARINT, 4: 5, 8: 1}[fixed]
     counts: list[int] = []
     for wire_type, begin, stop in pieces:

@@ -14,12 +14,24 @@ from penstock.protocols.protobuf import (
     TooManyFields,
     Walker,
     count_varints,
+    few_varints,
     long_text,
     pack_varints,
     read_varint,
     read_varints,
     varint,
 )
+
+
+@given(st.lists(st.integers(0, 2**31 - 1)))
+def test_few_numbers_are_read_at_once(numbers: list[int]) -> None:
+    data = b"".join(map(varint, numbers))
+    assert few_varints(b"\xff" + data, 1, len(data) + 1) == (numbers if len(data) <= 256 else None)
+
+
+@pytest.mark.parametrize("data", [b"\x80", varint(2**31), varint(2**64 - 1), b"\x80" * 200 + b"\1"])
+def test_large_numbers_and_wrong_ones_are_left_to_the_general_way(data: bytes) -> None:
+    assert few_varints(data, 0, len(data)) is None
 
 
 @pytest.fixture(autouse=True, params=[16, 1 << 16])
@@ -33,9 +45,15 @@ def test_a_number_comes_back_as_it_went(number: int) -> None:
     assert read_varint(data, 0) == (number, len(data))
 
 
+@pytest.mark.parametrize("few", [0, 256])
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 300)))
-def test_packed_numbers_are_the_library_s(numbers: list[int]) -> None:
-    array = np.array(numbers, np.int64)
+def test_packed_numbers_are_the_library_s(few: int, numbers: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protobuf, "_FEW", few)
+        _check_packed(np.array(numbers, np.int64), numbers)
+
+
+def _check_packed(array: np.ndarray, numbers: list[int]) -> None:
     data = b"".join(pack_varints(array))
     assert Tensor.FromString(b"\x0a" + varint(len(data)) + data).int64_data == numbers
     count = count_varints(data, 0, len(data))
