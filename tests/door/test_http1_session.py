@@ -67,14 +67,6 @@ def test_bodies_are_echoed_on_one_connection(opened: Opened) -> None:
     assert site.statistics().requests == 6
 
 
-def test_requests_byte_by_byte_are_understood(opened: Opened) -> None:
-    site = opened()
-    data = request("/echo", b"slowly")
-    with connected(site.port) as connection:
-        connection.send(*(data[n : n + 1] for n in range(len(data))))
-        assert connection.reply().body == b"slowly"
-
-
 def test_pipelined_requests_are_answered_in_order_and_one_at_a_time(opened: Opened) -> None:
     site = opened()
     with connected(site.port) as connection:
@@ -537,16 +529,6 @@ def test_the_budget_gets_everything_back(opened: Opened) -> None:
         site.until(lambda seen: site.budget.used == 0)
 
 
-def test_http_1_0_and_head_are_answered(opened: Opened) -> None:
-    site = opened()
-    with connected(site.port) as connection:
-        connection.send(request("/echo", method="HEAD"))
-        assert connection.reply(to_head=True).header("content-length") == "0"
-        connection.send(b"GET /echo HTTP/1.0\r\n\r\n")
-        assert connection.reply().header("connection") == "close"
-        assert connection.is_closed()
-
-
 def test_a_body_of_single_bytes_in_chunks_is_taken_a_little_in_each_turn(opened: Opened) -> None:
     site = opened()
     sizes: list[int] = []
@@ -589,22 +571,6 @@ def test_many_chunks_wait_while_the_application_has_stopped_the_sender(opened: O
         site.call(site.parrot.let_go)
         assert connection.reply().body == b"5000"
     assert site.statistics().bodies_late == 1
-
-
-@pytest.mark.parametrize(
-    ("end", "status"), [(b"1\r\nxx", 400), (b"\r\n", 400), (b"0\r\nbad\r\n\r\n", 400)]
-)
-def test_what_is_wrong_behind_many_chunks_is_refused(
-    opened: Opened, end: bytes, status: int
-) -> None:
-    site = opened()
-    start = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with connected(site.port) as connection:
-        connection.send(start + b"1\r\nx\r\n" * 5000 + end)
-        check_refusal(connection.reply(), status)
-        assert connection.is_closed()
-    assert site.statistics().malformed == 1
-    assert site.parrot.gone.acquire(timeout=PATIENCE)
 
 
 def test_pipelined_requests_are_begun_a_few_in_each_turn(opened: Opened) -> None:

@@ -151,7 +151,19 @@ rules(
     ("8.1.1-padding-is-no-content", sized(b"3", f.data(1, b"ab", pad=1, end=True)), MALFORMED),
     *[
         (f"8.1.1-content-length-{value!r}", sized(value, f.data(1, b"a", end=True)), MALFORMED)
-        for value in (b"", b"x", b"-1", b"+1", b"1.0", b"0x1", b"1 ", b"1,2", b"1, 2", b"\xb2")
+        for value in (
+            b"",
+            b"x",
+            b"-1",
+            b"+1",
+            b"1.0",
+            b"0x1",
+            b"1 ",
+            b"1,2",
+            b"1, 2",
+            b"\xb2",
+            b"9" * 30,
+        )
     ],
     (
         "8.1.1-content-length-1_0",
@@ -284,9 +296,20 @@ refused("8.3-status-in-a-request", *f.GET, (b":status", b"200"))
 refused("8.3-only-a-status-in-a-request", *f.OK)
 refused("8.3-empty-request")
 refused("8.3-only-fields-in-a-request", (b"host", b"example.org"), (b"x", b"y"))
-for target in (b"index.html", b"http://example.org/", b"*", b"?a=b", b"example.org:80"):
-    refused(f"8.3.1-path-{target.decode()}", *get(b":path", target))
+for target in (
+    b"/a#b",
+    b"/%zz",
+    b"/\xc3",
+    b"index.html",
+    b"http://example.org/",
+    b"*",
+    b"?a=b",
+    b"example.org:80",
+):
+    refused(f"8.3.1-path-{target!r}", *get(b":path", target))
 taken("8.3.1-asterisk-of-options", *f.changed(get(b":method", b"OPTIONS"), b":path", b"*"))
+refused("8.3.1-port-of-the-authority-that-is-no-number", *get(b":authority", b"host:port"))
+refused("8.3.1-scheme-that-begins-with-a-digit", *get(b":scheme", b"1x"))
 refused("8.3.1-userinfo-in-authority", *get(b":authority", b"me:pw@example.org"))
 refused("8.3.1-authority-and-another-host", *f.GET, (b"host", b"example.com"))
 # Needed by what answers, though a client may lack it.
@@ -321,7 +344,20 @@ refused_response("8.3.2-status-behind-a-field", (b"x", b"y"), *f.OK)
 refused_response("8.3-path-in-a-response", *f.OK, (b":path", b"/"))
 refused_response("8.3-method-in-a-response", (b":method", b"GET"), *f.OK)
 refused_response("8.3-unknown-pseudo-header-in-a-response", *f.OK, (b":unknown", b"1"))
-for status in (b"", b"abc", b"20", b"2000", b" 200", b"200 OK", b"-20", b"+20", b"\xb2\xb2\xb2"):
+for status in (
+    b"99",
+    b"600",
+    b"101",
+    b"",
+    b"abc",
+    b"20",
+    b"2000",
+    b" 200",
+    b"200 OK",
+    b"-20",
+    b"+20",
+    b"\xb2\xb2\xb2",
+):
     refused_response(f"8.3.2-status-{status!r}", (b":status", status))
 
 # 8.5 CONNECT

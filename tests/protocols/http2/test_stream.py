@@ -47,21 +47,6 @@ def sizes(connection: Http2Connection) -> list[tuple[int, int]]:
     return [(s, len(p)) for kind, _, s, p in peers.frames_of(connection.take_output()) if not kind]
 
 
-def test_blocked_streams_take_turns_frame_by_frame() -> None:
-    connection = peers.server()
-    one, two, three = opened(connection, 3)
-    connection.receive(b"".join(peers.window_update(s, 1 << 20) for s in (1, 3, 5)))
-    connection.send_data(one, bytes(200_000), end=True)
-    assert sum(size for _, size in sizes(connection)) == 65535
-    connection.send_data(two, bytes(50_000), end=True)
-    connection.send_data(three, bytes(100), end=True)
-    connection.receive(peers.window_update(0, 1 << 20))
-    order = [stream for stream, _ in sizes(connection)]
-    assert order[:6] == [1, 3, 5, 1, 3, 1]
-    assert not connection.streams
-    peers.check(connection)
-
-
 def test_a_stream_without_a_window_holds_nobody_up() -> None:
     connection = peers.server(opening=peers.OPENING + peers.settings((INITIAL_WINDOW, 0)))
     one, two = opened(connection, 2)
@@ -73,46 +58,6 @@ def test_a_stream_without_a_window_holds_nobody_up() -> None:
     assert connection.receive(peers.window_update(1, 2) + peers.window_update(1, 1)) == []
     assert sizes(connection) == [(1, 2), (1, 1)]
     assert not connection.streams
-
-
-def test_trailers_wait_behind_the_data() -> None:
-    connection = peers.server()
-    (stream,) = opened(connection, 1)
-    connection.reply(stream, peers.OK_BLOCK, bytes(70_000), peers.TRAILER_BLOCK)
-    assert peers.frames_of(connection.take_output())[-1][0] == 0
-    connection.receive(peers.window_update(0, 1 << 20) + peers.window_update(1, 1 << 20))
-    last = peers.frames_of(connection.take_output())[-1]
-    assert last == (1, 5, 1, peers.TRAILER_BLOCK)
-    assert stream.closed
-
-
-def test_an_initial_window_made_smaller_turns_windows_negative() -> None:
-    connection = peers.server()
-    (stream,) = opened(connection, 1)
-    connection.send_data(stream, bytes(60_000))
-    connection.receive(peers.settings((INITIAL_WINDOW, 10_000)))
-    assert stream.window == 10_000 - 60_000
-    connection.take_output()
-    connection.send_data(stream, b"abc")
-    connection.receive(peers.window_update(1, 50_000))
-    assert sizes(connection) == []
-    connection.receive(peers.window_update(1, 2))
-    assert sizes(connection) == [(1, 2)]
-    connection.receive(peers.settings((INITIAL_WINDOW, 10_001)))
-    assert sizes(connection) == [(1, 1)]
-
-
-def test_a_reset_drops_what_is_queued() -> None:
-    connection = peers.server()
-    one, two = opened(connection, 2)
-    connection.send_data(one, bytes(100_000))
-    connection.send_data(two, b"abc", end=True)
-    connection.take_output()
-    connection.reset(one, 8)
-    assert connection.queued == two.queued == 3
-    connection.receive(peers.window_update(0, 1000))
-    assert sizes(connection) == [(3, 3)]
-    peers.check(connection)
 
 
 def test_what_is_consumed_is_given_back_in_halves() -> None:
