@@ -26,8 +26,6 @@ recognition = example().recognition
 service = example().ocr_service
 strips = example().strips
 
-BOX = np.array([[10, 20], [110, 24], [109, 54], [9, 50]], dtype=np.float32)
-
 
 def encoded(image: Image.Image, kind: str = "PNG") -> str:
     buffer = io.BytesIO()

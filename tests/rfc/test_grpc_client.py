@@ -18,7 +18,7 @@ from penstock.protocols import grpc
 from penstock.protocols.status import GrpcCode
 from tests.kit import frames as f
 from tests.kit.frames import message
-from tests.kit.grpc_server import HEAD, OK, Asked, Called, answer, called, only, status
+from tests.kit.grpc_server import HEAD, OK, Called, answer, called, only, status
 from tests.kit.http2 import GRPC
 from tests.rfc.sentences import NO_TIME, Sentences, Step
 
@@ -38,11 +38,6 @@ def asks(
         return check(dict(heard.heads[0]))
 
     return step
-
-
-def play(*parts: bytes, stream: int = 1) -> Callable[[Called], Asked]:
-    """A call that is answered by these frames."""
-    return lambda peer: peer.played(*parts, stream=stream)
 
 
 def good(*parts: bytes, stream: int = 1) -> Step:

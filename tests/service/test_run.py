@@ -9,17 +9,12 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import closing
-from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from penstock import PipelineClient
-from penstock.client import CallFailed
-from penstock.protocols.status import GrpcCode
 from tests.service.scripts import (
-    NAME,
     PENSTOCK,
     PYTHON,
     Later,
@@ -215,32 +210,6 @@ def test_a_hangup_does_not_end_a_service_of_one_process(tmp_path: Path) -> None:
 # Stop
 
 
-def test_sigterm_under_load_answers_everybody_inside_and_refuses_newcomers(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    path = script(tmp_path, GATED, '"op": {"work": {"concurrency": 9}}')
-    with running(path) as server, PipelineClient() as client:
-        client.connect([server.rpc_endpoint])
-        http = [Later(lambda n=n: post(server, gate=str(gate), n=str(n))) for n in range(8)]
-        grpc = client.predict({"gate": str(gate)}, asyn=True)
-        until(lambda: server.log().count("inside") == 9, "work")
-        server.send_signal(signal.SIGTERM)
-        until(lambda: fetch(f"{server.http_url}/readyz").status == 503, "unreadiness")
-        refused = post(server, a="1")
-        with pytest.raises(CallFailed) as caught:
-            client.predict({"a": "1"}, timeout=10)
-        gate.touch()
-        answers = [each.result() for each in http]
-        assert server.wait_exit() == 0
-        log = server.log()
-    assert refused.status == 503
-    assert caught.value.status is GrpcCode.UNAVAILABLE
-    assert [answer.status for answer in answers] == [200] * 8
-    assert [answer.json["value"][1] for answer in answers] == [str(n) for n in range(8)]
-    assert grpc.result().err_no == 0
-    assert "stopped: 9 admitted, 9 answered, 0 cancelled, 2 refused" in log
-    assert "Traceback" not in log
-
-
 def test_a_second_sigterm_ends_the_wait_for_those_inside(tmp_path: Path) -> None:
     with running(script(tmp_path, GATED)) as server:
         stuck = Later(lambda: post(server, gate=str(tmp_path / "never")))
@@ -258,15 +227,6 @@ def test_a_second_sigterm_ends_the_wait_for_those_inside(tmp_path: Path) -> None
     )
 
 
-def test_drain_timeout_bounds_the_wait_for_those_inside(tmp_path: Path) -> None:
-    with running(script(tmp_path, GATED, '"drain_timeout": 0.5')) as server:
-        stuck = Later(lambda: post(server, gate=str(tmp_path / "never")))
-        until(lambda: "inside" in server.log(), "work")
-        assert server.stop(timeout=12) == 0
-        assert stuck.result().json["err_no"] == 3001
-        assert "calls did not return in time and were left behind: ['work|0']" in server.log()
-
-
 def test_drain_delay_goes_on_accepting_while_unready(tmp_path: Path) -> None:
     with running(script(tmp_path, config='"drain_delay": 2.0')) as server:
         began = time.monotonic()
@@ -276,33 +236,6 @@ def test_drain_delay_goes_on_accepting_while_unready(tmp_path: Path) -> None:
         assert (answer.status, answer.json["value"]) == (200, ["1"])
         assert server.wait_exit() == 0
         assert time.monotonic() - began >= 2.0
-
-
-def test_answers_of_a_stopping_service_close_kept_connections(tmp_path: Path) -> None:
-    def asked(connection: HTTPConnection) -> str | None:
-        connection.request("POST", f"/{NAME}/prediction", b'{"key": ["a"], "value": ["1"]}')
-        with connection.getresponse() as answer:
-            assert answer.status == 200
-            answer.read()
-            return answer.getheader("connection")
-
-    with running(script(tmp_path, config='"drain_delay": 60')) as server:
-        kept, idle = (HTTPConnection("127.0.0.1", server.http_port, timeout=20) for _ in "ab")
-        with closing(kept), closing(idle):
-            assert asked(kept) is None
-            assert asked(idle) is None
-            server.send_signal(signal.SIGTERM)
-            until(lambda: "shutting down" in server.log(), "the drain")
-            assert asked(kept) == "close"
-            assert server.stop() == 0
-            assert idle.sock.recv(1) == b""
-
-
-def test_a_second_sigterm_cuts_drain_delay_short(tmp_path: Path) -> None:
-    with running(script(tmp_path, config='"drain_delay": 60')) as server:
-        server.send_signal(signal.SIGTERM)
-        until(lambda: "shutting down" in server.log(), "the drain")
-        assert server.stop(timeout=10) == 0
 
 
 def test_workers_that_hang_do_not_hold_the_exit_up(tmp_path: Path) -> None:

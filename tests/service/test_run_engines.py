@@ -7,14 +7,14 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.service.engine_load import Load, clients
-from tests.service.scripts import NAME, PENSTOCK, PYTHON, Later, post, script, until
+from tests.service.scripts import NAME, Later, post, script, until
 from tests.service.supervised import gone
 from tests.services.process import ServiceProcess, running
 
@@ -117,28 +117,6 @@ def test_ops_in_processes_have_workers_in_each_engine(tmp_path: Path) -> None:
         assert not server.leftovers(1)
 
 
-@pytest.mark.parametrize("command", [PYTHON, PENSTOCK], ids=["python", "penstock run"])
-def test_why_an_engine_cannot_start_is_told_once_and_last(
-    tmp_path: Path, command: Sequence[str]
-) -> None:
-    path = service(tmp_path, hooks='def init_op(self): raise OSError("the disk is gone")')
-    told = {}
-    for mode, environment in (
-        ("engines", {}),
-        ("one", {"PENSTOCK_BUILD_DAG_EACH_WORKER": "false"}),
-    ):
-        with running(path, command=command, ready=False, environment=environment) as server:
-            status = server.wait_exit()
-            lines = server.log().splitlines()
-            told[mode] = (status, lines[-1])
-            assert sum("init_op failed" in line for line in lines) == 1, server.log()
-            assert "penstock serves" not in server.log()
-            assert not server.leftovers(0)
-    assert told["engines"] == told["one"]
-    assert told["engines"][0] == 1
-    assert "init_op failed: OSError: the disk is gone" in told["engines"][1]
-
-
 def test_a_port_in_use_is_not_shared_with_a_stranger(tmp_path: Path) -> None:
     with running(service(tmp_path)) as server:
         taken = {"PENSTOCK_RPC_PORT": str(server.rpc_port)}
@@ -146,27 +124,6 @@ def test_a_port_in_use_is_not_shared_with_a_stranger(tmp_path: Path) -> None:
             assert other.wait_exit() == 1
             assert f"rpc_port {server.rpc_port} on 127.0.0.1 cannot be bound" in other.log()
         ask(server)
-
-
-def test_all_engines_accept_on_the_unix_socket(tmp_path: Path) -> None:
-    path = tmp_path / "unix"
-    with running(service(tmp_path, f'{TWO}, "door": {{"unix_socket": "{path}"}}')) as server:
-
-        def alive() -> bool:
-            with socket.socket(socket.AF_UNIX) as client:
-                client.settimeout(10)
-                client.connect(str(path))
-                client.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-                return client.recv(4096).startswith(b"HTTP/1.1 200")
-
-        assert alive()
-        for engine in engines_of(server):
-            engine.kill()
-            assert alive()
-        # They take a moment to die, and are to have died before the stop, not in it.
-        until(lambda: server.log().count("killed by SIGKILL") == 2, "their ends")
-        assert server.stop() == 0
-        assert not path.exists()
 
 
 # Ends
@@ -203,23 +160,6 @@ def test_a_stop_lets_every_engine_finish_what_it_admitted(
         assert is_free(server.rpc_port)
 
 
-def test_a_second_signal_hurries_all_engines(tmp_path: Path) -> None:
-    with running(service(tmp_path)) as server:
-        never, began = str(tmp_path / "never"), tmp_path / "began"
-
-        def held() -> int:
-            reply = post(server, NAME, 30.0, n="1", do="wait", gate=never, began=str(began)).json
-            return int(reply["err_no"])
-
-        call = Later(held)
-        until(began.exists, "the call has begun")
-        server.send_signal(signal.SIGTERM)
-        until(lambda: server.log().count("shutting down") == 2, "the stop")
-        server.send_signal(signal.SIGTERM)
-        assert call.result() == 3001
-        assert server.wait_exit() == 0
-
-
 def test_when_the_supervisor_is_killed_all_are_gone_within_a_second_and_the_ports_free(
     tmp_path: Path,
 ) -> None:
@@ -235,30 +175,6 @@ def test_when_the_supervisor_is_killed_all_are_gone_within_a_second_and_the_port
             os.close(each)
         assert is_free(server.http_port)
         assert is_free(server.rpc_port)
-
-
-@pytest.mark.parametrize("engines_begun", [1, 2, 3])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_while_engines_start_is_a_clean_end(
-    tmp_path: Path, engines_begun: int, number: signal.Signals
-) -> None:
-    """The last of so many engines hangs in its ``init_op``."""
-    hooks = f"""
-def init_op(self):
-    import os
-    begun = len([each for each in os.listdir(".") if each.startswith("begun")]) + 1
-    open("begun" + str(os.getpid()), "w").close()
-    if begun >= {engines_begun}:
-        time.sleep(60)
-"""
-    with running(service(tmp_path, f"{ENGINES} 3", hooks), ready=False) as server:
-        wanted = 1 if engines_begun == 1 else 3
-        until(lambda: len(list(tmp_path.glob("begun*"))) == wanted, "the start")
-        server.send_signal(number)
-        assert server.wait_exit() == 0
-        assert server.log().count("stopped before the start was over") == 1
-        assert "penstock serves" not in server.log()
-        assert not server.leftovers(0)
 
 
 # Replacements
@@ -282,29 +198,6 @@ def test_an_engine_that_is_told_to_stop_ends_well_and_is_replaced_without_a_loss
         gate.touch()
         assert int(held.result()["pid"]) == old
         until(lambda: f"(pid {old}) has left: exit status 0" in server.log(), "its end")
-        assert server.stop() == 0
-
-
-def test_an_engine_that_goes_before_another_can_serve_leaves_the_port_open(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    gate.touch()
-    hooks = f"""{HOOKS}
-def init_op(self):
-    import pathlib
-    while not pathlib.Path({str(gate)!r}).exists():
-        time.sleep(0.005)
-"""
-    config = '"dag": {"is_thread_op": False}'
-    with running(service(tmp_path, config, hooks)) as server:
-        gate.unlink()
-        engine = engines_of(server)[0]
-        engine.send_signal(signal.SIGTERM)
-        until(lambda: "serving until another process does" in server.log(), "the wish")
-        engine.send_signal(signal.SIGTERM)
-        until(lambda: "stopped: 0 admitted" in server.log(), "its end")
-        waiting = Later(lambda: ask(server))  # in the queue
-        gate.touch()
-        assert waiting.result()["n"] == "1"
         assert server.stop() == 0
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import re
 import signal
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,21 +121,6 @@ def test_a_worker_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
         assert "StartupError: penstock." not in log  # told of twice over
 
 
-def test_a_worker_that_cannot_start_ends_the_start_though_another_is_not_ready(
-    tmp_path: Path,
-) -> None:
-    hooks = """
-def init_op(self):
-    if self.concurrency_idx == 0:
-        threading.Event().wait()
-    raise OSError("the disk is gone")
-"""
-    with running(service(tmp_path, hooks), ready=False) as server:
-        assert server.wait_exit() == 1
-        assert "the disk is gone" in server.log()
-        assert server.leftovers() == []
-
-
 def test_why_a_worker_cannot_start_is_told_with_the_traceback(tmp_path: Path) -> None:
     hooks = """
 def init_op(self):
@@ -180,14 +163,6 @@ def test_a_worker_that_does_not_become_ready_ends_the_start(tmp_path: Path) -> N
         assert server.leftovers() == []
 
 
-def test_when_the_supervisor_is_killed_everybody_goes(tmp_path: Path) -> None:
-    with running(service(tmp_path)) as server:
-        family = descendants(server)
-        os.kill(server.pid, signal.SIGKILL)
-        _, left = psutil.wait_procs(family, timeout=5.0)
-        assert not left
-
-
 def test_an_engine_that_is_killed_is_replaced_with_its_workers(tmp_path: Path) -> None:
     with running(service(tmp_path)) as server:
         before = descendants(server)
@@ -204,40 +179,6 @@ def _answers(server: ServiceProcess) -> bool:
         return answer(server, a="1")[0] == 0
     except OSError:
         return False
-
-
-def test_workers_killed_under_load_cost_one_request_each_at_most(tmp_path: Path) -> None:
-    kills, asked = 10, 400
-    numbers: Counter[int] = Counter()
-    with running(service(tmp_path)) as server:
-        todo = iter(range(asked))
-        lock = threading.Lock()
-
-        def ask() -> None:
-            while True:
-                with lock:
-                    n = next(todo, None)
-                if n is None:
-                    return
-                number, values = answer(server, a=str(n))
-                with lock:
-                    numbers[number] += 1
-                assert number == 9000 or values["a"] == str(n), json.dumps(values)
-
-        threads = [threading.Thread(target=ask) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for round in range(kills):
-            until(lambda at=(round + 1) * asked // (kills + 1): sum(numbers.values()) >= at, "more")
-            victims = descendants(server)[1:]
-            if victims:
-                os.kill(victims[round % len(victims)].pid, signal.SIGKILL)
-        for thread in threads:
-            thread.join(60.0)
-            assert not thread.is_alive()
-        assert set(numbers) <= {0, 9000}
-        assert sum(numbers.values()) == asked
-        assert numbers[9000] <= kills
 
 
 # Signals
@@ -295,26 +236,6 @@ def test_a_stop_at_any_place_of_the_start_is_a_clean_end(
         assert is_free(server.rpc_port)
 
 
-@NUMBERS
-def test_a_stop_while_workers_load_is_a_clean_end(tmp_path: Path, number: signal.Signals) -> None:
-    hooks = """
-def init_op(self):
-    import os
-    open("begun" + str(os.getpid()), "w").close()
-    time.sleep(60)
-"""
-    with running(service(tmp_path, hooks), ready=False) as server:
-        until(lambda: len(list(tmp_path.glob("begun*"))) == 2, "both workers load")
-        family = descendants(server)
-        server.send_signal(number)
-        assert server.wait_exit() == 0
-        assert "stopped before the start was over" in server.log()
-        assert "penstock serves" not in server.log()
-        assert not any(each.is_running() for each in family)
-        assert is_free(server.http_port)
-        assert is_free(server.rpc_port)
-
-
 @contextmanager
 def load(server: ServiceProcess, callers: int = 8) -> Iterator[list[int]]:
     """Callers without a pause until they are not answered any more; gives what they got."""
@@ -337,18 +258,6 @@ def load(server: ServiceProcess, callers: int = 8) -> Iterator[list[int]]:
         server.close()
         for thread in threads:
             thread.join(60.0)
-
-
-@NUMBERS
-def test_a_stop_under_load_is_a_clean_end(tmp_path: Path, number: signal.Signals) -> None:
-    with running(service(tmp_path)) as server, load(server) as numbers:
-        family = descendants(server)
-        server.send_signal(number)
-        assert server.wait_exit() == 0
-        assert set(numbers) == {0}
-        assert not any(each.is_running() for each in family)
-        assert is_free(server.http_port)
-        assert is_free(server.rpc_port)
 
 
 def test_a_supervisor_killed_under_load_leaves_nobody_after_a_second(tmp_path: Path) -> None:

@@ -41,16 +41,6 @@ def test_an_engine_that_is_killed_before_it_was_ready_decides_the_status(tmp_pat
         assert service.status() == 128 + signal.SIGKILL
 
 
-@pytest.mark.parametrize("end", ["return 0", "sys.exit()", "os._exit(0)"])
-def test_an_engine_that_leaves_before_it_was_ready_has_failed_even_with_a_status_of_0(
-    tmp_path: Path, end: str
-) -> None:
-    with run(tmp_path, f"async def serve(zygote): {end}") as service:
-        assert service.status() == 1
-        told = "the engine ended before it was ready: exit status 0"
-        assert told in service.errors.read_text()
-
-
 def test_an_engine_that_raises_before_it_was_ready_ends_the_service(tmp_path: Path) -> None:
     with run(tmp_path, "async def serve(zygote): raise OSError('no such model')") as service:
         assert service.status() == 1
@@ -213,19 +203,6 @@ def test_a_signal_stops_the_engine_and_the_next_one_hurries_it(
         assert service.status() == 0
 
 
-def test_a_signal_to_all_processes_leaves_the_workers_to_the_engine(tmp_path: Path) -> None:
-    with run(tmp_path, SIGNALLED) as service:
-        lines = {word: rest for word, *rest in (service.next_line() for _ in range(3))}
-        assert lines.keys() == {"worker", "open", "told"}
-        worker = int(lines["worker"][0])
-        for number in (signal.SIGTERM, signal.SIGINT):
-            os.kill(worker, number)
-            service.signal(number)
-            service.hear("told")
-        assert service.hear("ended") == ["0"]
-        assert service.status() == 0
-
-
 def test_ctrl_c_in_the_terminal_reaches_the_supervisor_alone(tmp_path: Path) -> None:
     with run(tmp_path, SIGNALLED) as service:
         assert service.hear("told") == ["Serve()"]
@@ -380,21 +357,6 @@ async def serve(zygote):
             assert service.pid("status") == signal.SIGKILL
             assert service.pid("status") == signal.SIGKILL
         service.hear("reaped")
-
-
-def test_a_worker_that_somebody_traces_holds_no_stop_up(tmp_path: Path) -> None:
-    script = """
-async def serve(zygote):
-    zygote.ready()
-    await orders.get()
-    worker = await zygote.spawn("op", 0)
-    await orders.get()
-    signal.pidfd_send_signal(worker.pidfd, signal.SIGKILL)
-    return 0
-"""
-    with run(tmp_path, script) as service, traced(service.pid("worker")):
-        service.signal(signal.SIGTERM)
-        assert service.hear("over") == ["0"]
 
 
 def test_a_worker_knows_what_it_is_for(tmp_path: Path) -> None:
