@@ -14,7 +14,6 @@ from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
 from penstock.errors import ServiceBusy
 from penstock.protocols import grpc
-from penstock.protocols.grpc import GrpcError
 from penstock.protocols.status import GrpcCode
 from tests.api.recorded_exchange import RecordedExchange, grpc_head
 
@@ -47,25 +46,6 @@ def remarks(call: GrpcCall, message: bytes) -> None:
     call.reply(message[::-1], TRAILING)
 
 
-async def labelled(call: GrpcCall) -> None:
-    call.start(LEADING)
-    await echoes(call)
-    call.finish(TRAILING)
-
-
-async def says_goodbye(call: GrpcCall) -> None:
-    call.finish(TRAILING)
-
-
-async def refuses(call: GrpcCall) -> None:
-    await call.read()
-    raise GrpcError(GrpcCode.NOT_FOUND, "no such thing")
-
-
-async def breaks(call: GrpcCall) -> None:
-    raise RuntimeError("not for the caller")
-
-
 async def sleeps(call: GrpcCall) -> None:
     await asyncio.Event().wait()
 
@@ -76,11 +56,7 @@ SERVICE = Router(
         Grpc("/a.B/Probe", unary=echo, always=True),
         Grpc("/a.B/Echoes", stream=echoes),
         Grpc("/a.B/Labels", unary=labels),
-        Grpc("/a.B/Labelled", stream=labelled),
         Grpc("/a.B/Remarks", unary=remarks),
-        Grpc("/a.B/SaysGoodbye", stream=says_goodbye),
-        Grpc("/a.B/Refuses", stream=refuses),
-        Grpc("/a.B/Breaks", stream=breaks),
         Grpc("/a.B/Sleeps", stream=sleeps),
     ],
     max_message_bytes=MOST,
@@ -152,43 +128,6 @@ async def test_what_is_there_as_a_whole_is_answered_as_any_other(
     assert at_once._budget.refused == usual._budget.refused
 
 
-@pytest.mark.parametrize("path", ["/a.B/Labels", "/a.B/Labelled"])
-async def test_a_handler_may_send_metadata_before_and_behind_its_answer(path: str) -> None:
-    exchange = begun(path)
-    exchange.state.data(exchange, framed(b"abc"), True)
-    await until(lambda: exchange.ended)
-    assert exchange.said == framed(b"cba")
-    leading = ((b"took-part", b"two"), (b"seal-bin", b"AP8"))
-    assert exchange.heads == [(*grpc.HEAD, *leading)]
-    assert exchange.trailers == (*grpc.OK_TRAILERS, (b"cost", b"3"))
-
-
-@pytest.mark.parametrize("path", ["/a.B/Remarks", "/a.B/SaysGoodbye"])
-async def test_metadata_behind_an_answer_needs_none_before_it(path: str) -> None:
-    exchange = begun(path)
-    exchange.state.data(exchange, framed(b"abc"), True)
-    await until(lambda: exchange.ended)
-    assert exchange.heads == [grpc.HEAD]
-    assert exchange.trailers == (*grpc.OK_TRAILERS, (b"cost", b"3"))
-
-
-@pytest.mark.parametrize("cut", range(9))
-async def test_a_message_may_come_in_two_pieces(cut: int) -> None:
-    exchange = begun("/a.B/Echo")
-    whole = framed(b"abc")
-    exchange.state.data(exchange, whole[:cut], False)
-    exchange.state.data(exchange, whole[cut:], True)
-    assert good(exchange)
-
-
-async def test_a_packed_message_is_unpacked() -> None:
-    exchange = begun("/a.B/Echo", (b"grpc-encoding", b"gzip"))
-    exchange.state.data(exchange, framed(gzip.compress(b"abc"), packed=True), True)
-    assert exchange.said == framed(b"cba")
-    assert exchange.heads == [(*grpc.HEAD, (b"grpc-accept-encoding", b"identity,gzip"))]
-    assert exchange.trailers == grpc.OK_TRAILERS
-
-
 @pytest.mark.parametrize(
     ("pieces", "code"),
     [
@@ -230,10 +169,6 @@ async def test_a_whole_message_is_answered_before_its_stream_has_ended() -> None
     exchange = begun("/a.B/Echo")
     exchange.state.data(exchange, framed(b"abc"), False)
     assert good(exchange)
-
-
-async def test_a_method_that_is_not_there_is_unimplemented() -> None:
-    assert failed(begun("/a.B/Other"), GrpcCode.UNIMPLEMENTED, "no such method")
 
 
 async def test_who_does_not_speak_grpc_is_answered_as_any_client_of_http() -> None:
@@ -299,46 +234,6 @@ async def test_a_handler_waits_for_a_caller_that_does_not_read() -> None:
     assert exchange.on_writable is not None
     exchange.on_writable()
     await until(lambda: len(exchange.sent) == 4)
-
-
-@pytest.mark.parametrize(
-    ("path", "code", "text"),
-    [
-        ("/a.B/Refuses", GrpcCode.NOT_FOUND, "no such thing"),
-        ("/a.B/Breaks", GrpcCode.INTERNAL, "internal error"),
-    ],
-)
-async def test_a_handler_that_raises_ends_its_call(path: str, code: GrpcCode, text: str) -> None:
-    exchange = begun(path)
-    exchange.state.data(exchange, framed(b"x"), True)
-    await until(lambda: exchange.answered)
-    assert failed(exchange, code, text)
-
-
-async def test_the_callers_deadline_ends_a_stream() -> None:
-    exchange = begun("/a.B/Sleeps", (b"grpc-timeout", b"10m"))
-    await until(lambda: exchange.answered)
-    assert failed(exchange, GrpcCode.DEADLINE_EXCEEDED, "the caller's deadline passed")
-
-
-async def test_a_handler_is_cancelled_when_its_caller_goes() -> None:
-    over = asyncio.Event()
-
-    async def waits(call: GrpcCall) -> None:
-        try:
-            await call.read()
-        finally:
-            over.set()
-
-    service = Router([Grpc("/a.B/Waits", stream=waits)], max_message_bytes=MOST)
-    exchange = RecordedExchange(grpc_head("/a.B/Waits"))
-    exchange.state = service.begin(exchange)
-    await asyncio.sleep(0)
-    assert exchange.on_gone is not None
-    exchange.on_gone()
-    async with asyncio.timeout(5):
-        await over.wait()
-    assert not exchange.answered
 
 
 async def test_a_message_that_does_not_come_in_time_ends_the_call() -> None:
