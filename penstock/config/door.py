@@ -34,7 +34,8 @@ class DoorConfig(Section):
     unix_socket: Text | None = Field(
         default=None,
         description="Path of a Unix socket that is served as well, by every protocol."
-        " It must not exist; only the service's own user may connect.",
+        " A socket file there that nobody serves any more is replaced; only the service's own user"
+        " may connect.",
     )
     body_pace: Count = Field(
         default=64 << 10,

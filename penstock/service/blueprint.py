@@ -21,10 +21,9 @@ from penstock.ops.hooks import bind, is_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
-from penstock.service.cpus import available, cpu_problems
 from penstock.service.graph import Graph, graph_of
 from penstock.service.models import problems_of_model
-from penstock.service.place import Place
+from penstock.service.placement import Place, available, cpu_problems
 from penstock.service.readers import outside_reader
 from penstock.service.supervision import only_for_processes
 

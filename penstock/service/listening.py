@@ -1,8 +1,11 @@
-"""What a service listens on: bound at first, listened on when everything can serve."""
+"""What a service listens on, and the descriptors that this takes."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+import resource
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -18,10 +21,66 @@ from penstock.service.banner import Addresses
 
 _log = logging.getLogger(__name__)
 
+_STANDARD: Final = (0, 1, 2)
+_MOST_CONNECTIONS: Final = 1024
+_RESERVE: Final = 128
+_FEWEST: Final = 16
+
+# What an engine holds of a worker process: its two sockets, what it is signalled by, its standard
+# error, its board and its memory's size; and slabs each way, as many as may lie idle.
+_EACH_WORKER: Final = 6 + 2 * 8
+
+
+def open_standard_descriptors() -> None:
+    """Let those that whoever started this program has closed lead to nowhere.
+
+    Otherwise the next files and sockets get their numbers, and what a program writes to its
+    standard error, or what is put in that one's place in a child, goes there.
+    """
+    for number in _STANDARD:
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, and so this one
+            os.set_inheritable(number, True)
+
+
+def max_connections(configured: int | None, processes: int = 0) -> int:
+    """The connection limit: below the descriptor limit, less a reserve for everything else."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    reserve = min(_RESERVE, soft // 4) + min(_EACH_WORKER * processes, soft // 4)
+    most = max(_FEWEST, soft - reserve)
+    return min(configured or _MOST_CONNECTIONS, most)
+
+
+def make_room(processes: int) -> str | None:
+    """Have room for an engine's worker processes: where they would take more than a quarter of the
+    descriptors, raise the soft limit as far as the hard one allows.
+
+    Returns:
+        What to tell whoever starts the service, if they may still take more than half.
+    """
+    need = _EACH_WORKER * processes
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return None
+    if need > soft // 4:
+        soft = 4 * need if hard == resource.RLIM_INFINITY else max(soft, min(4 * need, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if need <= soft // 2:
+        return None
+    return (
+        f"the {processes} worker processes of an engine may take up to {need} descriptors, and it"
+        f" may open {soft} (ulimit -n), those of connections among them: allow it {4 * need}, or"
+        f" have fewer workers"
+    )
+
+
 Listeners: TypeAlias = Mapping[str, socket.socket]
 """One engine's, by the key that asks for them."""
 
 _UNIX: Final = "door.unix_socket"
+_ANSWER: Final = 1.0  # seconds in which a service that lives lets somebody connect
 
 
 def bind_all(config: ServiceConfig, stack: ExitStack) -> list[Listeners]:
@@ -50,6 +109,7 @@ def bind_all(config: ServiceConfig, stack: ExitStack) -> list[Listeners]:
         share("http_port", chosen.http)
     path = config.door.unix_socket
     if path is not None:
+        _take_over(Path(path), stack)
         listener = bind_unix(Path(path), _UNIX)
         stack.callback(listener.close)
         stack.callback(Path(path).unlink, missing_ok=True)
@@ -58,6 +118,31 @@ def bind_all(config: ServiceConfig, stack: ExitStack) -> list[Listeners]:
     if chosen.rpc_chosen:
         _log.info("rpc_port is not set: gRPC is served on port %s", port_of(found[0]["rpc_port"]))
     return list(found)
+
+
+def _take_over(path: Path, stack: ExitStack) -> None:
+    """Remove the socket file of a service that was killed.
+
+    That nobody accepts there is not enough: a service that is about to start does not either. So
+    whoever serves a path, or is about to, holds a name for it that ends with its process.
+    """
+    name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+    held = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    try:
+        held.bind(f"\0penstock-{name}")
+    except OSError:  # another service of ours is there
+        return
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+        caller.settimeout(_ANSWER)
+        try:
+            caller.connect(str(path))
+        except ConnectionRefusedError:
+            _log.info("%s: nobody serves %s any more: it is taken over", _UNIX, path)
+            path.unlink(missing_ok=True)
+        except OSError:
+            return
 
 
 def listen_on_all(config: ServiceConfig, engines: Sequence[Listeners]) -> None:

@@ -1,16 +1,14 @@
-"""Runs a service's coroutine on a loop of its own, and the loop to its end.
-
-``asyncio.Runner`` waits for every task that it cancels, and for every call in
-``asyncio.to_thread``, for ever if need be; one op that catches its cancellation and goes on, or
-whose call never returns, would make a service that cannot be stopped.
-"""
+"""The loop that a service runs on, and what is set in its interpreter."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
-from collections.abc import Coroutine
+import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import uvloop
@@ -18,6 +16,39 @@ import uvloop
 from penstock.service.daemons import DaemonPool
 
 _log = logging.getLogger(__name__)
+
+_SWITCH: Final = 0.001
+
+
+def spare_the_collector() -> None:
+    """Take what was made until now, which stays for ever, out of what the collector walks through.
+
+    Requests make many objects and no cycle, so it may also run more seldom. Measured with an echo
+    over HTTP: a sixth less CPU time a request.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
+def share_the_lock() -> None:
+    """Let a thread that computes in Python keep the interpreter's lock for a millisecond, not five.
+
+    For so long it makes the loop wait, at each of the loop's wake-ups; and a busy loop a worker.
+    """
+    sys.setswitchinterval(_SWITCH)
+
+
+@contextmanager
+def spared_pages() -> Iterator[None]:
+    """Keep the children's collectors away from what they share with this process."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
 
 _LAST_WORDS: Final = 1.0
 """Seconds that cancelled tasks are given, and then calls in threads; a guess, the same as an

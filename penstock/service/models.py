@@ -17,7 +17,7 @@ from penstock.ops.op import Op
 from penstock.runtimes.local_service import LocalServiceHandler
 from penstock.runtimes.model import Model
 from penstock.runtimes.runtime import ModelOptions, model_problems
-from penstock.service.cards import ONLY, show_only
+from penstock.service.placement import ONLY, show_only
 
 _Source: TypeAlias = LocalServiceHandler | ModelOptions
 

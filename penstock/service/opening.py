@@ -22,7 +22,7 @@ from penstock.executors.process import ProcessExecutor
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
 from penstock.protocols.pb import pipeline_service_pb2
-from penstock.service.descriptors import max_connections
+from penstock.service.listening import max_connections
 
 # So many requests may be open for each that may be admitted. Beyond the first the answer is busy,
 # which old clients understand; beyond this it is a failed call, which they do not.

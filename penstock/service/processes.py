@@ -1,31 +1,157 @@
-"""The processes of a service with a supervisor, and what each of them runs."""
+"""The processes of a service with a supervisor, and what each of them runs: forked, or run anew.
+
+A fork lacks the threads of its parent and may wait for ever for a lock that one of them held. So
+where a script has started threads before its service runs, a child is forked only to become another
+program at once: the same one, from its beginning. It runs the script again, up to the service that
+it is for, and is an engine or a worker from there on. What the script does on its way there happens
+once more in each child, its threads included.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import re
 import socket
+import sys
+import threading
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
 from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
 from penstock.executors.processes.zygote import report_failure
 from penstock.observe.logs import LogOptions, logging_to_stderr
-from penstock.service import spawning
+from penstock.service import flags
 from penstock.service.blueprint import Deployment
-from penstock.service.forking import take_over
+from penstock.service.children import take_over
 from penstock.service.listening import Listeners
-from penstock.service.place import Place
+from penstock.service.placement import Place, engine_title, name_process, worker_title
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
-from penstock.service.spawning import Role
 from penstock.service.supervisor import Supervisor
-from penstock.service.titles import engine_title, name_process, worker_title
 from penstock.service.worker import serve_op
 
 _log = logging.getLogger(__name__)
+
+_POOLS_THAT_BEAR_FORKS: Final = re.compile(r"(lib)?((scipy_)?openblas|onnxruntime|cv2|opencv)")
+"""Libraries, by their files' names, that start new threads in a child when they need them."""
+
+_POOLS_LOST_BY_FORKS: Final = re.compile(
+    r"lib(gomp|i?omp|tbb|mkl|torch|tensorflow|paddle)|cygrpc|_pywrap_tensorflow"
+)
+"""Those that wait in a child, for ever, for threads that are not there."""
+
+_VARIABLE: Final = "_PENSTOCK_ROLE"
+"""Not one of those that configure: they are all read before the service knows what it is."""
+
+_NO_FILE: Final = ("", "-")  # what a program is called that was typed, or read from a pipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """What a spawned process is for.
+
+    Attributes:
+        service: how many services the script ran before that one.
+        place: which engine it is, or works for.
+        line: descriptor of its line to the supervisor, or to its engine.
+        listeners: descriptors of an engine's, by the key that asks for them.
+        op: whose worker it is; None for an engine.
+        index: the worker's number.
+        pid: its own, which a program that it starts does not share.
+    """
+
+    service: int
+    place: Place
+    line: int
+    listeners: Mapping[str, int] = field(default_factory=dict)
+    op: str | None = None
+    index: int = 0
+    pid: int = 0
+
+
+def threads_in_the_way() -> list[str]:
+    """Threads that a fork would lack, by name: Python's own, and those of native libraries that do
+    not start new ones in a child.
+    """
+    python = threading.enumerate()
+    names = [each.name for each in python if each is not threading.main_thread()]
+    try:
+        native = len(os.listdir("/proc/self/task")) - len(python)
+        maps = Path("/proc/self/maps").read_text(errors="replace")
+    except OSError:  # this system does not tell
+        return names
+    return names + (native_pools_in_the_way(maps) if native > 0 else [])
+
+
+def native_pools_in_the_way(maps: str) -> list[str]:
+    """Libraries whose threads a fork may lack, of a process that has threads besides Python's.
+
+    Which library a thread is of cannot be told. So one that bears no fork is in the way if it is
+    loaded at all, and so is whatever it may be where none is loaded that bears them.
+
+    Args:
+        maps: ``/proc/self/maps``.
+    """
+    files = {line.rpartition("/")[2] for line in maps.split("\n") if "/" in line}
+    lost = sorted(each for each in files if _POOLS_LOST_BY_FORKS.match(each))
+    if not lost and not any(map(_POOLS_THAT_BEAR_FORKS.match, files)):
+        return ["a library that cannot be told"]
+    return lost
+
+
+def why_not_again() -> str | None:
+    """What keeps this program from being run again; None when nothing does."""
+    if sys.argv[0] in _NO_FILE:
+        return "its script is not in a file"
+    if "ipykernel" in sys.modules:
+        return "it is a notebook"
+    return None
+
+
+def _become(role: Role) -> NoReturn:
+    """In a fork: become the program that this process is, for that role.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    for fd in (role.line, *role.listeners.values()):
+        os.set_inheritable(fd, True)
+    text = json.dumps(asdict(replace(role, pid=os.getpid())))
+    if flags.STARTED_IN is not None:
+        os.chdir(flags.STARTED_IN)
+    os.execve(  # noqa: S606 - no shell is wanted
+        sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: text}
+    )
+
+
+def spawned_role() -> Role | None:
+    """What this process was spawned for; None when it was started by anybody else.
+
+    Raises:
+        StartupError: that cannot be read.
+    """
+    text = os.environ.get(_VARIABLE)
+    if text is None:
+        return None
+    try:
+        given: dict[str, Any] = json.loads(text)
+        found = Role(**{**given, "place": Place(**given["place"])})
+    except (ValueError, TypeError, KeyError) as error:
+        raise StartupError(f"{_VARIABLE} is set by the service itself, not to {text!r}") from error
+    return found if found.pid == os.getpid() else None
+
+
+def _own(found: Role) -> None:
+    """It is what this process is from now on: programs that it starts get nothing of it."""
+    os.environ.pop(_VARIABLE, None)
+    for fd in (found.line, *found.listeners.values()):
+        os.set_inheritable(fd, False)
 
 
 def log_options(config: ServiceConfig) -> LogOptions:
@@ -54,6 +180,7 @@ class Processes:
         open_ports: Callable[[], None],
         signals: StopSignals,
         patience: float,
+        silence: float,
     ) -> int:
         """Be the supervisor; the exit status of the service.
 
@@ -62,6 +189,7 @@ class Processes:
             open_ports: makes them listen.
             signals: what stops the service.
             patience: seconds that an engine may take to end.
+            silence: seconds for which a ready engine may answer nothing.
 
         Raises:
             StartupError: the service cannot start.
@@ -83,12 +211,14 @@ class Processes:
             return self._worker(place, op, index, channel)
 
         sockets = [tuple(each.values()) for each in engines]
-        supervisor = Supervisor(engine, worker, sockets, open_ports, patience, spawns=spawns)
+        supervisor = Supervisor(
+            engine, worker, sockets, open_ports, patience, silence, spawns=spawns
+        )
         return supervisor.run(signals)
 
     def be(self, role: Role) -> NoReturn:
         """Be what this process was spawned for, and end with it."""
-        spawning.own(role)
+        _own(role)
         line = socket.socket(fileno=role.line)
         if role.op is None:
             listeners = {key: socket.socket(fileno=fd) for key, fd in role.listeners.items()}
@@ -121,7 +251,7 @@ class Processes:
     @staticmethod
     def _spawn(role: Role) -> NoReturn:
         try:
-            spawning.become(role)
+            _become(role)
         except OSError as error:
             raise StartupError(f"the program cannot be run again: {error}") from error
 
@@ -132,11 +262,11 @@ class Processes:
         Raises:
             StartupError: they have to, and cannot.
         """
-        threads = spawning.threads_in_the_way()
+        threads = threads_in_the_way()
         if not threads:
             return False
         names = ", ".join(threads)
-        if (why := spawning.why_not_again()) is not None:
+        if (why := why_not_again()) is not None:
             raise StartupError(
                 f"worker processes cannot be forked while threads run ({names}), and this program"
                 f" cannot be run again instead, because {why}; start threads in init_op, or run the"

@@ -31,17 +31,22 @@ from penstock.errors import StartupError
 from penstock.executors.processes.control import Leave, Order, Serve, Stop
 from penstock.executors.processes.zygote import Zygote
 from penstock.observe.logs import logging_to_stderr
-from penstock.service import flags, spawning
+from penstock.service import flags
 from penstock.service.banner import announce, banner, check_report
 from penstock.service.blueprint import Deployment
 from penstock.service.build import Works
 from penstock.service.daemons import DaemonPool
-from penstock.service.descriptors import make_room, open_standard_descriptors
-from penstock.service.interpreter import share_the_lock, spare_the_collector
-from penstock.service.listening import Listeners, addresses, bind_all, listen_on_all
-from penstock.service.loop import run_on_a_loop
+from penstock.service.listening import (
+    Listeners,
+    addresses,
+    bind_all,
+    listen_on_all,
+    make_room,
+    open_standard_descriptors,
+)
+from penstock.service.loop import run_on_a_loop, share_the_lock, spare_the_collector
 from penstock.service.opening import open_door, tls_of
-from penstock.service.processes import Processes, log_options
+from penstock.service.processes import Processes, log_options, spawned_role
 from penstock.service.signals import (
     Stopped,
     StopSignals,
@@ -61,6 +66,10 @@ _WRITERS = 2  # threads for large replies, which hold the interpreter as they ar
 _LAST_WORDS = 1.0
 _WORKERS_GRACE = 5.0
 _IDLE_GRACE = 0.2
+
+_MOST_SILENCE = 30.0
+"""Seconds for which an engine's loop may answer nothing before the engine is replaced: far more
+than anything should hold it, and less than most callers wait. A guess."""
 
 _KILL_GRACE = 5.0
 """Seconds beyond its time after which an engine is killed that does not end; a guess."""
@@ -84,7 +93,7 @@ def run_deployment(deployment: Deployment) -> None:
         raise StartupError("a service must run in the main thread, which takes the signals")
     open_standard_descriptors()
     number = len(now.served) - 1
-    role = spawning.role()
+    role = spawned_role()
     if role is not None:
         if role.service == number:
             tls = None if role.op is not None else tls_of(deployment.config)
@@ -144,7 +153,8 @@ def _supervise(
         _announce(processes.deployment, engines[0])
 
     patience = config.drain_delay + max(config.drain_timeout, _LAST_WORDS) + _KILL_GRACE
-    if processes.supervise(engines, open_ports, signals, patience):
+    silence = min(config.hang_limit, _MOST_SILENCE) if config.hang_limit else math.inf
+    if processes.supervise(engines, open_ports, signals, patience, silence):
         raise StartupError("the service could not go on; what stands above says why")
 
 

@@ -93,6 +93,7 @@ def signals_stop_the_start() -> Iterator[StopSignals]:
         Stopped: a signal came, and nobody was told to take it.
     """
     signals = StopSignals()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BOTH)  # whoever started us may have blocked them
     before: dict[signal.Signals, Any] = {
         number: signal.signal(number, signals.heard) for number in _BOTH
     }

@@ -23,7 +23,7 @@ from penstock.executors.processes.patrol import LOOK
 from penstock.executors.processes.watch import Start
 from penstock.service.blueprint import Deployment
 from penstock.service.build import Works
-from penstock.service.forking import end_now
+from penstock.service.children import end_now
 
 _log = logging.getLogger(__name__)
 

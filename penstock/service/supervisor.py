@@ -1,4 +1,4 @@
-"""Starts the engines and, when they ask, their workers; replaces an engine that dies.
+"""Starts the engines and, when they ask, their workers; replaces an engine that dies or hangs.
 
 The supervisor is the process that has run the user's script. It has one thread, no loop and no
 model, so it can be forked at any moment: what the script has imported need not be imported again.
@@ -8,9 +8,16 @@ reaped at once, and its engine told; children hold nothing of their siblings', s
 end of file is seen. Only own children are waited for.
 
 The first engine is started alone, so that what is wrong with all of them is told once; then the
-others together. When all are ready, the ports are opened, and from then on an engine that dies is
-replaced; before that, its end is the service's. SIGHUP has all engines replaced, one after the
-other: a new one serves before the old one is told to leave.
+others together. When all are ready, the ports are opened, and from then on an engine that dies, or
+whose loop does not answer for a while, is replaced; before that, its end is the service's. SIGHUP
+has all engines replaced, one after the other: a new one serves before the old one is told to leave.
+
+    start ──> starting ──Ready──> ready ──> serving ──Leave──> leaving ──> end
+                 │                             │
+                 └────────── death ────────────┴──> start, after a while
+
+While one process serves another may start to take its place; both have the same sockets, so no
+connection notices.
 """
 
 from __future__ import annotations
@@ -23,40 +30,292 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Final, TypeAlias
 
 from penstock.errors import StartupError
 from penstock.executors.processes.control import (
+    MOST_BYTES,
     ControlError,
     Exited,
     Failed,
     Forked,
+    Leave,
     Leaving,
     Message,
+    Ping,
+    Pong,
     Ready,
     Refused,
+    Serve,
     Spawn,
+    Stop,
+    decode,
+    encode,
 )
-from penstock.service.engine_process import EngineProcess
-from penstock.service.engine_slot import EngineSlot
-from penstock.service.exits import as_shell, told_of
-from penstock.service.forking import Child, end_all, fork
-from penstock.service.interpreter import spared_pages
-from penstock.service.leftovers import Leftovers
-from penstock.service.native_threads import tell_native_threads
-from penstock.service.place import Place
+from penstock.executors.processes.restarts import WITHIN, Restarts
+from penstock.service.children import Child, Leftovers, as_shell, end_all, fork, told_of
+from penstock.service.loop import spared_pages
+from penstock.service.placement import Place
 from penstock.service.signals import StopSignals, hang_up_as_before, hangups_tell, waits_are_woken
 
 _log = logging.getLogger(__name__)
+
+
+class EngineProcess:
+    """An engine that lives, and the line to it.
+
+    Args:
+        place: which of the service's engines it is.
+        child: the process.
+        control: our end of the line.
+        patience: seconds that it may take to end, once it is told to.
+        silence: seconds that it may take to answer, while it is ready.
+
+    Attributes:
+        place: which of the service's engines it is.
+        child: the process.
+        control: our end of the line.
+        failure: why it cannot start, if it has said so.
+        is_ready: it has said that it could serve.
+        is_leaving: it was told to leave its place to another.
+        kill_at: when it should have ended; None when it need not end, or has been killed.
+        look_at: when it is to be asked, or should have answered.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        child: Child,
+        control: socket.socket,
+        patience: float = math.inf,
+        silence: float = math.inf,
+    ) -> None:
+        self.place = place
+        self.child = child
+        self.control = control
+        self.failure: str | None = None
+        self.is_ready = False
+        self.is_leaving = False
+        self.kill_at: float | None = None
+        self.look_at = math.inf
+        self._patience = patience
+        self._silence = silence
+        self._was_asked = False
+        self._serves_since: float | None = None
+        self._talks = True
+        # Bounded by the workers that live: while something waits, no further wish is heard.
+        self._waiting: deque[tuple[bytes, list[int]]] = deque()
+
+    def __repr__(self) -> str:
+        state = "leaving" if self.is_leaving else "ready" if self.is_ready else "starting"
+        return f"<EngineProcess {self.child} {state} waiting={len(self._waiting)}>"
+
+    @property
+    def events(self) -> int:
+        """What to wait for on its line."""
+        if self._waiting:
+            return select.POLLOUT
+        return select.POLLIN if self._talks else 0
+
+    def has_served(self, seconds: float) -> bool:
+        """Whether it was told to serve so long ago."""
+        since = self._serves_since
+        return since is not None and time.monotonic() - since >= seconds
+
+    def look(self, now: float) -> bool:
+        """Ask it whether its loop runs, when it is time to; False when it has not answered."""
+        if now < self.look_at or self.kill_at is not None or not self._talks:
+            return True
+        if self._was_asked:
+            return False
+        self._was_asked = True
+        self.look_at = now + self._silence
+        self.say(Ping())
+        return True
+
+    def answered(self) -> None:
+        """Its loop runs; or the time that has passed says nothing about it."""
+        self._was_asked = False
+        self.look_at = time.monotonic() + self._silence / 2
+
+    def serve(self) -> None:
+        """Have it accept connections."""
+        self._serves_since = time.monotonic()
+        self.say(Serve())
+
+    def leave(self) -> None:
+        """Have it finish what it has and end, since another engine accepts in its place."""
+        self.is_leaving = True
+        self._expect_the_end()
+        self.say(Leave())
+        if not self._talks:
+            self.child.signal(signal.SIGTERM)
+
+    def stop(self, *, hurry: bool) -> None:
+        """Have it end with the service."""
+        self._expect_the_end()
+        if self.is_ready:
+            self.say(Stop(hurry))
+        if not self.is_ready or not self._talks:  # nobody hears at that end
+            self.child.signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """It has not ended in time."""
+        self.kill_at = None
+        self.child.kill()
+
+    def _expect_the_end(self) -> None:
+        if self.kill_at is None:
+            self.kill_at = time.monotonic() + self._patience
+
+    def messages(self) -> Iterator[Message]:
+        """What it has said, as long as it takes the answers.
+
+        Raises:
+            ControlError: that is no message.
+        """
+        while self._talks and not self._waiting:
+            try:
+                data = self.control.recv(MOST_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._talks = False
+                return
+            yield decode(data)
+
+    def say(self, message: Message, *fds: int) -> None:
+        """Send it, now or when there is room. The descriptors stay the caller's.
+
+        Raises:
+            OSError: no descriptor is left for what may have to wait.
+        """
+        if self._talks:
+            duplicates: list[int] = []
+            try:
+                duplicates.extend(os.dup(fd) for fd in fds)
+            except OSError:
+                _close_all(duplicates)
+                raise
+            self._waiting.append((encode(message), duplicates))
+            self.send_waiting()
+
+    def send_waiting(self) -> None:
+        """Send what there is room for."""
+        while self._waiting:
+            data, fds = self._waiting[0]
+            try:
+                socket.send_fds(self.control, [data], fds)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._talks = False
+                self._drop_waiting()
+                if not isinstance(error, ConnectionError):  # it has not hung up, and would wait
+                    _log.error("the engine cannot be answered, and is killed: %s", error)
+                    self.child.kill()
+                return
+            self._waiting.popleft()
+            _close_all(fds)
+
+    def close(self) -> None:
+        """Close the line; nothing can be said any more."""
+        self._talks = False
+        self._drop_waiting()
+        self.control.close()
+
+    def _drop_waiting(self) -> None:
+        for _, fds in self._waiting:
+            _close_all(fds)
+        self._waiting.clear()
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
+
+
+class EngineSlot:
+    """One engine's sockets, its processes, and what became of those before.
+
+    Args:
+        place: of its first process.
+        listeners: its own; a Unix socket is every slot's.
+
+    Attributes:
+        processes: those that live.
+        start_at: when the next is to be started; None when nobody waits for that.
+        given_up: it has no process, and will not have one.
+    """
+
+    def __init__(self, place: Place, listeners: Sequence[socket.socket]) -> None:
+        self.listeners = tuple(listeners)
+        self.processes: list[EngineProcess] = []
+        self.start_at: float | None = None
+        self.given_up = False
+        self._index = place.index
+        self._engines = place.engines
+        self._name = place.name
+        self._started = 0
+        self._restarts = Restarts()
+
+    def __repr__(self) -> str:
+        return f"<EngineSlot {self._index} {self.processes} start_at={self.start_at}>"
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self._name or "the engine"
+
+    @property
+    def starting(self) -> EngineProcess | None:
+        """The process that cannot serve yet."""
+        return next((each for each in self.processes if not each.is_ready), None)
+
+    @property
+    def serving(self) -> EngineProcess | None:
+        """The process that serves, or could."""
+        ready = (each for each in self.processes if each.is_ready and not each.is_leaving)
+        return next(ready, None)
+
+    def next_place(self) -> Place:
+        """That of the process to be started now."""
+        place = Place(index=self._index, engines=self._engines, generation=self._started)
+        self._started += 1
+        return place
+
+    def plan_restart(self, died: EngineProcess | None) -> bool:
+        """Set ``start_at``; False when it is to be given up.
+
+        Args:
+            died: None when it could not even be forked.
+        """
+        now = time.monotonic()
+        worked = died is not None and died.has_served(WITHIN)
+        wait = self._restarts.died(now, had_worked=worked)
+        self.start_at = None if wait is None else now + wait
+        return wait is not None
+
+    def give_up(self, others: Collection[EngineSlot]) -> None:
+        """Close its sockets, or the system would go on dealing connections to it."""
+        self.given_up = True
+        shared = {each for other in others for each in other.listeners}
+        for listener in self.listeners:
+            if listener not in shared:
+                listener.close()
+
 
 EngineMain: TypeAlias = Callable[[Place, socket.socket], int]
 WorkerMain: TypeAlias = Callable[[Place, str, int, socket.socket], int]
 
 _GIVEN_UP: Final = 1
 _LONGEST_WAIT: Final = 3600.0  # the system does not count far
+_SUSPENDED: Final = 1.0  # seconds by which a wait lasts too long when all were stopped; a guess
 _LAST_WAIT: Final = 5.0  # for killed children; a guess at what a driver needs to let go of one
 
 
@@ -74,6 +333,7 @@ class Supervisor:
             process of that engine.
         open_ports: called once, when all engines are ready: makes the listeners listen.
         patience: seconds that an engine may take to end; it is killed then.
+        silence: seconds that a ready engine may take to answer; it is killed and replaced then.
         spawns: both functions become other programs; then there may be other threads.
 
     Threads: the main thread only, and otherwise there may be no other.
@@ -86,9 +346,11 @@ class Supervisor:
         listeners: Sequence[Sequence[socket.socket]] = ((),),
         open_ports: Callable[[], None] = lambda: None,
         patience: float = math.inf,
+        silence: float = math.inf,
         *,
         spawns: bool = False,
     ) -> None:
+        self._silence = silence
         self._spawns = spawns
         self._engine_main = engine_main
         self._worker_main = worker_main
@@ -134,8 +396,6 @@ class Supervisor:
                 stack.enter_context(waits_are_woken(self._waker))
                 stack.enter_context(hangups_tell(self._hang_up))
                 stack.callback(self._end_children)
-                if not self._spawns:
-                    tell_native_threads()
                 self._forward_signals()  # those from before one could wake a wait
                 if self._status is None:
                     self._start_first(self._slots[0])
@@ -174,10 +434,23 @@ class Supervisor:
         for worker, engine in self._workers.values():
             poll.register(worker.pidfd, select.POLLIN)
             waiting[worker.pidfd] = partial(self._worker_died, worker, engine)
-        for fd, _ in poll.poll(self._time_left()):
+        left = self._time_left()
+        began = time.monotonic()
+        for fd, _ in poll.poll(left):
             waiting[fd]()
         self._forward_signals()
+        now = time.monotonic()
+        if now > began + left / 1000 + _SUSPENDED:  # so were the engines, perhaps
+            for engine in self._processes():
+                if engine.is_ready:
+                    engine.answered()
         for engine in self._processes():
+            if not engine.look(now):
+                engine.failure = f"its loop has not answered for {self._silence:g} s"
+                _log.error("%s (pid %d) is killed: %s", engine.child.name, engine.child.pid,
+                           engine.failure)  # fmt: skip
+                engine.kill()
+                engine.look_at = math.inf
             if engine.kill_at is not None and time.monotonic() >= engine.kill_at:
                 _log.error("%s does not end, and is killed", engine.child)
                 engine.kill()
@@ -190,7 +463,7 @@ class Supervisor:
     def _time_left(self) -> float:
         """Milliseconds until something may have to be done."""
         times = [slot.start_at for slot in self._slots]
-        times += [engine.kill_at for engine in self._processes()]
+        times += [at for each in self._processes() for at in (each.kill_at, each.look_at)]
         first = min((each for each in times if each is not None), default=math.inf)
         first = min(max(0.0, first - time.monotonic()), self._leftovers.patience, _LONGEST_WAIT)
         return first * 1000 + 1
@@ -226,7 +499,7 @@ class Supervisor:
             except BaseException:
                 ours.close()
                 raise
-        slot.processes.append(EngineProcess(place, child, ours, self._patience))
+        slot.processes.append(EngineProcess(place, child, ours, self._patience, self._silence))
 
     def _start_first(self, slot: EngineSlot) -> None:
         try:
@@ -281,7 +554,11 @@ class Supervisor:
             engine.child.kill()
 
     def _hear(self, slot: EngineSlot, engine: EngineProcess, message: Message) -> None:
+        if engine.is_ready:
+            engine.answered()
         match message:
+            case Pong():
+                pass
             case Ready():
                 self._engine_ready(slot, engine)
             case Failed(reason):
@@ -299,6 +576,7 @@ class Supervisor:
     def _engine_ready(self, slot: EngineSlot, engine: EngineProcess) -> None:
         predecessor = slot.serving
         engine.is_ready = True
+        engine.answered()
         if self._told:
             engine.stop(hurry=self._told > 1)
         elif self._is_open:

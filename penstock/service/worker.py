@@ -17,7 +17,7 @@ from penstock.executors.processes.child import Child
 from penstock.executors.processes.worker import ANSWER_BYTES, SLAB_BYTES
 from penstock.service.blueprint import Deployment
 from penstock.service.build import bound_op
-from penstock.service.cpus import stay_on_cpus
+from penstock.service.placement import stay_on_cpus
 
 _log = logging.getLogger(__name__)
 

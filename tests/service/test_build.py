@@ -15,7 +15,7 @@ from penstock.ops.short import Model
 from penstock.runtimes.runtime import ModelOptions
 from penstock.service.blueprint import deploy, draw_blueprint
 from penstock.service.build import Works, bound_op
-from penstock.service.place import Place
+from penstock.service.placement import Place
 from tests.service.inside import drawn, inside, root
 
 OPTIONS: dict[str, tuple[Any, Any, Any, Any]] = {

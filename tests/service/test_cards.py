@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.service.cards import VARIABLE, show_only
+from penstock.service.placement import VARIABLE, show_only
 
 
 def test_a_process_sees_the_card_that_it_is_shown() -> None:

@@ -9,7 +9,7 @@ import pytest
 from penstock import Op
 from penstock.config.resolve import OpOptions
 from penstock.errors import ConfigError
-from penstock.service.cpus import available, cpu_problems, spelt
+from penstock.service.placement import available, cpu_problems, spelt
 from tests.service.inside import drawn, root
 
 

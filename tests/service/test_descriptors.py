@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config.schema import ServiceConfig
-from penstock.service.descriptors import make_room, max_connections
+from penstock.service.listening import make_room, max_connections
 from penstock.service.opening import limits_of
 from tests.service.scripts import post
 from tests.services.process import running
@@ -15,7 +15,7 @@ ALL_KINDS = ["2>&-", "<&- >&-", "<&- >&- 2>&-"]
 
 SCRIPT = """
 import os, sys
-from penstock.service.descriptors import open_standard_descriptors
+from penstock.service.listening import open_standard_descriptors
 
 open_standard_descriptors()
 kept = os.open(sys.argv[1], os.O_WRONLY)

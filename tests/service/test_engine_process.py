@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from penstock.executors.processes.control import Forked
-from penstock.service.engine_process import EngineProcess
-from penstock.service.place import Place
+from penstock.service.placement import Place
+from penstock.service.supervisor import EngineProcess
 
 
 def test_what_cannot_be_said_for_want_of_descriptors_leaves_none_open(

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import socket
 
-from penstock.service.engine_slot import EngineSlot
-from penstock.service.place import Place
+from penstock.service.placement import Place
+from penstock.service.supervisor import EngineSlot
 
 
 def test_giving_up_closes_what_nobody_else_listens_on() -> None:

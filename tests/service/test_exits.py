@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.service.exits import as_shell, told_of
+from penstock.service.children import as_shell, told_of
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 PROLOGUE = """
 import logging, os, random, signal, socket, subprocess, sys, threading
-from penstock.service.forking import fork
+from penstock.service.children import fork
 
 def child(main, stoppable=True):
     found = fork("thing", main, lambda: None, stoppable=stoppable)

@@ -5,7 +5,7 @@ import sys
 
 WATCH = """
 import gc, sys
-from penstock.service.interpreter import share_the_lock, spare_the_collector
+from penstock.service.loop import share_the_lock, spare_the_collector
 before = sys.getswitchinterval(), gc.get_threshold(), gc.get_freeze_count()
 assert before[0] == 0.005, before
 spare_the_collector()

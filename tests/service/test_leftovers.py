@@ -10,8 +10,8 @@ from tests.service.tracer import traced
 PROLOGUE = """
 import ctypes, math, os, signal, subprocess, sys
 from pathlib import Path
-from penstock.service.forking import fork
-from penstock.service.leftovers import Leftovers
+from penstock.service.children import fork
+from penstock.service.children import Leftovers
 
 def zombies():
     pids = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from penstock.service.lifeline import Lifeline
+from penstock.service.children import Lifeline
 from tests.service.supervised import gone
 
 

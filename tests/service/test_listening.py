@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,36 @@ def test_engines_have_a_socket_each_for_a_port_and_one_together_for_a_path(tmp_p
         assert path.exists()
     assert not path.exists()
     assert all(each.fileno() < 0 for own in engines for each in own.values())
+
+
+def test_a_socket_file_that_nobody_serves_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "unix"
+    unix = {"unix_socket": str(path)}
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(path))
+        killed.listen()
+    with ExitStack() as stack:
+        (own,) = bind_all(config(door=unix), stack)
+        # Not even before it listens is it taken for one that was left behind.
+        with ExitStack() as second, pytest.raises(StartupError, match="it exists"):
+            bind_all(config(door=unix), second)
+        listen_on_all(config(door=unix), [own])
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(path))
+
+
+@pytest.mark.parametrize("kind", ["served by another program", "no socket"])
+def test_what_is_in_use_is_not_taken_over(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "unix"
+    with ExitStack() as stack, socket.socket(socket.AF_UNIX) as other:
+        if kind == "no socket":
+            path.write_text("a file")
+        else:
+            other.bind(str(path))
+            other.listen()
+        with pytest.raises(StartupError, match="it exists"):
+            bind_all(config(door={"unix_socket": str(path)}), stack)
+        assert path.exists()
 
 
 def test_one_engine_has_its_ports_alone() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.engine.engine import IDS_WRAP
-from penstock.service.place import Place
+from penstock.service.placement import Place
 
 
 def test_the_only_engine_counts_from_nought_and_has_everything() -> None:

@@ -110,3 +110,12 @@ def test_who_has_decided_about_hangups_is_not_overruled() -> None:
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_signals_that_whoever_started_us_has_blocked_are_heard() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        with pytest.raises(Stopped), signals_stop_the_start():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from penstock.errors import StartupError
-from penstock.service import spawning
+from penstock.service import processes
 from tests.service.scripts import PENSTOCK, PYTHON, post, script, until
 from tests.services.process import ServiceProcess, running
 
@@ -199,7 +199,7 @@ def role(pid: int) -> str:
 
 def test_a_process_reads_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_PENSTOCK_ROLE", role(os.getpid()))
-    found = spawning.role()
+    found = processes.spawned_role()
     assert found is not None
     assert (found.op, found.index, found.line, found.place.name) == ("work", 0, 7, "engine 1")
 
@@ -208,16 +208,16 @@ def test_what_another_process_is_for_is_not_for_those_that_it_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("_PENSTOCK_ROLE", role(os.getppid()))
-    assert spawning.role() is None
+    assert processes.spawned_role() is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"place": {"x": 1}}', '{"place": {}, "n": 1}'])
 def test_a_part_that_nobody_gave_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("_PENSTOCK_ROLE", text)
     with pytest.raises(StartupError, match="is set by the service itself"):
-        spawning.role()
+        processes.spawned_role()
 
 
 def test_a_notebook_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ipykernel", sys)
-    assert spawning.why_not_again() == "it is a notebook"
+    assert processes.why_not_again() == "it is a notebook"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import socket
@@ -247,12 +246,12 @@ async def serve(zygote):
     zygote.ready()
     os._exit(3)
 
-import penstock.service.engine_slot
+import penstock.service.supervisor
 class Patient:
     def died(self, now, *, had_worked):
         say("waits")
         return 3600.0
-penstock.service.engine_slot.Restarts = Patient
+penstock.service.supervisor.Restarts = Patient
 """
     with run(tmp_path, script) as service:
         service.hear("waits")
@@ -593,39 +592,6 @@ async def serve(zygote):
         refused = "StartupError [Errno 23] the table is full"
         assert " ".join(service.hear("refused")) == refused
         assert service.status() == DONE
-
-
-def test_a_worker_whose_descriptors_cannot_be_sent_ends_and_the_next_one_does_not(
-    tmp_path: Path,
-) -> None:
-    script = """
-import errno
-
-def send(channel, data, fds, real=socket.send_fds):
-    if fds and not sent:
-        sent.append(1)
-        raise OSError(errno.ETOOMANYREFS, "too many are on their way")
-    return real(channel, data, fds)
-socket.send_fds, sent = send, []
-
-async def serve(zygote):
-    try:
-        await zygote.spawn("op", 0)
-    except Exception as error:
-        say("refused", type(error).__name__, error)
-    let_go(await zygote.spawn("op", 0))
-    say("next")
-    return done
-
-def worker_main(place, op, index, channel):
-    channel.recv(1)
-    return 0
-"""
-    with run(tmp_path, script) as service:
-        refused = f"StartupError it cannot be passed on: [Errno {errno.ETOOMANYREFS}] too many"
-        assert " ".join(service.hear("refused")).startswith(refused)
-        service.hear("next")
-        assert service.status() == DONE  # nobody is left
 
 
 def test_answers_that_the_engine_does_not_read_yet_wait_for_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -160,6 +161,29 @@ def test_only_the_engine_that_died_is_replaced(tmp_path: Path) -> None:
         assert service.status() == 0
 
 
+def test_an_engine_that_is_stopped_is_replaced(tmp_path: Path) -> None:
+    with run(tmp_path, "silence = 0.5\n" + OBEDIENT) as service:
+        engines = all_serve(service)
+        os.kill(engines[1], signal.SIGSTOP)
+        index, _ = service.hear("Serve")
+        assert index == "1"
+        assert "its loop has not answered for 0.5 s" in service.errors.read_text()
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+
+
+def test_when_all_processes_were_stopped_none_is_replaced(tmp_path: Path) -> None:
+    with run(tmp_path, "silence = 0.5\n" + OBEDIENT) as service:
+        every = [service.process.pid, *all_serve(service).values()]
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in every:
+                os.kill(pid, number)
+            time.sleep(2.0)  # what is tested is that time passes; then a few more questions
+        service.signal(signal.SIGTERM)
+        assert service.status() == 0
+        assert "not answered" not in service.errors.read_text()
+
+
 def test_workers_of_the_other_engines_stay(tmp_path: Path) -> None:
     script = """
 engines = 2
@@ -235,13 +259,13 @@ async def serve(zygote):
         connection, _ = shared[0].accept()
         connection.close()
 
-import penstock.service.engine_slot
+import penstock.service.supervisor
 class Hasty:
     deaths = 0
     def died(self, now, *, had_worked):
         self.deaths += 1
         return 0.0 if self.deaths < 3 else None
-penstock.service.engine_slot.Restarts = Hasty
+penstock.service.supervisor.Restarts = Hasty
 """
     with run(tmp_path, script) as service:
         ports = [service.hear("pid")[1:] for _ in range(2)]
@@ -265,11 +289,11 @@ async def serve(zygote):
     await orders.get()
     os._exit(3)
 
-import penstock.service.engine_slot
+import penstock.service.supervisor
 class Hasty:
     def died(self, now, *, had_worked):
         return None
-penstock.service.engine_slot.Restarts = Hasty
+penstock.service.supervisor.Restarts = Hasty
 """
     with run(tmp_path, script) as service:
         assert service.status() == 1
@@ -278,11 +302,11 @@ penstock.service.engine_slot.Restarts = Hasty
 
 def test_killing_engines_leaves_nothing_in_the_supervisor(tmp_path: Path) -> None:
     script = """
-import penstock.service.engine_slot
+import penstock.service.supervisor
 class Hasty:
     def died(self, now, *, had_worked):
         return 0.0
-penstock.service.engine_slot.Restarts = Hasty
+penstock.service.supervisor.Restarts = Hasty
 """
     with run(tmp_path, OBEDIENT + script) as service:
         engines = all_serve(service)

@@ -5,8 +5,7 @@ import sys
 
 import pytest
 
-from penstock.service.place import Place
-from penstock.service.titles import MOST_BYTES, engine_title, worker_title
+from penstock.service.placement import MOST_BYTES, Place, engine_title, worker_title
 
 
 def test_the_engine_is_told_from_others_where_there_are_any() -> None:
@@ -31,7 +30,7 @@ def test_a_worker_is_called_as_its_op_and_by_its_number(op: str, index: int, tit
 def test_the_kernel_knows_a_process_by_its_title() -> None:
     code = """
 import threading
-from penstock.service.titles import name_process
+from penstock.service.placement import name_process
 name_process("a_recogniser_/1")
 print(open("/proc/self/comm").read(), end="")
 read = lambda: print(open("/proc/thread-self/comm").read(), end="")

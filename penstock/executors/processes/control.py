@@ -5,7 +5,8 @@ accepts connections from ``Serve`` on, until it hears ``Leave`` or ``Stop``; who
 somebody else to stop says ``Leaving`` and serves on until then. The supervisor answers each
 ``Spawn`` with ``Forked`` or ``Refused`` of the same number, and says ``Exited`` when a worker has
 ended. With ``Forked`` come two descriptors: the engine's end of the worker's socket pair, and a
-pidfd of the worker. The socket keeps the bounds of packets (SOCK_SEQPACKET).
+pidfd of the worker. A ready engine answers each ``Ping`` with a ``Pong``. The socket
+keeps the bounds of packets (SOCK_SEQPACKET).
 """
 
 from __future__ import annotations
@@ -59,6 +60,16 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """The supervisor asks whether the engine's loop runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    """It does."""
+
+
+@dataclass(frozen=True, slots=True)
 class Spawn:
     """A worker is wanted."""
 
@@ -93,12 +104,16 @@ class Exited:
 
 
 Order: TypeAlias = Serve | Leave | Stop
-Message: TypeAlias = Ready | Failed | Leaving | Spawn | Forked | Refused | Exited | Order
+Message: TypeAlias = (
+    Ready | Failed | Leaving | Ping | Pong | Spawn | Forked | Refused | Exited | Order
+)
 
 _KINDS: dict[str, tuple[type[Message], tuple[type, ...]]] = {
     "ready": (Ready, ()),
     "failed": (Failed, (str,)),
     "leaving": (Leaving, ()),
+    "ping": (Ping, ()),
+    "pong": (Pong, ()),
     "serve": (Serve, ()),
     "leave": (Leave, ()),
     "stop": (Stop, (bool,)),

@@ -7,6 +7,7 @@ import itertools
 import os
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from penstock.executors.processes.control import (
     Leaving,
     Message,
     Order,
+    Ping,
+    Pong,
     Ready,
     Refused,
     Serve,
@@ -185,6 +188,9 @@ class Zygote:
                 exit_ = self._exits.get(pid)
                 if exit_ is not None and not exit_.done():
                     exit_.set_result(message)
+            case Ping() if not fds:
+                with suppress(StartupError):  # gone, or it will ask again
+                    self._say(Pong())
             case Serve() | Leave() | Stop() if not fds:
                 self._obey(message)
             case _:

@@ -1,13 +1,15 @@
-"""Forks a child off the supervisor, and what a child does before it runs its own code.
+"""The supervisor's children: forked, bound to its life, signalled, reaped.
 
-Guarantees: the child never returns to the caller's frames; it ends with the supervisor; it leads a
-process group, so that a Ctrl-C in the terminal reaches the supervisor alone; no signal finds it
-with the supervisor's handlers; its random numbers are its own.
+Guarantees: a child never returns to the caller's frames; it ends with the supervisor, whatever it
+is doing; it leads a process group, so that a Ctrl-C in the terminal reaches the supervisor alone;
+no signal finds it with the supervisor's handlers, or blocked; its random numbers are its own.
 """
 
 from __future__ import annotations
 
+import fcntl
 import logging
+import math
 import os
 import random
 import select
@@ -15,16 +17,70 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn
 
 from penstock.errors import StartupError
-from penstock.service.lifeline import Lifeline
 
 _log = logging.getLogger(__name__)
+
+
+def as_shell(status: int) -> int:
+    """The status that a shell shows: 128 and more for a signal."""
+    return status if status >= 0 else 128 - status
+
+
+def told_of(status: int) -> str:
+    """In words."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
+
+
+class Lifeline:
+    """One child's pipe, from before the fork."""
+
+    __slots__ = ("_reader", "_writer")
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe2(os.O_CLOEXEC)
+
+    def __repr__(self) -> str:
+        return f"<Lifeline reader={self._reader} writer={self._writer}>"
+
+    def hold(self, *, passed_on: bool = False) -> None:
+        """The child's step, as leader of its process group: from now on, that group is bound.
+
+        The descriptor stays open until the process ends.
+
+        Args:
+            passed_on: and when the process becomes another program.
+        """
+        os.close(self._writer)
+        reader = self._reader
+        os.set_inheritable(reader, passed_on)
+        fcntl.fcntl(reader, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(reader, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(reader, fcntl.F_SETFL, fcntl.fcntl(reader, fcntl.F_GETFL) | os.O_ASYNC)
+        told = select.poll()
+        told.register(reader, select.POLLIN)
+        if told.poll(0):  # the supervisor ended before the kernel was asked
+            os.killpg(0, signal.SIGKILL)
+
+    def keep(self) -> None:
+        """The supervisor's step after the fork."""
+        os.close(self._reader)
+
+    def close(self) -> None:
+        """The supervisor's, once the child has ended; and that of the child's younger siblings."""
+        os.close(self._writer)
+
 
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 _FAILED: Final = 1
@@ -301,3 +357,61 @@ def _flush() -> None:
                 stream.flush()
             except (OSError, ValueError):  # nobody reads it, or the script closed it
                 continue
+
+
+_TRACED: Final = 1.0  # seconds between two looks
+_ADOPTED: Final = 10.0
+
+
+class Leftovers:
+    """See the module.
+
+    Args:
+        adopts: whether processes that lose their parent become this one's.
+
+    Attributes:
+        patience: seconds until it is to be asked to ``reap`` again, though nothing happens.
+    """
+
+    def __init__(self, *, adopts: bool) -> None:
+        self._adopts = adopts
+        self._traced: set[int] = set()
+        # What the script has started it may wait for itself.
+        self._scripts = frozenset(_children()) if adopts else frozenset[int]()
+        self.patience = _ADOPTED if adopts else math.inf
+
+    def __repr__(self) -> str:
+        return f"<Leftovers {len(self._traced)} traced{', adopts' if self._adopts else ''}>"
+
+    def take(self, child: Child) -> int:
+        """The wait status of one that has ended; reaped now or later."""
+        status = child.reap()
+        if not child.is_reaped:
+            self._traced.add(child.pid)
+            self.patience = min(self.patience, _TRACED)
+        return status
+
+    def reap(self, known: Container[int]) -> None:
+        """Take note of whoever has ended, but of those who are known."""
+        for pid in [each for each in self._traced if _is_reaped(each)]:
+            self._traced.discard(pid)
+        if self._adopts:
+            for pid in _children():
+                if pid not in known and pid not in self._scripts and pid not in self._traced:
+                    _is_reaped(pid)
+        if not self._traced:
+            self.patience = _ADOPTED if self._adopts else math.inf
+
+
+def _is_reaped(pid: int) -> bool:
+    """Whether it is no child any more, now or since earlier."""
+    with suppress(ChildProcessError):
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    return True
+
+
+def _children() -> Iterable[int]:
+    """Of the main thread, to which orphans come; of no other where the system does not tell."""
+    with suppress(OSError):
+        return map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+    return ()
