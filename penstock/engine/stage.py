@@ -165,7 +165,7 @@ class Stage:
         if (
             self._idle
             and self.executor.takes_several
-            and self._hand_over.look_again(len(self.batcher))
+            and self._hand_over.look_again(len(self.batcher), self.batcher.policy.max_rows)
         ):
             self._clock.soon(self._gather)
         else:
@@ -291,7 +291,7 @@ class Stage:
         if tell is not None:
             for batch in batches:
                 tell(self.name, batch, now)
-        self._hand_over.carried(len(batches))
+        self._hand_over.carried(sum([len(batch.samples) for batch in batches]))
         self._batches += len(batches)
         self._samples += sum([len(batch.samples) for batch in batches])
         self._out[work] = now
