@@ -8,7 +8,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.arrays import empty
     from penstock.client import AsyncPipelineClient, PipelineClient
     from penstock.instrument import Instrument
     from penstock.ops.channel_data import ChannelData, ChannelDataType
@@ -45,14 +44,12 @@ __all__ = [
     "ResponseOp",
     "Service",
     "WebService",
-    "empty",
     "op",
     "run",
 ]
 
 _ALIASES = dict.fromkeys(("ChannelDataEcode", "ChannelDataErrcode"), "CustomExceptionCode")
 _HOMES = {
-    "penstock.arrays": ("empty",),
     "penstock.client": ("AsyncPipelineClient", "PipelineClient"),
     "penstock.instrument": ("Instrument",),
     "penstock.ops.channel_data": ("ChannelData", "ChannelDataType"),

@@ -15,7 +15,6 @@ PACKAGE = Path(__file__).parent.parent / "penstock"
 FLOORS = {
     "penstock.errors": 0,
     "penstock.tensor": 0,
-    "penstock.arrays": 0,
     "penstock.request": 0,
     "penstock.instrument": 0,
     "penstock.protocols": 1,
@@ -37,7 +36,6 @@ FLOORS = {
 GROUND = [
     "penstock.errors",
     "penstock.tensor",
-    "penstock.arrays",
     "penstock.request",
     "penstock.instrument",
 ]
@@ -46,7 +44,10 @@ PURE = (
     "penstock.protocols",
     "penstock.graph",
     "penstock.batching",
-    "penstock.executors.processes.frame",
+    "penstock.executors.processes.frames",
+    "penstock.executors.processes.values",
+    "penstock.executors.processes.marshalling",
+    "penstock.executors.processes.restarts",
     *GROUND,
 )
 IMPURE_MODULES = {
@@ -146,7 +147,7 @@ def test_module_imports_only_from_lower_floors(path: Path) -> None:
         ("penstock.graph.dag", "penstock.engine.engine"),
         ("penstock.graph.dag", "penstock.batching.batcher"),
         ("penstock.graph.dag", "time"),
-        ("penstock.executors.processes.frame.decoder", "pickle"),
+        ("penstock.executors.processes.values", "pickle"),
         ("penstock.errors", "penstock.request"),
         ("penstock.engine.engine", "uvicorn"),
         ("penstock.ops.op", "penstock.testing.clock"),

@@ -54,7 +54,6 @@ class OpOptions:
         kill_late: whether a call beyond that is ended with its worker process.
         memory_limit: bytes of memory beyond which a worker process is replaced; None is no limit.
         max_batches: batches after which it is replaced; None is never.
-        prefetch: full batches that a busy worker process is handed ahead; None is the default.
         retry: attempts of ``process`` in all, 1 or more.
         batch_size: most samples of a batch, 1 or more.
         window: seconds the first sample waits for company; None is not at all, and always so when
@@ -74,7 +73,6 @@ class OpOptions:
     kill_late: bool = False
     memory_limit: int | None = None
     max_batches: int | None = None
-    prefetch: int | None = None
     retry: int = 1
     batch_size: int = 1
     window: float | None = None
@@ -131,7 +129,6 @@ def resolve_op(
         kill_late=entry.on_timeout == "kill",
         memory_limit=None if entry.memory_limit_mib is None else entry.memory_limit_mib << 20,
         max_batches=entry.max_batches,
-        prefetch=entry.prefetch,
         retry=source("retry").retry,
         batch_size=batch_size,
         window=source("auto_batching_timeout").window if batch_size > 1 else None,

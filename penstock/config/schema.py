@@ -186,11 +186,6 @@ class OpConfig(Section):
         description="Batches after which a worker process is replaced, one after the other; an op"
         " with one worker waits for the new one.",
     )
-    prefetch: Annotated[int, Field(ge=0, le=16)] | None = Field(
-        default=None,
-        description="Batches that a busy worker process is handed before it asks, so that it goes"
-        " on at once; only full ones are. Without it: 1. 0 hands over to idle workers alone.",
-    )
     isolate_errors: bool = Field(
         default=True,
         description="When `process` fails for a batch, run its halves again until only the"

@@ -9,11 +9,11 @@ Guarantees:
     - every batch handed over is settled exactly once: by its outcomes, or given up at its
       ``timeout``; what comes back afterwards is recorded as late and dropped;
     - a call whose requests have all gone is ended, where the executor can end calls at all;
-    - a batch that was handed over but has not begun goes to another worker when the one before it
-      is given up, or takes long while another worker is idle;
-    - a busy worker is given what it goes on with only where no company can join that any more, and
-      none keeps it while another is idle and has nothing else to do;
-    - whom a worker may have died of runs in a Work of its own, and takes turns with the queue.
+    - a batch that was handed over to a thread but has not begun goes to another worker when the one
+      before it is given up, or takes long while another worker is idle;
+    - answers leave when they are there, though a later batch of their hand-over takes long;
+    - a request that a worker may have died of runs in a Work of its own, and takes turns with the
+      queue.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from collections.abc import Callable, Hashable
 from functools import partial
 
 from penstock.batching.batcher import Batcher, Line
-from penstock.batching.dispatch import HandOver
+from penstock.batching.dispatch import HAND_OVER_BUDGET, HandOver
 from penstock.engine.clock import Clock
-from penstock.engine.patience import ONE_PATIENCE, PATIENCE, in_vain, patience
 from penstock.engine.quarantine import Quarantine
-from penstock.engine.reminder import Reminder
-from penstock.engine.settling import Settling
+from penstock.engine.result_queue import ResultQueue
 from penstock.engine.statistics import StageStatistics
+from penstock.engine.timer import Timer
 from penstock.executors.executor import Executor, Result, Work
 from penstock.executors.work import WorkOptions
 from penstock.instrument import Instruments
@@ -41,6 +40,9 @@ _log = logging.getLogger(__name__)
 
 _TURN = 0.001
 """Seconds that a stage hands over, inline ops included, in one turn of the loop."""
+
+REDISPATCH_AFTER = 4 * HAND_OVER_BUDGET
+"""Seconds after which a hand-over of several batches was predicted wrongly."""
 
 
 class Stage:
@@ -73,14 +75,15 @@ class Stage:
         self.batcher = batcher
         self.executor = executor
         executor.grown = self._ring
+        executor.instruments = instruments
         self.draining = False
         self.instruments = instruments
         self.options = options
         self.quarantine = Quarantine(name, rerun=options.retry_on_crash)
         self._clock = clock
         self._settle = settle
-        self._settling = Settling(
-            name, clock, settle, self.quarantine, instruments, self._died, self._settled
+        self._results = ResultQueue(
+            name, clock, settle, self.quarantine, instruments, self._settled
         )
         self._key_of = key_of
         self._busy = 0
@@ -90,8 +93,8 @@ class Stage:
         self._overdue = False  # some hand-over takes longer than was predicted
         self._pumping = False
         self._ending = False
-        self._window = Reminder(clock, self._ring)
-        self._looking = Reminder(clock, self._look)
+        self._window = Timer(clock, self._ring)
+        self._looking = Timer(clock, self._look)
         self._batches = 0
         self._samples = 0
         self._timeouts = 0
@@ -133,7 +136,7 @@ class Stage:
         self.batcher.offer(sample, now)
         if self.instruments.queued is not None:
             self.instruments.queued(self.name, sample, now)
-        if not self._pumping and (self._idle or self.executor.ahead):
+        if not self._pumping and self._idle:
             self._pumping = True
             self._clock.soon(self._gather)
 
@@ -142,10 +145,7 @@ class Stage:
         """Whether nothing can run: every worker is in a call that was given up, or has died."""
         return not self.executor.alive or (
             self._idle == 0
-            and all(
-                work.ahead or (work.current is not None and work.current.settled)
-                for work in self._out
-            )
+            and all(work.current is not None and work.current.settled for work in self._out)
         )
 
     def nobody_waits(self) -> None:
@@ -188,13 +188,11 @@ class Stage:
         """Returns whether there may be more to do after the loop has taken a breath."""
         now = began = self._clock.now()
         # Not faster than answers can be given: what has come back is memory, too.
-        while (idle := self._idle) and not self._settling.waiting:
+        while (idle := self._idle) and not self._results.waiting:
             if now - began > _TURN:
                 return True
             batches, wait = self._take(idle, now)
             if not batches:
-                if self.executor.ahead and self._take_over():
-                    continue
                 if wait is not None:
                     self._window.at(wait)
                 return False
@@ -204,36 +202,6 @@ class Stage:
             self.executor.submit(work, self._finished)
             self._watch(work, now)
             now = self._clock.now()
-        if self.executor.ahead:
-            self._hand_ahead(now)
-        return False
-
-    def _hand_ahead(self, now: float) -> None:
-        """Give busy workers what they go on with, as far as it is full."""
-        # Suspects run alone and in turn; cheap batches travel together when a worker is idle.
-        if self.quarantine.active or self._hand_over.batches(1) > 1:
-            return
-        # What was taken back is for whoever is idle next.
-        while not (self._idle or self._again or self._overdue or self._settling.waiting):
-            batch = self.batcher.poll_full(now) if self.executor.room else None
-            if batch is None:
-                return
-            self._tell_closed([batch], now)
-            work = Work([batch])
-            work.ahead = True
-            if not self.executor.submit_ahead(work, self._finished):
-                self._again.append(batch)
-                return
-            self._give(work, [batch], now)
-            self._watch(work, now)
-
-    def _take_over(self) -> bool:
-        """A worker is idle, and the queue empty: whether there is something ahead at another."""
-        for work in self._out:
-            if work.ahead and work.pending:
-                self._take_back(work)
-                if self._again:
-                    return True
         return False
 
     def _take(self, idle: int, now: float) -> tuple[list[Batch], float | None]:
@@ -275,7 +243,7 @@ class Stage:
             # Here a worker is idle: it takes what waits behind a slow batch of its neighbours'.
             self._overdue = False
             for work, since in self._out.items():
-                if work.pending and now >= since + patience(work):
+                if work.crowded and now >= since + REDISPATCH_AFTER:
                     self._take_back(work)
         while self._again:
             batch = self._again.popleft()
@@ -305,21 +273,17 @@ class Stage:
     def _watch(self, work: Work, now: float) -> None:
         """A Work was handed over: look after it, unless it is back."""
         if work in self._out:
-            if work.crowded or work.pending:
-                self._looking.at(now + patience(work))
-            if not work.crowded and self.options.timeout is not None:
+            if work.crowded:
+                self._looking.at(now + REDISPATCH_AFTER)
+            elif self.options.timeout is not None:
                 self._looking.at(now + self.options.timeout)
 
     def _finished(self, work: Work, results: list[Result]) -> None:
         """A worker is free again and reports."""
         if self._out.pop(work, None) is None:  # it has reported already
-            self._settling.tell_late([batch for batch, _ in results])
+            self._results.tell_late([batch for batch, _ in results])
             return
-        if work.following is not None:  # takes over its slot
-            work.following.ahead = False
-            self._out[work.following] = self._clock.now()
-        else:
-            self._busy -= 1
+        self._busy -= 1
         if work.pending:
             self._take_back(work)  # its worker died, or its turn was over
         if results:
@@ -333,7 +297,7 @@ class Stage:
             ran = [batch.ran for batch, _ in results if batch.ran]
             if ran:
                 self._hand_over.learn(sum(ran) / len(ran))
-            self._settling.take_in(results)
+            self._results.take_in(results)
 
     def _settled(self) -> None:
         """All that has come back is settled: hand over what there is."""
@@ -341,12 +305,6 @@ class Stage:
             self._out or self._again or self.quarantine.active or self.batcher
         ):
             self._pump()
-
-    def _died(self) -> None:
-        """A worker died; somebody is suspected now, whose like may stand ahead at another."""
-        for work in list(self._out):
-            if work.ahead and work.pending:
-                self._take_back(work)
 
     def _take_back(self, work: Work) -> None:
         """What has not begun there will be handed over again."""
@@ -365,21 +323,17 @@ class Stage:
         self._ring()
 
     def _look_at(self, work: Work, since: float, now: float) -> None:
-        """Free who waits behind a slow batch; give up a call that is over its ``timeout``.
+        """Take what is done, free what waits behind a slow batch, end a call over its ``timeout``.
 
         A Work is watched until it is back, because its worker may begin another batch between our
         look at the running one and our taking back the rest.
         """
         self.executor.look(work)
         if work.crowded:
-            if now >= since + PATIENCE:
+            if now >= since + REDISPATCH_AFTER:
                 self._overdue = True
                 self._take_in(work.take_results())
-            self._looking.at(now + max(PATIENCE, now - since))
-        elif work.pending:
-            due = since + ONE_PATIENCE
-            self._overdue = self._overdue or now >= due
-            self._looking.at(due if now < due else now + ONE_PATIENCE)
+            self._looking.at(now + max(REDISPATCH_AFTER, now - since))
         timeout = self.options.timeout
         if timeout is None:
             return
@@ -401,12 +355,12 @@ class Stage:
     def _end_vain_calls(self) -> None:
         self._ending = False
         for work in list(self._out):
-            if any(in_vain(each) for each in list(work.pending)):
+            if any(_in_vain(each) for each in list(work.pending)):
                 self._take_back(work)  # whoever of them is still waited for is handed over again
             batch = work.current
             if batch is None or batch.settled or work.pending:
                 continue
-            if in_vain(batch):
+            if _in_vain(batch):
                 self.executor.abandon(work)
 
     def _give_up(self, batch: Batch) -> None:
@@ -419,3 +373,8 @@ class Stage:
     def _ring(self) -> None:
         if not self._pumping:
             self._pump()
+
+
+def _in_vain(batch: Batch) -> bool:
+    """Whether nobody waits for any of it."""
+    return all(sample.gone for sample in batch.samples)

@@ -1,17 +1,17 @@
-"""The port behind which batches run: inline, in threads, on the loop.
+"""The port behind which batches run: inline, in threads, on the loop, in processes.
 
 An executor has ``workers`` slots. The engine never gives it more Works than that, so an executor
 needs no queue policy of its own; a Work keeps its slot until it is reported finished, even when the
-engine has long answered for it. Where handing over takes time, a busy worker may be given the Work
-that it goes on with; that one takes the slot over from the one before it.
+engine has long answered for it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
+from penstock.instrument import Instruments
 from penstock.request import Batch, Outcome
 
 Result: TypeAlias = tuple[Batch, list[Outcome]]
@@ -25,19 +25,15 @@ class Work:
             the right at any moment (both ends of a deque are safe across threads).
         current: the batch that is running.
         crowded: whether it carries several batches.
-        ahead: whether it stands behind another one that its worker has not finished.
-        following: the one that stands behind it.
         results: what has been run and was not taken yet, in order. The worker only adds at the
             end; the engine takes with ``take_results``.
     """
 
-    __slots__ = ("ahead", "crowded", "current", "following", "pending", "results")
+    __slots__ = ("crowded", "current", "pending", "results")
 
     def __init__(self, batches: list[Batch]) -> None:
         self.pending = deque(batches)
         self.crowded = len(batches) > 1
-        self.ahead = False
-        self.following: Work | None = None
         self.current: Batch | None = None
         self.results: list[Result] = []
 
@@ -87,18 +83,20 @@ class Executor(Protocol):
         workers: how many Works run at once; fewer while one is not waited for, but never none.
         takes_several: whether several batches may travel in one Work, because a hand-over costs
             more than a cheap batch.
-        ahead: how many Works a busy worker may have waiting behind the one that it runs.
+        instruments: set by the engine.
         grown: set by the engine; called on its loop when ``workers`` has become more.
+        loaded: by worker, what it has told of its model, device and memory; None where it has not.
     """
 
     workers: int
     takes_several: bool
-    ahead: int
+    instruments: Instruments
     grown: Callable[[], None]
+    loaded: list[dict[str, Any] | None]
 
     @property
     def alive(self) -> bool:
-        """Whether there is a worker at all."""
+        """Whether there is a worker that works."""
 
     async def start(self) -> None:
         """Make the workers ready; nothing is submitted before.
@@ -111,17 +109,6 @@ class Executor(Protocol):
         """Run a Work; ``finished`` is called exactly once, on the loop, maybe before this returns.
 
         Never blocks on a worker and never raises for what an op does.
-        """
-
-    @property
-    def room(self) -> bool:
-        """Whether some busy worker may be given what it goes on with."""
-
-    def submit_ahead(self, work: Work, finished: Finished) -> bool:
-        """As ``submit``, to a worker that is busy still; only where there is room.
-
-        Returns:
-            whether it was taken, and is ``following`` some other; what is large is not.
         """
 
     def look(self, work: Work) -> None:
@@ -147,8 +134,9 @@ class Executor(Protocol):
 class LocalExecutor:
     """What is the same for all whose workers live in this process and share the Work with us."""
 
-    ahead: int = 0
+    instruments: Instruments
     grown: Callable[[], None]
+    loaded: list[dict[str, Any] | None] = []  # noqa: RUF012 - nobody adds to it
 
     @property
     def alive(self) -> bool:
@@ -157,15 +145,6 @@ class LocalExecutor:
 
     async def start(self) -> None:
         """See Executor; there is nothing to wait for."""
-
-    @property
-    def room(self) -> bool:
-        """See Executor; what is handed over is there at once, so nothing is gained."""
-        return False
-
-    def submit_ahead(self, work: Work, finished: Finished) -> bool:
-        """See Executor."""
-        return False
 
     def look(self, work: Work) -> None:
         """See Executor; it is up to date."""

@@ -16,9 +16,9 @@ from penstock.errors import ConfigError
 from penstock.executors.coroutine import CoroutineExecutor
 from penstock.executors.executor import Executor
 from penstock.executors.inline import InlineExecutor
-from penstock.executors.process import PREFETCH, ProcessExecutor
-from penstock.executors.processes.spawner import Spawner
-from penstock.executors.processes.supervision import Supervision
+from penstock.executors.processes.executor import ProcessExecutor
+from penstock.executors.processes.supervisor_client import Spawner
+from penstock.executors.processes.watchdog import Supervision
 from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp
 
@@ -37,7 +37,6 @@ class ExecutorSpec:
         spawner: starts worker processes; None where no op of the service needs any.
         supervision: how worker processes are looked after.
         only_plain: whether its outputs are read by somebody who must not unpickle them.
-        ahead: how many hand-overs a busy worker may have waiting; None for the kind's own number.
     """
 
     op: str
@@ -47,7 +46,6 @@ class ExecutorSpec:
     spawner: Spawner | None = None
     supervision: Supervision = field(default_factory=Supervision)
     only_plain: bool = False
-    ahead: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +87,6 @@ def _process(spec: ExecutorSpec) -> Executor:
         spec.loop,
         only_plain=spec.only_plain,
         supervision=spec.supervision,
-        ahead=PREFETCH if spec.ahead is None else spec.ahead,
     )
 
 

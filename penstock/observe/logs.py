@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import select
 import sys
 import threading
 from collections.abc import Iterator
@@ -176,7 +178,36 @@ class Unhurried(logging.Handler):
 
 
 class AtOnce(logging.StreamHandler[TextIO]):
-    """Writes lines itself, where no second thread may be or could come too late."""
+    """Writes lines itself, where no second thread may be or could come too late.
+
+    A pipe that nobody reads loses lines, rather than stopping the process: a reader is waited for
+    for a moment, and not again before there is one.
+    """
+
+    _waits_ms = 100
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the record's line, a page at a time, as long as it is taken."""
+        try:
+            descriptor = self.stream.fileno()
+        except (OSError, ValueError, AttributeError):
+            super().emit(record)
+            return
+        try:
+            data = (self.format(record) + self.terminator).encode(errors="backslashreplace")
+            self.flush()
+            room = select.poll()
+            room.register(descriptor, select.POLLOUT)
+            for at in range(0, len(data), select.PIPE_BUF):
+                if not room.poll(self._waits_ms):
+                    self._waits_ms = 0
+                    return
+                os.write(descriptor, data[at : at + select.PIPE_BUF])
+            self._waits_ms = AtOnce._waits_ms
+        except OSError:  # the disk is full; nobody can be told now
+            return
+        except Exception:  # noqa: BLE001 - a record that cannot be formatted harms nobody
+            self.handleError(record)
 
 
 class _Default(int):
@@ -211,7 +242,8 @@ def logging_to_stderr(
     Args:
         options: level and format meanwhile.
         at_once: for a process that will fork, or whose last lines before a sudden end count: then
-            it starts no thread, and a log that nobody reads stops it. Children call this again.
+            it starts no thread, and lines of a log that nobody reads are lost. Children call this
+            again.
         writer: see TextLines.
     """
     options = options or LogOptions()

@@ -15,7 +15,7 @@ from penstock.engine.engine import Engine, EngineOptions, log_dropped
 from penstock.engine.graph import GraphSignature, ServedGraph
 from penstock.errors import StartupError
 from penstock.executors.kinds import ExecutorSpec
-from penstock.executors.processes.spawner import Spawner
+from penstock.executors.processes.supervisor_client import Spawner
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.instrument import Instruments
 from penstock.ops.ends import Ends
@@ -146,7 +146,6 @@ class GraphWorks:
                 spawner=spawner,
                 supervision=supervision_of(options, deployment.config),
                 only_plain=blueprint.outside_reader(index) is not None,
-                ahead=options.prefetch,
             )
             graph.add_op(
                 name,

@@ -79,6 +79,12 @@ def open_model(
         raise ModelError(f"op {op.name!r}: {error}") from error
 
 
+def card_of(op: Op, options: OpOptions, entry: OpConfig | None, turn: int) -> str | None:
+    """The id of the card that ``open_model`` takes for this turn; None for the CPU."""
+    cards = _cards(_source(op, options, entry), entry)
+    return cards[turn % len(cards)] if cards else None
+
+
 def _source(op: Op, options: OpOptions, entry: OpConfig | None) -> _Source | None:
     """A flag's model, else that of the op's constructor, else that of YAML."""
     if entry is None or "local_service_conf.model_config" not in entry.forced:

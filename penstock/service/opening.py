@@ -18,7 +18,7 @@ from penstock.door.door import Door
 from penstock.door.limits import DoorLimits
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
-from penstock.executors.process import ProcessExecutor
+from penstock.executors.processes.executor import ProcessExecutor
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
 from penstock.protocols.pb import pipeline_service_pb2

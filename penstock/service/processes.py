@@ -25,7 +25,7 @@ from typing import Any, Final, NoReturn
 
 from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
-from penstock.executors.processes.zygote import report_failure
+from penstock.executors.processes.supervisor_client import report_failure
 from penstock.observe.logs import LogOptions, logging_to_stderr
 from penstock.service import flags
 from penstock.service.blueprint import Deployment

@@ -29,7 +29,7 @@ from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
 from penstock.executors.processes.control import Leave, Order, Serve, Stop
-from penstock.executors.processes.zygote import Zygote
+from penstock.executors.processes.supervisor_client import SupervisorClient
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags
 from penstock.service.banner import announce, banner, check_report
@@ -181,7 +181,7 @@ class _Service:
         self._listeners = listeners
         self._tls = tls
         self._control = control
-        self._zygote: Zygote | None = None
+        self._supervisor: SupervisorClient | None = None
         self._config = works.deployment.config
         self._health = Health()
         self._serve_now = asyncio.Event()
@@ -205,8 +205,8 @@ class _Service:
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
         if self._control is not None:
-            self._zygote = Zygote(self._control, loop, self._obey)
-        engine = self._works.engine(loop, spawner=self._zygote)
+            self._supervisor = SupervisorClient(self._control, loop, self._obey)
+        engine = self._works.engine(loop, spawner=self._supervisor)
         self._health.watch(engine.why_stuck)
         pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
         writers = DaemonPool(_WRITERS, "replies")
@@ -246,9 +246,9 @@ class _Service:
 
     async def _open(self, door: Door) -> None:
         """Accept connections; with other engines, when all of them can."""
-        if self._zygote is not None:
+        if self._supervisor is not None:
             self._can_be_replaced = True
-            self._zygote.ready()
+            self._supervisor.ready()
             await self._either(self._stop, self._serve_now)
         else:
             listen_on_all(self._config, [self._listeners])
@@ -259,7 +259,7 @@ class _Service:
         if self._stop.is_set():
             return
         self._health.set_ready()
-        if self._zygote is None:
+        if self._supervisor is None:
             _announce(self._works.deployment, self._listeners)
 
     def _signalled(self) -> None:
@@ -269,8 +269,8 @@ class _Service:
         if self._can_be_replaced and not self._leave.is_set():
             self._can_be_replaced = False
             try:
-                assert self._zygote is not None
-                self._zygote.leaving()
+                assert self._supervisor is not None
+                self._supervisor.leaving()
             except StartupError as error:
                 _log.error("%s", error)
             else:

@@ -19,8 +19,8 @@ from types import FrameType
 from typing import Final, NamedTuple
 
 from penstock.errors import StartupError
-from penstock.executors.processes.patrol import LOOK
-from penstock.executors.processes.watch import Start
+from penstock.executors.processes.executor import TOLD_AFTER
+from penstock.executors.processes.watchdog import LOOK
 from penstock.service.blueprint import Deployment
 from penstock.service.build import Works
 from penstock.service.children import end_now
@@ -74,6 +74,35 @@ def begun(deployment: Deployment) -> Works:
     return works
 
 
+class _Start:
+    """How long one step takes.
+
+    Args:
+        limit: seconds that it may; None for ever.
+
+    Attributes:
+        taken: seconds so far.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        self.taken = 0.0
+        self._limit = limit
+        self._tell_at = TOLD_AFTER
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether it has taken longer than it may."""
+        return self._limit is not None and self.taken >= self._limit
+
+    def look(self, passed: float) -> bool:
+        """Whether it is time to tell that it goes on: each time after twice as long."""
+        self.taken += passed
+        if self.taken < self._tell_at:
+            return False
+        self._tell_at *= 2
+        return True
+
+
 class _Watch:
     """A thread that looks at the main one.
 
@@ -114,14 +143,14 @@ class _Watch:
         self._thread.join()
 
     def _look(self) -> None:
-        step, start = self._step, Start(self._limit)
+        step, start = self._step, _Start(self._limit)
         before = time.monotonic()
         while not self._ended.wait(LOOK) and not self.is_over:
             now = time.monotonic()
             # We may have been stopped for a while.
             passed, before = min(now - before, 2 * LOOK), now
             if self._step is not step:
-                step, start = self._step, Start(self._limit)
+                step, start = self._step, _Start(self._limit)
             is_time_to_tell = start.look(passed)
             if step is None:
                 continue

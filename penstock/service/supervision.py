@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
 from penstock.config.schema import ServiceConfig
-from penstock.executors.processes.supervision import Supervision
+from penstock.executors.processes.watchdog import Supervision
 
 
 def supervision_of(options: OpOptions, config: ServiceConfig) -> Supervision:
@@ -36,7 +36,6 @@ def only_for_processes(options: OpOptions) -> Iterator[Problem]:
     for key, value in (
         ("memory_limit_mib", options.memory_limit),
         ("max_batches", options.max_batches),
-        ("prefetch", options.prefetch),
     ):
         if value is not None:
             yield Problem(path=("op", options.name, key), text=text)

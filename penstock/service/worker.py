@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import os
 import resource
 import socket
 import traceback
 from contextlib import suppress
-from functools import partial
+from typing import Any
 
-from penstock.arrays import take_room_from
 from penstock.errors import StartupError
 from penstock.executors.processes.child import Child
-from penstock.executors.processes.worker import ANSWER_BYTES, SLAB_BYTES
+from penstock.executors.processes.watchdog import resident_bytes
+from penstock.executors.processes.worker import ANSWER_BYTES
+from penstock.executors.work import BoundOp
 from penstock.service.blueprint import Deployment
 from penstock.service.build import bound_op
+from penstock.service.models import card_of
 from penstock.service.placement import stay_on_cpus
+from penstock.tensor import TensorSpec
 
 _log = logging.getLogger(__name__)
 
@@ -29,12 +31,13 @@ def serve_op(deployment: Deployment, op: str, index: int, channel: socket.socket
         The process's exit status.
     """
     channel.setblocking(True)
-    child = Child(channel, SLAB_BYTES, ANSWER_BYTES)
-    child.take_stderr()
-    take_room_from(child.room)
-    # What an op forks has another's memory before it.
-    os.register_at_fork(after_in_child=partial(take_room_from, None))
-    _leave_a_stack_and_no_core()
+    with suppress(ConnectionError):  # the engine has gone: nobody is left who could be told
+        return _serve(Child(channel, ANSWER_BYTES), deployment, op, index)
+    return 0
+
+
+def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
+    _leave_no_core()
     blueprint, at = deployment.find_op(op)
     try:
         stay_on_cpus(blueprint.options[at], index)
@@ -48,15 +51,40 @@ def serve_op(deployment: Deployment, op: str, index: int, channel: socket.socket
     if index == 0:
         for note in notes:
             _log.warning("op %s: %s", op, note)
-    with suppress(ConnectionError):  # the engine has gone: nobody is left who could be told
-        child.ready()
-        child.serve(bound, blueprint.outside_reader(at))
+    child.ready(_loaded(bound, _card(deployment, op, index)))
+    child.serve(bound, blueprint.outside_reader(at))
     return 0
 
 
-def _leave_a_stack_and_no_core() -> None:
-    """When a signal ends this process, its report has the Python stack; a core has users' data."""
-    faulthandler.enable(2)
+def _loaded(op: BoundOp, card: str | None) -> dict[str, Any]:
+    """What this worker has loaded, for the engine and whoever asks how the service stands."""
+    model = op.model
+    return {
+        "pid": os.getpid(),
+        "model": model
+        and {"inputs": _variables(model.inputs), "outputs": _variables(model.outputs)},
+        "device": card and f"gpu {card}",
+        "memory": resident_bytes(os.getpid()) or 0,
+    }
+
+
+def _card(deployment: Deployment, name: str, index: int) -> str | None:
+    """The card that it was given, if any."""
+    blueprint, at = deployment.find_op(name)
+    op, options = blueprint.graph.ops[at], blueprint.options[at]
+    turn = deployment.place.card(options.concurrency, index)
+    return card_of(op, options, blueprint.config.op.get(name), turn)
+
+
+def _variables(specs: tuple[TensorSpec, ...]) -> list[list[Any]]:
+    return [
+        [each.alias, str(each.dtype), None if each.shape is None else list(each.shape)]
+        for each in specs
+    ]
+
+
+def _leave_no_core() -> None:
+    """A core file would have users' data; the report of a death has the Python stacks."""
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     # One byte is too little for a file, and the only limit that programs which take cores obey.
     resource.setrlimit(resource.RLIMIT_CORE, (1 if most else 0, most))

@@ -1,7 +1,4 @@
-"""Public fakes and checkers: clock, executors, simulation, history.
-
-``penstock.testing.simulate`` is a command too, so it is imported by its own name only.
-"""
+"""Public fakes and checkers: clock, executor, history and its recorder."""
 
 from penstock.testing.clock import ManualClock
 from penstock.testing.executor import FakeExecutor

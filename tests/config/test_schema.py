@@ -110,7 +110,6 @@ OP = [
     ("executor", "inline", "inline", 1, "ray"),
     ("memory_limit_mib", 500, 500, "500MiB", 0),
     ("max_batches", 1000, 1000, 1.5, 0),
-    ("prefetch", 0, 0, True, 17),
     ("isolate_errors", False, False, "false", NO_RANGE),
     ("retry_on_crash", True, True, 1, NO_RANGE),
     ("cpu_affinity", [0, "1-2"], ("0", "1-2"), True, "3-1"),

@@ -73,7 +73,6 @@ def house(
     options: EngineOptions | None = None,
     work: WorkOptions | None = None,
     workers: int = 1,
-    ahead: int = 0,
     attempts: int = 1,
     instruments: Sequence[Instrument] = (),
 ) -> House:
@@ -83,7 +82,7 @@ def house(
     heard = Heard()
     engine = Engine(clock, options, Instruments([heard, *instruments], log_dropped))
     graph = ServedGraph(engine, plan)
-    executors = {name: FakeExecutor(workers, ahead) for name in plan.names}
+    executors = {name: FakeExecutor(workers) for name in plan.names}
     for name in plan.names:
         graph.add_op(
             name,

@@ -89,14 +89,6 @@ class Desk:
         self.executor.submit(work, self._finished)
         return work
 
-    def submit_ahead(self, *batches: Batch) -> Work | None:
-        """None where it is not taken."""
-        work = Work(list(batches))
-        if not self.executor.submit_ahead(work, self._finished):
-            return None
-        self._waiting[work] = asyncio.get_running_loop().create_future()
-        return work
-
     async def results(self, work: Work) -> list[Result]:
         async with asyncio.timeout(10.0):
             return await self._waiting[work]

@@ -26,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
+import penstock.executors.processes.executor
 import penstock.executors.processes.worker
 import penstock.service.worker
 from penstock import Op, WebService
@@ -200,8 +201,7 @@ def limited():
     """Let the limits be what the environment says."""
     slab = os.environ.get("FAULTS_SLAB_BYTES")
     if slab is not None:
-        penstock.executors.processes.worker.SLAB_BYTES = int(slab)
-        penstock.service.worker.SLAB_BYTES = int(slab)
+        penstock.executors.processes.executor.SLAB_BYTES = int(slab)
     answer = os.environ.get("FAULTS_ANSWER_BYTES")
     if answer is not None:
         penstock.executors.processes.worker.ANSWER_BYTES = int(answer)

@@ -135,13 +135,6 @@ class Site:
         return history.check(self.clients.history.events, self.events(), limits)
 
 
-def most_works(op: Mapping[str, Any], config: Mapping[str, Any]) -> int:
-    """What an op may have been handed at once: worker processes get the next Work ahead."""
-    usual = "thread" if config.get("dag", {}).get("is_thread_op", True) else "process"
-    ahead = op.get("prefetch", 1) if op.get("executor", usual) == "process" else 0
-    return int(op.get("concurrency", 1) * (1 + ahead))
-
-
 def reached(pipe: Path, pipes: list[int]) -> bool:
     """Open the pipe, if somebody waits at its other end; to be kept, or he goes on."""
     try:
@@ -184,7 +177,7 @@ async def site(
     ops = ops or {}
     whole = {"http_port": 0, "rpc_port": 0, "op": ops, **config}
     names = GRAPHS[graph]
-    works = {name: most_works(ops.get(name, {}), config) for name in names}
+    works = {name: int(ops.get(name, {}).get("concurrency", 1)) for name in names}
     variables = {
         "FAULTS_CONFIG": json.dumps(whole),
         "FAULTS_GRAPH": graph,

@@ -9,31 +9,24 @@ from datetime import date
 
 import numpy as np
 
-from penstock.executors.processes.frame import (
+from penstock.executors.processes.frames import Frame, FrameError, FrameReader, Kind, header
+from penstock.executors.processes.values import (
+    BLOB,
     LARGE,
-    Blob,
-    Frame,
-    FrameError,
-    FrameReader,
-    Kind,
-    Ref,
-    decode,
-    encode,
-    header,
-)
-from penstock.executors.processes.frame.values import (
-    DICT,
-    KEY_TYPES,
     OBJECTS,
-    PART_BLOB,
     SLAB_ARRAY,
     TUPLE,
+    Blob,
+    Decoder,
+    Ref,
+    encode,
 )
 from tests.fuzz.choices import Choices, pieces
 
 MOST = 2000
 NUMBERS = re.compile("[0-9]+")
 SLAB = bytes(range(256)) * 40
+SCALARS = {type(None), bool, int, float, str, bytes}
 
 
 def frames_of(parts: list[bytes]) -> tuple[list[Frame], str]:
@@ -59,16 +52,19 @@ def of_frames(choices: Choices) -> Hashable:
     return NUMBERS.sub("", end), tuple(frame.kind for frame in cut)[:2]
 
 
-def fetch(ref: Ref) -> memoryview:
-    if ref.slab > 3 or ref.generation != 1 or ref.offset + ref.nbytes > len(SLAB):
+def fetch(ref: Ref) -> tuple[bytes, int]:
+    if ref.slab > 3 or ref.offset + ref.nbytes > len(SLAB):
         raise FrameError("there is no such slab")
-    return memoryview(SLAB)[ref.offset : ref.offset + ref.nbytes]
+    return SLAB, ref.offset
+
+
+DECODER = Decoder(fetch)
 
 
 def kinds_of(value: object) -> Hashable:
     if isinstance(value, np.ndarray):
         if value.dtype.hasobject:
-            assert KEY_TYPES.issuperset(map(type, value.reshape(-1).tolist()))
+            assert SCALARS.issuperset(map(type, value.reshape(-1).tolist()))
         return value.dtype.kind, value.ndim
     if isinstance(value, list | tuple):
         return type(value).__name__, *(type(each).__name__ for each in value[:3])
@@ -78,12 +74,12 @@ def kinds_of(value: object) -> Hashable:
 def of_values(choices: Choices) -> Hashable:
     data = choices.rest()
     try:
-        value = decode(data, fetch=fetch)
+        value = DECODER.decode(data)
     except FrameError as error:
         return NUMBERS.sub("", str(error))[:40]
     again = b"".join(encode(value))
-    assert b"".join(encode(decode(again))) == again
-    assert b"".join(encode(decode(memoryview(again)))) == again
+    assert b"".join(encode(DECODER.decode(again))) == again
+    assert b"".join(encode(DECODER.decode(memoryview(again)))) == again
     return kinds_of(value)
 
 
@@ -103,7 +99,7 @@ def plain(packed: bytes) -> bytes:
 def in_slab(name: bytes, *sizes: int) -> bytes:
     dtype = np.dtype(name.decode())
     head = bytes((len(name),)) + name + struct.pack(f"<B{len(sizes)}Q", len(sizes), *sizes)
-    ref = struct.pack("<IIQQ", 0, 1, 64, int(np.prod(sizes)) * dtype.itemsize)
+    ref = struct.pack("<IQQ", 0, 64, int(np.prod(sizes)) * dtype.itemsize)
     return b"\xc7" + bytes((len(head + ref), SLAB_ARRAY)) + head + ref
 
 
@@ -122,7 +118,7 @@ VALUES = [
     np.array([None, "a", 1], object),
     [np.str_("a"), np.bytes_(b"b"), np.float16(1), np.timedelta64(1, ("us", 25))],
     Blob(b"pickle", "pkg.Type"),
-    "\ud800",
+    {1: "a", None: (2,)},
 ]
 SEEDS = [
     *(b"\x00" + b"".join(encode(value)) for value in VALUES),
@@ -132,14 +128,14 @@ SEEDS = [
     b"\x01\x05" + header(Kind.DONE, 2**64 - 1, 40) + bytes(40) + b"PG",
 ]
 WORDS = [
-    *(bytes((0xC7, 0, code)) for code in (TUPLE, DICT, OBJECTS)),
-    *(bytes((0xD4, code)) for code in range(PART_BLOB + 2)),
+    *(bytes((0xC7, 0, code)) for code in (TUPLE, OBJECTS)),
+    *(bytes((0xD4, code)) for code in range(BLOB + 2)),
     struct.pack("<Q", 2**63),
     struct.pack("<Q", 2**40),
     struct.pack("<Q", 1),
-    struct.pack("<IIQQ", 0, 1, 64, 4),
+    struct.pack("<IQQ", 0, 64, 4),
     *(
-        b"PF\x01~\xdd\xff\xff\xff\xff~\xd9\x02ab~\x81\xa1a~\x92\x93~\xcf~\xcb~"
+        b"PF\x02~\xdd\xff\xff\xff\xff~\xd9\x02ab~\x81\xa1a~\x92\x93~\xcf~\xcb~"
         b"\x03<f4\x02~\x03|b1\x01~\x03<U1\x00~\x07<M8[ns]\x01"
     ).split(b"~"),
 ]

@@ -22,7 +22,7 @@ DONE = 7
 PROLOGUE = """
 done = 7
 import asyncio, os, signal, socket, subprocess, sys, uvloop
-from penstock.executors.processes.zygote import Zygote
+from penstock.executors.processes.supervisor_client import SupervisorClient
 from penstock.service.signals import signals_stop_the_start
 from penstock.service.supervisor import Supervisor
 
@@ -35,7 +35,7 @@ def engine_main(place, control):
 
     async def main():
         loop = asyncio.get_running_loop()
-        return await serve(Zygote(control, loop, orders.put_nowait))
+        return await serve(SupervisorClient(control, loop, orders.put_nowait))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
 

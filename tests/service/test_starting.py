@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from penstock.errors import StartupError
-from penstock.executors.processes import watch
 from penstock.ops.ends import RequestOp
 from penstock.ops.op import Op
 from penstock.service import starting
@@ -102,7 +101,7 @@ def test_a_model_that_hangs_is_told_apart(
 def test_a_start_that_goes_on_is_told_of_each_time_after_twice_as_long(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(watch, "TOLD_AFTER", 0.5)
+    monkeypatch.setattr(starting, "TOLD_AFTER", 0.5)
     told = threading.Semaphore(0)
 
     class Heard(logging.Handler):
@@ -130,13 +129,13 @@ def test_a_start_that_goes_on_is_told_of_each_time_after_twice_as_long(
 def test_each_op_has_a_time_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each waits until the watch has looked at it, three times; the limit is five looks."""
     looked = threading.Semaphore(0)
-    look = watch.Start.look
+    look = starting._Start.look
 
-    def noting(start: watch.Start, passed: float) -> bool:
+    def noting(start: starting._Start, passed: float) -> bool:
         looked.release()
         return look(start, starting.LOOK)
 
-    monkeypatch.setattr(watch.Start, "look", noting)
+    monkeypatch.setattr(starting._Start, "look", noting)
 
     def hang() -> None:
         for _ in range(3):

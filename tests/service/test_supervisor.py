@@ -409,7 +409,7 @@ async def serve(zygote):
     return done
 """
     with run(tmp_path, script) as service:
-        assert "workers=0" in service.hear("<Zygote", timeout=50)
+        assert "workers=0" in service.hear("<SupervisorClient", timeout=50)
         assert service.status() == DONE
 
 

@@ -1,6 +1,7 @@
 """One worker process as the engine sees it: what it was given, what it does, what it says.
 
-Nothing that it says is trusted: whatever breaks the rules is a FrameError, which ends its line.
+It is given one Work at a time. Nothing that it says is trusted: whatever breaks the rules is a
+FrameError, which ends it.
 """
 
 from __future__ import annotations
@@ -9,285 +10,176 @@ import asyncio
 import os
 import pickle
 import signal
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 from penstock.errors import StartupError
 from penstock.executors.executor import Finished, Work
-from penstock.executors.processes.board import Board
+from penstock.executors.processes.channel import UNASKED_BYTES, Channel
 from penstock.executors.processes.control import Exited
-from penstock.executors.processes.crossing import batches_out
-from penstock.executors.processes.frame import (
-    Blob,
-    Decoder,
-    Encoder,
-    Frame,
-    FrameError,
-    Kind,
-    decode,
-    encode,
-    header,
-)
-from penstock.executors.processes.kept import read_kept
-from penstock.executors.processes.ledger import Ledger
-from penstock.executors.processes.link import Link
-from penstock.executors.processes.memory import Memory
-from penstock.executors.processes.passing import NoDescriptorError
-from penstock.executors.processes.spawner import Spawned
-from penstock.executors.processes.stderr import Stderr
-from penstock.executors.processes.supervision import Supervision
-from penstock.executors.processes.upkeep import Upkeep
-from penstock.executors.processes.watch import Doing, Watch
+from penstock.executors.processes.frames import Frame, FrameError, Kind, header
+from penstock.executors.processes.marshalling import batches_out, outcomes_in
+from penstock.executors.processes.slabs import Loan, Slab, SlabPool
+from penstock.executors.processes.status_page import StatusPage
+from penstock.executors.processes.supervisor_client import Spawned
+from penstock.executors.processes.values import LARGE, Blob, Decoder, decode, encode
+from penstock.executors.processes.watchdog import Doing, Watch
 from penstock.ops.failures import cannot_travel
 from penstock.request import Batch, Outcome
-
-SLAB_BYTES: Final = 512 << 20
-"""Most bytes of large arrays on the way to one worker, and as many on the way back; what does not
-fit goes through the socket."""
 
 ANSWER_BYTES: Final = 1 << 30
 """Most bytes of one answer that goes through the socket."""
 
-_AHEAD_BYTES: Final = 64 << 10
-"""Most bytes, beside large arrays, of what is sent to a busy worker: less than the socket holds, so
-that word of its having been taken back fits behind it."""
+SLAB_BYTES: Final = 512 << 20
+"""Most bytes of shared memory for one op's large arrays; what does not fit goes through the
+socket."""
 
-_DONE: Final = Kind.DONE
-_SEVERAL: Final = Kind.SEVERAL
-_MOST_WORDS: Final = 10_000  # between two answers; a few for each slab, of which there are few
 _LAST_WORDS: Final = 1.0
 """Seconds that a worker which hangs is given to write down where."""
-
 _FAREWELL: Final = 5.0
-"""Seconds within which an idle worker ends when it is asked to; its last log lines take one."""
+"""Seconds within which an idle worker ends when it is asked to."""
 
 
 class Worker:
     """One process, from its start to its end.
 
     Args:
+        op: the op's name.
         index: its number within the op.
         spawned: the process.
         exit: see below.
         loop: the engine's.
-        stderr: gets what it writes there; to be closed when it has ended.
+        pool: memory for large arrays.
         only_plain: whether its outputs may hold nothing that only workers open.
-        supervision: how it is looked after.
+        hang_limit: see Supervision.
 
     Attributes:
-        ready: done when it has said that it can work; fails with what it said otherwise.
+        ready: done when it has said that it can work, with what it has loaded; fails with what it
+            said otherwise.
         exit: done with its status when it has ended.
-        ended: done when it has hung up or was cut off, with the rule that it broke, if any.
-        works: what it runs now, and what it goes on with.
-        ledger: the batches of these, until each is answered.
-        supervision: how it is looked after.
+        broken: done when it broke the rules, with the one that it broke.
+        work: what it runs now.
+        batches: how many it has finished.
+        has_begun: whether it has begun one.
         watch: whether it hangs.
-        spent: it is to be replaced when it has run what it has.
         condemned: we are ending it.
         sent_away: we are ending it though it did nothing wrong: that is no death.
         late: we are ending it for a call beyond its time-out.
+        done: called when it has answered all that it will of a Work.
     """
 
     def __init__(
         self,
+        op: str,
         index: int,
         spawned: Spawned,
         exit: asyncio.Task[Exited],
         loop: asyncio.AbstractEventLoop,
-        stderr: Stderr,
+        pool: SlabPool,
         *,
-        only_plain: bool = False,
-        supervision: Supervision | None = None,
+        only_plain: bool,
+        hang_limit: float | None,
     ) -> None:
         self.index = index
         self.pid = spawned.pid
         self.exit = exit
-        self.ready: asyncio.Future[None] = loop.create_future()
-        self.ended: asyncio.Future[FrameError | None] = loop.create_future()
-        self.works: deque[tuple[Work, Finished]] = deque()
-        self.supervision = supervision = supervision or Supervision()
-        self.watch = Watch(supervision.hang_limit)
-        self._memory = None if supervision.memory_limit is None else Memory(spawned.pid)
-        self.spent = False
-        self.condemned = False
-        self.sent_away = False
-        self.late = False
+        self.ready: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self.broken: asyncio.Future[FrameError] = loop.create_future()
+        self.work: Work | None = None
+        self.batches = 0
+        self.has_begun = False
+        self.watch = Watch(hang_limit)
+        self.condemned = self.sent_away = self.late = False
         self.done: Callable[[Worker, Work, Finished], None] = _nobody
+        self._op = op
         self._loop = loop
         self._pidfd = spawned.pidfd
-        self._words = 0  # since its last answer
-        self._last_words: asyncio.TimerHandle | None = None
-        self._board: Board | None = None
-        self._link = Link(
-            spawned.socket,
-            loop,
-            ANSWER_BYTES,
-            self._hear,
-            self._hung_up,
-            lambda: bool(self.ledger.sent),
-        )
-        self.stderr = stderr
-        self._link.send([header(Kind.STDERR, 0, 0)], [stderr.writer])
-        stderr.sent()
-        self._upkeep = Upkeep(loop, SLAB_BYTES, self._link.send)
-        self._out = self._upkeep.pool
-        self._in = self._upkeep.reader
-        self._encoder = Encoder(self._out.place, _pickled)
-        decoder = Decoder(self._upkeep.fetch, _refuse if only_plain else None)
-        self.ledger = Ledger(index, decoder.decode, self._work_done)
+        self._pool = pool
+        self._loan = Loan(pool, self._share)
+        self._slabs: set[Slab] = set()
+        self._finished: Finished | None = None
+        self._in_flight: deque[Batch] = deque()  # not answered, in order
+        self._first = 1  # the number of the first of them
+        self._begun = 0  # the last number that has begun
+        self._closing: asyncio.TimerHandle | None = None
+        self._decoder = Decoder(self._fetch, _refuse if only_plain else None)
+        self._page = StatusPage()
+        self._channel = Channel(spawned.socket, loop, self._heard, self._cut)
+        descriptors = [os.dup(self._channel.bell), os.dup(self._page.descriptor)]
+        self._channel.send([header(Kind.HELLO, 0, 0)], descriptors)
 
-    def run(self, op: str, work: Work, finished: Finished) -> bool:
-        """Send a Work's batches, if not taken back meanwhile; whether all could have gone ahead."""
-        self.works.append((work, finished))
+    def run(self, work: Work, finished: Finished) -> None:
+        """Send a Work's batches; or the first alone, if they cannot travel together."""
+        self.work, self._finished = work, finished
         batches = list(work.pending)
-        size = 0
         try:
-            size = self._send(work, batches) if batches else 0
-        except FrameError:  # there is one that cannot travel, or not in company
-            for batch in batches:
-                try:
-                    self._send(work, [batch])
-                except FrameError as error:
-                    work.pending.remove(batch)
-                    refusal = cannot_travel(op, str(error), batch.samples)
-                    work.add_result(batch, [Outcome(None, refusal) for _ in batch.samples])
-        if not self.ledger.sent:
-            self._work_done()
-        return size <= _AHEAD_BYTES
-
-    def has_room(self, ahead: int) -> bool:
-        """Whether it may be given one more Work, where so many may stand behind the first."""
-        if not 0 < len(self.works) <= ahead or self.condemned or self.spent or self._link.blocked:
-            return False
-        most, current = self.supervision.max_batches, self.works[0][0].current
-        if current is not None and current.settled:  # given up, and may never return
-            return False
-        return most is None or self.batches + len(self.ledger) < most
-
-    def run_next(self, work: Work, finished: Finished) -> bool:
-        """Send a Work that it goes on with; False where that is too much to be sent now."""
-        try:
-            if not self._send(work, list(work.pending), _AHEAD_BYTES):
-                return False
-        except FrameError:  # whoever gets it in its turn finds that out again
-            return False
-        self.works[-1][0].following = work
-        self.works.append((work, finished))
-        return True
-
-    def _send(self, work: Work, batches: list[Batch], most: int | None = None) -> int:
-        """How many bytes were sent; none where there are more than ``most``."""
-        value, inputs = batches_out([batch.samples for batch in batches])
-        try:
-            # Opening a blob runs users' code; if the worker dies of it, of one batch alone.
-            alone = len(batches) == 1
-            body = self._encoder.encode(value, inputs, blobs=alone)
-            size = sum(map(len, body))
-            head = header(Kind.RUN, self.ledger.next, size)
+            if batches:
+                self._send(batches)
         except FrameError:
-            self._out.rollback()
+            self._send_first(work, batches[0])
+        if not self._in_flight:
+            self._end()
+
+    def _send_first(self, work: Work, batch: Batch) -> None:
+        """The others stay ``pending``, and are handed over again."""
+        try:
+            self._send([batch])
+        except FrameError as error:
+            work.begin_next()
+            refusal = Outcome(None, cannot_travel(self._op, str(error), batch.samples))
+            work.add_result(batch, [refusal] * len(batch.samples))
+
+    def _send(self, batches: list[Batch]) -> None:
+        loan = self._loan
+        try:
+            value = batches_out([batch.samples for batch in batches], time.monotonic())
+            value.append(loan.grant())
+            # Opening a blob runs users' code; if the worker dies of it, of one batch alone.
+            body = encode(value, place=loan.place, pickle=_pickled, blobs=len(batches) == 1)
+            head = header(Kind.RUN, self._first, sum(map(len, body)))
+        except FrameError:
+            loan.end()
             raise
-        if most is not None and size > most:
-            self._out.rollback()
-            return 0
-        if self._out.touched:
-            for slab, descriptor in self._out.commit():
-                self._link.send([header(Kind.SLAB, slab, 0)], [descriptor])
-            self._upkeep.committed()
-        self.ledger.add(batches, work, alone=value[0] is None)
-        self._link.send([*self._upkeep.frees(), head, *body])
-        return size
+        self._in_flight.extend(batches)
+        self._channel.reader.limit = ANSWER_BYTES
+        self._channel.send([head, *body])
 
     def look(self) -> None:
-        """Bring the Works up to date with what has been answered, and with what the board says."""
-        self._link.read_answers()
-        self._look_at_kept()
-        self._look_at_board()
-
-    def _look_at_kept(self) -> None:
-        """Take what it has answered and not sent."""
-        assert self._board is not None
-        try:
-            kept = read_kept(self._board.kept)
-            if kept is not None:
-                self.ledger.foresee(*kept)
-        except FrameError as error:
-            self._link.cut(error)
-
-    def _look_at_board(self) -> None:
-        assert self._board is not None
-        at = self._board.batch
-        if at >= self.ledger.next:
-            self._link.cut(FrameError("the worker's board tells of a batch that it was not sent"))
-            return
-        self.ledger.begin(at)
-        if self.ledger.sent:
-            first = self.ledger.sent[0]
-            current = first.work.current
-            running = first.number == at and first.batches[0] is current
-            if current is not None:
-                current.started = self._board.started if running else None
-
-    def take_back(self, work: Work) -> list[Batch]:
-        """What it has not begun of a Work, and now will not begin.
-
-        Nothing while something waits to be written to it: it could begin what it has just read
-        before it hears that this is not wanted any more.
-        """
-        handed = [each for each in self.ledger.sent if each.work is work and each.waiting()]
-        if not handed:
-            return []
-        first, last = handed[0].waiting()[0], encode(handed[-1].waiting()[-1])
-        head = header(Kind.SKIP, first, sum(map(len, last)))
-        if not self._link.send_at_once(b"".join([head, *last])):
-            return []
-        assert self._board is not None
-        self._board.call()
-        for each in handed:
-            each.skippable = min(each.skippable, each.waiting()[0])
-        self._look_at_board()  # in this order; see child.py
-        taken = [batch for each in handed for batch in each.take_back()]
-        for batch in taken:
-            work.pending.remove(batch)
-        return taken
-
-    @property
-    def batches(self) -> int:
-        """How many it has finished."""
-        return self.ledger.finished
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether it has begun a batch, and perhaps died of it."""
-        return self.ledger.has_begun
+        """Bring the Work up to date with what has been answered, and with the status page."""
+        self._channel.read()
+        if self._in_flight:
+            page, first = self._page, self._first
+            if page.number == first:
+                self._begin(first)
+                self._in_flight[0].started = page.started
+            elif page.number >= first + len(self._in_flight):
+                self._channel.end(FrameError("the worker runs what it was not sent"))
 
     def ask_to_stop(self) -> None:
         """It ends after what it runs."""
-        self._link.send([header(Kind.STOP, 0, 0)])
+        self._channel.send([header(Kind.STOP, 0, 0)])
 
     def doing(self) -> Doing | None:
-        """What it has at hand; None when it is idle."""
-        if self.ledger.sent and self._board is not None:
+        """See Watched."""
+        if self._in_flight:
             self.look()
-        if not self.ledger.sent or self._board is None:
+        if not self._in_flight:
             return None
-        first = self.ledger.sent[0]
-        if first.begun < first.number:
-            return Doing(first.number, begun=False, wanted=True)
-        # Once it has, whatever the board says now: in turns, that would put the hang limit off.
-        gone = all(sample.gone for sample in first.batches[0].samples)
-        return Doing(first.number, begun=True, wanted=not gone)
+        gone = all(sample.gone for sample in self._in_flight[0].samples)
+        return Doing(self._first, begun=self._begun >= self._first, wanted=not gone)
 
-    def resident(self) -> int | None:
-        """Bytes of memory that it has; None when they have no limit."""
-        return None if self._memory is None else self._memory.resident()
+    def drop(self, slab: Slab) -> None:
+        """See Reader."""
+        self._slabs.discard(slab)
+        self._channel.send([header(Kind.DROP, slab.number, 0)])
 
     def leave(self) -> None:
         """It ends as it is idle now, to make room for another; that is no death."""
         self.condemned = self.sent_away = True
         self.ask_to_stop()
-        self._last_words = self._loop.call_later(_FAREWELL, self.kill)
+        self._closing = self._loop.call_later(_FAREWELL, self.kill)
 
     def kill(self) -> None:
         """End it now."""
@@ -299,44 +191,122 @@ class Worker:
         self.condemned = True
         self._signal(signal.SIGABRT)
         self._signal(signal.SIGCONT)  # it may be stopped; it does not run on, as SIGABRT came first
-        self._last_words = self._loop.call_later(_LAST_WORDS, self.kill)
+        self._closing = self._loop.call_later(_LAST_WORDS, self.kill)
+
+    def stacks(self) -> list[str]:
+        """Where it was when a signal ended it."""
+        return self._page.stacks()
+
+    def bury(self) -> tuple[Work, Finished, list[Batch]] | None:
+        """It has ended: hear what it has still said, and give up what it had.
+
+        Returns:
+            What it was at, and the batches that it had begun and not answered, of which it can have
+            died of the first only; None if it was idle.
+        """
+        self._channel.read()
+        work, finished, in_flight = self.work, self._finished, self._in_flight
+        if in_flight:
+            at = self._page.number
+            last = self._first + len(in_flight) - 1
+            if at >= self._first:
+                self._begin(at if at <= last else self._first)  # else its word is worth nothing
+        begun = [*in_flight][: max(0, self._begun - self._first + 1)]
+        in_flight.clear()
+        self._loan.end()
+        self.work = self._finished = None
+        self._channel.close()
+        return None if work is None or finished is None else (work, finished, begun)
 
     def close(self) -> None:
-        """Give back what belongs to it; it has ended."""
-        # Shared memory is not to wait for the collector, which finds us late.
-        self.ledger.sent.clear()
-        if self._last_words is not None:
-            self._last_words.cancel()
-        self._link.close()
-        self._upkeep.close()
-        os.close(self._pidfd)
-        self._pidfd = -1
-        if self._memory is not None:
-            self._memory.close()
-        if self._board is not None:
-            self._board.close()
-            self._board = None
+        """Give back what belongs to it."""
+        if self._closing is not None:
+            self._closing.cancel()
+        self._channel.close()
+        self._loan.end()
+        for slab in self._slabs:
+            slab.readers.pop(self, None)
+        self._slabs.clear()
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
+            self._pidfd = -1
+            self._page.close()
 
-    def hear_out(self) -> None:
-        """It has ended: take what it has still said, though others may hold its socket open."""
-        self._link.read_rest()
-        if self._board is not None:
-            self._look_at_kept()
+    def _heard(self, frame: Frame) -> None:
+        kind, number, body = frame
+        match kind:
+            case Kind.DONE if self._in_flight and number == self._first:
+                self._answered(self._in_flight[0], body)
+            case Kind.REST if self._begun < number == self._first and self._in_flight:
+                self._in_flight.clear()
+                self._end()
+            case Kind.KEPT:
+                self._loan.kept(number)
+            case Kind.NEED if self._in_flight:
+                grant = self._loan.grant(min(number, SLAB_BYTES))
+                self._channel.send([header(Kind.GRANT, grant, 0)])
+            case Kind.READY if not self.ready.done():
+                self.ready.set_result(decode(body))
+            case Kind.FAILED if not self.ready.done():
+                self.ready.set_exception(StartupError(str(decode(body))))
+            case _:
+                raise FrameError(f"a worker does not say {kind.name} here")
 
-    def lost(self) -> list[tuple[Work, Batch]]:
-        """Those that it had begun, the one that it died of first; the others have not begun.
+    def _answered(self, batch: Batch, body: bytes | memoryview) -> None:
+        outcomes = outcomes_in(self._decoder.decode(body), batch)
+        if len(body) >= LARGE:
+            self._loan.fetched += len(body)
+        self._begin(self._first)
+        self._in_flight.popleft()
+        self._first += 1
+        self.batches += 1
+        batch.worker = self.index
+        batch.started = None
+        work = self.work
+        assert work is not None
+        work.add_result(batch, outcomes)
+        if not self._in_flight:
+            self._end()
 
-        There is more than one only where it broke the rules. They may have run.
-        """
-        ledger = self.ledger
-        if self._board is not None and ledger.sent:
-            if ledger.ran <= self._board.batch < ledger.next:
-                self._look_at_board()
-            else:  # its word is worth nothing
-                ledger.begin_first()
-            if not self.sent_away:
-                ledger.doubt()
-        return ledger.running()
+    def _begin(self, at: int) -> None:
+        """Everything up to this number has begun."""
+        work = self.work
+        assert work is not None
+        self.has_begun = True
+        self._begun = max(self._begun, self._first - 1)
+        while self._begun < at:
+            self._begun += 1
+            work.begin_next()
+
+    def _end(self) -> None:
+        """Nothing more comes of the Work."""
+        pool, loan = self._pool, self._loan
+        pool.reply_bytes = max(loan.fetched, pool.reply_bytes * 7 // 8)
+        loan.fetched = 0
+        loan.end()
+        self._first = max(self._first, self._begun + 1)
+        self._channel.reader.limit = UNASKED_BYTES
+        work, finished = self.work, self._finished
+        assert work is not None
+        assert finished is not None
+        self.work = self._finished = None
+        self.done(self, work, finished)
+
+    def _share(self, slab: Slab, *, writing: bool) -> bool:
+        """See Loan: the worker maps the slab before it hears of what is in it."""
+        writes = slab.readers.get(self)
+        if writes is None or (writing and not writes):
+            try:
+                descriptor = slab.descriptor_for(writing=writing)
+            except OSError:  # none is left
+                return False
+            self._channel.send([header(Kind.SLAB, slab.number, 0)], [descriptor])
+            slab.readers[self] = writing
+            self._slabs.add(slab)
+        return True
+
+    def _fetch(self, ref: Any) -> tuple[Any, int]:
+        return self._loan.fetch(ref)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pidfd < 0:  # closed, but how it has ended may not have been told yet
@@ -346,44 +316,9 @@ class Worker:
         except ProcessLookupError:
             return
 
-    def _hear(self, frames: Sequence[Frame]) -> None:
-        link, ledger = self._link, self.ledger
-        for kind, number, body in frames:
-            if link.over:
-                return
-            if kind is not _DONE and kind is not _SEVERAL:
-                self._told(kind, number, body)
-                continue
-            self._words = 0
-            (ledger.answered if kind is _DONE else ledger.answered_several)(number, body)
-
-    def _told(self, kind: Kind, number: int, body: bytes | memoryview) -> None:
-        self._words += 1
-        if self._words > _MOST_WORDS:
-            raise FrameError("the worker says too much that is no answer")
-        match kind:
-            case Kind.ANSWERS:
-                self._link.read_answers()
-            case Kind.SLAB:
-                self._in.accept(number, self._link.take_descriptor())
-            case Kind.FREE:
-                self._out.release(number >> 32, number & 0xFFFFFFFF)
-            case Kind.READY if not self.ready.done():
-                self._board = Board.attach(self._link.take_descriptor())
-                self._link.take_answers(self._link.take_descriptor())
-                self.ready.set_result(None)
-            case Kind.FAILED if not self.ready.done():
-                self.ready.set_exception(StartupError(str(decode(body))))
-            case _:
-                raise FrameError(f"a worker does not say {kind.name} here")
-
-    def _work_done(self) -> None:
-        self.done(self, *self.works.popleft())
-
-    def _hung_up(self, broken: FrameError | None) -> None:
-        self.sent_away |= isinstance(broken, NoDescriptorError)
-        if not self.ended.done():
-            self.ended.set_result(broken)
+    def _cut(self, error: FrameError) -> None:
+        if not self.broken.done():
+            self.broken.set_result(error)
 
 
 def _pickled(value: Any) -> bytes:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import errno
 import faulthandler
-import gc
 import os
 import signal
 import socket
@@ -18,21 +16,19 @@ import sys
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from penstock.arrays import empty, take_room_from
-from penstock.executors.process import ProcessExecutor
-from penstock.executors.processes.board import Board
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.control import Exited
-from penstock.executors.processes.frame import Kind, header
+from penstock.executors.processes.executor import ProcessExecutor
+from penstock.executors.processes.frames import Kind, header
+from penstock.executors.processes.supervisor_client import Spawned
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.op import Op
 
 ROOT = Path(__file__).parents[3]
-SLABS = 64 << 20
 KEPT: list[bytes] = []
 OWN: dict[str, Any] = {}
 
@@ -58,23 +54,6 @@ class Sour:
         return _raise, ("sour",)
 
 
-class Crowded:
-    """A socket of a user who has too many descriptors on their way, every other time."""
-
-    def __init__(self, real: socket.socket) -> None:
-        self._real = real
-        self._asked = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
-
-    def sendmsg(self, *message: Any) -> int:
-        self._asked += 1
-        if self._asked % 2:
-            raise OSError(errno.ETOOMANYREFS, "too many are on their way")
-        return self._real.sendmsg(*message)
-
-
 def wait(entered: Path, gate: Path) -> None:
     entered.touch()
     while not gate.exists():
@@ -83,6 +62,13 @@ def wait(entered: Path, gate: Path) -> None:
 
 def _raise(text: str) -> None:
     raise ValueError(text)
+
+
+class Unreadable(dict[str, Any]):
+    """An output that cannot be read."""
+
+    def items(self) -> Any:
+        raise ValueError("not for you")
 
 
 class Colour(StrEnum):
@@ -105,11 +91,6 @@ class Acting(Op):
             os.kill(os.getpid(), signal.SIGKILL)
         elif do == "exit":
             os._exit(7)
-        elif do == "wipe the board":  # as a stray write in native code may
-            for each in gc.get_objects():
-                if type(each) is Board:
-                    each.batch_cell[0] = 0
-            os._exit(7)
         elif do == "raise":
             raise ValueError("as told")
         elif do in ("wait", "wait deaf"):
@@ -122,9 +103,6 @@ class Acting(Op):
                 os.setsid()
                 signal.pause()
             return {"child": child}
-        elif do == "write":
-            os.write(2, feed["text"].encode())
-            os._exit(7)
         elif do == "grow":
             KEPT.append(b"x" * (feed["mib"] << 20))
         elif do == "balloon":
@@ -143,26 +121,21 @@ class Acting(Op):
             return {"name": feed["odd"].name}
         elif do == "array":
             return {"sum": int(feed["x"].sum()), "x": feed["x"] + 1}
-        elif do == "in place":
-            array = empty(feed["shape"])
-            array[...] = np.arange(array.size).reshape(array.shape) + feed["start"]
-            return {"x": array, **{str(n): row for n, row in enumerate(array)}}
-        elif do == "in place again":  # what was given on is changed
-            OWN.setdefault("array", empty(feed["shape"]))[...] = feed["start"]
-            return {"x": OWN["array"]}
+        elif do == "keep":
+            OWN["kept"] = feed["x"]
+        elif do == "kept":
+            return {"sum": float(OWN["kept"].sum())}
+        elif do == "items raise":
+            return Unreadable(a=1)
+        elif do == "echo":
+            return {"x": feed["x"]}
+        elif do == "sleep":
+            time.sleep(feed["seconds"])
         elif do == "sum":
             return {"sum": int(feed["x"].sum()), "owned": feed["x"].flags.owndata}
         elif do == "lengthen":
             return {"text": feed["text"] * feed["times"]}
         return {**feed, "pid": os.getpid()}
-
-
-class Spawned(NamedTuple):
-    """See ``penstock.executors.process.Spawned``."""
-
-    pid: int
-    pidfd: int
-    socket: socket.socket
 
 
 class Processes:
@@ -222,26 +195,14 @@ def main(op: str, index: int, descriptor: int) -> None:
             os._exit(3)
         if op == "once":
             gone.touch()
+        child = Child(channel)
         if op == "garbage" and index == 0:
-            garbage(channel)
-            return
+            garbage(child, channel)
         if op == "boasting" and index == 0 and not gone.exists():
             gone.touch()
-            boast(channel)
-            return
-        if op == "babbling" and index == 0 and not gone.exists():
-            gone.touch()
-            babble(channel)
-            return
-        if op == "silent" and index == 0 and not gone.exists():
-            gone.touch()
-            hang_up(channel)
-            return
-        child = Child(channel, SLABS)
-        child.take_stderr()
-        take_room_from(child.room)
-        if op == "crowded":
-            child._answering.socket = Crowded(child._answering.socket)  # type: ignore[assignment]
+            boast(child, channel)
+        if op == "speaking out of turn" and index == 0:
+            speak_out_of_turn(child, channel)
         if op == "failing" or (op == "one fails" and index == 1):
             child.failed("the model is not there")
             return
@@ -255,7 +216,7 @@ def main(op: str, index: int, descriptor: int) -> None:
             init_op_that_hangs(gone)
         if op == "slow again":
             gone.touch()
-        child.ready()
+        child.ready({"pid": os.getpid(), "model": None})
         outside = "op 'next'" if op == "read by others" else None
         child.serve(BoundOp(Acting(name=op), None, WorkOptions(), index), outside)
 
@@ -265,42 +226,31 @@ def init_op_that_hangs(here: Path) -> None:
     signal.pause()
 
 
-def hang_up(channel: socket.socket) -> None:
-    """Ready, and then nothing more; but the process goes on."""
-    child = Child(channel, SLABS)
-    child.take_stderr()
-    child.ready()
-    channel.recv(1 << 16)
-    channel.shutdown(socket.SHUT_RDWR)
-    signal.pause()
-
-
-def boast(channel: socket.socket) -> None:
+def boast(child: Child, channel: socket.socket) -> None:
     """Ready, and then an answer of 1 GiB to nobody's question, as far as anybody takes it."""
-    child = Child(channel, SLABS)
-    child.take_stderr()
-    child.ready()
+    child.ready({})
+    time.sleep(0.5)  # until the engine has heard of that
     channel.sendall(header(Kind.DONE, 1, 1 << 30))
+    os.eventfd_write(child._bell, 1)
     while True:
         channel.sendall(bytes(1 << 20))
 
 
-def babble(channel: socket.socket) -> None:
-    """Ready, and then word of answers that are not there, for ever."""
-    child = Child(channel, SLABS)
-    child.take_stderr()
-    child.ready()
-    while True:
-        channel.sendall(header(Kind.ANSWERS, 0, 0) * 1000)
-
-
-def garbage(channel: socket.socket) -> None:
+def garbage(child: Child, channel: socket.socket) -> None:
     """Ready, and then anything but a frame."""
-    child = Child(channel, SLABS)
-    child.take_stderr()
-    child.ready()
+    child.ready({})
     channel.recv(1 << 16)
     channel.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    os.eventfd_write(child._bell, 1)
+    signal.pause()
+
+
+def speak_out_of_turn(child: Child, channel: socket.socket) -> None:
+    """Ready, and then an answer to what it was not asked."""
+    child.ready({})
+    channel.recv(1 << 16)
+    channel.sendall(header(Kind.REST, 7, 0))
+    os.eventfd_write(child._bell, 1)
     signal.pause()
 
 

@@ -1,0 +1,115 @@
+"""What workers have given back: settled in order, no longer than a turn of the loop allows."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from penstock.engine.clock import Clock
+from penstock.engine.quarantine import Quarantine
+from penstock.errors import WorkerDied
+from penstock.executors.executor import Result
+from penstock.instrument import Instruments
+from penstock.request import Batch, Outcome, Sample
+
+_log = logging.getLogger(__name__)
+
+_TURN = 0.001
+"""Seconds that one op settles in one turn of the loop."""
+
+
+class ResultQueue:
+    """One op's.
+
+    Args:
+        op: its name.
+        clock: the engine's.
+        settle: the engine's; called with each sample and its Outcome, once.
+        quarantine: decides what becomes of those whom a worker died with.
+        instruments: are told what comes back.
+        settled: called when nothing waits any more.
+
+    Attributes:
+        waiting: has come back, and is not settled yet.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        clock: Clock,
+        settle: Callable[[Sample, Outcome], None],
+        quarantine: Quarantine,
+        instruments: Instruments,
+        settled: Callable[[], None],
+    ) -> None:
+        self.waiting: deque[Result] = deque()
+        self._op = op
+        self._clock = clock
+        self._settle = settle
+        self._quarantine = quarantine
+        self._instruments = instruments
+        self._settled = settled
+
+    def __repr__(self) -> str:
+        return f"<ResultQueue {self._op!r} {len(self.waiting)} waiting>"
+
+    def take_in(self, results: Iterable[Result]) -> None:
+        """Settle what has been run, in this turn or, where answers are large, in several."""
+        idle = not self.waiting
+        self.waiting.extend(results)
+        if idle:
+            self._settle_some()
+
+    def tell_late(self, batches: Iterable[Batch]) -> None:
+        """Of batches that have come back when they were settled already."""
+        for batch in batches:
+            _log.info("op %s: late results dropped (data_ids=%s)", self._op, batch.data_ids)
+            if self._instruments.late is not None:
+                self._instruments.late(self._op, batch, self._clock.now())
+
+    def _settle_some(self) -> None:
+        now = self._clock.now
+        settle = self._settle
+        quarantine = self._quarantine
+        waiting = self.waiting
+        until = now() + _TURN
+        while waiting:
+            batch, outcomes = waiting.popleft()
+            samples, answers = batch.samples, outcomes
+            assert len(samples) == len(answers)
+            if quarantine.active or (
+                outcomes[0].error is not None and type(outcomes[0].error) is WorkerDied
+            ):
+                samples, answers = self._judge(batch, outcomes)
+            if batch.settled:
+                self.tell_late([batch])
+                continue
+            batch.settled = True
+            # Without the keyword, which costs more than what it runs through.
+            for sample, answer in zip(samples, answers):  # noqa: B905
+                if sample.gone:
+                    _log.info("op %s: late result dropped (data_id=%s)", self._op, sample.data_id)
+                try:
+                    settle(sample, answer)
+                except Exception:  # noqa: BLE001 - our mistake with one must not harm the others
+                    _log.exception(
+                        "op %s: %r could not be settled; please report this", self._op, sample
+                    )
+            tell = self._instruments.returned
+            if tell is not None:
+                failed = sum([outcome.error is not None for outcome in outcomes])
+                tell(self._op, batch, failed, now())
+            if waiting and now() > until:
+                self._clock.soon(self._settle_some)
+                return
+        self._settled()
+
+    def _judge(self, batch: Batch, outcomes: list[Outcome]) -> tuple[list[Sample], list[Outcome]]:
+        """Learn from the batch who harms workers; who of it is to be answered, and how."""
+        samples, now = batch.samples, self._clock.now()
+        if type(outcomes[0].error) is WorkerDied:
+            samples, outcomes = self._quarantine.died(batch, outcomes, now)
+        else:
+            self._quarantine.came_back(batch, outcomes, now)
+        return samples, outcomes

@@ -1,0 +1,32 @@
+"""One alarm for many wishes: whoever watches many things need not set an alarm for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.engine.clock import Alarm, Clock
+
+
+class Timer:
+    """It rings at the earliest time that was asked for; whoever still waits asks again."""
+
+    __slots__ = ("_action", "_alarm", "_at", "_clock")
+
+    def __init__(self, clock: Clock, action: Callable[[], None]) -> None:
+        self._clock = clock
+        self._action = action
+        self._alarm: Alarm | None = None
+        self._at = 0.0
+
+    def at(self, when: float) -> None:
+        """Ring at that time, or earlier."""
+        if self._alarm is not None:
+            if self._at <= when:
+                return
+            self._alarm.cancel()
+        self._at = when
+        self._alarm = self._clock.at(when, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._action()

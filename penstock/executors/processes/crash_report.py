@@ -1,0 +1,128 @@
+"""Reports of workers that died: in the log, and as files for the service's own user alone.
+
+Nothing that a request brought is in them but its number.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+MOST_FILES: Final = 100
+"""In a folder; a worker that dies of each request must not fill the disk."""
+
+_MOST_IDS: Final = 16
+_INNERMOST: Final = 8
+_OUTERMOST: Final = 4
+"""Frames of a deep stack that are told: where it is, and which of the op's hooks that was."""
+_FRAME: Final = '  File "'
+_PACKAGE: Final = Path(__file__).parents[2]
+_OURS: Final = re.compile(f'  File "{re.escape(str(_PACKAGE))}/(executors|service)/')
+_MODULES: Final = "Extension modules: "
+
+_log = logging.getLogger(__name__)
+
+
+def report(
+    *,
+    op: str,
+    worker: int,
+    pid: int,
+    how: str,
+    data_ids: Sequence[int],
+    batches: int,
+    peak: int,
+    stacks: Sequence[str],
+    by_us: bool,
+    folder: str | None,
+) -> None:
+    """Tell of a worker that has ended.
+
+    Args:
+        op: the op's name.
+        worker: the worker's number within the op.
+        pid: its process.
+        how: the signal or status that it ended with.
+        data_ids: of the requests that it ran; empty when it ran none.
+        batches: how many it had finished.
+        peak: the most memory it ever had, in bytes.
+        stacks: what ``faulthandler`` wrote, line by line.
+        by_us: whether we ended it for its batch's sake.
+        folder: where a file with all of that is written, made when it is needed; None for the log
+            alone.
+    """
+    told = f"op {op}: worker {worker} (pid {pid}) died: {how}"
+    if data_ids:
+        more = len(data_ids) - _MOST_IDS
+        told += f", with data_ids={list(data_ids[:_MOST_IDS])}"
+        told += f" and {more} more" if more > 0 else ""
+    told += f", after {batches} batches, with at most {peak >> 20} MiB of memory"
+    where = [printable(line) for line in frames_of_the_op(stacks)]
+    _log.log(logging.WARNING if by_us else logging.ERROR, "%s", "\n".join([told, *where]))
+    if folder is not None:
+        name = re.sub(r"[^\w.-]", "_", op)[:64]
+        _save(folder, f"{name}-{worker}-{pid}-", [told, *stacks, ""])
+
+
+def frames_of_the_op(stacks: Sequence[str]) -> Iterator[str]:
+    """The lines, without the frames of a stack from the first one on in which we called the op's
+    code, the middle of what is left of it where that is deep, and the list of modules behind it.
+    """
+    frames: list[str] = []
+    ours = False
+    for line in stacks:
+        if line.startswith(_FRAME):
+            ours = ours or _OURS.match(line) is not None
+            if not ours:
+                frames.append(line)
+            continue
+        yield from _shortened(frames)
+        frames, ours = [], False
+        if line and not line.startswith(_MODULES):
+            yield line
+    yield from _shortened(frames)
+
+
+def how_it_ended(status: int) -> str:
+    """A status of ``os.waitpid`` in words."""
+    code = os.waitstatus_to_exitcode(status)
+    if code >= 0:
+        return f"exit status {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
+def printable(text: str) -> str:
+    """The text with everything escaped that is no character to be seen."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _shortened(frames: Sequence[str]) -> Iterator[str]:
+    left_out = len(frames) - _INNERMOST - _OUTERMOST
+    if left_out <= 1:
+        yield from frames
+        return
+    yield from frames[:_INNERMOST]
+    yield f"  ... {left_out} frames ..."
+    yield from frames[-_OUTERMOST:]
+
+
+def _save(folder: str, name: str, lines: Sequence[str]) -> None:
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        if len(os.listdir(folder)) >= MOST_FILES:
+            _log.warning("crash_dir: %s has %d files: no more", folder, MOST_FILES)
+            return
+        descriptor, _ = tempfile.mkstemp(".txt", name, folder)  # 0600, and new
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write("\n".join(map(printable, lines)))
+    except OSError as error:
+        _log.warning("crash_dir: a report cannot be written: %s", error)

@@ -1,0 +1,490 @@
+"""Runs batches in processes of their own: a fault in native code costs one batch, not the service.
+
+Each worker has one socket, over which all batches of a Work go out together and their outcomes come
+back in order. What it is doing stands on its status page. When it dies, the batch that ran is
+answered, those that had not begun go to another worker, and a new one is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock.errors import InferenceFailed, StartupError
+from penstock.executors.executor import Finished, Work
+from penstock.executors.processes.control import Exited
+from penstock.executors.processes.crash_report import frames_of_the_op, how_it_ended, report
+from penstock.executors.processes.restarts import LONGEST, Restarts
+from penstock.executors.processes.slabs import SlabPool
+from penstock.executors.processes.supervisor_client import Spawner
+from penstock.executors.processes.watchdog import (
+    Supervision,
+    Watchdog,
+    resident_bytes,
+    why_replaced,
+)
+from penstock.executors.processes.worker import SLAB_BYTES, Worker
+from penstock.executors.work import broken
+from penstock.instrument import Instruments
+from penstock.ops.failures import worker_died
+from penstock.request import Batch, Outcome
+
+_log = logging.getLogger(__name__)
+
+TRIM_EVERY: Final = 10.0
+"""Seconds from one look at idle shared memory to the next; what nobody has wanted between two of
+them is given up."""
+TOLD_AFTER: Final = 30.0
+"""Seconds after which a start that goes on is told of for the first time; a guess at what makes
+people wonder."""
+
+
+class NoRoomError(StartupError):
+    """A process could not even be started, which is not its own fault."""
+
+
+class ProcessExecutor:
+    """``count`` worker processes of one op.
+
+    Args:
+        name: the op's.
+        count: workers.
+        spawner: starts them.
+        loop: the engine's.
+        supervision: how they are looked after.
+        only_plain: whether somebody reads its outputs who is no worker process.
+
+    Attributes:
+        loaded: by slot, what its worker has told of its model and memory; None before.
+    """
+
+    takes_several = True
+    grown: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(
+        self,
+        name: str,
+        count: int,
+        spawner: Spawner,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        supervision: Supervision | None = None,
+        only_plain: bool = False,
+    ) -> None:
+        self.workers = count
+        self.op = name
+        self.instruments = Instruments()
+        self.loaded: list[dict[str, Any] | None] = [None] * count
+        self._spawner = spawner
+        self._loop = loop
+        self._supervision = supervision or Supervision()
+        self._only_plain = only_plain
+        self._pool = SlabPool(SLAB_BYTES)
+        self._trimming: asyncio.TimerHandle | None = None
+        self._idle: deque[Worker] = deque()
+        self._busy: dict[Work, Worker] = {}
+        self._waiting: deque[tuple[Work, Finished]] = deque()  # for a worker to be there again
+        self._alive: set[Worker] = set()
+        self._leaving: Worker | None = None  # asked to, and not gone yet
+        self._restarts = [Restarts() for _ in range(count)]  # by slot
+        self._given_up: set[int] = set()  # slots whose workers are not waited for
+        self._closing = False
+        self._keepers: list[asyncio.Task[None]] = []
+        self._watchdog = Watchdog(name, self._supervision, self._busy.values, loop)
+
+    def __repr__(self) -> str:
+        return f"<ProcessExecutor {self.op!r} {len(self._alive)} of {self.workers}>"
+
+    @property
+    def alive(self) -> bool:
+        """Whether some worker is there that has not yet to prove that it survives a batch."""
+        now = self._loop.time()
+        return any(
+            worker.batches or not self._restarts[worker.index].is_doubtful(now)
+            for worker in self._alive
+        )
+
+    async def start(self) -> None:
+        """Start every worker; returns when all can work.
+
+        Raises:
+            StartupError: one cannot, with what it said; the others are ended, ready or not.
+        """
+        starts = [self._loop.create_task(self._start(index)) for index in range(self.workers)]
+        try:
+            await asyncio.gather(*starts)  # whichever fails first is told of at once
+        except BaseException as error:
+            for start in starts:
+                start.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+            if isinstance(error, Exception):
+                await self.close(0.0)
+            raise
+        for worker in list(self._alive):
+            self._keepers.append(self._loop.create_task(self._keep(worker)))
+
+    def submit(self, work: Work, finished: Finished) -> None:
+        """Give the Work to an idle worker, or to the next one that is started."""
+        if self._idle:
+            self._hand(self._next_idle(), work, finished)
+        elif len(self._given_up) == len(self._restarts) and not self._alive:
+            self._refuse(work, finished)
+        else:
+            self._waiting.append((work, finished))
+
+    def look(self, work: Work) -> None:
+        """See Executor."""
+        worker = self._busy.get(work)
+        if worker is not None:
+            worker.look()
+
+    def take_back(self, work: Work) -> list[Batch]:
+        """See Executor: what a process has been sent stays there."""
+        return [] if work in self._busy else work.take_back()
+
+    def abandon(self, work: Work) -> None:
+        """A call beyond its time-out is ended with its worker, which tells where it was, if that is
+        wanted or others wait behind it; else it is left to return.
+
+        One that merely nobody waits for is left: callers who come and go must not cost workers.
+        """
+        worker, batch = self._busy.get(work), work.current
+        if worker is None or batch is None or not batch.settled or worker.condemned:
+            return
+        if self._supervision.kill_late or work.pending:
+            _log.warning(
+                "op %s: worker %s (pid %s) is ended: its call is beyond the time-out, with"
+                " data_ids=%s",
+                self.op,
+                worker.index,
+                worker.pid,
+                batch.data_ids,
+            )
+            worker.late = worker.sent_away = True
+            worker.abort()
+
+    async def close(self, timeout: float) -> bool:
+        """Let the workers end after what they run, and end those that do not."""
+        self._closing = True
+        self._watchdog.end()
+        workers = list(self._alive)
+        for worker in workers:
+            worker.ask_to_stop()
+        left: set[asyncio.Task[Exited]] = set()
+        if workers:
+            _, left = await asyncio.wait([each.exit for each in workers], timeout=timeout)
+        for worker in workers:
+            if worker.exit in left:
+                if timeout > 0:
+                    told = "op %s: worker %s is killed: it does not end"
+                    _log.warning(told, self.op, worker.index)
+                worker.kill()
+        if left:
+            await asyncio.wait(left)
+        for task in self._keepers:
+            task.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        for worker in list(self._alive):
+            worker.kill()  # some were just being started
+            await worker.exit
+            self._bury(worker)
+            worker.close()
+        if self._trimming is not None:
+            self._trimming.cancel()
+        self._pool.close()
+        return not left
+
+    async def _start(self, index: int) -> Worker:
+        """One more worker, which can work.
+
+        Raises:
+            NoRoomError: there is no room for a process.
+            StartupError: it cannot work, with what it said; it has ended.
+        """
+        try:
+            spawned = await self._spawner.spawn(self.op, index)
+        except StartupError as error:
+            raise NoRoomError(str(error)) from error
+        worker = Worker(
+            self.op,
+            index,
+            spawned,
+            self._loop.create_task(self._spawner.exited(spawned.pid)),
+            self._loop,
+            self._pool,
+            only_plain=self._only_plain,
+            hang_limit=self._supervision.hang_limit,
+        )
+        try:
+            self.loaded[index] = await self._ready(worker)
+        except BaseException:
+            worker.kill()
+            while not worker.exit.done():
+                with suppress(asyncio.CancelledError):  # it has been killed, and ends
+                    await asyncio.wait((worker.exit,))
+            worker.close()
+            raise
+        worker.done = self._done
+        self._alive.add(worker)
+        tell = self.instruments.worker_started
+        if tell is not None:
+            tell(self.op, index, self._loop.time())
+        self._take_up(worker)
+        return worker
+
+    async def _ready(self, worker: Worker) -> dict[str, Any]:
+        """Wait until it is ready; what it has loaded.
+
+        Raises:
+            StartupError: it is not, or only after too long.
+        """
+        limit, began, tell_at = self._supervision.start_timeout, self._loop.time(), TOLD_AFTER
+        who = (self.op, worker.index, worker.pid)
+        events = (worker.ready, worker.broken, worker.exit)
+        done: set[Any] = set()
+        while not done:
+            taken = self._loop.time() - began
+            if limit is not None and taken >= limit:
+                worker.abort()
+                await asyncio.shield(worker.exit)
+                stacks = "\n".join(frames_of_the_op(worker.stacks()))
+                _log.error("op %s: worker %s (pid %s) hangs as it starts:\n%s", *who, stacks)
+                raise StartupError(
+                    f"op {self.op!r}: worker {worker.index} was not ready within {limit:g} s"
+                    " (start_timeout): its model was still being opened, or init_op ran; the log"
+                    " has the stack of its threads"
+                )
+            if taken >= tell_at:
+                tell_at *= 2
+                _log.warning(
+                    "op %s: worker %s (pid %s) has not become ready for %.0f s: its model is still"
+                    " being opened, or init_op runs",
+                    *who,
+                    taken,
+                )
+            wait = (tell_at if limit is None else min(tell_at, limit)) - taken
+            done, _ = await asyncio.wait(events, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+        worker.look()  # it may have spoken before it ended
+        if not worker.ready.done():
+            if worker.broken.done():
+                fault = worker.broken.result()
+                raise StartupError(f"op {self.op!r}: worker {worker.index}: {fault}")
+            end = await asyncio.shield(worker.exit)
+            raise StartupError(
+                f"op {self.op!r}: worker {worker.index} ended before it was ready"
+                f" ({how_it_ended(end.status)}); standard error may have more"
+            )
+        loaded, memory = worker.ready.result(), self._supervision.memory_limit
+        resident = resident_bytes(worker.pid)
+        if memory is not None and resident is not None and resident > memory:
+            raise StartupError(
+                f"op {self.op!r}: worker {worker.index} has {resident >> 20} MiB of memory before"
+                f" its first batch, over its memory_limit_mib of {memory >> 20}"
+            )
+        return loaded
+
+    async def _keep(self, worker: Worker) -> None:
+        """Wait for a worker's end and replace it, for as long as the service runs."""
+        following: Worker | None = worker
+        while following is not None:
+            worker = following
+            try:
+                await self._see_off(worker)
+            except Exception:  # noqa: BLE001 - a mistake of ours must not leave its place empty
+                _log.exception("op %s: a worker's end failed; please report this", self.op)
+                worker.kill()
+                worker.close()
+            following = None if self._closing else await self._replace(worker)
+
+    async def _see_off(self, worker: Worker) -> None:
+        """Wait for a worker's end, give back what it had, and tell of it."""
+        await asyncio.wait((worker.broken, worker.exit), return_when=asyncio.FIRST_COMPLETED)
+        if worker.broken.done():
+            fault = worker.broken.result()
+            _log.error("op %s: worker %s is ended: %s", self.op, worker.index, fault)
+            worker.kill()
+        end = await worker.exit
+        if self._closing:
+            return
+        lost = self._bury(worker)
+        stacks = worker.stacks()
+        worker.close()
+        how, now = how_it_ended(end.status), self._loop.time()
+        if worker.sent_away:
+            tell = self.instruments.worker_replaced
+        else:
+            tell = self.instruments.worker_died
+        if tell is not None:
+            tell(self.op, worker.index, "late" if worker.late else how, now)
+        if worker.late or not worker.sent_away:
+            report(
+                op=self.op,
+                worker=worker.index,
+                pid=worker.pid,
+                how=f"{how} at its time-out" if worker.late else how,
+                data_ids=[] if lost is None else lost.data_ids,
+                batches=worker.batches,
+                peak=end.peak,
+                stacks=stacks,
+                by_us=worker.late,
+                folder=self._supervision.crash_dir,
+            )
+
+    async def _replace(self, worker: Worker) -> Worker | None:
+        """A new worker in the place of one that died; None when the service ends before that."""
+        restarts, index = self._restarts[worker.index], worker.index
+        wait: float | None = 0.0
+        if not worker.sent_away:
+            wait = restarts.died(
+                self._loop.time(), had_worked=worker.batches > 0, had_begun=worker.has_begun
+            )
+        while not self._closing:
+            if wait is None or index in self._given_up:
+                self._give_up(index)
+                wait = LONGEST
+            await asyncio.sleep(wait)
+            try:
+                started = await self._start(index)
+            except NoRoomError as error:
+                wait = restarts.refused()
+                _log.error(
+                    "op %s: worker %s cannot be started, and is tried again in %g s: %s",
+                    self.op,
+                    index,
+                    wait,
+                    error,
+                )
+            except StartupError as error:
+                _log.error("op %s: worker %s: %s", self.op, index, error)
+                wait = restarts.died(self._loop.time(), had_worked=False)
+            except Exception:  # noqa: BLE001 - see above
+                wait = restarts.refused()
+                _log.exception(
+                    "op %s: worker %s cannot be started, and is tried again in %g s; please report"
+                    " this",
+                    self.op,
+                    index,
+                    wait,
+                )
+            else:
+                self._take_up_again(index)
+                return started
+        return None
+
+    def _take_up(self, worker: Worker) -> None:
+        """It can work."""
+        if self._waiting:
+            self._hand(worker, *self._waiting.popleft())
+        else:
+            self._idle.append(worker)
+
+    def _next_idle(self) -> Worker:
+        """One that has finished a batch, if there is: another may die of its first."""
+        for worker in self._idle:
+            if worker.batches:
+                self._idle.remove(worker)
+                return worker
+        return self._idle.popleft()
+
+    def _hand(self, worker: Worker, work: Work, finished: Finished) -> None:
+        self._busy[work] = worker
+        worker.run(work, finished)
+        self._watchdog.begin()
+        if self._trimming is None and len(self._pool):
+            self._trimming = self._loop.call_later(TRIM_EVERY, self._trim)
+
+    def _trim(self) -> None:
+        self._pool.trim()
+        self._trimming = None
+        if len(self._pool):
+            self._trimming = self._loop.call_later(TRIM_EVERY, self._trim)
+
+    def _done(self, worker: Worker, work: Work, finished: Finished) -> None:
+        """It has answered everything of a Work, or will not run the rest."""
+        del self._busy[work]
+        work.current = None
+        if not worker.condemned and not self._lets_go(worker):
+            self._take_up(worker)
+        finished(work, work.take_results())
+
+    def _lets_go(self, worker: Worker) -> bool:
+        """Whether the idle worker leaves to be replaced.
+
+        One at a time, so that the others go on working meanwhile, however like they are; and none
+        where nobody would come in its place.
+        """
+        if self._leaving is not None or self._given_up or self._closing:
+            return False
+        if len(self._alive) < self.workers:
+            return False
+        why = why_replaced(self._supervision, worker.batches, worker.pid)
+        if why is None:
+            return False
+        who = (self.op, worker.index, worker.pid)
+        _log.info("op %s: worker %s (pid %s) is replaced: %s", *who, why)
+        self._leaving = worker
+        worker.leave()
+        return True
+
+    def _bury(self, worker: Worker) -> Batch | None:
+        """It is no more: answer for what it ran, give the rest back. Gives what it had begun."""
+        self._alive.discard(worker)
+        self.loaded[worker.index] = None
+        if worker is self._leaving:
+            self._leaving = None
+        if worker in self._idle:
+            self._idle.remove(worker)
+        left = worker.bury()
+        if left is None:
+            return None
+        work, finished, lost = left
+        for batch in lost[:1]:
+            work.add_result(batch, self._fate(worker, batch))
+        for batch in lost[1:]:  # it cannot have died of these, too; but they may have run
+            work.add_result(batch, broken(batch))
+        del self._busy[work]
+        work.current = None
+        finished(work, work.take_results())
+        return lost[0] if lost else None
+
+    def _fate(self, worker: Worker, lost: Batch) -> list[Outcome]:
+        """What is answered for the batch that a worker ended with."""
+        if worker.sent_away or self._closing:  # it did not die of the batch: we ended it
+            return broken(lost)
+        lost.started = None
+        error = worker_died(self.op, worker.index)
+        return [Outcome(None, error) for _ in lost.samples]
+
+    def _give_up(self, index: int) -> None:
+        """A worker is not waited for. Its slot goes with it, or a Work would always wait for it."""
+        if index not in self._given_up:
+            self._given_up.add(index)
+            self.workers = max(1, len(self._restarts) - len(self._given_up))
+            _log.error(
+                "op %s: the workers of slot %s die too soon; it is given up, and a start is tried"
+                " every %g s",
+                self.op,
+                index,
+                LONGEST,
+            )
+        if len(self._given_up) == len(self._restarts) and not self._alive:
+            while self._waiting:
+                self._refuse(*self._waiting.popleft())
+
+    def _take_up_again(self, index: int) -> None:
+        """A worker came after all; it gets its slot back."""
+        if index in self._given_up:
+            self._given_up.discard(index)
+            self.workers = len(self._restarts) - len(self._given_up)
+            _log.warning("op %s: worker %s could be started again after all", self.op, index)
+            self.grown()
+
+    def _refuse(self, work: Work, finished: Finished) -> None:
+        error = InferenceFailed(f"op {self.op!r} has no worker: they die too soon")
+        while (batch := work.begin_next()) is not None:
+            work.add_result(batch, [Outcome(None, error) for _ in batch.samples])
+        finished(work, work.take_results())

@@ -1,0 +1,489 @@
+"""What a frame's body may say: plain values and arrays, typed, without pickles.
+
+    body     = length of the plain part (4 octets) | the plain part | large arrays, in order
+    plain    = one MessagePack value, in which
+      nil, booleans, integers, floats, texts, octets, arrays and maps   are themselves
+    its extensions, by their codes:
+      TUPLE        a plain part: the list of its items
+      OBJECTS      a plain part: the shape of a numpy array of objects, and a list of plain scalars
+      BIG_INT      octets, signed
+      NUMPY_STR, NUMPY_BYTES   octets: numpy's own texts and bytes
+      SCALAR       dtype, octets
+      ARRAY        head, octets
+      PART_ARRAY   head; its octets are the next large part
+      SLAB_ARRAY   head, a Ref: its octets are in shared memory
+      BLOB         length (4 octets), the name of its type, a pickle
+    head     = dtype, axes (1 octet), 8 octets each; 128 more axes say that this is the transpose:
+               it, and not the array, is in C order
+    dtype    = length (1 octet), as numpy's ``dtype.str`` writes it
+
+All our numbers are little-endian. A value is a tree: what stands in it twice is written twice.
+
+Decides which values travel and how; must not know what they mean, nor what is in a blob: nothing
+here opens one. Guarantees: a value comes back equal, with its types, and an array in C or Fortran
+order in that order (others, and those of objects, in C order), as sums depend on it; any bytes give
+a value or a FrameError, in memory in proportion to them; nothing is evaluated. Values that contain
+themselves or are nested too deeply, and texts that are no UTF-8, do not travel.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from struct import Struct, unpack_from
+from struct import error as StructError
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import ormsgpack
+from numpy.typing import NDArray
+from ormsgpack import Ext
+
+from penstock.errors import text_of
+from penstock.executors.processes.frames import FrameError
+
+Array: TypeAlias = NDArray[Any]
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+LARGE: Final = 64 * 1024
+"""Bytes from which on an array may go to shared memory, or is a part of its own, not copied."""
+
+TUPLE, OBJECTS, BIG_INT, NUMPY_STR, NUMPY_BYTES, SCALAR = range(1, 7)
+ARRAY, PART_ARRAY, SLAB_ARRAY, BLOB = range(7, 11)
+
+_TURNED: Final = 128  # added to the number of axes, of which numpy allows fewer
+_DEEPEST: Final = 32  # of tuples and the like in each other; lists and dicts have the library's
+_SCALARS: Final = frozenset((type(None), bool, int, float, str, bytes))
+_LENGTH: Final = Struct("<I")
+_REF: Final = Struct("<IQQ")
+_MAX_AXIS: Final = 2**63
+_MAX_CODE_POINT: Final = 0x10FFFF
+_OPTIONS: Final = (
+    ormsgpack.OPT_PASSTHROUGH_BIG_INT
+    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_TUPLE
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+)
+_ANY_KEYS: Final = ormsgpack.OPT_NON_STR_KEYS
+
+_CHECKED_KINDS: Final = ("b", "U")
+"""Kinds with bytes that are no value and that numpy itself would stumble over. They are looked at
+on arrival, and never stand in memory that their sender could still change."""
+_FIXED: Final = (
+    *("|b1", "|i1", "|u1"),
+    *(order + name for order in "<>" for name in ("i2", "i4", "i8", "u2", "u4", "u8")),
+    *(order + name for order in "<>" for name in ("f2", "f4", "f8", "f16")),
+    *(order + name for order in "<>" for name in ("c8", "c16", "c32")),
+)
+_DTYPES: Final = {name.encode(): np.dtype(name) for name in _FIXED}
+_DTYPE_NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
+_SIZED: Final = re.compile(
+    rb"\|S[1-9][0-9]{0,8}|[<>]U[1-9][0-9]{0,7}|[<>][mM]8(\[([1-9][0-9]{0,8})?[a-zA-Z]+\])?"
+)
+_MAX_NAME: Final = 32
+_NOTHING: Final = memoryview(b"")
+_OBJECT: Final = type(np.dtype(object))
+
+
+class OnlyPickledError(FrameError):
+    """A value that travels as a pickle alone, where none may go."""
+
+
+class Ref(NamedTuple):
+    """Where the bytes of an array are in shared memory."""
+
+    slab: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Blob:
+    """A value that only a worker may open.
+
+    Attributes:
+        data: its pickle.
+        type_name: what it is, for people.
+    """
+
+    data: bytes
+    type_name: str
+
+    def __repr__(self) -> str:
+        return f"<Blob {self.type_name} {len(self.data)} bytes>"
+
+
+Place: TypeAlias = Callable[[Array], Ref | None]
+"""Copies an array of at least LARGE bytes into shared memory, or says None: it travels inline."""
+Fetch: TypeAlias = Callable[[Ref], tuple[Any, int]]
+"""Gives memory, and where in that the bytes of an array begin; they are known to be there."""
+
+
+def encode(
+    value: object,
+    *,
+    place: Place | None = None,
+    pickle: Callable[[Any], bytes] | None = None,
+    blobs: bool = True,
+) -> list[bytes | memoryview]:
+    """Write a value.
+
+    Args:
+        value: not to be changed before the pieces have been sent: large arrays are views of it.
+        place: see Place.
+        pickle: makes bytes of a value of any other type, which becomes a Blob.
+        blobs: whether there may be any, whoever made them.
+
+    Returns:
+        Pieces of a body, to be sent one after the other.
+
+    Raises:
+        OnlyPickledError: there is a value of another type and no ``pickle``.
+        FrameError: that failed, or there is a blob and may be none, or the value cannot be written.
+    """
+    writer = _Writer(place, pickle, blobs=blobs)
+    try:
+        plain = writer.pack(value)
+        return [_LENGTH.pack(len(plain)), plain, *writer.parts]
+    except FrameError:
+        raise
+    except StructError as error:
+        raise FrameError("the value has too many bytes") from error
+    except Exception as error:  # it is changed meanwhile, or there is no memory
+        raise FrameError(f"the value cannot be read: {_told(error)}") from error
+
+
+class _Writer:
+    """Writes one value; ``parts`` are its large arrays."""
+
+    __slots__ = ("_blobs", "_error", "_pickle", "_place", "parts")
+
+    def __init__(
+        self, place: Place | None, pickle: Callable[[Any], bytes] | None, *, blobs: bool
+    ) -> None:
+        self.parts: list[memoryview] = []
+        self._blobs = blobs
+        self._place = place
+        self._pickle = pickle
+        self._error: Exception | None = None
+
+    def pack(self, value: object) -> bytes:
+        """The plain part of the body."""
+        try:
+            return ormsgpack.packb(value, self._other, _OPTIONS)
+        except ormsgpack.MsgpackEncodeError:
+            if self._error is not None:  # which the library forgets
+                raise self._error from None
+        self.parts.clear()
+        try:  # keys that are no texts cost a little more
+            return ormsgpack.packb(value, self._other, _OPTIONS | _ANY_KEYS)
+        except ormsgpack.MsgpackEncodeError as error:
+            raise self._error or FrameError(f"a value cannot travel: {error}") from None
+
+    def _other(self, value: Any) -> Any:
+        """What the library cannot write by itself."""
+        try:
+            return self._extension(value)
+        except Exception as error:
+            self._error = error
+            raise
+
+    def _extension(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is np.ndarray:
+            return self._array(value)
+        if kind is tuple:
+            return Ext(TUPLE, self.pack(list(value)))
+        if kind is int:
+            octets = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+            return Ext(BIG_INT, octets)
+        if kind is np.str_:
+            return Ext(NUMPY_STR, str.encode(value))  # str(value) would lose zeros at its end
+        if kind is np.bytes_:
+            return Ext(NUMPY_BYTES, bytes(value))
+        if isinstance(value, np.generic) and kind is value.dtype.type:
+            name = _name_of(value.dtype)
+            if name is not None:
+                return Ext(SCALAR, bytes((len(name),)) + name + value.tobytes())
+        return self._blob(value if kind is Blob else self._pickled(value))
+
+    def _array(self, value: Array) -> Ext:
+        dtype = value.dtype
+        if dtype.kind == "O":
+            items = value.reshape(-1).tolist()
+            if type(dtype) is _OBJECT and _SCALARS.issuperset(map(type, items)):
+                return Ext(OBJECTS, self.pack([list(value.shape), items]))
+        turned = value.ndim > 1 and value.flags.fnc  # in Fortran order, and not in C's as well
+        laid = value.T if turned else value
+        head = _head(dtype, laid.shape, turned)
+        if head is None:
+            return self._blob(self._pickled(value))
+        if laid.nbytes < LARGE:
+            return Ext(ARRAY, head + laid.tobytes())
+        if self._place is not None and dtype.kind not in _CHECKED_KINDS:
+            ref = self._place(laid)
+            if ref is not None:
+                return Ext(SLAB_ARRAY, head + _REF.pack(*ref))
+        self.parts.append(np.ascontiguousarray(laid).reshape(-1).view(np.uint8).data)
+        return Ext(PART_ARRAY, head)
+
+    def _pickled(self, value: Any) -> Blob:
+        kind = type(value)
+        name = kind.__qualname__
+        if kind.__module__ != "builtins":
+            name = f"{kind.__module__}.{name}"
+        if self._pickle is None:
+            of = f" of {value.dtype}" if kind is np.ndarray else ""
+            raise OnlyPickledError(f"a value of type {name}{of} cannot travel")
+        try:
+            return Blob(self._pickle(value), name)
+        except BaseException as error:  # pickling runs users' code
+            text = f"a value of type {name} cannot be pickled: {text_of(error)}"
+            raise FrameError(text) from error
+
+    def _blob(self, blob: Blob) -> Ext:
+        if not self._blobs:
+            raise FrameError(f"a value of type {blob.type_name} cannot travel here")
+        name = blob.type_name.encode(errors="replace")
+        return Ext(BLOB, _LENGTH.pack(len(name)) + name + blob.data)
+
+
+class Decoder:
+    """Reads one value after the other, of a sender who may be hostile.
+
+    Nothing is allocated before what it is made of has been seen to be there; the library that reads
+    the plain part keeps to that, too, and to a depth of its own.
+
+    Args:
+        fetch: see Fetch; an array in shared memory is a view of that, and so only as writable as it
+            is. Arrays that came inline are the receiver's own, and writable.
+        open_blob: makes the value of a blob; without it the blob itself is the value.
+    """
+
+    __slots__ = ("_depth", "_error", "_fetch", "_open_blob", "_part_at", "_parts")
+
+    def __init__(
+        self, fetch: Fetch | None = None, open_blob: Callable[[Blob], Any] | None = None
+    ) -> None:
+        self._fetch = fetch
+        self._open_blob = open_blob
+        self._parts = _NOTHING
+        self._part_at = 0
+        self._depth = 0
+        self._error: Exception | None = None
+
+    def decode(self, body: Buffer) -> Any:
+        """Read the one value that ``body`` holds, which may be given up afterwards.
+
+        Raises:
+            FrameError: the bytes are no value. What ``fetch`` and ``open_blob`` raise passes
+                through.
+        """
+        if len(body) < _LENGTH.size:
+            raise FrameError("the value is cut off")
+        end = _LENGTH.size + _LENGTH.unpack_from(body)[0]
+        if end > len(body):
+            raise FrameError("the value is cut off")
+        view = memoryview(body)
+        self._parts, self._part_at, self._error = view[end:], 0, None
+        try:
+            value = self._unpack(view[_LENGTH.size : end])
+            if self._part_at != len(self._parts):
+                raise FrameError("bytes follow the value")
+        finally:
+            self._parts = _NOTHING  # the body may be large
+        return value
+
+    def _unpack(self, plain: Buffer) -> Any:
+        try:
+            return ormsgpack.unpackb(plain, ext_hook=self._extension, option=_ANY_KEYS)
+        except (ormsgpack.MsgpackDecodeError, TypeError) as error:
+            # What our hook raised is forgotten by the library.
+            raise self._error or FrameError("the bytes are no value") from error
+
+    def _extension(self, code: int, data: bytes) -> Any:
+        try:
+            return self._value(code, data)
+        except Exception as error:
+            self._error = self._error or error
+            raise
+
+    def _value(self, code: int, data: bytes) -> Any:
+        if code == ARRAY:
+            dtype, shape, size, at, turned = _head_of(data)
+            if len(data) - at != size:
+                raise FrameError("an array is cut off")
+            array = _own(dtype, shape, size, data, at)
+        elif code == SLAB_ARRAY:
+            array, turned = self._slab_array(data)
+        elif code == PART_ARRAY:
+            dtype, shape, size, at, turned = _head_of(data)
+            begin = self._part_at
+            self._part_at = end = begin + size
+            if at != len(data) or end > len(self._parts):
+                raise FrameError("an array is cut off")
+            array = _own(dtype, shape, size, self._parts[begin:end], 0)
+        else:
+            return self._rare(code, data)
+        return array.T if turned else array
+
+    def _rare(self, code: int, data: bytes) -> Any:
+        if code in (TUPLE, OBJECTS):
+            self._depth += 1
+            try:
+                if self._depth > _DEEPEST:
+                    raise FrameError("the value is nested too deeply")
+                items = self._unpack(data)
+            finally:
+                self._depth -= 1
+            if type(items) is not list:
+                raise FrameError("a tuple is no list of its items")
+            return tuple(items) if code == TUPLE else _objects(items)
+        if code == BIG_INT:
+            return int.from_bytes(data, "little", signed=True)
+        if code == NUMPY_STR:
+            return np.str_(_text(data))
+        if code == NUMPY_BYTES:
+            return np.bytes_(data)
+        if code == SCALAR:
+            dtype, at = _dtype_in(data)
+            if len(data) - at != dtype.itemsize:
+                raise FrameError("a number is cut off")
+            return _own(dtype, (), dtype.itemsize, data, at)[()]
+        if code == BLOB and len(data) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+            blob = Blob(data[end:], _text(data[_LENGTH.size : end]))
+            return blob if self._open_blob is None else self._open_blob(blob)
+        raise FrameError(f"values of kind {code} are not known")
+
+    def _slab_array(self, data: bytes) -> tuple[Array, bool]:
+        dtype, shape, size, at, turned = _head_of(data[: -_REF.size])
+        if not size or dtype.kind in _CHECKED_KINDS or at != len(data) - _REF.size:
+            raise FrameError("an array cannot be in shared memory here")
+        ref = Ref(*_REF.unpack_from(data, at))
+        if self._fetch is None or ref.nbytes != size:
+            raise FrameError("an array is not where its frame says")
+        memory, offset = self._fetch(ref)
+        return _array(dtype, shape, memory, offset), turned
+
+
+def decode(body: Buffer) -> Any:
+    """Read the one value that ``body`` holds, without shared memory; see Decoder."""
+    return Decoder().decode(body)
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
+def _name_of(dtype: np.dtype[Any]) -> bytes | None:
+    """What a dtype is called here; None for those that do not travel."""
+    known = _DTYPE_NAMES.get(dtype)
+    if known is not None:
+        return known
+    name = dtype.str.encode()
+    return name if _SIZED.fullmatch(name) and np.dtype(dtype.str) == dtype else None
+
+
+@lru_cache(maxsize=256)
+def _head(dtype: np.dtype[Any], shape: tuple[int, ...], turned: bool) -> bytes | None:
+    """The name of a dtype, and a shape, as arrays begin; None for a dtype that has none."""
+    name = _name_of(dtype)
+    if name is None:
+        return None
+    axes = len(shape)
+    sizes = Struct(f"<B{axes}Q").pack(axes + _TURNED if turned else axes, *shape)
+    return bytes((len(name),)) + name + sizes
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise FrameError("a text is no UTF-8") from error
+
+
+def _dtype_in(data: bytes) -> tuple[np.dtype[Any], int]:
+    """The dtype that stands first, and where it ends."""
+    if not data or len(data) <= data[0]:
+        raise FrameError("a dtype is cut off")
+    end = 1 + data[0]
+    name = data[1:end]
+    known = _DTYPES.get(name)
+    if known is not None:
+        return known, end
+    if len(name) > _MAX_NAME or not _SIZED.fullmatch(name):
+        raise FrameError("a dtype is not known")
+    try:
+        return np.dtype(name.decode()), end
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FrameError("a dtype is not known") from error
+
+
+def _head_of(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int, bool]:
+    """An array's dtype, shape and number of bytes, where its head ends, whether it is turned."""
+    axes_at = 1 + data[0] if data else 1
+    if axes_at >= len(data):
+        raise FrameError("the head of an array is cut off")
+    end = axes_at + 1 + 8 * (data[axes_at] % _TURNED)
+    if end > len(data):
+        raise FrameError("the head of an array is cut off")
+    return _read_head(data[:end])
+
+
+@lru_cache(maxsize=256)
+def _read_head(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int, bool]:
+    """Those of a batch, and of one batch after the other, are mostly the same."""
+    dtype, axes_at = _dtype_in(head)
+    shape = unpack_from(f"<{head[axes_at] % _TURNED}Q", head, axes_at + 1)
+    if max(shape, default=0) >= _MAX_AXIS:
+        raise FrameError("an array has an axis that is too long")
+    return dtype, shape, prod(shape) * dtype.itemsize, len(head), head[axes_at] >= _TURNED
+
+
+def _own(dtype: np.dtype[Any], shape: tuple[int, ...], size: int, data: Buffer, at: int) -> Array:
+    """An array that the receiver may change, of bytes that are known to be there."""
+    array = _array(dtype, shape, data, at).copy()
+    if dtype.kind in _CHECKED_KINDS and size:
+        _check(array)
+    return array
+
+
+def _array(dtype: np.dtype[Any], shape: tuple[int, ...], data: Any, at: int) -> Array:
+    try:
+        return np.ndarray(shape, dtype, data, at)
+    except (ValueError, TypeError, OverflowError, MemoryError) as error:
+        raise FrameError("numpy cannot hold an array of such a shape") from error
+
+
+def _check(array: Array) -> None:
+    if array.dtype.kind == "b":
+        if array.view(np.uint8).max() > 1:
+            raise FrameError("a truth value is neither 0 nor 1")
+        return
+    code_points = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
+    if array.reshape(-1).view(code_points).max() > _MAX_CODE_POINT:
+        raise FrameError("a text holds a number that is no character")
+
+
+def _objects(value: list[Any]) -> Array:
+    """An array of plain scalars of Python."""
+    shape, items = value if len(value) == 2 else (None, None)
+    if type(shape) is not list or type(items) is not list:
+        raise FrameError("an array has no shape or no items")
+    if not all(type(axis) is int and axis >= 0 for axis in shape):
+        raise FrameError("an array has no shape")
+    if not _SCALARS.issuperset(map(type, items)) or prod(shape) != len(items):
+        raise FrameError("an array holds what does not belong there")
+    array = np.empty(len(items), object)
+    array[:] = items
+    try:
+        return array.reshape(shape)
+    except (ValueError, OverflowError) as error:
+        raise FrameError("numpy cannot hold an array of such a shape") from error

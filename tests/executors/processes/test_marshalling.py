@@ -1,0 +1,72 @@
+"""Samples and outcomes as plain values, there and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import DeadlineExceeded, HookFailed, ProductError, RequestError
+from penstock.executors.processes.frames import FrameError
+from penstock.executors.processes.marshalling import (
+    batches_in,
+    batches_out,
+    outcomes_in,
+    outcomes_out,
+    output,
+)
+from penstock.request import Outcome, Sample
+from tests.executors.house import batch_of
+
+
+@pytest.mark.parametrize("sizes", [[1], [1, 1, 1], [2, 1, 3]])
+def test_samples_arrive_in_their_batches_with_the_time_that_is_left(sizes: list[int]) -> None:
+    samples = [Sample(n, {"op": {"n": n}}, 100.0 + n, log_id=-n) for n in range(sum(sizes))]
+    left = iter(samples)
+    batches = [[next(left) for _ in range(size)] for size in sizes]
+    there = [list(each) for each in batches_in(batches_out(batches, 90.0), 5.0)]
+    assert list(map(len, there)) == sizes
+    for here, gone in zip(samples, [each for batch in there for each in batch], strict=True):
+        assert (gone.data_id, gone.log_id, gone.inputs) == (here.data_id, here.log_id, here.inputs)
+        assert gone.deadline == here.deadline - 85.0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [HookFailed("it raised"), DeadlineExceeded("late", by_client=True), ProductError(5000, "ours")],
+    ids=str,
+)
+def test_outcomes_arrive_as_they_were(error: RequestError) -> None:
+    batch = batch_of(1, 2)
+    batch.ran, batch.prepared, batch.processed = 0.5, 0.1, 0.2
+    back = batch_of(1, 2)
+    value = outcomes_out(batch, [Outcome({"a": 1}, jump=True), Outcome(None, error)])
+    good, bad = outcomes_in(value, back)
+    assert (good.value, good.error, good.jump) == ({"a": 1}, None, True)
+    assert type(bad.error) is type(error)
+    assert str(bad.error) == str(error)
+    assert (back.ran, back.prepared, back.processed) == (0.5, 0.1, 0.2)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, [], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0, {}, None], [0, 0.0, 0.0, {}, None, False],
+     [-1.0, 0.0, 0.0, {}, None, False], [float("nan"), 0.0, 0.0, {}, None, False],
+     [0.0, 0.0, 0.0, {1: 2}, None, False], [0.0, 0.0, 0.0, {}, None, 1],
+     [0.0, 0.0, 0.0, None, None, False], [0.0, 0.0, 0.0, {}, ["internal", "", 0, False], False],
+     [0.0, 0.0, 0.0, None, ["no such error", "", 0, False], False]],
+)  # fmt: skip
+def test_what_is_no_answer_is_refused(value: Any) -> None:
+    with pytest.raises(FrameError):
+        outcomes_in(value, batch_of(1))
+
+
+class Text(str):
+    __slots__ = ()
+
+
+def test_an_output_leaves_as_a_plain_dict_with_texts_as_keys() -> None:
+    left = output({Text("a"): 1})
+    assert [type(key) for key in left] == [str]
+    with pytest.raises(FrameError, match="is a text, not int"):
+        output({1: 2})  # type: ignore[dict-item]

@@ -1,0 +1,266 @@
+"""The engine's side of the line; the test is the supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import select
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from penstock.errors import StartupError
+from penstock.executors.processes.control import (
+    MOST_BYTES,
+    Exited,
+    Failed,
+    Forked,
+    Leave,
+    Leaving,
+    Message,
+    Order,
+    Ready,
+    Refused,
+    Serve,
+    Spawn,
+    Stop,
+    decode,
+    encode,
+)
+from penstock.executors.processes.supervisor_client import Spawned, SupervisorClient, report_failure
+
+
+class Supervisor:
+    """The other end of the line, in the test's hands."""
+
+    def __init__(self, line: socket.socket) -> None:
+        line.setblocking(False)
+        self.line = line
+        self.ends: list[socket.socket] = []
+
+    async def hear(self) -> Message:
+        """The next message."""
+        loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(self.line, readable.set)
+        await asyncio.wait_for(readable.wait(), 10)
+        loop.remove_reader(self.line)
+        return decode(self.line.recv(MOST_BYTES))
+
+    async def hear_spawn(self) -> Spawn:
+        message = await self.hear()
+        assert isinstance(message, Spawn)
+        return message
+
+    def fork(self, number: int, pid: int) -> socket.socket:
+        """Say that a worker was forked; gives the worker's end. The pidfd is this process's."""
+        ours, theirs = socket.socketpair()
+        pidfd = os.pidfd_open(os.getpid())
+        socket.send_fds(self.line, [encode(Forked(number, pid))], [ours.fileno(), pidfd])
+        os.close(pidfd)
+        ours.close()
+        theirs.settimeout(10)
+        self.ends.append(theirs)
+        return theirs
+
+    def say(self, message: Message) -> None:
+        self.line.send(encode(message))
+
+
+@pytest.fixture
+def line() -> Iterator[tuple[socket.socket, Supervisor]]:
+    theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    supervisor = Supervisor(ours)
+    with theirs, ours:
+        yield theirs, supervisor
+    for each in supervisor.ends:
+        each.close()
+
+
+@pytest.fixture
+async def client(line: tuple[socket.socket, Supervisor]) -> AsyncIterator[SupervisorClient]:
+    client = SupervisorClient(line[0], asyncio.get_running_loop())
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def supervisor(line: tuple[socket.socket, Supervisor]) -> Supervisor:
+    return line[1]
+
+
+def let_go(worker: Spawned) -> None:
+    worker.socket.close()
+    os.close(worker.pidfd)
+
+
+async def test_a_worker_comes_with_its_socket_and_its_pidfd(
+    client: SupervisorClient, supervisor: Supervisor
+) -> None:
+    spawning = asyncio.create_task(client.spawn("detect", 3))
+    wanted = await supervisor.hear_spawn()
+    assert (wanted.op, wanted.index) == ("detect", 3)
+    supervisor.fork(wanted.number, 4711).send(b"hello")
+    worker = await spawning
+    assert worker.pid == 4711
+    assert worker.socket.recv(9) == b"hello"
+    assert not worker.socket.getblocking()
+    signal.pidfd_send_signal(worker.pidfd, 0)
+    for fd in (worker.pidfd, worker.socket.fileno()):
+        assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    let_go(worker)
+
+
+async def test_wishes_are_met_one_after_the_other(
+    client: SupervisorClient, supervisor: Supervisor
+) -> None:
+    spawning = [asyncio.create_task(client.spawn("op", index)) for index in range(3)]
+    for index in range(3):
+        wanted = await supervisor.hear_spawn()
+        assert wanted.index == index
+        assert not select.select([supervisor.line], [], [], 0)[0]
+        supervisor.fork(wanted.number, 100 + index)
+    workers = await asyncio.gather(*spawning)
+    assert [worker.pid for worker in workers] == [100, 101, 102]
+    for worker in workers:
+        let_go(worker)
+
+
+async def test_a_refusal_is_raised_with_its_reason(
+    client: SupervisorClient, supervisor: Supervisor
+) -> None:
+    spawning = asyncio.create_task(client.spawn("op", 0))
+    supervisor.say(Refused((await supervisor.hear_spawn()).number, "no room"))
+    with pytest.raises(StartupError, match="no room"):
+        await spawning
+
+
+async def test_an_end_that_comes_before_anybody_asks_is_kept(
+    client: SupervisorClient, supervisor: Supervisor
+) -> None:
+    spawning = asyncio.create_task(client.spawn("op", 0))
+    number = (await supervisor.hear_spawn()).number
+    supervisor.fork(number, 4711)
+    supervisor.say(Exited(4711, signal.SIGSEGV, 5))
+    worker = await spawning
+    assert await client.exited(worker.pid) == Exited(4711, signal.SIGSEGV, 5)
+    with pytest.raises(LookupError):
+        await client.exited(worker.pid)
+    let_go(worker)
+
+
+async def test_who_gives_up_waiting_for_an_end_does_not_lose_it(
+    client: SupervisorClient, supervisor: Supervisor
+) -> None:
+    spawning = asyncio.create_task(client.spawn("op", 0))
+    supervisor.fork((await supervisor.hear_spawn()).number, 4711)
+    worker = await spawning
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(client.exited(worker.pid), 0)
+    waiting = asyncio.create_task(client.exited(worker.pid))
+    supervisor.say(Exited(4711, 0, 5))
+    assert (await waiting).status == 0
+    let_go(worker)
+
+
+@pytest.mark.parametrize("late", [True, False], ids=["before it comes", "as it comes"])
+async def test_a_worker_that_nobody_waits_for_finds_its_socket_closed(
+    client: SupervisorClient, supervisor: Supervisor, late: bool
+) -> None:
+    spawning = asyncio.create_task(client.spawn("op", 0))
+    number = (await supervisor.hear_spawn()).number
+    if late:
+        spawning.cancel()
+        end = supervisor.fork(number, 4711)
+    else:
+        end = supervisor.fork(number, 4711)
+        client._hear()  # in the loop's turn in which it is cancelled
+        spawning.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+    await _readable(end)
+    assert end.recv(1) == b""
+    assert "workers=0" in repr(client)
+    supervisor.say(Exited(4711, 0, 5))
+    again = asyncio.create_task(client.spawn("op", 1))
+    supervisor.say(Refused((await supervisor.hear_spawn()).number, "enough"))
+    with pytest.raises(StartupError, match="enough"):
+        await again
+
+
+async def _readable(end: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(end, readable.set)
+    await asyncio.wait_for(readable.wait(), 10)
+    loop.remove_reader(end)
+
+
+async def test_orders_are_passed_on(line: tuple[socket.socket, Supervisor]) -> None:
+    heard: asyncio.Queue[Order] = asyncio.Queue()
+    client = SupervisorClient(line[0], asyncio.get_running_loop(), heard.put_nowait)
+    orders: list[Order] = [Serve(), Stop(False), Leave()]
+    for order in orders:
+        line[1].say(order)
+    assert [await asyncio.wait_for(heard.get(), 10) for _ in orders] == orders
+    client.leaving()
+    assert await line[1].hear() == Leaving()
+    client.close()
+
+
+def test_why_an_engine_cannot_start_is_told(line: tuple[socket.socket, Supervisor]) -> None:
+    assert report_failure(line[0], "no such model")
+    assert decode(line[1].line.recv(MOST_BYTES)) == Failed("no such model")
+    line[1].line.close()
+    assert not report_failure(line[0], "no such model")
+
+
+async def test_readiness_is_told(client: SupervisorClient, supervisor: Supervisor) -> None:
+    client.ready()
+    assert await supervisor.hear() == Ready()
+
+
+@pytest.mark.parametrize("nonsense", [None, b"?", encode(Forked(1, 2)), encode(Ready())])
+async def test_who_waits_hears_that_the_supervisor_is_gone(
+    client: SupervisorClient, supervisor: Supervisor, nonsense: bytes | None
+) -> None:
+    spawning = asyncio.create_task(client.spawn("op", 0))
+    supervisor.fork((await supervisor.hear_spawn()).number, 4711)
+    worker = await spawning
+    ending = asyncio.create_task(client.exited(worker.pid))
+    spawning = asyncio.create_task(client.spawn("op", 1))
+    await supervisor.hear_spawn()
+    if nonsense is None:
+        supervisor.line.close()
+    else:
+        supervisor.line.send(nonsense)
+    for waiting in (spawning, ending):
+        with pytest.raises(StartupError, match="supervisor"):
+            await waiting
+    with pytest.raises(StartupError, match="supervisor"):
+        await client.spawn("op", 2)
+    let_go(worker)
+
+
+async def test_a_line_that_is_closed_says_nothing_more(
+    client: SupervisorClient, supervisor: Supervisor
+) -> None:
+    client.close()
+    client.close()
+    with pytest.raises(StartupError, match="closed"):
+        client.ready()
+    assert supervisor.line.recv(1) == b""
+
+
+async def test_descriptors_that_come_with_nonsense_are_closed(
+    client: SupervisorClient, supervisor: Supervisor
+) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        socket.send_fds(supervisor.line, [b"?"], [ours.fileno()])
+        ours.close()
+        await _readable(theirs)
+        assert theirs.recv(1) == b""

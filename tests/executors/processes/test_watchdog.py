@@ -1,0 +1,101 @@
+"""When a worker hangs, and when it is replaced."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import pytest
+
+from penstock.executors.processes.watchdog import (
+    BEGIN_LEAST,
+    BEGIN_LIMIT,
+    Doing,
+    Supervision,
+    Watch,
+    resident_bytes,
+    why_replaced,
+)
+
+STEP = 0.25
+
+
+def looks(watch: Watch, doing: Doing | None, seconds: float, step: float = STEP) -> str | None:
+    """What the first look that finds something says, of looks over so many seconds."""
+    found = (watch.look(doing, step) for _ in range(round(seconds / step)))
+    return next((fault for fault in found if fault), None)
+
+
+@pytest.mark.parametrize(
+    ("doing", "limit"),
+    [(Doing(1, False, True), BEGIN_LIMIT), (Doing(1, False, False), BEGIN_LIMIT),
+     (Doing(1, True, False), 60.0)],
+    ids=["not begun", "not begun and not wanted", "goes on in vain"],
+)  # fmt: skip
+def test_a_hang_is_noticed_soon_after_its_limit_and_not_before(doing: Doing, limit: float) -> None:
+    watch = Watch(60.0)
+    assert looks(watch, doing, limit) is None
+    fault = looks(watch, doing, 1.0)
+    assert fault is not None
+    assert f"{limit:g} s" in fault
+
+
+@pytest.mark.parametrize(
+    ("hang_limit", "limit"),
+    [(None, BEGIN_LIMIT), (60.0, BEGIN_LIMIT), (2.0, 2.0), (0.1, BEGIN_LEAST)],
+)
+def test_a_batch_is_begun_within_the_hang_limit_if_that_is_no_single_look(
+    hang_limit: float | None, limit: float
+) -> None:
+    watch = Watch(hang_limit)
+    assert looks(watch, Doing(1, False, True), limit) is None
+    fault = watch.look(Doing(1, False, True), STEP)
+    assert fault is not None
+    assert f"within {limit:g} s" in fault
+
+
+def test_a_call_that_somebody_waits_for_may_take_as_long_as_it_likes() -> None:
+    watch = Watch(1.0)
+    assert looks(watch, Doing(1, True, True), 3600.0) is None
+    assert looks(watch, Doing(1, True, False), 0.75) is None
+    assert looks(watch, Doing(1, True, False), 1.25) is not None
+
+
+def test_without_a_limit_a_call_in_vain_goes_on() -> None:
+    assert looks(Watch(None), Doing(1, True, False), 3600.0) is None
+
+
+def test_every_batch_has_a_time_of_its_own() -> None:
+    watch = Watch(1.0)
+    for number in range(1, 100):
+        assert looks(watch, Doing(number, False, True), BEGIN_LEAST - STEP) is None
+        assert looks(watch, Doing(number, True, False), 0.75) is None
+
+
+def test_an_idle_worker_does_not_hang() -> None:
+    watch = Watch(1.0)
+    assert looks(watch, None, 3600.0) is None
+    assert looks(watch, Doing(1, False, True), 1.0) is None
+    assert looks(watch, None, 60.0) is None
+
+
+def test_an_idle_worker_is_replaced_beyond_its_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    limited = Supervision(memory_limit=100 << 20, max_batches=10)
+    resident: dict[int, int] = {1: 100 << 20, 2: 102 << 20}
+    monkeypatch.setattr("penstock.executors.processes.watchdog.resident_bytes", resident.get)
+    assert why_replaced(limited, 9, 1) is None
+    assert why_replaced(limited, 9, 3) is None
+    assert why_replaced(limited, 10, 1) == "it has run 10 batches"
+    assert why_replaced(limited, 0, 2) == "it has 102 MiB of memory, over its 100"
+    assert why_replaced(Supervision(), 10**9, 2) is None
+
+
+def test_the_memory_of_a_process_grows_with_what_it_holds() -> None:
+    # A mapping of its own: the allocator might answer with pages that the process holds already.
+    with mmap.mmap(-1, 64 << 20) as held:
+        before = resident_bytes(os.getpid())
+        held.write(b"x" * len(held))
+        after = resident_bytes(os.getpid())
+    assert before is not None
+    assert after is not None
+    assert after - before >= 32 << 20

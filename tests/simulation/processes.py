@@ -1,0 +1,307 @@
+"""Made-up worker processes: hand-overs of several batches, begun one by one, lost in a death.
+
+As the real ones, they and the engine know only what they have told each other: the engine sees a
+batch begin when it looks at the status page, and messages arrive a turn later than they were sent,
+but before news of the death.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from penstock.errors import InferenceFailed
+from penstock.executors.executor import Finished, Work
+from penstock.executors.processes.restarts import LONGEST, Restarts
+from penstock.executors.work import broken
+from penstock.ops.failures import worker_died
+from penstock.request import Batch, Outcome
+from tests.simulation.workers import Workers
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class ProcessWorkers(Workers):
+    """One op's fake executor of processes."""
+
+    def __init__(self, world: World, op: int) -> None:
+        super().__init__(world, op, "process")
+        random = world.random
+        self.retry_on_crash = random.random() < 0.5
+        self.given_up: set[int] = set()
+        self.gave_up = self.took_up = 0
+        self.kills = random.random() < 0.5  # a call that is given up, with its worker
+        self.fails = random.choice((0.0, 0.0, 0.2, 0.9))  # to start
+        self.next_start = self.rested = 0.0
+        self._restarts = [Restarts() for _ in range(self.workers)]
+        self._alive = [Process(self, slot) for slot in range(self.workers)]
+        self._at: dict[Work, Process] = {}
+        self._waiting: deque[tuple[Work, Finished]] = deque()
+
+    def __repr__(self) -> str:
+        again = ", run again" if self.retry_on_crash else ""
+        return f"{self.workers} process of {self.seconds} s{again}"
+
+    @property
+    def alive(self) -> bool:
+        """See Executor."""
+        return bool(self._alive)
+
+    def submit(self, work: Work, finished: Finished) -> None:
+        """See Executor."""
+        self.take(work)
+        for batch in work.pending:
+            self.world.inspect(self.op, batch)
+        self.deaths.hand_over(work.pending, self.world.clock.now())
+        if len(self.given_up) == self.places and not self._alive:
+            self._refuse(work, finished)
+            return
+        process = next((each for each in self._alive if each.work is None), None)
+        if process is None:
+            self._waiting.append((work, finished))
+        else:
+            self._hand(process, work, finished)
+
+    def look(self, work: Work) -> None:
+        """See Executor."""
+        if work in self._at:
+            self._at[work].look()
+
+    def take_back(self, work: Work) -> list[Batch]:
+        """See Executor: what a process has been sent stays there."""
+        return [] if work in self._at else work.take_back()
+
+    def abandon(self, work: Work) -> None:
+        """See Executor."""
+        process, batch = self._at.get(work), work.current
+        if process is None or batch is None or not batch.settled:
+            return
+        if self.kills or work.pending:
+            process.abandoned = True
+            process.die()
+
+    def kill_any(self) -> str | None:
+        """One of the processes is killed from outside, whatever it does."""
+        if not self._alive:
+            return None
+        process = self.world.random.choice(self._alive)
+        process.die()
+        return repr(process)
+
+    def unstick(self) -> None:
+        """Processes that hang go on, idle ones too."""
+        for process in self._alive:
+            process.stuck = False
+
+    def done(self, process: Process, work: Work, finished: Finished) -> None:
+        """A process has answered all of a Work, or will not run the rest."""
+        del self._at[work]
+        work.current = None
+        if self._waiting and process in self._alive:
+            self._hand(process, *self._waiting.popleft())
+        self.report(work, finished, work.take_results())
+
+    def bury(self, process: Process) -> None:
+        """A process is no more: tell what it had begun, give the rest back, start another."""
+        self._alive.remove(process)
+        lost = process.lost()
+        work, finished = process.work, process.finished
+        if work is not None and finished is not None:
+            del self._at[work]
+            work.current = None
+            if lost is not None:
+                work.add_result(lost, self._fate(process, lost))
+            self.report(work, finished, work.take_results())
+        self._restart(process.slot, had_worked=process.has_worked)
+
+    def _fate(self, process: Process, batch: Batch) -> list[Outcome]:
+        if process.abandoned:
+            return broken(batch)
+        batch.started = None
+        self.deaths.lost(batch, self.world.clock.now())
+        error = worker_died(f"op{self.op}", 0)
+        return [Outcome(None, error) for _ in batch.samples]
+
+    def _restart(self, slot: int, *, had_worked: bool) -> None:
+        clock = self.world.clock
+        wait = self._restarts[slot].died(clock.now(), had_worked=had_worked)
+        if wait is None:
+            self.gave_up += slot not in self.given_up
+            self.given_up.add(slot)
+            self.workers = max(1, self.places - len(self.given_up))
+            wait = LONGEST
+            while self._waiting and len(self.given_up) == self.places and not self._alive:
+                self._refuse(*self._waiting.popleft())
+        self.rested += wait
+        self.next_start = max(self.next_start, clock.now() + wait)
+        clock.at(clock.now() + wait, partial(self._start, slot))
+
+    def _start(self, slot: int) -> None:
+        if self.world.random.random() < self.fails:
+            self._restart(slot, had_worked=False)
+            return
+        missing = slot in self.given_up
+        if missing:
+            self.took_up += 1
+            self.given_up.discard(slot)
+            self.workers = self.places - len(self.given_up)
+        process = Process(self, slot)
+        self._alive.append(process)
+        if self._waiting:
+            self._hand(process, *self._waiting.popleft())
+        if missing:
+            self.grown()
+
+    def _hand(self, process: Process, work: Work, finished: Finished) -> None:
+        self._at[work] = process
+        process.take(work, finished)
+
+    def _refuse(self, work: Work, finished: Finished) -> None:
+        error = InferenceFailed("no worker")
+        while (batch := work.begin_next()) is not None:
+            work.add_result(batch, [Outcome(None, error) for _ in batch.samples])
+        self.report(work, finished, work.take_results())
+
+
+class Process:
+    """One worker process, both its own side and what the engine knows of it.
+
+    Attributes:
+        stuck: it hangs for now.
+        slot: the place that it fills.
+        work: what it was given and the engine has not got back.
+        finished: to be called then.
+        has_worked: it has finished a batch, as far as the engine knows.
+        abandoned: the engine ends it.
+    """
+
+    def __init__(self, workers: ProcessWorkers, slot: int) -> None:
+        self.slot = slot
+        self.stuck = False
+        self.work: Work | None = None
+        self.finished: Finished | None = None
+        self.has_worked = False
+        self.abandoned = False
+        self._workers = workers
+        self._world = workers.world
+        self._in_flight: deque[Batch] = deque()  # the engine's: not answered, as far as it heard
+        self._queue: deque[Batch] = deque()  # the worker's: not begun
+        self._running: Batch | None = None  # on the status page, and not ended
+        self._started: float | None = None
+        self._dead = False
+
+    def __repr__(self) -> str:
+        return f"<Process with {len(self._queue)} batches not begun>"
+
+    # The worker's side.
+
+    def begin(self) -> list[int] | None:
+        """One step towards a ``process`` call: onto the status page, then into the call."""
+        if self._running is None:
+            if not self._queue:
+                return None
+            self._running = self._queue.popleft()
+        elif self._started is None:
+            self._started = self._world.clock.now()
+            self._workers.deaths.run(self._running, again=self._workers.retry_on_crash)
+        else:
+            return None
+        return self._running.data_ids
+
+    def advance(self) -> list[int]:
+        """See Doer."""
+        while self._started is None:
+            if self.begin() is None:
+                return []
+        batch = self._running
+        assert batch is not None
+        if self._world.is_poisoned(self._workers.op, batch):
+            self.die()
+            return batch.data_ids
+        self._running = self._started = None
+        outcomes = self._world.outcomes(self._workers.op, batch, copies=True)
+        self._world.clock.soon(partial(self._hear, batch, outcomes))
+        if self._queue and self._world.random.random() < 0.2:  # the turn was too short
+            self._queue.clear()
+            self._world.clock.soon(self._hear_rest)
+        if not self._queue:
+            self._leave_calls()
+        return batch.data_ids
+
+    def end(self) -> list[int]:
+        """See Doer."""
+        ids: list[int] = []
+        while not self._dead and (self._running is not None or self._queue):
+            ids += self.advance()
+        return ids
+
+    def die(self) -> list[int] | None:
+        """See Doer; the status page stays as it is."""
+        if self._dead:
+            return None
+        self._dead = True
+        self._leave_calls()
+        self._world.clock.soon(partial(self._workers.bury, self))
+        if self._running is None:
+            return []
+        self._workers.deaths.held(self._running)
+        return self._running.data_ids
+
+    def _leave_calls(self) -> None:
+        if self in self._world.calls:
+            self._world.calls.remove(self)
+
+    # The engine's side.
+
+    def take(self, work: Work, finished: Finished) -> None:
+        """It is sent a Work's batches."""
+        self.work, self.finished = work, finished
+        self._in_flight.extend(work.pending)
+        if not self._in_flight:  # all was taken back while there was no process
+            self._done()
+        elif not self._dead:  # else the engine does not know yet
+            self._queue.extend(work.pending)
+            self._world.calls.append(self)
+
+    def look(self) -> None:
+        """What stands on the status page has begun."""
+        if self._running is not None and self._in_flight[0] is self._running:
+            self._begun(self._running)
+            self._running.started = self._started
+
+    def lost(self) -> Batch | None:
+        """What it had begun when it died."""
+        self.look()
+        return self._running
+
+    def _begun(self, batch: Batch) -> None:
+        work = self.work
+        assert work is not None
+        if work.pending and work.pending[0] is batch:
+            work.begin_next()
+
+    def _hear(self, batch: Batch, outcomes: list[Outcome]) -> None:
+        assert self._in_flight[0] is batch
+        self._begun(batch)
+        self._in_flight.popleft()
+        batch.started = None
+        batch.ran = self._workers.seconds
+        self.has_worked = True
+        self._workers.deaths.back(batch)
+        assert self.work is not None
+        self.work.add_result(batch, outcomes)
+        if not self._in_flight:
+            self._done()
+
+    def _hear_rest(self) -> None:
+        self._in_flight.clear()
+        self._done()
+
+    def _done(self) -> None:
+        work, finished = self.work, self.finished
+        assert work is not None
+        assert finished is not None
+        self.work = self.finished = None
+        self._workers.done(self, work, finished)

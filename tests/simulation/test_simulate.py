@@ -1,0 +1,459 @@
+"""The engine keeps its promises in made-up worlds, and a world in which it does not is noticed."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.batching.batcher import Batcher, Line
+from penstock.engine.deadlines import Deadlines
+from penstock.engine.engine import Engine
+from penstock.engine.quarantine import Quarantine
+from penstock.engine.stage import Stage
+from penstock.engine.timer import Timer
+from penstock.errors import ServiceBusy
+from penstock.executors.executor import Work
+from penstock.testing.history import Dispatched, Late, Replied, TurnedAway
+from tests.simulation.processes import Process, ProcessWorkers
+from tests.simulation.simulate import Simulation, Violation, main, simulate
+from tests.simulation.workers import Workers
+from tests.simulation.world import draw_plan
+
+CHUNK = 100
+
+
+@pytest.mark.parametrize("first", range(0, 400, CHUNK))
+def test_the_engine_keeps_its_promises_whatever_happens(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        simulate(seed)
+
+
+def test_a_seed_always_tells_the_same_story() -> None:
+    stories = []
+    for _ in range(2):
+        run = Simulation(7)
+        for _ in range(100):
+            run.step()
+        stories.append(run.story(Violation("none")))
+    assert stories[0] == stories[1]
+    assert "seed 7, event 100" in stories[0]
+
+
+def test_graphs_of_every_size_and_kind_are_drawn() -> None:
+    plans = [draw_plan(Random(seed)) for seed in range(500)]
+    assert {len(plan.names) for plan in plans} == set(range(1, 9))
+    assert any(len(inputs) > 2 for plan in plans for inputs in plan.inputs)
+    assert any(plan.first_arrival for plan in plans)
+    assert any(any(plan.jump_to) for plan in plans)
+    assert {plan.attempts for plan in plans} == {1, 2, 3}
+
+
+def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: Counter[str] = Counter()
+    take_back = Work.take_back
+
+    def counting(self: Work) -> Any:
+        taken = take_back(self)
+        seen["taken back"] += bool(taken)
+        return taken
+
+    hear_rest = Process._hear_rest
+    came_back = Quarantine.came_back
+    bury = ProcessWorkers.bury
+
+    def hearing(self: Process) -> None:
+        seen["a turn was too short"] += 1
+        hear_rest(self)
+
+    def clearing(self: Quarantine, *told: Any) -> None:
+        before = self.suspects
+        came_back(self, *told)
+        seen["cleared"] += self.suspects < before
+
+    def burying(self: ProcessWorkers, process: Process) -> None:
+        seen["worker ended by us" if process.abandoned else "killed worker"] += 1
+        bury(self, process)
+
+    monkeypatch.setattr(Work, "take_back", counting)
+    monkeypatch.setattr(Process, "_hear_rest", hearing)
+    monkeypatch.setattr(Quarantine, "came_back", clearing)
+    monkeypatch.setattr(ProcessWorkers, "bury", burying)
+    for seed in range(300):
+        run = Simulation(seed)
+        run.run(200)
+        seen["drained"] += run.rests
+        for op in run.world.processes:
+            seen["given up"] += op.gave_up
+            seen["taken up again"] += op.took_up
+            seen["run again"] += max(op.deaths.runs.values(), default=0) > 1
+        for stage in run.world.engine.stages:
+            seen["timed out"] += stage.statistics().timeouts
+            seen["refused unseen"] += stage.statistics().refused
+        for event in run.world.recorder.events:
+            match event:
+                case Dispatched():
+                    seen["another attempt"] += event.attempt > 1
+                    seen["batch of several"] += len(event.data_ids) > 1
+                case Replied():
+                    seen[f"replied {event.code}"] += 1
+                case TurnedAway():
+                    seen[f"refused {event.code}"] += 1
+                case Late():
+                    seen["late"] += 1
+    codes = ["None", "busy", "closed", "deadline", "hook_failed", "inference", "op_timeout"]
+    expected = {f"replied {code}" for code in (*codes, "worker_died", "kills_workers")}
+    expected |= {f"refused {code}" for code in ("busy", "closed", "deadline")}
+    expected |= {"drained", "timed out", "another attempt", "batch of several", "late"}
+    expected |= {"taken back", "a turn was too short", "given up", "worker ended by us"}
+    expected |= {"killed worker", "refused unseen", "cleared", "run again", "taken up again"}
+    assert {name for name, count in seen.items() if count} == expected
+
+
+# Bugs on purpose: each a patch, and the words by which the simulation must notice it.
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+BUGS: dict[str, tuple[Patch, str]] = {}
+
+
+def bug(name: str, words: str) -> Callable[[Patch], Patch]:
+    def keep(patch: Patch) -> Patch:
+        BUGS[name] = (patch, words)
+        return patch
+
+    return keep
+
+
+@bug("an outcome that is over is taken once more", "list.remove|answered again|is over")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine.settle
+
+    def settle(self: Engine, sample: Any, outcome: Any) -> None:
+        sample.gone = False
+        real(self, sample, outcome)
+
+    patch.setattr(Engine, "settle", settle)
+
+
+@bug("a request is answered twice", "is over")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._reply
+
+    def reply(self: Engine, submission: Any, outcome: Any) -> None:
+        real(self, submission, outcome)
+        if submission.data_id % 5 == 0:
+            submission.on_answer(submission, outcome)
+
+    patch.setattr(Engine, "_reply", reply)
+
+
+@bug("whoever leaves stays in the queues", "stand in queues|nobody waits for")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def forget(self: Engine, submission: Any) -> None:
+        for sample in submission.samples:
+            sample.gone = True
+        submission.samples.clear()
+
+    patch.setattr(Engine, "_forget_samples", forget)
+
+
+@bug("queues ignore deadlines", "too late")
+def _(patch: pytest.MonkeyPatch) -> None:
+    for queue in (Batcher, Line):
+
+        def offer(self: Any, sample: Any, now: float, real: Any = queue.offer) -> None:
+            sample.deadline += 0.5
+            real(self, sample, now)
+
+        patch.setattr(queue, "offer", offer)
+
+
+@bug("a worker that is free again is not used", "beside an idle worker|still waits")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Stage._finished
+
+    def finished(self: Stage, work: Any, results: Any) -> None:
+        before, self._pumping = self._pumping, True
+        real(self, work, results)
+        self._pumping = before
+
+    patch.setattr(Stage, "_finished", finished)
+
+
+@bug("the end of a window is forgotten", "beside an idle worker|still waits")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Timer, "at", lambda self, when: None)
+
+
+@bug("a time-out frees the slot of a call that still runs", "one Work more|a slot is lost")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Stage._give_up
+
+    def give_up(self: Stage, batch: Any) -> None:
+        self._busy -= 1
+        real(self, batch)
+
+    patch.setattr(Stage, "_give_up", give_up)
+
+
+@bug("what was taken back is lost", "no call hangs, yet|stand in queues|no answer|ran . Works")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Work.take_back
+
+    def take_back(self: Work) -> list[Any]:
+        real(self)
+        return []
+
+    patch.setattr(Work, "take_back", take_back)
+
+
+@bug("nobody watches the deadlines", "no answer after its deadline|nothing will ever happen")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "_set_alarm", lambda self: None)
+
+
+@bug("deadlines are watched too lazily", "no answer after its deadline|past its deadline")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Deadlines.next_due
+
+    def next_due(self: Any) -> float | None:
+        due = real(self)
+        return None if due is None else due + 0.1
+
+    patch.setattr(Deadlines, "next_due", next_due)
+
+
+@bug("outcomes of a batch are dealt to the wrong samples", "another's dict|sent .* and got")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Stage._finished
+
+    def finished(self: Stage, work: Any, results: Any) -> None:
+        real(self, work, [(batch, outcomes[::-1]) for batch, outcomes in results])
+
+    patch.setattr(Stage, "_finished", finished)
+
+
+@bug("more are admitted than there is room for", "are inside")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._refusal
+
+    def refusal(self: Engine, request: Any, now: float) -> Any:
+        error = real(self, request, now)
+        return None if isinstance(error, ServiceBusy) else error
+
+    patch.setattr(Engine, "_refusal", refusal)
+
+
+@bug("one too many is started", "requests run where")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._start_waiting
+
+    def start_waiting(self: Engine) -> None:
+        real(self)
+        if self._waiting:
+            submission = next(iter(self._waiting))
+            del self._waiting[submission]
+            self._start(submission, self.clock.now())
+
+    patch.setattr(Engine, "_start_waiting", start_waiting)
+
+
+@bug("a call is tried more often than allowed", "times where")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._try_again
+
+    def try_again(self: Engine, submission: Any, sample: Any) -> bool:
+        mark = f"trace{sample.op}"  # of the attempt before; it would be noticed first
+        sample.spare = sample.spare or {
+            name: {key: value for key, value in feed.items() if key != mark}
+            for name, feed in sample.inputs.items()
+        }
+        return real(self, submission, sample)
+
+    patch.setattr(Engine, "_try_again", try_again)
+
+
+@bug("a second attempt gets what the first has soiled", "another's dict")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._try_again
+
+    def try_again(self: Engine, submission: Any, sample: Any) -> bool:
+        sample.spare = sample.spare and sample.inputs
+        return real(self, submission, sample)
+
+    patch.setattr(Engine, "_try_again", try_again)
+
+
+@bug("rest is told too early", "at rest, and")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine.drain
+
+    def drain(self: Engine, at_rest: Any) -> None:
+        real(self, lambda: None)
+        at_rest()
+
+    patch.setattr(Engine, "drain", drain)
+
+
+@bug("a closed engine forgets somebody", "closed, and")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine.close
+
+    def close(self: Engine) -> None:
+        kept = set(list(self._admitted_now)[:1])
+        self._admitted_now -= kept
+        real(self)
+        self._admitted_now |= kept
+
+    patch.setattr(Engine, "close", close)
+
+
+@bug("a worker that dies takes along what it had not begun", "no worker has died with it")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def lost(self: Process) -> Any:
+        self.look()
+        if self._running is None and self._in_flight:
+            assert self.work is not None
+            return self.work.begin_next()
+        return self._running
+
+    patch.setattr(Process, "lost", lost)
+
+
+@bug("what a dying worker had not begun is lost", "no call hangs|is lost|no answer|ran . Works")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def report(self: ProcessWorkers, work: Work, *told: Any) -> None:
+        work.pending.clear()
+        Workers.report(self, work, *told)
+
+    patch.setattr(ProcessWorkers, "report", report, raising=False)
+
+
+@bug("a suspect has company in its Work", "suspect over with others")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def fill(self: Quarantine, most: int, clock: Any, again: Any, poll: Any) -> Any:
+        now = clock()
+        batches: list[Any] = []
+        culprits: list[Any] = []
+        while len(batches) < most:
+            polled = again(now) or self._take_in_turn(now, poll)
+            if polled is None or isinstance(polled, float):
+                return batches, polled, culprits
+            batch = self._screen(polled, now, culprits)
+            batches += [batch] if batch else []
+        return batches, None, culprits
+
+    patch.setattr(Quarantine, "fill", fill)
+
+
+@bug("suspects are not looked for", "a suspect|two workers have died")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Quarantine, "_screen", lambda self, batch, now, refused: batch)
+
+
+@bug("culprits are forgotten", "of which two workers have died")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Quarantine, "_convict", lambda self, sample, now: None)
+
+
+@bug("a death in company is a proof", "no two workers have died of it")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Quarantine._remember
+
+    def remember(self: Quarantine, digest: Any, now: float) -> Any:
+        suspect = real(self, digest, now)
+        suspect.banned_until = now + 1.0
+        return suspect
+
+    patch.setattr(Quarantine, "_remember", remember)
+
+
+@bug("a batch that died is run again though nobody asked for that", "runs .* 2 times")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Quarantine.__init__
+    patch.setattr(Quarantine, "__init__", lambda self, op, *, rerun: real(self, op, rerun=True))
+
+
+@bug("who dies again is run again", "runs .* 3 times|two workers have died")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Quarantine.died
+
+    def died(self: Quarantine, batch: Any, outcomes: Any, now: float) -> Any:
+        for sample in batch.samples:
+            sample.key = None
+        return real(self, batch, outcomes, now)
+
+    patch.setattr(Quarantine, "died", died)
+
+
+@bug("those that run alone wait beside an idle worker", "beside an idle worker")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Quarantine, "_take_in_turn", lambda self, now, poll: poll())
+
+
+@bug("who has gone is run again", "nobody waits for|too late")
+def _(patch: pytest.MonkeyPatch) -> None:
+    def take(self: Quarantine, now: float) -> Any:
+        return self._lone.popleft() if self._lone else None
+
+    patch.setattr(Quarantine, "_take", take)
+
+
+@bug(
+    "a worker's death frees no slot",
+    "a slot is lost|idle worker|no call hangs, yet|never end|for ever",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = ProcessWorkers.bury
+
+    def bury(self: ProcessWorkers, process: Process) -> None:
+        process.work = process._running = None
+        real(self, process)
+
+    patch.setattr(ProcessWorkers, "bury", bury)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_the_simulation_notices_when(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch, words = BUGS[name]
+    patch(monkeypatch)
+    headline = next(headlines(range(300)), "nothing was noticed")
+    assert re.search(words, headline), headline
+
+
+def headlines(seeds: Iterable[int]) -> Iterator[str]:
+    for seed in seeds:
+        try:
+            simulate(seed)
+        except Violation as violation:
+            yield str(violation).splitlines()[0]
+
+
+def test_the_command_runs_the_seeds_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "3", "--events", "20", "--seed", "5"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("3 seeds of 20 events")
+    assert told.out.endswith("all promises kept\n")
+    assert told.err == ""
+
+
+def test_processes_that_share_the_seeds_tell_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for jobs in ("1", "2"):
+        assert main(["--seeds", "6", "--events", "20", "--jobs", jobs]) == 0
+        told.append(capsys.readouterr().out.split(",")[1])  # how many requests there were
+    assert told[0] == told[1]
+
+
+def test_the_command_tells_the_seed_and_the_story_of_a_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch, _ = BUGS["nobody watches the deadlines"]
+    patch(monkeypatch)
+    assert main(["--seeds", "30"]) == 1
+    told = capsys.readouterr()
+    assert "FAILED: seeds [" in told.out
+    assert "Admitted(data_id=" in told.err
+    assert "EngineOptions(" in told.err
