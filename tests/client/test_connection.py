@@ -160,14 +160,6 @@ def test_a_connection_settles_with_the_servers_first_frame(
     site.end()
 
 
-def test_a_second_end_of_the_transport_is_not_heard(loop: asyncio.AbstractEventLoop) -> None:
-    site = Site(loop)
-    site.connection.connection_lost(None)
-    site.connection.connection_lost(OSError("again"))
-    assert site.owner.told == ["lost"]
-    assert not site.connection.usable
-
-
 CUTS = st.lists(st.integers(0, 2000), max_size=8)
 
 
@@ -177,18 +169,6 @@ def received_in_pieces(site: Site, data: bytes, cuts: list[int]) -> None:
         if start < end and site.wire.writes and not site.wire.is_closing():
             site.connection.data_received(data[start:end])
             site.turn()
-
-
-@given(reply=st.binary(max_size=300), cuts=CUTS)
-def test_an_answer_is_the_same_however_it_is_cut(reply: bytes, cuts: list[int]) -> None:
-    with asyncio.Runner() as runner:
-        site = Site(runner.get_loop())
-        site.call()
-        site.call()
-        site.turn()
-        received_in_pieces(site, answers_to(b"".join(site.wire.writes), reply), cuts)
-        assert site.outcomes == [[reply], [reply]]
-        site.end()
 
 
 @given(
