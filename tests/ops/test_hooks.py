@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock import CustomException, CustomExceptionCode, Op, ProductErrCode, ResponseOp
+from penstock import CustomExceptionCode, Op, ProductErrCode, ResponseOp
 from penstock.errors import HookError
 from penstock.ops.hooks import bind
 from tests.service.inside import drawn, inside, pairs, root
@@ -159,33 +159,6 @@ async def test_a_tuple_of_another_length_is_an_error_naming_op_and_hook(length: 
     reply = await asked(made(preprocess=lambda self, x: ({},) * length))
     assert reply.err_no == 10000
     assert f"op 'work': preprocess returned a tuple of {length}" in reply.err_msg
-
-
-async def test_a_list_of_feeds_is_processed_one_by_one_and_postprocessed_as_a_list() -> None:
-    op = made(
-        preprocess=lambda self, x: [{"n": X}, {"n": X * 2}],
-        process=lambda self, feeds: {"n": feeds[0]["n"] + 1},
-        postprocess=lambda self, x, results: {"sum": str(sum(r["n"].item() for r in results))},
-    )
-    assert pairs(await asked(op)) == {"sum": "5.0"}
-
-
-async def test_an_empty_list_reaches_postprocess_without_a_process() -> None:
-    op = made(
-        preprocess=lambda self, x: [],
-        process=lambda self, feeds: 1 / 0,
-        postprocess=lambda self, x, results: {"got": repr(results)},
-    )
-    assert pairs(await asked(op)) == {"got": "[]"}
-
-
-async def test_a_skipped_empty_dict_reaches_postprocess_as_such() -> None:
-    op = made(
-        preprocess=lambda self, x: ({}, True, None, ""),
-        process=lambda self, feeds: 1 / 0,
-        postprocess=lambda self, x, results: {"got": repr(results)},
-    )
-    assert pairs(await asked(op)) == {"got": "{}"}
 
 
 @pytest.mark.parametrize("data", [5, None, "text", [1]])
@@ -336,18 +309,6 @@ async def test_what_is_no_dict_from_postprocess_is_7000(result: Any) -> None:
     assert (reply.err_no, reply.err_msg) == (7000, "postprocess should return dict")
 
 
-async def test_postprocess_sees_what_preprocess_did_to_its_inputs() -> None:
-    def preprocess(self: Any, input_dicts: Any) -> Any:
-        input_dicts["@DAGExecutor"]["seen"] = "yes"
-        return {"n": X}
-
-    op = made(
-        preprocess=preprocess,
-        postprocess=lambda self, inputs, fetch: {"seen": inputs["@DAGExecutor"]["seen"]},
-    )
-    assert pairs(await asked(op)) == {"seen": "yes"}
-
-
 # Product errors
 
 
@@ -386,67 +347,4 @@ async def test_a_product_s_number_and_text_are_the_reply(hook: str, number: Any,
     assert (reply.err_no, reply.err_msg, list(reply.key)) == (sent, "no cat", [])
 
 
-@pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize("number", [0, 3000, 6000, 10000, 2**31, True, "51", (1, 2), 5.0])
-async def test_reserved_numbers_and_what_is_no_number_are_10000(hook: str, number: Any) -> None:
-    reply = await asked(made(**{hook: HOOKS[hook](number)}))
-    assert reply.err_no == 10000
-    assert "product error number" in reply.err_msg
-
-
 # Exceptions
-
-
-@pytest.mark.parametrize(
-    "raised", [KeyError("box"), SystemExit(3), KeyboardInterrupt("box"), ValueError()]
-)
-@pytest.mark.parametrize("hook", ["preprocess", "process", "postprocess"])
-async def test_what_a_hook_raises_ends_its_request_with_10000(
-    hook: str, raised: BaseException
-) -> None:
-    def fail(self: Any, *args: Any) -> Any:
-        if self.fail:
-            raise raised
-        return {"y": "fine"}
-
-    op = made(**{hook: fail})
-    op.fail = True  # type: ignore[attr-defined]
-    reply = await asked(op)
-    text = str(raised) or "ValueError"
-    if isinstance(raised, KeyError):  # alone it would be no more than the key
-        text = f"KeyError: {text}"
-    expected = f"[work] failed to predict. {text}. Please check"
-    if hook != "process":
-        there = " (the input has a)" if isinstance(raised, KeyError) else ""
-        expected = f"Log_id: 7  Raise_msg: {text}{there}  ClassName: ".replace("'", "")
-        assert reply.err_msg.endswith(f"  FunctionName: {hook}_help")
-    assert reply.err_no == 10000
-    assert reply.err_msg.startswith(expected)
-
-
-@pytest.mark.parametrize("hook", ["preprocess", "postprocess"])
-async def test_a_custom_exception_for_the_user_keeps_its_number_and_text(hook: str) -> None:
-    def fail(self: Any, *args: Any) -> Any:
-        raise CustomException(CustomExceptionCode.INPUT_PARAMS_ERROR, "no box: 3\nof 4", True)
-
-    reply = await asked(made(**{hook: fail}))
-    assert reply.err_no == 5000
-    assert reply.err_msg.startswith("Log_id: 7  Raise_msg: no box  ClassName: ")
-
-
-async def test_a_custom_exception_in_process_is_wrapped_like_any_failure_of_it() -> None:
-    def fail(self: Any, *args: Any) -> Any:
-        raise CustomException(CustomExceptionCode.CLIENT_ERROR, "no card", True)
-
-    reply = await asked(made(process=fail))
-    assert (reply.err_no, reply.err_msg) == (9000, wrapped("no card"))
-
-
-@pytest.mark.parametrize("hook", ["preprocess", "process", "postprocess"])
-async def test_a_custom_exception_not_for_the_user_says_nothing(hook: str) -> None:
-    def fail(self: Any, *args: Any) -> Any:
-        raise CustomException(CustomExceptionCode.CLIENT_ERROR, "the secret")
-
-    reply = await asked(made(**{hook: fail}))
-    assert reply.err_no == 10000
-    assert "secret" not in reply.err_msg

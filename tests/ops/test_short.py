@@ -125,17 +125,6 @@ async def test_a_plain_function_that_gives_a_coroutine_is_told_its_mistake() -> 
     assert "n must return a dict, got coroutine: write async def" in reply.err_msg
 
 
-@pytest.mark.parametrize("raised", [ValueError("text"), SystemExit(3)])
-async def test_what_a_function_raises_is_told_with_the_op_s_name(raised: BaseException) -> None:
-    def fail(request: Any) -> Any:
-        raise raised
-
-    for function in both_kinds(fail):
-        reply = await asked(op(name="n")(function), text="x")
-        assert reply.err_no == 10000
-        assert reply.err_msg.startswith(f"[n] failed to predict. {raised}. Please check")
-
-
 async def test_a_join_without_one_of_its_inputs_says_which_it_got() -> None:
     @op()
     def left(request: Any) -> Any:
@@ -315,24 +304,3 @@ async def test_a_model_that_is_not_there_is_told_by_path(tmp_path: Path) -> None
 def test_a_service_of_what_is_no_op_is_refused() -> None:
     with pytest.raises(GraphError, match="Service 's' needs the last op of its graph"):
         Service("s", lambda request: request)  # type: ignore[arg-type]
-
-
-def test_a_misspelled_configuration_key_is_told_with_the_nearest() -> None:
-    @op()
-    def echo(request: Any) -> Any:
-        return request
-
-    service = Service("s", echo, htp_port=8000)
-    with pytest.raises(ConfigError, match=r"htp_port: is not a known key.*http_port"):
-        service.run()
-
-
-def test_two_ops_of_one_name_are_refused(tmp_path: Path) -> None:
-    left, right = Model("a/m.onnx"), Model("b/m.onnx")
-
-    @op(left, right)
-    def join(a: Any, b: Any) -> Any:
-        return a
-
-    with pytest.raises(GraphError, match="2 ops are named 'm': give each op a name of its own"):
-        drawn(whole(join))
