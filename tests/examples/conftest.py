@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.examples.ocr_chain import example
+from tests.examples.ocr_judge import example
 
 
 @pytest.fixture(scope="session")

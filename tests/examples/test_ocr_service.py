@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from penstock import PipelineClient
-from tests.examples.ocr_chain import EXAMPLE, check_same_lines, example, judged
+from tests.examples.ocr_judge import EXAMPLE, check_same_lines, example, judged
 from tests.services.process import ServiceProcess, direct, running
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
