@@ -14,6 +14,8 @@ MODULES = {
     "http2": "tests.fuzz.http2",
     "header_blocks": "tests.fuzz.header_blocks",
     "http1": "tests.fuzz.http1",
+    "paddle_message": "tests.fuzz.paddle_message",
+    "paddle_json": "tests.fuzz.paddle_json",
     "frame": "tests.fuzz.frame",
 }
 
