@@ -1,10 +1,10 @@
 """Decides which samples run together and when: the queue in front of one op.
 
-It must not know threads, sockets, clocks or what a sample holds; time is an argument.
+It knows no threads, sockets or clocks, nor what a sample holds; time is an argument.
 
 Guarantees:
-    - every offered sample leaves exactly once: in a Batch, by ``cancel``, or passed over because
-      its deadline is over (whoever watches deadlines answers it);
+    - every offered sample leaves exactly once: in a Batch, by ``cancel``, or dropped because its
+      deadline has passed (the engine, which watches deadlines, answers it);
     - a batch holds at most ``max_rows`` rows (a single sample larger than that runs alone), one key
       only, in order of arrival;
     - with a slot idle (that is: whenever ``poll`` is called) no sample waits past its arrival plus
@@ -33,12 +33,12 @@ _FULL = CloseReason.FULL  # a lookup in an Enum costs more than the batch it clo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchPolicy:
-    """How an op wants its samples joined.
+    """How an op's samples are batched.
 
     Attributes:
-        max_rows: the most rows one batch holds (``batch_size``).
-        window: seconds the oldest sample may wait for company; None means it never waits.
-        capacity: the most samples that wait in the queue; None means no bound of its own.
+        max_rows: the maximum number of rows in a batch (``batch_size``).
+        window: seconds that the oldest sample may wait for others; None means that it never waits.
+        capacity: the maximum length of the queue; None means unbounded.
     """
 
     max_rows: int = 1
@@ -46,11 +46,11 @@ class BatchPolicy:
     capacity: int | None = None
 
 
-class Line:
-    """The Batcher of an op that takes one sample at a time (``max_rows`` 1, the default).
+class FifoQueue:
+    """The queue of an op that runs one sample at a time (``max_rows`` 1, the default).
 
-    With nobody to share a batch with, keys and windows decide nothing; only the order of arrival
-    is left. Same contract, a fraction of the work.
+    It has the contract of Batcher. Keys and windows do not matter here, so samples leave in order
+    of arrival, which costs a fraction of a Batcher's work.
     """
 
     __slots__ = ("_cancelled", "_samples", "capacity", "policy")
@@ -59,13 +59,13 @@ class Line:
         self.policy = policy
         self.capacity = policy.capacity
         self._samples: deque[Sample] = deque()
-        self._cancelled = 0  # of them, who stay until they reach the front
+        self._cancelled = 0  # removed when they reach the front
 
     def __len__(self) -> int:
         return len(self._samples) - self._cancelled
 
     def __repr__(self) -> str:
-        return f"<Line {len(self)} waiting, {self.policy}>"
+        return f"<FifoQueue {len(self)} waiting, {self.policy}>"
 
     @property
     def full(self) -> bool:
@@ -89,13 +89,13 @@ class Line:
             self._cancelled = 0
 
     def poll(self, now: float, *, draining: bool = False) -> Batch | float | None:
-        """As ``Batcher.poll``; never a time, since nobody waits for company."""
+        """As ``Batcher.poll``; never returns a time, since no sample waits for others."""
         return self.poll_full(now)
 
     def poll_several(
         self, most: int, now: float, *, draining: bool = False
     ) -> tuple[list[Batch], float | None]:
-        """As ``Batcher.poll_several``; never a time."""
+        """As ``Batcher.poll_several``; never returns a time."""
         samples = self._samples
         batches: list[Batch] = []
         while samples and len(batches) < most:
@@ -109,7 +109,7 @@ class Line:
         return batches, None
 
     def poll_full(self, now: float) -> Batch | None:
-        """As ``Batcher.poll_full``; one sample fills a batch."""
+        """As ``Batcher.poll_full``; one sample is a full batch."""
         batches, _ = self.poll_several(1, now)
         return batches[0] if batches else None
 
@@ -119,41 +119,46 @@ class Line:
         assert self._cancelled <= len(self) + 65
 
 
-def batcher_for(policy: BatchPolicy) -> Batcher | Line:
-    """The queue that serves a policy."""
-    return Line(policy) if policy.max_rows == 1 else Batcher(policy)
+def batcher_for(policy: BatchPolicy) -> Batcher | FifoQueue:
+    """The queue for a policy."""
+    return FifoQueue(policy) if policy.max_rows == 1 else Batcher(policy)
 
 
 class _Group:
-    """Waiting samples of one key, oldest first; cancelled ones stay until they reach the front.
+    """Waiting samples of one key, oldest first.
 
-    ``hasty`` counts those whose deadline would pass before their window ends; ``dues`` is a heap of
-    (deadline, number, sample) of these, in which some may have left already.
+    Attributes:
+        samples: cancelled ones are removed when they reach the front.
+        waiting: the number of samples that are not cancelled.
+        rows: the sum of their rows.
+        urgent: the number of those whose deadline is before the end of their window.
+        deadlines: a heap of (deadline, number, sample) of the urgent ones; some may have left.
+        ready: whether the group is in ``Batcher._ready``.
     """
 
-    __slots__ = ("dues", "hasty", "ready", "rows", "samples", "waiting")
+    __slots__ = ("deadlines", "ready", "rows", "samples", "urgent", "waiting")
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque()
         self.waiting = 0
         self.rows = 0
-        self.hasty = 0
-        self.dues: list[tuple[float, int, Sample]] = []
-        self.ready = False  # stands in the line of groups that need not wait for their window
+        self.urgent = 0
+        self.deadlines: list[tuple[float, int, Sample]] = []
+        self.ready = False
 
 
 class Batcher:
-    """One op's queue. Every method belongs to the owning loop."""
+    """One op's queue. Called from the engine's loop only."""
 
-    __slots__ = ("_groups", "_line", "_offered", "_order", "_waiting", "policy")
+    __slots__ = ("_groups", "_offered", "_order", "_ready", "_waiting", "policy")
 
     def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy
         self._groups: dict[Any, _Group] = {}
-        self._order: deque[Sample] = deque()  # all keys, by arrival; some may have left already
-        self._line: deque[Any] = deque()  # keys of the groups that are ready
+        self._order: deque[Sample] = deque()  # all keys, by arrival; some may have left
+        self._ready: deque[Any] = deque()  # keys of groups that are full or urgent
         self._waiting = 0
-        self._offered = 0  # so that no two entries of a heap are alike
+        self._offered = 0  # makes the entries of a heap unique
 
     def __len__(self) -> int:
         return self._waiting
@@ -168,7 +173,7 @@ class Batcher:
         return capacity is not None and self._waiting >= capacity
 
     def offer(self, sample: Sample, now: float) -> None:
-        """Accept a sample or refuse it at once; never block.
+        """Queue a sample, or refuse it at once; never blocks.
 
         Args:
             sample: rows >= 1; kept by reference. A sample is offered once in its life.
@@ -191,43 +196,45 @@ class Batcher:
         self._order.append(sample)
         self._waiting += 1
         if self.policy.window is not None:
-            if self._is_hasty(sample):
-                group.hasty += 1
+            if self._is_urgent(sample):
+                group.urgent += 1
                 self._offered += 1
-                heappush(group.dues, (sample.deadline, self._offered, sample))
-            self._line_up(key, group)
+                heappush(group.deadlines, (sample.deadline, self._offered, sample))
+            self._mark_ready(key, group)
 
     def cancel(self, sample: Sample) -> None:
-        """Take a waiting sample out of the queue."""
+        """Remove a waiting sample."""
         group = self._groups[sample.key]
         self._leaves(sample, group)
-        self._settle(sample.key, group)
+        self._refile(sample.key, group)
 
     def poll(self, now: float, *, draining: bool = False) -> Batch | float | None:
-        """What an idle slot should do now.
+        """The next batch for an idle slot.
 
         Args:
             now: monotonic seconds.
-            draining: no company will come any more, so nobody waits for it.
+            draining: no more samples will come, so none waits for others.
 
         Returns:
-            a Batch to run; or the time, later than ``now``, to ask again at; or None when nothing
-            waits.
+            a Batch to run; or the time, later than ``now``, at which to poll again; or None when
+            the queue is empty.
         """
         window = self.policy.window
         while (head := self._head()) is not None:
             if head.deadline <= now:
-                self.cancel(head)  # else its window would be taken for that of the next one
+                self.cancel(head)  # otherwise its window would be used for the next sample
                 continue
             if draining:
                 reason = CloseReason.DRAIN
             elif window is None:
                 reason = CloseReason.IDLE_SLOT
             elif now >= head.arrived + window:
-                reason = CloseReason.WINDOW  # before any full group, or a busy key starves others
-            elif self._line:
-                key = self._line[0]
-                # Who is too late hurries nobody any more.
+                reason = (
+                    CloseReason.WINDOW
+                )  # before any full group: a busy key must not starve others
+            elif self._ready:
+                key = self._ready[0]
+                # A sample whose deadline has passed no longer makes its group urgent.
                 if not self._dropped_late(key, now):
                     batch = self._cut_ready(key, now)
                     if batch is not None:
@@ -243,10 +250,11 @@ class Batcher:
     def poll_several(
         self, most: int, now: float, *, draining: bool = False
     ) -> tuple[list[Batch], float | None]:
-        """``poll`` for a slot that takes several batches at once.
+        """The next batches, at most ``most``, for one hand-over.
 
         Returns:
-            at most so many batches; and, where there are fewer, the time to ask again at, or None.
+            the batches; and, where there are fewer than ``most``, what ``poll`` returned last: the
+            time at which to poll again, or None.
         """
         batches: list[Batch] = []
         while len(batches) < most:
@@ -257,15 +265,15 @@ class Batcher:
         return batches, None
 
     def poll_full(self, now: float) -> Batch | None:
-        """For a worker that is busy still: the batch that is next, if no company can join it."""
+        """The next batch, if it is full; for a worker that is still busy with another one."""
         head = self._head()
         if head is None:
             return None
         key, window = head.key, self.policy.window
         if window is not None and now < head.arrived + window:
-            if not self._line:
+            if not self._ready:
                 return None
-            key = self._line[0]
+            key = self._ready[0]
         group, most = self._groups[key], self.policy.max_rows
         if group.rows < most:
             return None
@@ -278,16 +286,16 @@ class Batcher:
         return None
 
     def _dropped_late(self, key: Any, now: float) -> bool:
-        """Take out the group's samples that are too late; whether there were any."""
+        """Remove the group's samples whose deadline has passed. Returns whether there were any."""
         group = self._groups[key]
-        dues, before = group.dues, group.waiting
-        while dues and (dues[0][0] <= now or not dues[0][2].waiting):
-            sample = heappop(dues)[2]
+        deadlines, before = group.deadlines, group.waiting
+        while deadlines and (deadlines[0][0] <= now or not deadlines[0][2].waiting):
+            sample = heappop(deadlines)[2]
             if sample.waiting:
                 self._leaves(sample, group)
         if group.waiting == before:
             return False
-        self._settle(key, group)
+        self._refile(key, group)
         return True
 
     def _cut_ready(self, key: Any, now: float) -> Batch | None:
@@ -296,7 +304,11 @@ class Batcher:
         return self._cut(key, group, CloseReason.FULL if full else CloseReason.DEADLINE, now)
 
     def check_invariants(self) -> None:
-        """Raise AssertionError where the bookkeeping contradicts itself; for tests."""
+        """Check the counters against the samples; for tests.
+
+        Raises:
+            AssertionError: they disagree.
+        """
         living = [s for s in self._order if s.waiting]
         assert len(living) == self._waiting
         for key, group in self._groups.items():
@@ -304,14 +316,14 @@ class Batcher:
             assert members == [s for s in living if s.key == key]
             assert len(members) == group.waiting > 0
             assert group.rows == sum(s.rows for s in members)
-            assert group.ready == (key in self._line)
+            assert group.ready == (key in self._ready)
             if self.policy.window is not None:
-                assert group.hasty == sum(map(self._is_hasty, members))
-                assert group.ready == (group.rows >= self.policy.max_rows or group.hasty > 0)
+                assert group.urgent == sum(map(self._is_urgent, members))
+                assert group.ready == (group.rows >= self.policy.max_rows or group.urgent > 0)
         assert sum(g.waiting for g in self._groups.values()) == self._waiting
         assert len(self._order) <= 2 * self._waiting + 65
 
-    def _is_hasty(self, sample: Sample) -> bool:
+    def _is_urgent(self, sample: Sample) -> bool:
         window = self.policy.window
         return window is not None and sample.deadline <= sample.arrived + window
 
@@ -328,11 +340,11 @@ class Batcher:
         self._waiting -= 1
         group.waiting -= 1
         group.rows -= sample.rows
-        if group.hasty and self._is_hasty(sample):
-            group.hasty -= 1
+        if group.urgent and self._is_urgent(sample):
+            group.urgent -= 1
 
     def _cut(self, key: Any, group: _Group, reason: CloseReason, now: float) -> Batch | None:
-        """Cut one batch off the group's front; None when all who stood there were too late."""
+        """Take a batch from the front of the group; None if all deadlines there have passed."""
         most = self.policy.max_rows
         queue = group.samples
         taken: list[Sample] = []
@@ -353,29 +365,29 @@ class Batcher:
             if rows >= most:
                 reason = CloseReason.FULL
                 break
-        self._settle(key, group)
+        self._refile(key, group)
         order = self._order
         while order and not order[0].waiting:
             order.popleft()
         return Batch(taken, reason, now, rows) if taken else None
 
-    def _settle(self, key: Any, group: _Group) -> None:
-        """Put the group where it belongs after some of its samples left."""
+    def _refile(self, key: Any, group: _Group) -> None:
+        """Update a group's place in ``_ready`` and ``_groups`` after samples have left it."""
         if group.ready:
             group.ready = False
-            self._line.remove(key)
+            self._ready.remove(key)
         if group.waiting == 0:
             del self._groups[key]
         elif self.policy.window is not None:
-            self._line_up(key, group)
-        # What left is forgotten at the front; when it outnumbers the living it is swept at once,
-        # so that memory stays in proportion whatever stands there.
+            self._mark_ready(key, group)
+        # Samples that have left are dropped at the front, or all at once when they outnumber those
+        # that wait, so that memory stays in proportion to the queue's length.
         if len(self._order) > 2 * self._waiting + 64:
             self._order = deque(s for s in self._order if s.waiting)
             for other in self._groups.values():
                 other.samples = deque(s for s in other.samples if s.waiting)
 
-    def _line_up(self, key: Any, group: _Group) -> None:
-        if not group.ready and (group.hasty or group.rows >= self.policy.max_rows):
+    def _mark_ready(self, key: Any, group: _Group) -> None:
+        if not group.ready and (group.urgent or group.rows >= self.policy.max_rows):
             group.ready = True
-            self._line.append(key)
+            self._ready.append(key)

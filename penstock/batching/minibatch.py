@@ -1,8 +1,8 @@
-"""One sample that became several feeds: explode them into calls, regroup the results.
+"""Plans the ``process`` calls of a batch; a sample may have several feeds (a mini-batch).
 
 ``preprocess`` may return a list of feeds; ``process`` then runs once per element, in order, and
-``postprocess`` gets the list of results. In a batch, samples with a list and samples with a single
-feed may stand side by side. Source: ``docs/compatibility.md`` (mini-batches).
+``postprocess`` gets the list of results. Samples with a list and samples with a single feed may be
+in the same batch. Source: ``docs/compatibility.md`` (mini-batches).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from penstock.request import Feed
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One ``process`` call: the feeds of these members, or one piece of one member.
+    """One ``process`` call: the stacked feeds of some members, or one feed of a mini-batch.
 
     Attributes:
-        members: positions in the batch whose feeds are stacked.
-        piece: index into the single member's list of feeds; None for an ordinary feed.
+        members: their positions in the batch.
+        piece: index into the only member's list of feeds; None for ordinary feeds.
     """
 
     members: tuple[int, ...]
@@ -28,15 +28,15 @@ class Call:
 
 
 def explode(feeds: Sequence[Feed | list[Feed] | None]) -> list[Call]:
-    """The calls a batch needs: equal signatures together, each element of a list by itself.
+    """The calls of a batch: one for feeds of equal signature, one for each element of a list.
 
     Args:
-        feeds: per member what ``preprocess`` gave; None for members that do not run.
+        feeds: for each member, what ``preprocess`` returned; None for members that do not run.
     """
     single = [position for position, feed in enumerate(feeds) if isinstance(feed, dict)]
     calls: list[Call] = []
     if single:
-        # The comprehension repeats the test above because a type checker cannot carry it over.
+        # The same test again, for the type checker.
         ordinary = [feed for feed in feeds if isinstance(feed, dict)]
         calls = [Call(tuple(single[i] for i in members)) for members in group(ordinary)]
     for position, feed in enumerate(feeds):

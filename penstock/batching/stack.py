@@ -1,8 +1,8 @@
-"""Joins the feeds of several samples into one, and cuts the result apart again.
+"""Joins the feeds of several samples into one batch, and splits the result again.
 
-Guarantees: ``scatter(stack(feeds)) == feeds`` for arrays and sequences; a feed that runs alone is
-passed through untouched, and so is its result; nothing is cut along an axis that does not follow
-the batch. Source: ``docs/compatibility.md`` (merging and splitting).
+Guarantees: ``scatter(stack(feeds)) == feeds`` for arrays and sequences; a single feed is passed
+through unchanged, and so is its result; an output is split along axis 0 only if that axis has the
+batch's number of rows. Source: ``docs/compatibility.md`` (merging and splitting).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from penstock.tensor import LOD_SUFFIX, cut_by_lod, join_lods, lod_offsets
 
 
 def signature(feed: Feed) -> tuple[Any, ...]:
-    """What must be equal for two feeds to share a batch; hashable.
+    """A hashable key: feeds with equal keys can share a batch.
 
-    Arrays: name, dtype and every dimension but the first. Anything else (texts, numbers, arrays
-    without an axis) has no batch axis to join on, so it must be equal itself.
+    Of an array: name, dtype and all dimensions but the first. Anything else (a text, a number, an
+    array without axes) cannot be joined along axis 0, so the value itself is part of the key.
     """
     parts: list[Any] = []
     for name, value in feed.items():
@@ -49,7 +49,7 @@ def _identity(value: Any) -> tuple[Any, ...]:
 
 
 def group(feeds: Sequence[Feed]) -> list[list[int]]:
-    """Positions of the feeds that may run together, in order of their first member."""
+    """Positions of the feeds that can share a batch, in order of their first member."""
     if len(feeds) == 1 or _are_arrays_alike(feeds):
         return [list(range(len(feeds)))]
     groups: dict[Any, list[int]] = {}
@@ -60,9 +60,9 @@ def group(feeds: Sequence[Feed]) -> list[list[int]]:
 
 
 def _are_arrays_alike(feeds: Sequence[Feed]) -> bool:
-    """Whether the feeds are what most batches are made of, which may surely run together: arrays
-    under the same names, without lods, alike but for their rows. A quarter of the time of comparing
-    signatures.
+    """Whether all feeds have the same names, and arrays that differ only in their rows.
+
+    Most batches are like that, and this takes a tenth of the time of comparing signatures.
     """
     first = feeds[0]
     expected = []
@@ -87,10 +87,10 @@ def _are_arrays_alike(feeds: Sequence[Feed]) -> bool:
 
 
 def _may_share(feed: Feed) -> bool:
-    """Whether the feed can be joined with others and told apart again.
+    """Whether the feed can be joined with others and its result be split again.
 
-    Its values must have equally many rows, and there must be rows at all: texts, numbers and lists
-    have no batch axis, so an op that answers "one row for this text" could not be cut for two.
+    All arrays must have the same number of rows, and there must be an array: texts, numbers and
+    lists have no batch axis, so it is unknown how many rows of the result would be theirs.
     """
     found = False
     try:
@@ -122,7 +122,7 @@ def is_lod(name: Any, feed: Feed) -> bool:
 
 
 def rows_of(feed: Feed) -> int:
-    """How many rows a feed has: by its first value, sequences counting for those with a lod."""
+    """The rows of a feed's first value; with a lod, the number of its sequences."""
     for name, value in feed.items():
         lod = feed.get(f"{name}{LOD_SUFFIX}")
         if lod is not None:
@@ -162,15 +162,15 @@ def stack(feeds: Sequence[Feed]) -> tuple[Feed, list[int]]:
 
 
 def scatter(result: Feed, rows: Sequence[int], shared: Collection[str] = ()) -> list[Feed]:
-    """Each member's part of a batch's result.
+    """Split a batch's result among its members.
 
     Args:
-        result: what ``process`` gave for the stacked feed. Arrays are cut as views.
-        rows: the rows of each member, as ``stack`` said.
-        shared: names of outputs that do not follow the batch and go whole to every member.
+        result: what ``process`` returned for the stacked feed. Parts of arrays are views.
+        rows: the rows of each member, as ``stack`` returned them.
+        shared: names of outputs that are not split: each member gets the whole value.
 
     Raises:
-        InferenceFailed: an output does not follow the batch and is not marked as shared.
+        InferenceFailed: an output has another number of rows than the batch and is not shared.
     """
     if len(rows) == 1:
         return [result]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from penstock.batching.batcher import Batcher, Line
+from penstock.batching.batcher import Batcher, FifoQueue
 from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
 from penstock.errors import GraphError
@@ -121,7 +121,7 @@ class ServedGraph:
         self,
         name: str,
         *,
-        queue: Batcher | Line,
+        queue: Batcher | FifoQueue,
         executor: Executor,
         options: WorkOptions,
         key_of: Callable[[dict[str, Feed]], Hashable] | None = None,

@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from functools import partial
 
-from penstock.batching.batcher import Batcher, Line
+from penstock.batching.batcher import Batcher, FifoQueue
 from penstock.batching.dispatch import HAND_OVER_BUDGET, HandOver
 from penstock.engine.clock import Clock
 from penstock.engine.quarantine import Quarantine
@@ -63,7 +63,7 @@ class Stage:
     def __init__(
         self,
         name: str,
-        batcher: Batcher | Line,
+        batcher: Batcher | FifoQueue,
         executor: Executor,
         options: WorkOptions,
         clock: Clock,

@@ -27,7 +27,7 @@ def default_threads() -> int:
 
 
 class LocalPredictor:
-    """A Model with the calling convention that deployed ops know.
+    """A Model with the calling convention of deployed ops.
 
     Attributes:
         model: what runs.

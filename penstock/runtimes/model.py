@@ -1,7 +1,7 @@
-"""What an op calls: a session, its public names, and which outputs to answer with.
+"""An opened model under its public names: what an op runs.
 
-Decides whether a feed fits the model, before the library sees it. Per run it costs one dict lookup
-and one comparison of dtype and shape for each input.
+Checks that a feed fits the model before the library sees it, at the cost of one dict lookup and one
+comparison of dtype and shape for each input.
 
 Names: each input and output has a name inside the model and an alias (the same, unless the
 folder's ``serving_server_conf.prototxt`` says otherwise). Both are accepted everywhere, and an
@@ -9,7 +9,7 @@ output is answered under the name it was asked by. Should one variable's alias b
 name, the alias wins.
 
 Lods: ``x.lod`` beside an input ``x`` reaches the model only if the model has an input of that name
-(one dimension, the offsets as integers); otherwise it is set aside. An output that the
+(one dimension, the offsets as integers); otherwise it is not passed on. An output that the
 configuration marks as lod, and that has one row for each row of the input, is answered with that
 input's offsets as ``output.lod``.
 
@@ -103,17 +103,17 @@ class Model:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the operator should read once."""
+        """Warnings for the operator, to be logged once."""
         return self.session.notes
 
     def clone(self) -> Model:
-        """A model that another thread may use at the same time."""
+        """A model for another thread."""
         twin = copy(self)
         twin.session = self.session.clone()
         return twin
 
     def input(self, name: str) -> ModelInput | None:
-        """The input of that alias or real name."""
+        """The input with this alias or real name."""
         return self._inputs.get(name)
 
     def run(self, feed: Feed, fetch: Sequence[str] | None = None) -> Feed:

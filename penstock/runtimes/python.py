@@ -16,14 +16,14 @@ Function: TypeAlias = Callable[[dict[str, NDArray[Any]]], Mapping[str, Any]]
 
 
 class PythonSession:
-    """Answers with whatever ``function`` makes of the inputs.
+    """A session that calls ``function``.
 
     Args:
         function: takes a dict of input name -> array and returns a mapping with every declared
             output. It must not change the arrays. A RequestError it raises passes through; any
             other exception becomes InferenceFailed.
-        inputs: what it takes.
-        outputs: what it gives.
+        inputs: the inputs of the function.
+        outputs: its outputs.
         thread_safe: False for a callable with state of its own: each clone then has a deep copy.
 
     Thread rule: as ``thread_safe`` says.

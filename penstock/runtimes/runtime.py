@@ -68,7 +68,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionProblem:
-    """Why a model cannot be opened as its options ask, known before anything is opened.
+    """An option with which the model cannot be opened; found without opening it.
 
     Attributes:
         key: the key of ``local_service_conf`` to correct.
@@ -91,15 +91,15 @@ class Session(Protocol):
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
-        """What ``run`` must be fed, all of it."""
+        """The inputs; ``run`` needs all of them."""
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
-        """What may be fetched."""
+        """The outputs that may be fetched."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the operator should read once, such as options that have no effect here."""
+        """Warnings for the operator, such as options without effect; to be logged once."""
 
     @property
     def thread_safe(self) -> bool:
@@ -132,7 +132,7 @@ class Runtime(Protocol):
         """The name of its entry point."""
 
     def can_open(self, path: Path) -> bool:
-        """Whether the file or folder looks like one of its own. Cheap; imports no library."""
+        """Whether the file or folder looks like a model of this library. Cheap; imports nothing."""
 
     def problems(self, path: Path, options: ModelOptions) -> Sequence[OptionProblem]:
         """Everything that stands in the way of ``open`` and shows without it.

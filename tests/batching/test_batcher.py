@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.batching.batcher import Batcher, BatchPolicy, Line, batcher_for
+from penstock.batching.batcher import Batcher, BatchPolicy, FifoQueue, batcher_for
 from penstock.errors import ServiceBusy
 from penstock.request import Batch, CloseReason, Sample
 
@@ -153,7 +153,7 @@ class AnyInterleaving(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.batcher: Batcher | Line | None = None
+        self.batcher: Batcher | FifoQueue | None = None
         self.now = 0.0
         self.next_id = 0
         self.inside: dict[int, Sample] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.batching.batcher import Batcher, Line
+from penstock.batching.batcher import Batcher, FifoQueue
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.engine import Engine
 from penstock.engine.quarantine import Quarantine
@@ -161,7 +161,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
 
 @bug("queues ignore deadlines", "too late")
 def _(patch: pytest.MonkeyPatch) -> None:
-    for queue in (Batcher, Line):
+    for queue in (Batcher, FifoQueue):
 
         def offer(self: Any, sample: Any, now: float, real: Any = queue.offer) -> None:
             sample.deadline += 0.5
