@@ -11,18 +11,20 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.config.dag import DagConfig, TracerConfig
-from penstock.config.door import DoorConfig, TlsConfig
 from penstock.config.schema import (
     ENVIRONMENT,
+    DagConfig,
+    DoorConfig,
     LocalServiceConfig,
     OpConfig,
+    Section,
     ServiceConfig,
+    TlsConfig,
+    TracerConfig,
     entries_of,
     keys_of,
     section_of,
 )
-from penstock.config.section import Section
 
 _TOLD = 1_000_000
 """Upper bounds from here on only keep arithmetic sane; the tables leave them out."""

@@ -15,8 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from penstock.config.availability import unavailable, unheard
-from penstock.config.consistency import contradictions
+from penstock.config.checks import contradictions, unavailable, unheard
 from penstock.config.overrides import from_environment, unknown_variables
 from penstock.config.problems import (
     KeyPath,
@@ -27,8 +26,7 @@ from penstock.config.problems import (
     nearest,
     shown,
 )
-from penstock.config.schema import ServiceConfig, entries_of, keys_of, section_of
-from penstock.config.section import Section
+from penstock.config.schema import Section, ServiceConfig, entries_of, keys_of, section_of
 from penstock.config.yaml import Document, read_file, read_text
 from penstock.errors import ConfigError
 

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from penstock.config.problems import clipped
 from penstock.config.schema import (
     ENVIRONMENT,
+    Section,
     ServiceConfig,
     entries_of,
     keys_of,
     section_of,
 )
-from penstock.config.section import Section
 from penstock.config.yaml import resolved
 from penstock.errors import ConfigError
 

@@ -13,8 +13,7 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from penstock.config.schema import ServiceConfig, entries_of, keys_of, section_of
-from penstock.config.section import Section
+from penstock.config.schema import Section, ServiceConfig, entries_of, keys_of, section_of
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Keys and list positions from the top of the file."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from penstock.config.availability import unavailable_op
+from penstock.config.checks import unavailable_op
 from penstock.config.problems import dotted, explain
 from penstock.config.schema import OpConfig
 from penstock.errors import ConfigError

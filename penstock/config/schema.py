@@ -3,43 +3,319 @@
 The checks, ``docs/configuration.md`` and the JSON Schema all come from these models. They are
 strict: a boolean is no integer, a text is no number; an integer may stand for a float. Times of ops
 are milliseconds in YAML (fields ending in ``_ms``) and seconds in the properties beside them.
+Values that the original spells -1 or 0 for "off" become None here, and nowhere else.
 
 Source: ``docs/compatibility.md``.
 """
 
 from __future__ import annotations
 
+import re
 from inspect import isclass
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_origin
 
-from pydantic import Field, PrivateAttr
-
-from penstock.config.dag import DagConfig
-from penstock.config.door import DoorConfig
-from penstock.config.section import Section
-from penstock.config.values import (
-    MAX_INT32,
-    Cards,
-    Count,
-    CpuSets,
-    EntryPoint,
-    ExecutorName,
-    Host,
-    Importables,
-    LogFormat,
-    LogLevel,
-    Names,
-    OffFloat,
-    OffInt,
-    Pause,
-    Port,
-    Precision,
-    Seconds,
-    Text,
-    UrlSegment,
-    Workers,
-    parse_cpus,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StringConstraints,
+    WithJsonSchema,
 )
+
+from penstock.errors import ConfigError
+from penstock.executors.kinds import kind_named
+
+MAX_INT32 = (1 << 31) - 1
+"""Upper bound of counts and milliseconds: what the original's 32-bit fields could hold."""
+MAX_WORKERS = 1024
+"""Most workers of one op, and most threads of one run of a model. Each is a thread or a call under
+way; the default of ``max_requests`` lets no more requests in, and a number beyond it is a slip or
+starves the machine."""
+MAX_CPU = 8191
+"""Highest number of a CPU: Linux can be built for 8192."""
+MAX_SECONDS = 31_536_000.0
+"""Upper bound of every time in seconds: a year, a guess that no timer overflows on."""
+
+
+_CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
+
+
+def _port(value: int) -> int:
+    if value != 0 and not 1024 <= value <= 65535:
+        raise ValueError("must be 0 (any free port) or between 1024 and 65535")
+    return value
+
+
+def _host(value: str) -> str:
+    if value.startswith("[") and value.endswith("]"):
+        raise ValueError(f"must be an address without brackets, such as {value[1:-1] or '::1'}")
+    return value
+
+
+def _unless_positive_off(value: Any) -> Any:
+    return value if value is not None and value > 0 else None
+
+
+def _listed(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _lower(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _device_ids(value: str) -> str:
+    if value.strip() and not all(
+        re.fullmatch(r"[0-9]+", part.strip()) for part in value.split(",")
+    ):
+        raise ValueError('must be card numbers in quotes, such as "0" or "0,1"; "" is no card')
+    return value
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """``"0-1,3"`` -> 0, 1 and 3.
+
+    Raises:
+        ValueError: it is anything else.
+    """
+    cpus: set[int] = set()
+    for part in text.split(","):
+        match = _CPUS.fullmatch(part.strip())
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not low <= high <= MAX_CPU:
+            raise ValueError('must be numbers of CPUs and ranges of them, such as "0-1,3"')
+        cpus.update(range(low, high + 1))
+    return frozenset(cpus)
+
+
+def _cpu_set(value: object) -> str:
+    text = str(value) if type(value) is int else value  # YAML reads a single CPU as a number
+    if not isinstance(text, str):
+        raise ValueError('must be text such as "0-1,3", or a list of such texts')
+    parse_cpus(text)
+    return text
+
+
+def _cpu_sets(value: object) -> str | tuple[str, ...]:
+    if isinstance(value, list) and value:
+        return tuple(map(_cpu_set, value))
+    return _cpu_set(value)
+
+
+def _url_segment(value: str) -> str:
+    if not value or "/" in value or not value.isprintable():
+        raise ValueError("must be text without '/' and control characters: it is part of the URL")
+    return value
+
+
+def _executor(value: str) -> str:
+    try:
+        return kind_named(value).name
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+
+
+def _importable(value: str) -> str:
+    module, _, name = value.partition(":")
+    if not all(part.isidentifier() for part in module.split(".")) or not name.isidentifier():
+        raise ValueError("must name a module and what to call in it, such as package.module:Class")
+    return value
+
+
+def _entry_point(value: str) -> str:
+    file, _, name = value.rpartition(":")
+    if not file.endswith(".py") or not name.isidentifier():
+        raise ValueError("must name a file and what it defines, such as service.py:OcrService")
+    return value
+
+
+_PORT_SCHEMA = {
+    "anyOf": [{"const": 0}, {"type": "integer", "minimum": 1024, "maximum": 65535}],
+    "type": "integer",
+}
+
+Port: TypeAlias = Annotated[int, AfterValidator(_port), WithJsonSchema(_PORT_SCHEMA)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=MAX_INT32)]
+Workers: TypeAlias = Annotated[int, Field(ge=1, le=MAX_WORKERS)]
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
+Pause: TypeAlias = Annotated[float, Field(ge=0, le=MAX_SECONDS)]
+Text: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
+Host: TypeAlias = Annotated[Text, AfterValidator(_host)]
+Importables: TypeAlias = Annotated[
+    tuple[Annotated[str, AfterValidator(_importable)], ...], BeforeValidator(_listed)
+]
+Names: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
+OffInt: TypeAlias = Annotated[int | None, Field(le=MAX_INT32), AfterValidator(_unless_positive_off)]
+OffFloat: TypeAlias = Annotated[
+    float | None, Field(le=float(MAX_INT32)), AfterValidator(_unless_positive_off)
+]
+
+OffCount: TypeAlias = Annotated[
+    int | None, Field(ge=0, le=MAX_INT32), AfterValidator(_unless_positive_off)
+]
+Cards: TypeAlias = Annotated[str, AfterValidator(_device_ids)]
+CpuSets: TypeAlias = Annotated[str | tuple[str, ...], BeforeValidator(_cpu_sets)]
+LogLevel: TypeAlias = Annotated[
+    Literal["debug", "info", "warning", "error", "critical"], BeforeValidator(_lower)
+]
+LogFormat: TypeAlias = Annotated[Literal["text", "json"], BeforeValidator(_lower)]
+Precision: TypeAlias = Annotated[Literal["fp32", "fp16", "int8", "bf16"], BeforeValidator(_lower)]
+UrlSegment: TypeAlias = Annotated[str, AfterValidator(_url_segment)]
+ExecutorName: TypeAlias = Annotated[
+    str, AfterValidator(_executor), WithJsonSchema({"type": "string"})
+]
+EntryPoint: TypeAlias = Annotated[str, AfterValidator(_entry_point)]
+
+
+class Section(BaseModel):
+    """A mapping of ``config.yml``. ``never_blank``: keys that may be left out, but not empty."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+    never_blank: ClassVar[frozenset[str]] = frozenset()
+
+
+class TracerConfig(Section):
+    """``dag.tracer``: the periodic report."""
+
+    interval_s: OffInt = Field(
+        default=None,
+        description="Seconds between two reports of the tracer; below 1 is off."
+        " Not yet available: a value that switches it on is answered with a warning.",
+    )
+
+
+class DagConfig(Section):
+    """``dag``: what holds for the whole graph."""
+
+    retry: Count = Field(
+        default=1,
+        description="Attempts of the whole graph for one request, in all;"
+        " repeated only after a timeout, within the request's deadline.",
+    )
+    client_type: Literal["brpc", "grpc"] = Field(
+        default="brpc", description="Accepted for old files; no effect. What counts is an op's own."
+    )
+    use_profile: bool = Field(
+        default=False,
+        description="Write profile lines."
+        " Not yet available: switching it on is answered with a warning.",
+    )
+    channel_size: OffCount = Field(
+        default=None, description="Most samples that wait for one op; 0 sets no limit of its own."
+    )
+    is_thread_op: bool = Field(
+        default=True,
+        description="Run ops in threads (true) or in processes of their own (false);"
+        " `executor` says it for one op.",
+    )
+    tracer: TracerConfig = Field(default=TracerConfig(), description="The periodic report.")
+    channel_recv_frist_arrive: bool = Field(
+        default=False,
+        description="An op with several inputs runs on the first that arrives"
+        " instead of waiting for all. The spelling is the original's.",
+    )
+    enable_prometheus: bool = Field(
+        default=False,
+        description="Serve metrics for Prometheus."
+        " Not yet available: switching it on is answered with a warning.",
+    )
+    prometheus_port: Port | None = Field(
+        default=None, description="Port of the metrics; without it they stay off."
+    )
+
+
+class TlsConfig(Section):
+    """``door.tls``: certificates. Both ports speak TLS when it is set."""
+
+    never_blank = frozenset({"certificate", "key"})
+
+    certificate: Text | None = Field(
+        default=None,
+        description="PEM file of the server's certificate and the chain behind it.",
+    )
+    key: Text | None = Field(
+        default=None,
+        description="PEM file of its private key; without it the certificate's file holds both.",
+    )
+
+
+class DoorConfig(Section):
+    """``door``: limits of connections, whichever protocol they speak, and TLS."""
+
+    never_blank = frozenset({"unix_socket"})
+
+    tls: TlsConfig = Field(default=TlsConfig(), description="Certificates; without them no TLS.")
+    unix_socket: Text | None = Field(
+        default=None,
+        description="Path of a Unix socket that is served as well, by every protocol."
+        " A socket file there that nobody serves any more is replaced; only the service's own user"
+        " may connect.",
+    )
+    body_pace: Count = Field(
+        default=64 << 10,
+        description="Bytes a second; what arrives of a body makes `body_timeout` longer at this"
+        " pace, and what is read of an answer `write_timeout`.",
+    )
+    http2_idle: Seconds = Field(
+        default=300.0,
+        description="Seconds a connection of HTTP/2 (gRPC too) without open streams is kept open.",
+    )
+    tls_timeout: Seconds = Field(
+        default=10.0, description="Seconds within which a TLS handshake must be over."
+    )
+    max_unsent: Count = Field(
+        default=64 << 20,
+        description="Most bytes of answers that wait for one connection's reader; beyond it no"
+        " further request of it is begun.",
+    )
+    busy_poll: Annotated[float, Field(ge=0, le=0.01)] = Field(
+        default=0.001,
+        description="Seconds that the loop looks for the next request before it sleeps, when none"
+        " is open and the last ones came as quickly. It answers them sooner, and takes what is left"
+        " of its core from about a thousand requests a second on; 0 turns it off.",
+    )
+    max_request_line: Count = Field(
+        default=8 << 10, description="Most bytes of the first line of a request in HTTP/1.1."
+    )
+    max_header_bytes: Count = Field(
+        default=16 << 10,
+        description="Most bytes of a request's headers; in HTTP/2 each field counts 32 more.",
+    )
+    max_header_fields: Count = Field(default=100, description="Most headers of a request.")
+    max_header_field: Count = Field(default=8 << 10, description="Most bytes of one header.")
+    max_chunks: Count = Field(
+        default=65_536, description="Most chunks of a request's body in HTTP/1.1."
+    )
+    max_streams: Count = Field(
+        default=128, description="Most requests at once on one connection of HTTP/2."
+    )
+    stream_window: Annotated[int, Field(ge=65_535, le=MAX_INT32)] = Field(
+        default=1 << 20,
+        description="Bytes that a client may send ahead on one stream of HTTP/2.",
+    )
+    connection_window: Annotated[int, Field(ge=65_535, le=MAX_INT32)] = Field(
+        default=4 << 20, description="The same for all streams of a connection together."
+    )
+    resets: Count = Field(
+        default=200, description="Streams that a client of HTTP/2 may reset, each second."
+    )
+    pings: Count = Field(default=20, description="Pings without traffic between them, each second.")
+    settings: Count = Field(default=20, description="SETTINGS frames of a client, each second.")
+    empty_frames: Count = Field(
+        default=100, description="Frames of a client that bring nothing, each second."
+    )
+    small_frames: Count = Field(
+        default=5000,
+        description="Frames of a client, each second, beyond one for each 16 bytes that it sends:"
+        " data of less than 7 bytes in a frame of its own.",
+    )
+    continuations: Count = Field(
+        default=16, description="CONTINUATION frames of one request's headers."
+    )
+
 
 MIB = 1 << 20
 

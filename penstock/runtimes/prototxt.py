@@ -2,20 +2,26 @@
 
 The file is the protobuf text form of one message, ``GeneralModelConfig``: ``feed_var`` and
 ``fetch_var``, repeated, each with name, alias_name, is_lod_tensor, feed_type or fetch_type, shape.
-Reading two messages of five fields needs no generated code; this reader is pure, takes bounded
-input, knows no other field, and names the line of whatever it refuses.
+protobuf's own reader reads it, in bounded size, and names the line of whatever it refuses. A field
+of any other name is refused.
 
 Source: ``docs/compatibility.md`` (model folders); the Protocol Buffers text format specification.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Final
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
+from google.protobuf import text_format
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from penstock.errors import ModelError
 
@@ -40,6 +46,9 @@ DTYPE_OF_TYPE: dict[int, np.dtype[Any]] = {
 }
 _BFLOAT16 = 6
 _UNKNOWN_TYPE = -1
+_MOST_SAID: Final = 300  # characters of what protobuf says, which may repeat the whole line
+
+_OPTIONAL: Final = FieldDescriptorProto.LABEL_OPTIONAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,215 +85,80 @@ class ModelConf:
     source: str
 
 
+_FIELDS: Final = (("name", 9), ("alias_name", 9), ("is_lod_tensor", 8), ("TYPE", 5), ("shape", 5))
+"""Of a variable, by number from 1; with the kinds of FieldDescriptorProto: text, bool, int32."""
+
+
 def parse_model_conf(text: str, source: str = "prototxt") -> ModelConf:
     """Read the text form of ``GeneralModelConfig``.
 
     Raises:
-        ModelError: names ``source`` and the line.
+        ModelError: names ``source`` and, where there is one, the line.
     """
-    return _Reader(text, source).conf()
+    if len(text) > MAX_TEXT:
+        raise ModelError(f"{source}: {len(text)} characters, at most {MAX_TEXT} are read")
+    message: Any = _message_class()()
+    try:
+        with catch_warnings():
+            simplefilter("ignore", DeprecationWarning)  # of escapes that Python does not know
+            text_format.Parse(text, message)
+    except text_format.ParseError as error:
+        line = error.GetLine()
+        where = source if line is None else f"{source}, line {line}"
+        what = str(error).partition(" : ")[2] or str(error)
+        raise ModelError(f"{where}: {what[:_MOST_SAID]}") from None
+    except (ValueError, RecursionError) as error:  # of texts that are no text, or nested for ever
+        raise ModelError(f"{source}: cannot be read: {error}") from None
+    return ModelConf(
+        feeds=_variables(message.feed_var, "feed_type", source),
+        fetches=_variables(message.fetch_var, "fetch_type", source),
+        source=source,
+    )
 
 
-_TOKEN = re.compile(
-    r"""
-    (?P<space>[ \t\r\n\f\v]+|\#[^\n]*)
-  | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
-  | (?P<number>-?(?:0[xX][0-9A-Fa-f]+|[0-9]+)(?![A-Za-z0-9_.]))
-  | (?P<string>"(?:[^"\\\n]|\\[^\n])*"|'(?:[^'\\\n]|\\[^\n])*')
-  | (?P<mark>[{}<>\[\]:,;])
-    """,
-    re.VERBOSE,
-)
-_ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|[xX]([0-9A-Fa-f]{1,2})|(.))", re.DOTALL)
-_SIMPLE_ESCAPES = {
-    b"a": b"\a",
-    b"b": b"\b",
-    b"f": b"\f",
-    b"n": b"\n",
-    b"r": b"\r",
-    b"t": b"\t",
-    b"v": b"\v",
-    b"\\": b"\\",
-    b"'": b"'",
-    b'"': b'"',
-    b"?": b"?",
-}
-_BOOLS = {"true": True, "True": True, "t": True, "1": True}
-_BOOLS |= {"false": False, "False": False, "f": False, "0": False}
-
-
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    line: int
-
-
-class _Reader:
-    """Recursive descent over the tokens; one token of lookahead, depth one."""
-
-    def __init__(self, text: str, source: str) -> None:
-        self.source = source
-        if len(text) > MAX_TEXT:
-            raise ModelError(f"{source}: {len(text)} characters, at most {MAX_TEXT} are read")
-        self.tokens = self._tokens(text)
-        self.next = next(self.tokens)
-
-    def _tokens(self, text: str) -> Iterator[_Token]:
-        position, line = 0, 1
-        while position < len(text):
-            match = _TOKEN.match(text, position)
-            if match is None or match.lastgroup is None:
-                end = text.find("\n", position)
-                rest = text[position : min(position + 20, end if end >= 0 else len(text))]
-                raise self._error(line, f"cannot read {rest!r}")
-            if match.lastgroup != "space":
-                yield _Token(match.lastgroup, match.group(), line)
-            line += match.group().count("\n")
-            position = match.end()
-        yield _Token("end", "end of the file", line)
-
-    def _error(self, line: int, text: str) -> ModelError:
-        return ModelError(f"{self.source}, line {line}: {text}")
-
-    def _take(self) -> _Token:
-        token = self.next
-        if token.kind != "end":
-            self.next = next(self.tokens)
-        return token
-
-    def _expect(self, wanted: str, *kinds: str) -> _Token:
-        token = self._take()
-        if token.kind not in kinds:
-            raise self._error(token.line, f"expected {wanted}, found {token.text!r}")
-        return token
-
-    def _skip(self, *marks: str) -> bool:
-        if self.next.kind == "mark" and self.next.text in marks:
-            self._take()
-            return True
-        return False
-
-    def conf(self) -> ModelConf:
-        found: dict[str, list[Variable]] = {"feed_var": [], "fetch_var": []}
-        while self.next.kind != "end":
-            field = self._expect("feed_var or fetch_var", "word")
-            if field.text not in found:
-                raise self._error(
-                    field.line, f"unknown field {field.text!r}, expected feed_var or fetch_var"
-                )
-            variables = found[field.text]
-            if len(variables) == MAX_VARIABLES:
-                raise self._error(field.line, f"more than {MAX_VARIABLES} of {field.text}")
-            kind = "feed_type" if field.text == "feed_var" else "fetch_type"
-            variables.append(self._variable(kind))
-            self._skip(",", ";")
-        return ModelConf(
-            feeds=tuple(found["feed_var"]), fetches=tuple(found["fetch_var"]), source=self.source
-        )
-
-    def _variable(self, type_field: str) -> Variable:
-        self._skip(":")
-        opening = self._expect("'{'", "mark")
-        closing = {"{": "}", "<": ">"}.get(opening.text)
-        if closing is None:
-            raise self._error(opening.line, f"expected '{{', found {opening.text!r}")
-        given: dict[str, str | bool | int] = {}
-        shape: list[int] = []
-        while not self._skip(closing):
-            field = self._expect(f"a field or {closing!r}", "word")
-            name = field.text
-            self._expect_colon(name)
-            if name == "shape":
-                self._dimensions(shape)
-            elif name in given:
-                raise self._error(field.line, f"{name} is given twice")
-            elif name in ("name", "alias_name"):
-                given[name] = self._string(name)
-            elif name == "is_lod_tensor":
-                given[name] = self._bool()
-            elif name == type_field:
-                given[name] = self._type_number(name)
-            else:
-                known = f"name, alias_name, is_lod_tensor, {type_field}, shape"
-                raise self._error(field.line, f"unknown field {name!r}, expected one of {known}")
-            self._skip(",", ";")
-        own = str(given.get("name", ""))
-        if not own:
-            raise self._error(opening.line, "a variable without a name")
-        return Variable(
-            name=own,
-            alias=str(given.get("alias_name") or own),
-            is_lod=bool(given.get("is_lod_tensor", False)),
-            type_number=int(given.get(type_field, 0)),
-            shape=tuple(shape),
-        )
-
-    def _expect_colon(self, name: str) -> None:
-        token = self._take()
-        if token.text != ":":
-            raise self._error(token.line, f"expected ':' after {name}, found {token.text!r}")
-
-    def _dimensions(self, shape: list[int]) -> None:
-        if not self._skip("["):
-            shape.append(self._int("shape"))
-        elif not self._skip("]"):
-            shape.append(self._int("shape"))
-            while self._skip(","):
-                shape.append(self._int("shape"))
-            token = self._take()
-            if token.text != "]":
-                raise self._error(token.line, f"expected ']', found {token.text!r}")
-        if len(shape) > MAX_DIMENSIONS:
-            raise self._error(self.next.line, f"more than {MAX_DIMENSIONS} dimensions")
-
-    def _int(self, name: str) -> int:
-        token = self._expect(f"a number for {name}", "number")
-        digits = token.text.lstrip("-")
-        base = 16 if digits[:2].lower() == "0x" else 8 if digits.startswith("0") else 10
-        try:
-            value = int(token.text, base)
-        except ValueError:
-            raise self._error(token.line, f"{token.text!r} is no number") from None
-        if not -(1 << 31) <= value < 1 << 31:
-            raise self._error(token.line, f"{token.text} does not fit 32 bits")
-        return value
-
-    def _type_number(self, name: str) -> int:
-        line = self.next.line
-        value = self._int(name)
-        if value not in DTYPE_OF_TYPE and value not in (_BFLOAT16, _UNKNOWN_TYPE):
-            raise self._error(line, f"{name} {value} is unknown")
-        return value
-
-    def _bool(self) -> bool:
-        token = self._expect("true or false", "word", "number")
-        value = _BOOLS.get(token.text)
-        if value is None:
-            raise self._error(token.line, f"expected true or false, found {token.text!r}")
-        return value
-
-    def _string(self, name: str) -> str:
-        token = self._expect(f"a quoted text for {name}", "string")
-        raw = self._unescaped(token)
-        while self.next.kind == "string":  # adjacent texts are one text
-            raw += self._unescaped(self._take())
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            raise self._error(token.line, f"{name} is not UTF-8") from None
-
-    def _unescaped(self, token: _Token) -> bytes:
-        def one(match: re.Match[bytes]) -> bytes:
-            octal, hexadecimal, letter = match.groups()
-            if letter is None:
-                number = int(octal, 8) if octal else int(hexadecimal, 16)
-                if number <= 255:
-                    return bytes((number,))
-            elif letter in _SIMPLE_ESCAPES:
-                return _SIMPLE_ESCAPES[letter]
-            raise self._error(
-                token.line, f"unknown escape {match.group().decode(errors='replace')!r}"
+def _variables(given: Sequence[Any], type_field: str, source: str) -> tuple[Variable, ...]:
+    if len(given) > MAX_VARIABLES:
+        raise ModelError(f"{source}: more than {MAX_VARIABLES} inputs or outputs")
+    found = []
+    for each in given:
+        number = getattr(each, type_field)
+        if not each.name:
+            raise ModelError(f"{source}: a variable without a name")
+        if number not in DTYPE_OF_TYPE and number not in (_BFLOAT16, _UNKNOWN_TYPE):
+            raise ModelError(f"{source}: {each.name!r}: {type_field} {number} is unknown")
+        if len(each.shape) > MAX_DIMENSIONS:
+            raise ModelError(f"{source}: {each.name!r}: more than {MAX_DIMENSIONS} dimensions")
+        found.append(
+            Variable(
+                name=each.name,
+                alias=each.alias_name or each.name,
+                is_lod=each.is_lod_tensor,
+                type_number=number,
+                shape=tuple(each.shape),
             )
+        )
+    return tuple(found)
 
-        return _ESCAPE.sub(one, token.text[1:-1].encode("utf-8", "surrogatepass"))
+
+@cache
+def _message_class() -> type[Message]:
+    """``GeneralModelConfig``, in a pool of its own: another package may bring the original's."""
+    file = FileDescriptorProto(name="penstock_model_conf.proto", package="penstock")
+    for kind in ("feed", "fetch"):
+        variable = file.message_type.add(name=f"{kind}_var")
+        for at, (name, of) in enumerate(_FIELDS, start=1):
+            label = FieldDescriptorProto.LABEL_REPEATED if name == "shape" else _OPTIONAL
+            name = name.replace("TYPE", f"{kind}_type")
+            variable.field.add(name=name, number=at, type=of, label=label)
+    whole = file.message_type.add(name="GeneralModelConfig")
+    for number, kind in enumerate(("feed", "fetch"), start=1):
+        whole.field.add(
+            name=f"{kind}_var",
+            number=number,
+            type=FieldDescriptorProto.TYPE_MESSAGE,
+            label=FieldDescriptorProto.LABEL_REPEATED,
+            type_name=f".penstock.{kind}_var",
+        )
+    pool = DescriptorPool()
+    pool.Add(file)
+    return GetMessageClass(pool.FindMessageTypeByName("penstock.GeneralModelConfig"))

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from penstock.config.ports import ports
+from penstock.config.checks import ports
 from penstock.config.schema import ServiceConfig
 from penstock.door.limits import DoorLimits
 from penstock.door.listeners import bind, bind_shared, bind_unix, is_free, port_of

@@ -3,13 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.dag import DagConfig, TracerConfig
 from penstock.config.describe import json_schema, main, markdown
 from penstock.config.schema import (
     ENVIRONMENT,
+    DagConfig,
     LocalServiceConfig,
     OpConfig,
     ServiceConfig,
+    TracerConfig,
     keys_of,
 )
 

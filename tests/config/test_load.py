@@ -6,14 +6,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.config.dag import DagConfig, TracerConfig
 from penstock.config.load import Loaded, load
 from penstock.config.overrides import parse_override
 from penstock.config.problems import Problem
 from penstock.config.schema import (
+    DagConfig,
     LocalServiceConfig,
     OpConfig,
     ServiceConfig,
+    TracerConfig,
     keys_of,
 )
 from penstock.errors import ConfigError

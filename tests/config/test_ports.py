@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.config.ports import Ports, ports
+from penstock.config.checks import Ports, ports
 from penstock.config.schema import ServiceConfig
 from penstock.errors import ConfigError
 

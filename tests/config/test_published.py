@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.dag import DagConfig, TracerConfig
 from penstock.config.load import Loaded, load
 from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
-from penstock.config.schema import OpConfig, ServiceConfig
+from penstock.config.schema import DagConfig, OpConfig, ServiceConfig, TracerConfig
 from penstock.errors import ConfigError
 from penstock.runtimes.runtime import ModelOptions
 

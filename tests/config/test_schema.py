@@ -7,13 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from penstock.config.dag import DagConfig, TracerConfig
-from penstock.config.door import DoorConfig, TlsConfig
 from penstock.config.load import load
 from penstock.config.schema import (
+    DagConfig,
+    DoorConfig,
     LocalServiceConfig,
     OpConfig,
     ServiceConfig,
+    TlsConfig,
+    TracerConfig,
     keys_of,
 )
 from penstock.errors import ConfigError

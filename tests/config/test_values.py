@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.config.load import load
-from penstock.config.values import MAX_CPU, parse_cpus
+from penstock.config.schema import MAX_CPU, parse_cpus
 from penstock.errors import ConfigError
 
 

@@ -81,50 +81,33 @@ def test_a_type_that_numpy_lacks_or_that_was_unknown_has_no_dtype() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("feed_var {\n nmae: 'x' }", "line 2: unknown field 'nmae', expected one of name"),
-        ("\nfeed_vars { }", "line 2: unknown field 'feed_vars'"),
-        ("feed_var { fetch_type: 1 }", "unknown field 'fetch_type'"),
-        ("feed_var {\n name: 'x'\n", "line 3: expected a field or '}', found 'end of the file'"),
-        ("feed_var", "expected '{', found 'end of the file'"),
-        ("feed_var [", r"expected '\{', found '\['"),
-        ("feed_var { name 'x' }", "expected ':' after name"),
-        ("feed_var { name: x }", "expected a quoted text for name, found 'x'"),
-        ("feed_var { name: 'x\n' }", "line 1: cannot read"),
-        ("feed_var { name: 'x' name: 'y' }", "name is given twice"),
-        ("feed_var { alias_name: 'x' }", "a variable without a name"),
-        (r"feed_var { name: '\q' }", r"unknown escape '\\\\q'"),
-        (r"feed_var { name: '\é' }", "unknown escape"),
-        (r"feed_var { name: '\377' }", "name is not UTF-8"),
-        (r"feed_var { name: '\777' }", "unknown escape"),
-        ("feed_var { name: 'x' is_lod_tensor: yes }", "expected true or false, found 'yes'"),
-        ("feed_var { name: 'x' feed_type: 12 }", "feed_type 12 is unknown"),
-        ("feed_var { name: 'x' shape: 1.5 }", "cannot read '1.5"),
-        ("feed_var { name: 'x' shape: 09 }", "'09' is no number"),
-        ("feed_var { name: 'x' shape: 4294967296 }", "does not fit 32 bits"),
-        ("feed_var { name: 'x' shape: [1 2] }", "expected ']', found '2'"),
-        ("feed_var { name: 'x' shape: [1,] }", "expected a number for shape"),
-        (f"feed_var {{ name: 'x' shape: {[1] * 17} }}", "more than 16 dimensions"),
-        ("feed_var { name: 'x' } }", "expected feed_var or fetch_var, found '}'"),
-        ("feed_var { name: 'x' } \x00", "cannot read"),
+        ("feed_var {\n nmae: 'x' }", ', line 2: .* has no field named "nmae"'),
+        ("\nfeed_vars { }", ', line 2: .* has no field named "feed_vars"'),
+        ("feed_var { fetch_type: 1 }", ', line 1: .* has no field named "fetch_type"'),
+        ("feed_var {\n name: 'x'\n", ', line 2: Expected "}"'),
+        ("feed_var { name: 'x' name: 'y' }", 'should not have multiple "name" fields'),
+        (r"feed_var { name: '\377' }", "'utf-8' codec can't decode"),
+        ("feed_var { name: 'x' shape: 4294967296 }", "Value out of range"),
+        (f"feed_var {{ name: 'x' shape: {'9' * 10_000} }}", "line 1"),
+        ("feed_var { name: 'x' } \x00", "line 1: "),
+        ("feed_var { alias_name: 'x' }", ": a variable without a name"),
+        ("feed_var { name: 'x' feed_type: 12 }", ": 'x': feed_type 12 is unknown"),
+        (f"feed_var {{ name: 'x' shape: {[1] * 17} }}", ": 'x': more than 16 dimensions"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(text: str, complaint: str) -> None:
+def test_what_is_wrong_is_named_with_its_line_or_variable(text: str, complaint: str) -> None:
     with pytest.raises(ModelError, match=complaint) as caught:
         parse_model_conf(text, "serving_server_conf.prototxt")
-    assert str(caught.value).startswith("serving_server_conf.prototxt, line ")
+    assert str(caught.value).startswith("serving_server_conf.prototxt")
+    assert len(str(caught.value)) < 400
 
 
 def test_input_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="at most"):
         parse_model_conf("#" * (prototxt.MAX_TEXT + 1))
     monkeypatch.setattr(prototxt, "MAX_VARIABLES", 2)
-    with pytest.raises(ModelError, match="more than 2 of feed_var"):
+    with pytest.raises(ModelError, match="more than 2 inputs"):
         parse_model_conf("feed_var{name:'x'}" * 3)
-
-
-def test_an_endless_number_is_refused_quickly() -> None:
-    with pytest.raises(ModelError, match=r"is no number|does not fit"):
-        parse_model_conf(f"feed_var {{ name: 'x' shape: {'9' * 10_000} }}")
 
 
 @given(st.text(alphabet="feed_varname:'\"{}<>[],;#\\ \n0123-x", max_size=80))

@@ -1,0 +1,123 @@
+"""What single keys cannot tell: keys that contradict each other, what is not built, which ports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+
+from penstock.config.problems import KeyPath, Problem
+from penstock.config.schema import OpConfig, ServiceConfig
+from penstock.errors import ConfigError
+
+HARDWARE = {3: "ARM CPU", 4: "Kunlun XPU", 5: "Ascend 310", 6: "Ascend 910"}
+
+
+def unavailable(config: ServiceConfig) -> list[Problem]:
+    """Everything switched on that would have to be silently left out."""
+    problems: list[Problem] = []
+    for name, op in config.op.items():
+        problems += unavailable_op(op, ("op", name))
+    return problems
+
+
+def unavailable_op(op: OpConfig, path: KeyPath = ()) -> Iterator[Problem]:
+    """The same for one op, whether its values come from YAML or from its constructor."""
+    if op.server_endpoints:
+        text = "remote model servers are not yet available: use local_service_conf"
+        yield Problem(path=(*path, "server_endpoints"), text=text)
+    if op.client_type not in (None, "local_predictor"):
+        text = f"{op.client_type} is not yet available: only local_predictor is"
+        yield Problem(path=(*path, "client_type"), text=text)
+    if op.use_encryption_model:
+        text = "encrypted models are not available in this build"
+        yield Problem(path=(*path, "use_encryption_model"), text=text)
+    local, inner = op.local_service_conf, (*path, "local_service_conf")
+    if local.client_type not in (None, "local_predictor"):
+        text = f"{local.client_type} is not yet available: only local_predictor is"
+        yield Problem(path=(*inner, "client_type"), text=text)
+    if local.device_type in HARDWARE:
+        text = f"{local.device_type} ({HARDWARE[local.device_type]}) is not available in this build"
+        yield Problem(path=(*inner, "device_type"), text=text)
+
+
+def unheard(config: ServiceConfig) -> list[Problem]:
+    """Reports that were switched on and will not appear; nothing else changes without them."""
+    dag = config.dag
+    switched_on = {
+        ("dag", "use_profile"): dag.use_profile,
+        ("dag", "tracer", "interval_s"): dag.tracer.interval_s is not None,
+        ("dag", "enable_prometheus"): dag.enable_prometheus,
+    }
+    text = "is not yet available and has no effect"
+    return [Problem(path=path, text=text) for path, on in switched_on.items() if on]
+
+
+MOST_ENGINES = 1024
+
+NEEDS_CARD = {1: "GPU", 2: "GPU with TensorRT"}
+
+
+def contradictions(config: ServiceConfig) -> list[Problem]:
+    """Every disagreement, each with all the keys it needs in ``path`` and ``involves``."""
+    problems = []
+    if config.rpc_port is None and config.http_port is None:
+        text = "rpc_port or http_port must be set, or nobody can reach the service"
+        problems.append(Problem(path=(), text=text, involves=(("rpc_port",), ("http_port",))))
+    elif config.rpc_port == config.http_port and config.rpc_port:
+        text = f"is {config.rpc_port}, and rpc_port is the same: each needs its own"
+        problems.append(Problem(path=("http_port",), text=text, involves=(("rpc_port",),)))
+    if config.engines > MOST_ENGINES:
+        text = (
+            f"with build_dag_each_worker: must be at most {MOST_ENGINES}, got {config.worker_num}"
+        )
+        involved = (("build_dag_each_worker",),)
+        problems.append(Problem(path=("worker_num",), text=text, involves=involved))
+    # Its default gives way, so that lowering the maximum alone is enough.
+    if "deadline" in config.model_fields_set and config.deadline > config.max_deadline:
+        text = f"{config.deadline:g} s is more than max_deadline, {config.max_deadline:g} s"
+        problems.append(Problem(path=("deadline",), text=text, involves=(("max_deadline",),)))
+    for name, op in config.op.items():
+        local, path = op.local_service_conf, ("op", name, "local_service_conf")
+        if local.device_type in NEEDS_CARD and not local.device_ids:
+            text = (
+                f"{local.device_type} ({NEEDS_CARD[local.device_type]}) needs card ids in devices"
+            )
+            problems.append(
+                Problem(path=(*path, "device_type"), text=text, involves=((*path, "devices"),))
+            )
+    return problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """The ports to bind. ``http`` None: gRPC only. 0: any free port. ``rpc_chosen``: to be told."""
+
+    rpc: int
+    http: int | None
+    rpc_chosen: bool = False
+
+
+def ports(config: ServiceConfig, free: Callable[[int], bool]) -> Ports:
+    """The gRPC port is the next free one after the HTTP port when it is left out.
+
+    Args:
+        config: a checked configuration.
+        free: whether a port can be bound now; only asked for a port that is chosen here.
+
+    Raises:
+        ConfigError: no port is set, or none is free.
+
+    Source: ``docs/compatibility.md``.
+    """
+    rpc, http = config.rpc_port, config.http_port
+    if rpc is not None:
+        return Ports(rpc=rpc, http=http)
+    if http is None:
+        raise ConfigError(["rpc_port or http_port must be set, or nobody can reach the service"])
+    if http == 0:
+        return Ports(rpc=0, http=0, rpc_chosen=True)
+    for port in chain(range(http + 1, 65536), range(1024, http)):
+        if free(port):
+            return Ports(rpc=port, http=http, rpc_chosen=True)
+    raise ConfigError(["rpc_port: no port is free"])
