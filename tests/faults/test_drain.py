@@ -2,14 +2,10 @@
 
 import asyncio
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-from penstock.client import AsyncPipelineClient
-from penstock.client.errors import CallFailed
-from penstock.protocols.status import GrpcCode
 from tests.faults.load import Answer
 from tests.faults.site import site, until
 
@@ -39,29 +35,4 @@ async def test_no_admitted_request_is_lost_when_the_service_is_told_to_stop(
         ran = {call.nonce for call in at.calls()}
         assert ran == good, "what was run was answered, and nothing else was"
         assert all(answer.good or answer.status in (0, 503) for answer in answers)
-        assert at.verdict() == []
-
-
-async def test_while_it_drains_new_requests_are_refused_on_both_ports(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        clients = at.clients
-        running = asyncio.create_task(clients.ask(do_work="hold"))
-        async with at.held(), AsyncPipelineClient() as client:
-            await client.connect([at.server.rpc_endpoint])
-            waiting = [asyncio.create_task(clients.ask()) for _ in range(20)]
-            await asyncio.sleep(0.2)  # they are all inside by then, or else are refused below
-            at.server.send_signal(signal.SIGTERM)
-            await until(lambda: not at.server.is_ready())
-            began = time.monotonic()
-            late = await asyncio.gather(*(clients.ask() for _ in range(20)))
-            assert time.monotonic() - began < 1.0
-            assert {answer.status for answer in late} == {503}
-            with pytest.raises(CallFailed) as failed:
-                await client.predict({"n": "late"}, timeout=5.0)
-            assert failed.value.status is GrpcCode.UNAVAILABLE
-            assert not running.done()
-        # The held call goes on from here.
-        assert (await running).good
-        assert [(await task).good for task in waiting] == [True] * 20
-        assert await asyncio.to_thread(at.server.wait_exit) == 0
         assert at.verdict() == []

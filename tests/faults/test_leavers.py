@@ -11,7 +11,7 @@ from penstock.client.messages import encode_request, pack_request
 from penstock.protocols import pb
 from penstock.testing.history import Admitted, Cancelled
 from tests.faults.load import Noise, percentile
-from tests.faults.site import Site, site, until
+from tests.faults.site import Site, site
 
 pytestmark = pytest.mark.faults
 
@@ -91,27 +91,3 @@ async def test_what_grpc_clients_no_longer_wait_for_is_not_run(tmp_path: Path) -
         ran = {int(call.nonce) for call in at.calls()}
         assert not ran & left.keys()
         judge_notice(at, left, noise)
-
-
-async def test_leaving_while_the_call_runs_frees_the_place_and_harms_nobody(
-    tmp_path: Path,
-) -> None:
-    async with site(tmp_path, ops={"work": {"concurrency": 4}}, max_requests=64) as at:
-        clients = at.clients
-        left: dict[int, float] = {}
-        for _ in range(25):
-            gone = []
-            for _ in range(4):
-                connection = await clients.connect()
-                number, data = clients.begin({"do_work": "sleep:0.02"})
-                connection.writer.write(data)
-                gone.append((number, connection))
-            await until(lambda: len(at.calls()) > len(left))
-            for number, connection in gone:
-                left[number] = time.monotonic()
-                connection.reset()
-                clients.left(number)
-            assert (await clients.ask()).good
-        assert at.server.stop() == 0
-        assert at.most_at_once("work") <= 4
-        assert at.verdict() == []
