@@ -204,12 +204,3 @@ def test_the_clients_print_what_the_readme_shows(server: ServiceProcess):
         printed = output_of(EXAMPLE / client, address)
         shown = shown_like(EXAMPLE / "README.md", printed)
         assert numbers_in(printed) == pytest.approx(numbers_in(shown), abs=0.1)
-
-
-@pytest.mark.real
-def test_sigterm_ends_the_service_with_0_and_leaves_nothing():
-    with running(EXAMPLE / "pipeline_server.py", timeout=55) as process:
-        assert ask(process, "good")["err_no"] == 0
-        assert process.stop() == 0
-        assert process.leftovers() == []
-        assert "Traceback" not in process.log()
