@@ -23,7 +23,7 @@ from penstock.api.calls import (
 )
 from penstock.api.pipeline import Answer, PipelineProtocol
 from penstock.api.replies import decode_aside, encoded, what_is_left
-from penstock.errors import RequestError
+from penstock.errors import PackageError, RequestError
 from penstock.protocols import paddle
 from penstock.protocols.heads import Headers
 from penstock.protocols.pb import pipeline_service_pb2
@@ -110,10 +110,23 @@ class PaddleApplication:
         exchange.on_gone = self._protocol.start(decoded, left, port, call)
 
 
+def _reserve(call: HttpCall | GrpcCall, size: int) -> None:
+    """Take room for a reply; see ``Port``."""
+    limit = call.exchange.limit
+    if size > limit:
+        raise PackageError(
+            f"the reply would take about {size >> 20} MiB, and no more than {limit >> 20} MiB may "
+            f"be in flight (max_inflight_bytes): give fewer numbers, or tensors instead of texts"
+        )
+    call.exchange.take(size)
+
+
 class HttpPort:
     """Replies as JSON; see ``Port``."""
 
     write = staticmethod(paddle.write_json)
+    encode = staticmethod(paddle.encode_json)
+    reserve = staticmethod(_reserve)
 
     def __init__(self, protocol: PipelineProtocol) -> None:
         self._protocol = protocol
@@ -140,6 +153,8 @@ class GrpcPort:
     """Replies as messages; see ``Port``."""
 
     write = staticmethod(paddle.write_texts)
+    encode = staticmethod(paddle.encode_message)
+    reserve = staticmethod(_reserve)
 
     def __init__(self, protocol: PipelineProtocol) -> None:
         self._protocol = protocol

@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Executor
 from typing import Any, Protocol, TypeAlias
 
-from penstock.api.replies import Reply, Writers, ours
+from penstock.api.replies import Reply, Writers, encoded, ours
 from penstock.engine.engine import Engine
 from penstock.engine.submission import Submission
 from penstock.errors import (
@@ -46,6 +46,12 @@ class Port(Protocol):
 
         It is asked first, because a Reply in between would take as long as the writing.
         """
+
+    def encode(self, reply: Reply, /) -> bytes:
+        """Any reply in the port's own form. Called from any thread."""
+
+    def reserve(self, context: Any, size: int, /) -> None:
+        """Take room for a reply of about so many bytes; raises ServiceBusy, or PackageError."""
 
     def done(self, context: Any, answer: Answer | None, error: RequestError | None, /) -> None:
         """Take what ends the call that came with this context: one of the two is None."""
@@ -111,6 +117,7 @@ class PipelineProtocol:
         asked = _PipelineCall(graph, feed or {}, client_timeout, call.logid, context)
         asked.protocol = self
         asked.port = port
+        asked.where = context
         asked.ends = ends
         asked.typed = bool(call.tensors)
         asked.packing = None
@@ -123,21 +130,6 @@ class PipelineProtocol:
                 return None
         asked.start(_PipelineCall.answered)
         return None if asked.over else asked.cancel
-
-    async def answer(self, call: paddle.Call, client_timeout: float | None = None) -> Reply:
-        """The same for a coroutine; its cancellation drops the work.
-
-        Raises:
-            DeadlineExceeded, ServiceClosed, ServiceBusy: as ``done`` gets them.
-        """
-        future: asyncio.Future[Reply] = self._loop.create_future()
-        drop = self.start(call, client_timeout, _Futures(), future)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if drop is not None:
-                drop()
-            raise
 
     def prepare(self, call: paddle.Call) -> None:
         """Make a large call's feed ahead, in any thread, where users' code does not make it."""
@@ -165,7 +157,7 @@ class PipelineProtocol:
         port, context = asked.port, asked.context
         task = self._loop.create_task(self._answer_in_pool(asked, call))
 
-        def ended(task: asyncio.Task[Reply]) -> None:
+        def ended(task: asyncio.Task[Answer]) -> None:
             if task.cancelled():
                 return
             error = task.exception()
@@ -179,7 +171,7 @@ class PipelineProtocol:
         task.add_done_callback(ended)
         return task.cancel
 
-    async def _answer_in_pool(self, asked: _PipelineCall, call: paddle.Call) -> Reply:
+    async def _answer_in_pool(self, asked: _PipelineCall, call: paddle.Call) -> Answer:
         """One call whose unpacking, packing or both are the user's, which may take their time."""
         ends = asked.ends
         if ends.blocking_unpack:
@@ -201,9 +193,15 @@ class PipelineProtocol:
         if error is not None and self.ends_the_call(asked, error):
             raise error
         if ends.blocking_pack:
-            return await self._pack_in_pool(asked, outcome)
-        if ends.takes_long(outcome.value):
-            return await self.writers.write(ends.pack, *asked.facts(outcome))
+            reply = await self._pack_in_pool(asked, outcome)
+            return await self.writers.run(encoded, asked.port.encode, reply)
+        if outcome.value is not None and paddle.takes_long(outcome.value):
+            refusal = asked.no_room(outcome.value)
+            if isinstance(refusal, ServiceBusy):
+                raise refusal
+            if refusal is not None:
+                return error_reply(refusal)
+            return await self.writers.run(asked.written, outcome)
         return ends.pack(*asked.facts(outcome))
 
     async def _unpack_in_pool(
@@ -244,15 +242,17 @@ class _PipelineCall(Submission):
         ends: of the graph that the call names.
         typed: whether the call carried tensors.
         packing: the reply, where it takes long to be written.
+        where: what the port knows the call by.
     """
 
-    __slots__ = ("ends", "packing", "port", "protocol", "typed")
+    __slots__ = ("ends", "packing", "port", "protocol", "typed", "where")
 
     protocol: PipelineProtocol
     port: Port
     ends: Ends
     typed: bool
-    packing: asyncio.Future[Reply] | None
+    packing: asyncio.Future[bytes] | None
+    where: Any
 
     def answered(self, outcome: Outcome) -> None:
         """The engine's answer has come, or its refusal."""
@@ -266,8 +266,14 @@ class _PipelineCall(Submission):
             if written is not None:
                 self.port.done(self.context, written, None)
                 return
-            if self.ends.takes_long(value):
-                self.packing = self.protocol.writers.write(self.ends.pack, *self.facts(outcome))
+            if paddle.takes_long(value):
+                refusal = self.no_room(value)
+                if refusal is not None:
+                    busy = isinstance(refusal, ServiceBusy)
+                    answer = None if busy else error_reply(refusal)
+                    self.port.done(self.context, answer, refusal if busy else None)
+                    return
+                self.packing = self.protocol.writers.run(self.written, outcome)
                 self.packing.add_done_callback(self.packed)
                 return
         elif self.protocol.ends_the_call(self, error):
@@ -281,7 +287,21 @@ class _PipelineCall(Submission):
         """What ``Ends.pack`` wants."""
         return outcome, self.data_id, self.log_id, self.typed
 
-    def packed(self, reply: asyncio.Future[Reply]) -> None:
+    def no_room(self, value: Feed) -> RequestError | None:
+        """Why a large reply is not written; None when it may be."""
+        try:
+            # Twice: what is written, and its encoded form.
+            self.port.reserve(self.where, 2 * self.ends.reply_size(value, self.typed))
+        except RequestError as error:
+            _log.warning("a reply is not written (log_id=%s): %s", self.log_id, error)
+            return error
+        return None
+
+    def written(self, outcome: Outcome) -> bytes:
+        """The reply in the port's form."""
+        return encoded(self.port.encode, self.ends.pack(*self.facts(outcome)))
+
+    def packed(self, reply: asyncio.Future[bytes]) -> None:
         """It was made elsewhere, unless nobody waits for it any more."""
         if not reply.cancelled():
             self.port.done(self.context, reply.result(), None)
@@ -291,28 +311,6 @@ class _PipelineCall(Submission):
         if self.packing is not None:
             self.packing.cancel()
         super().cancel()
-
-
-class _Futures:
-    """The port of coroutines; a future is what a call is known by."""
-
-    def write(self, _names: Iterable[Any], _texts: Iterable[Any], /) -> None:
-        return None
-
-    def done(
-        self,
-        future: asyncio.Future[Reply],
-        answer: Answer | None,
-        error: RequestError | None,
-        /,
-    ) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        elif answer is not None:
-            assert not isinstance(answer, bytes), "nothing was written"
-            future.set_result(answer)
 
 
 def _keep(asked: _PipelineCall, outcome: Outcome) -> None:

@@ -36,12 +36,8 @@ class Writers:
     def __repr__(self) -> str:
         return f"<Writers {self._threads!r}>"
 
-    def write(self, pack: Callable[..., Reply], *args: Any) -> asyncio.Future[Reply]:
-        """The reply that ``pack`` makes. Cancelled before its turn, it is not made."""
-        return self.run(pack, *args)
-
     def run(self, function: Callable[..., Result], *args: Any) -> asyncio.Future[Result]:
-        """Anything else that takes long, in one of the threads."""
+        """What takes long, in one of the threads. Cancelled before its turn, it is not done."""
         return run_aside(self._threads, function, *args)
 
 

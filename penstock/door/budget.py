@@ -87,6 +87,11 @@ class Reservation:
         self._budget = budget
         self.taken = self.to_come = 0
 
+    @property
+    def limit(self) -> int:
+        """Of the budget."""
+        return self._budget.limit
+
     def take(self, count: int) -> None:
         """Reserve more; raises ServiceBusy when it does not fit."""
         self._budget.reserve(count)

@@ -182,9 +182,10 @@ class Ends:
         except HOOK_FAULTS as error:
             return {}, call.logid, _end_failed("unpack_request_package", error, call.logid)
 
-    def takes_long(self, value: Feed | None) -> bool:
-        """Whether it takes long to ``pack`` this: its text does, and not its tensors."""
-        return paddle.takes_long(value) and not self._response_op.is_tensor_format
+    def reply_size(self, value: Feed, typed: bool) -> int:
+        """About how many bytes the default reply takes."""
+        only_tensors = self._response_op.is_tensor_format
+        return paddle.reply_size(value, typed=typed or only_tensors, keep_text=not only_tensors)
 
     def pack(
         self, outcome: Outcome, data_id: int, log_id: int, typed: bool

@@ -11,19 +11,24 @@ Pure; safe from any thread. Source: ``docs/compatibility.md`` (text replies).
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from penstock.protocols.array_parse import parse_array
-from penstock.protocols.array_words import Array, element_words, scalar_text
+from penstock.protocols.array_words import Array, Writer, scalar_text, word_writer
+from penstock.protocols.protobuf import grown_text
 
 __all__ = ["array_str", "format_array", "format_value", "parse_array"]
 
 _LINE_WIDTH = 75
 _CLASS = "array("
+_AT_ONCE = 4096
+"""Numbers that one step writes, in a few milliseconds: other threads wait for it."""
 
 # Python's own types hold these, so their arrays are written without a dtype.
 _IMPLIED = (np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.complex128), np.dtype(np.bool_))
@@ -37,21 +42,37 @@ def format_array(array: Array | np.generic) -> str:
     """
     if isinstance(array, np.generic):
         return scalar_text(array)
-    array = np.asarray(array)
+    return grown_text(_array_pieces(np.asarray(array)))
+
+
+def _array_pieces(array: Array) -> Iterator[str]:
+    column = 0
     if array.size:
-        text = _CLASS + _body(array, ", ", _CLASS, ")")
+        for piece in chain((_CLASS,), _body(array, ", ", _CLASS, ")")):
+            yield piece
+            line = piece.rfind("\n") + 1
+            column = len(piece) - line + (0 if line else column)
         if array.dtype in _IMPLIED:
-            return text + ")"
-    elif array.shape == (0,):
-        text = f"{_CLASS}[]"
+            yield ")"
+            return
     else:
-        text = f"{_CLASS}[], shape={array.shape!r}"
-    text += ","
+        text = f"{_CLASS}[]" if array.shape == (0,) else f"{_CLASS}[], shape={array.shape!r}"
+        column = len(text)
+        yield text
     dtype = f"dtype={_dtype_text(array.dtype)})"
-    last_line = len(text) - (text.rfind("\n") + 1)
-    if last_line + len(dtype) + 1 > _LINE_WIDTH:
-        return f"{text}\n{' ' * len(_CLASS)}{dtype}"
-    return f"{text} {dtype}"
+    if column + 1 + len(dtype) + 1 > _LINE_WIDTH:
+        yield f",\n{' ' * len(_CLASS)}{dtype}"
+    else:
+        yield f", {dtype}"
+
+
+def text_width(dtype: np.dtype[Any]) -> int:
+    """Characters that the text of one element takes at most, roughly."""
+    if dtype.kind in "iub":
+        return 5 if dtype.kind == "b" else (4, 6, 11, 20)[dtype.itemsize.bit_length() - 1]
+    if dtype.kind in "fc":
+        return 17 if dtype.kind == "f" else 36
+    return 4 * dtype.itemsize + 4
 
 
 def format_value(value: Any) -> str:
@@ -69,29 +90,88 @@ def array_str(array: Array | np.generic) -> str:
     if not array.ndim:
         scalar: Any = array[()]
         return str(scalar) if array.dtype.kind in "USO" else scalar_text(scalar)
-    return _body(array, " ", "", "") if array.size else "[]"
+    return grown_text(_body(array, " ", "", "")) if array.size else "[]"
 
 
-def _body(array: Array, separator: str, prefix: str, suffix: str) -> str:
-    words = _object_words(array) if array.dtype.kind == "O" else element_words(array)
-    if words is None:
-        # Dates, records and long doubles: rare in replies, so numpy may write them; every option
-        # that a global setting could change is given.
-        return np.array2string(
-            array,
-            max_line_width=_LINE_WIDTH,
-            precision=8,
-            suppress_small=False,
-            separator=separator,
-            prefix=prefix,
-            suffix=suffix,
-            threshold=sys.maxsize,
-            sign="-",
-            floatmode="maxprec",
-        )
-    if not array.ndim:
-        return words[0]
-    return _lay_out(words, array.shape, separator, len(prefix) + 1, _LINE_WIDTH - len(suffix))
+def _body(array: Array, separator: str, prefix: str, suffix: str) -> Iterator[str]:
+    """The brackets and what is in them, in pieces."""
+    indent, width = len(prefix) + 1, _LINE_WIDTH - len(suffix)
+    if array.dtype.kind == "O":
+        words = _object_words(array)
+    else:
+        write = word_writer(array)
+        if write is None:
+            # Dates, records and long doubles: rare in replies, so numpy may write them; every
+            # option that a global setting could change is given.
+            yield np.array2string(
+                array,
+                max_line_width=_LINE_WIDTH,
+                precision=8,
+                suppress_small=False,
+                separator=separator,
+                prefix=prefix,
+                suffix=suffix,
+                threshold=sys.maxsize,
+                sign="-",
+                floatmode="maxprec",
+            )
+            return
+        flat = array.reshape(-1)
+        if flat.size > _AT_ONCE and array.dtype.kind not in "US":
+            yield from _large(flat, write, array.shape, separator, indent, width)
+            return
+        words = write(flat)
+    yield _lay_out(words, array.shape, separator, indent, width) if array.ndim else words[0]
+
+
+def _large(
+    flat: Array, write: Writer, shape: tuple[int, ...], separator: str, indent: int, width: int
+) -> Iterator[str]:
+    """What ``_lay_out`` gives for words that are equally wide, some thousands at a time."""
+    count, last = shape[-1], len(shape) - 1
+    wide = len(write(flat[:1])[0])
+    room = _words_a_line(wide, count, separator, indent + last, width - last - 1)
+    between = separator.rstrip() + "\n" + " " * (indent + last)
+    # Before a row: what closes and opens as many outer brackets as end there.
+    leads = [
+        "]" * ended + separator.rstrip() + "\n" * (ended + 1)
+        + " " * (indent + last - 1 - ended) + "[" * ended
+        for ended in range(max(last, 1))
+    ]  # fmt: skip
+    sizes = [prod(shape[axis:last]) for axis in range(1, last)]
+    yield "[" * last
+    at_once = max(1, _AT_ONCE // count)
+    for first in range(0, flat.size // count, at_once):
+        rows = range(first, min(first + at_once, flat.size // count))
+        if count > _AT_ONCE:
+            yield leads[_ended(first, sizes)] if first else ""
+            yield from _long_row(flat[first * count :][:count], write, separator, room, between)
+            continue
+        words = write(flat[rows.start * count : rows.stop * count])
+        parts = []
+        for row in rows:
+            if row:
+                parts.append(leads[_ended(row, sizes)])
+            at = (row - first) * count
+            parts.append(f"[{between.join(_lines(words[at : at + count], separator, room))}]")
+        yield "".join(parts)
+    yield "]" * last
+
+
+def _ended(row: int, sizes: list[int]) -> int:
+    return sum(not row % size for size in sizes)
+
+
+def _long_row(flat: Array, write: Writer, separator: str, room: int, between: str) -> Iterator[str]:
+    at_once = max(1, _AT_ONCE // room) * room
+    yield "["
+    for at in range(0, flat.size, at_once):
+        over = at + at_once >= flat.size
+        lines = _lines(write(flat[at : at + at_once]), separator, room)
+        if separator == " " and not over:
+            lines[-1] = lines[-1].rstrip()
+        yield between.join(lines) + ("" if over else between)
+    yield "]"
 
 
 def _object_words(array: Array) -> list[str]:
@@ -129,13 +209,19 @@ def _rows(words: Sequence[str], count: int, separator: str, indent: int, width: 
         return [
             _wrapped(words[start : start + count], separator, indent, width) for start in starts
         ]
-    # Numbers are padded to one width, so every line takes the same count of them, one at least.
-    room = max(width - indent - widest, 0) // (widest + len(separator)) + 1
+    room = _words_a_line(widest, count, separator, indent, width)
     between = separator.rstrip() + "\n" + " " * indent
     return [
         f"[{between.join(_lines(words[start : start + count], separator, room))}]"
         for start in starts
     ]
+
+
+def _words_a_line(wide: int, count: int, separator: str, indent: int, width: int) -> int:
+    """Numbers are padded to one width, so every line takes the same count of them, one at least."""
+    if indent + wide * count + len(separator) * (count - 1) <= width:
+        return count
+    return max(width - indent - wide, 0) // (wide + len(separator)) + 1
 
 
 def _lines(words: Sequence[str], separator: str, room: int) -> list[str]:

@@ -12,8 +12,8 @@ Source: ``docs/compatibility.md`` (text replies).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import inf, isfinite
+from collections.abc import Callable, Iterator
+from math import copysign, inf, isfinite
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -21,15 +21,22 @@ import orjson
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
+Writer: TypeAlias = Callable[[Array], list[str]]
 
 _PRECISION = 8
 _FIXED = f"%.{_PRECISION}f"
+_FEW = 64
+"""Numbers that are looked at one by one, which is quicker than with arrays."""
 _AT_ONCE = 4096
-"""Numbers, which take a few milliseconds."""
+"""Numbers that one step writes, in a few milliseconds: other threads wait for it."""
 
 
-def element_words(array: Array) -> list[str] | None:
-    """The words of an array in C order; None for a dtype that is not ours to write.
+def word_writer(array: Array) -> Writer | None:
+    """What writes the words of an array, some of its elements at a time; None for a dtype that is
+    not ours to write.
+
+    How one is written depends on all: they are looked at first, in blocks, so that other threads
+    get their turns. All words but texts are equally wide.
 
     Args:
         array: any shape with at least one element.
@@ -37,16 +44,18 @@ def element_words(array: Array) -> list[str] | None:
     kind = array.dtype.kind
     flat = array.reshape(-1)
     if kind == "f" and array.dtype.itemsize <= 8:
-        return _float_words(flat)
+        return _float_writer(flat)
     if kind in "iu":
-        return _integer_words(flat)
+        width = max(len(str(int(flat.max()))), len(str(int(flat.min()))))
+        word = f"%{width}d"
+        return lambda block: [word % value for value in block.tolist()]
     if kind == "b":
         true = " True" if array.ndim else "True"
-        return [true if value else "False" for value in flat.tolist()]
+        return lambda block: [true if value else "False" for value in block.tolist()]
     if kind in "US":
-        return [repr(value) for value in flat.tolist()]
+        return lambda block: [repr(value) for value in block.tolist()]
     if kind == "c" and array.dtype.itemsize <= 16:
-        return _complex_words(flat)
+        return _complex_writer(flat)
     return None
 
 
@@ -72,42 +81,124 @@ def _short_float(value: np.floating[Any], trim: Literal["0", "-"] = "0") -> str:
     return np.format_float_scientific(value, unique=True, trim="-")
 
 
-def _integer_words(flat: Array) -> list[str]:
-    width = max(len(str(int(flat.max()))), len(str(int(flat.min()))))
-    word = f"%{width}d"
-    return [word % value for value in flat.tolist()]
+def _complex_writer(flat: Array) -> Writer:
+    real, imag = _float_writer(flat.real), _float_writer(flat.imag, plus=True)
+
+    def write(block: Array) -> list[str]:
+        words = []
+        for left, right in zip(real(block.real), imag(block.imag), strict=True):
+            number = right.rstrip()
+            words.append(f"{left}{number}j{' ' * (len(right) - len(number))}")
+        return words
+
+    return write
 
 
-def _complex_words(flat: Array) -> list[str]:
-    words = []
-    for left, right in zip(
-        _float_words(flat.real), _float_words(flat.imag, plus=True), strict=True
-    ):
-        number = right.rstrip()
-        words.append(f"{left}{number}j{' ' * (len(right) - len(number))}")
-    return words
-
-
-def _float_words(flat: Array, *, plus: bool = False) -> list[str]:
+def _float_writer(flat: Array, *, plus: bool = False) -> Writer:
     dtype = flat.dtype.newbyteorder("=")
-    values: list[float] = flat.tolist()
-    numbers = [value for value in values if isfinite(value)]
-    left = right = 0
-    words: list[str] = []
-    if numbers:
-        write = _scientific if _needs_exponent(numbers, dtype) else _positional
-        words, left, right = write(numbers, _shortest(numbers, dtype), plus)
-    if len(numbers) != len(values):
-        return _with_strangers(values, words, left, right, plus)
-    return words
+    facts = _Facts(flat)
+    left = right = digits = longest = 0
+    scientific = _needs_exponent(facts, dtype)
+    kept: list[tuple[str, str]] | None = None
+    if facts.numbers:
+        for block in _blocks(flat):
+            numbers = _finite(block) if facts.strangers else block.tolist()
+            shortest = _shortest(numbers, dtype)
+            if scientific:
+                digits = max(digits, _fraction_digits(numbers, shortest))
+                if digits == _PRECISION:
+                    break
+            elif numbers:
+                kept = _parts(numbers, shortest, plus)
+                left = max(left, max(len(whole) for whole, _ in kept))
+                right = max(right, max(len(fraction) for _, fraction in kept))
+        if scientific:
+            longest = max(
+                len(_exponent(f"{n:.{digits}e}")) for n in (facts.largest, facts.smallest)
+            )
+            left = 2 if plus or facts.negative else 1
+            right = longest + 2 + digits
+    if flat.size > _AT_ONCE:
+        kept = None
+
+    def write(block: Array) -> list[str]:
+        numbers = _finite(block) if facts.strangers else block.tolist()
+        if scientific:
+            words = _scientific(numbers, digits, longest, left + 1 + right, plus)
+        else:
+            parts = kept if kept is not None else _parts(numbers, _shortest(numbers, dtype), plus)
+            words = [f"{whole.rjust(left)}.{fraction.ljust(right)}" for whole, fraction in parts]
+        if facts.strangers:
+            sign = plus or facts.minus_infinity
+            return _with_strangers(block.tolist(), words, left, right, plus, sign)
+        return words
+
+    return write
 
 
-def _needs_exponent(numbers: list[float], dtype: np.dtype[Any]) -> bool:
-    magnitudes = [abs(number) for number in numbers if number]
-    if not magnitudes:
+class _Facts:
+    """What decides how all floats of an array are written.
+
+    Attributes:
+        numbers: whether there is any that is finite.
+        strangers: whether there is any that is not.
+        negative: whether a finite one has a sign.
+        largest, smallest: magnitudes of the finite ones; the smallest but zero.
+    """
+
+    __slots__ = ("largest", "minus_infinity", "negative", "numbers", "smallest", "strangers")
+
+    def __init__(self, flat: Array) -> None:
+        self.numbers = self.strangers = self.negative = self.minus_infinity = False
+        self.largest, self.smallest = 0.0, inf
+        if flat.size <= _FEW:
+            self._look(flat.tolist())
+            return
+        for block in _blocks(flat):
+            finite = np.isfinite(block)
+            if not finite.all():
+                self.strangers = True
+                self.minus_infinity |= bool((block == -inf).any())
+                block = block[finite]
+            if not block.size:
+                continue
+            self.numbers = True
+            self.negative |= bool(np.signbit(block).any())
+            magnitudes = np.abs(block.astype(np.float64))
+            self.largest = max(self.largest, float(magnitudes.max()))
+            nonzero = magnitudes[magnitudes > 0]
+            if nonzero.size:
+                self.smallest = min(self.smallest, float(nonzero.min()))
+        if self.smallest == inf:
+            self.smallest = 0.0
+
+    def _look(self, values: list[float]) -> None:
+        """The same for a few, without arrays."""
+        numbers = [value for value in values if isfinite(value)]
+        self.numbers = bool(numbers)
+        self.strangers = len(numbers) < len(values)
+        self.minus_infinity = self.strangers and -inf in values
+        self.negative = any(copysign(1.0, number) < 0 for number in numbers)
+        magnitudes = [abs(number) for number in numbers if number]
+        if magnitudes:
+            self.largest, self.smallest = max(magnitudes), min(magnitudes)
+        else:
+            self.smallest = 0.0
+
+
+def _finite(block: Array) -> list[float]:
+    return [value for value in block.tolist() if isfinite(value)]
+
+
+def _blocks(flat: Array) -> Iterator[Array]:
+    return (flat[at : at + _AT_ONCE] for at in range(0, flat.size, _AT_ONCE))
+
+
+def _needs_exponent(facts: _Facts, dtype: np.dtype[Any]) -> bool:
+    largest, smallest = facts.largest, facts.smallest
+    if not largest:
         return False
     # Compared as doubles: float32(0.0001) lies below 0.0001, and numpy 1.x saw it so.
-    largest, smallest = max(magnitudes), min(magnitudes)
     if largest >= 1e8 or smallest < 1e-4:
         return True
     # The quotient, however, was rounded to the array's own type before it was compared.
@@ -121,63 +212,42 @@ def _shortest(numbers: list[float], dtype: np.dtype[Any]) -> list[str]:
     if kind not in "df":
         array = np.array(numbers, dtype)
         return [np.format_float_positional(number, unique=True, trim="0") for number in array]
-    words: list[str] = []
-    for piece in _pieces(numbers):
-        if kind == "d":
-            words += map(repr, piece)
-        else:
-            octets = orjson.dumps(np.array(piece, dtype), option=orjson.OPT_SERIALIZE_NUMPY)
-            words += octets[1:-1].decode().split(",")
-    return words
+    if kind == "d":
+        return [*map(repr, numbers)]
+    octets = orjson.dumps(np.array(numbers, dtype), option=orjson.OPT_SERIALIZE_NUMPY)
+    return octets[1:-1].decode().split(",") if numbers else []
 
 
-def _pieces(numbers: list[float]) -> Iterator[list[float]]:
-    """What one call may write: other threads wait for it, and large arrays are written in one."""
-    return (numbers[at : at + _AT_ONCE] for at in range(0, len(numbers), _AT_ONCE))
-
-
-def _positional(
-    numbers: list[float], shortest: list[str], plus: bool
-) -> tuple[list[str], int, int]:
-    wholes: list[str] = []
-    fractions: list[str] = []
+def _parts(numbers: list[float], shortest: list[str], plus: bool) -> list[tuple[str, str]]:
+    """What stands before and behind the point, in fixed notation."""
+    parts = []
     for text, number in zip(shortest, numbers, strict=True):
         whole, _, fraction = text.partition(".")
         if len(fraction) > _PRECISION or "e" in text:
             whole, _, fraction = (_FIXED % number).partition(".")
         elif fraction == "0":
             whole = f"{number:.0f}"  # the shortest digits of 37382392 end in 0 for a float32
-        wholes.append(f"+{whole}" if plus and whole[0] != "-" else whole)
-        fractions.append(fraction.rstrip("0"))
-    left, right = max(map(len, wholes)), max(map(len, fractions))
-    words = [
-        f"{whole.rjust(left)}.{fraction.ljust(right)}"
-        for whole, fraction in zip(wholes, fractions, strict=True)
-    ]
-    return words, left, right
+        parts.append((f"+{whole}" if plus and whole[0] != "-" else whole, fraction.rstrip("0")))
+    return parts
 
 
 def _scientific(
-    numbers: list[float], shortest: list[str], plus: bool
-) -> tuple[list[str], int, int]:
-    digits = _fraction_digits(numbers, shortest)
+    numbers: list[float], digits: int, longest: int, width: int, plus: bool
+) -> list[str]:
     word = f"%{'+' if plus else ''}#.{digits}e"
     # One call for many of them takes half the time of one call for each.
-    words: list[str] = []
-    for piece in _pieces(numbers):
-        words += (f"{word} " * len(piece) % tuple(piece)).split()
-    longest = 2
-    if not all(number == 0 or 1e-99 <= abs(number) < 1e99 for number in numbers):
-        exponents = [text[text.rindex("e") + 2 :] for text in words]
-        longest = max(map(len, exponents))
+    words = (f"{word} " * len(numbers) % tuple(numbers)).split()
+    if longest > 2:
         words = [
             text[: len(text) - len(exponent)] + exponent.zfill(longest)
-            for text, exponent in zip(words, exponents, strict=True)
+            for text in words
+            for exponent in (_exponent(text),)
         ]
-    # Of all that a word may begin with, the signs come first in order.
-    left = 2 if plus or min(words) < "0" else 1
-    right = longest + 2 + digits
-    return [text.rjust(left + 1 + right) for text in words], left, right
+    return [text.rjust(width) for text in words]
+
+
+def _exponent(text: str) -> str:
+    return text[text.rindex("e") + 2 :]
 
 
 def _fraction_digits(numbers: list[float], shortest: list[str]) -> int:
@@ -197,10 +267,9 @@ def _fraction_digits(numbers: list[float], shortest: list[str]) -> int:
 
 
 def _with_strangers(
-    values: list[float], words: list[str], left: int, right: int, plus: bool
+    values: list[float], words: list[str], left: int, right: int, plus: bool, sign: bool
 ) -> list[str]:
     """The words with ``nan`` and ``inf`` put in between, all widened where those need it."""
-    sign = plus or -inf in values
     behind_point = right + 1
     width = behind_point + max(left, 3 - behind_point, 3 + sign - behind_point)
     following = iter(words)

@@ -17,7 +17,7 @@ import numpy as np
 
 from penstock.errors import InputMismatch, PackageError, RequestError
 from penstock.protocols import tensors
-from penstock.protocols.array_text import format_value
+from penstock.protocols.array_text import format_value, text_width
 from penstock.protocols.paddle_json import decode_json, encode_json, gateway_error, write_json
 from penstock.protocols.paddle_message import decode_message, encode_message
 from penstock.protocols.paddle_records import PROFILE_KEY, Call, Reply
@@ -39,6 +39,7 @@ __all__ = [
     "gateway_error",
     "pack",
     "prepare",
+    "reply_size",
     "takes_long",
     "unpack",
     "write_json",
@@ -123,12 +124,30 @@ def pack(value: Feed, *, typed: bool, keep_text: bool) -> Reply:
 
 
 def takes_long(value: Feed | None) -> bool:
-    """Whether it takes long to ``pack`` this: arrays are written whole, and the text of a number
-    takes one or two microseconds.
+    """Whether it takes long to ``pack`` and encode this: arrays are written whole, and the text of
+    a number takes one or two microseconds.
     """
     if type(value) is not dict:  # a user's own kind of dict may do anything
         return False
-    return sum(each.size for each in value.values() if type(each) is np.ndarray) > _AT_ONCE
+    size = 0
+    for item in value.values():
+        if type(item) is np.ndarray:
+            size += item.size
+        elif type(item) is str:
+            size += len(item) >> 6
+    return size > _AT_ONCE
+
+
+def reply_size(value: Feed, *, typed: bool, keep_text: bool) -> int:
+    """About how many bytes the reply that carries this takes; more rather than fewer."""
+    size = 0
+    for item in value.values():
+        if isinstance(item, str):
+            size += len(item)
+        elif isinstance(item, np.ndarray):
+            wire = item.itemsize if item.dtype.kind == "f" else 10
+            size += item.size * (typed * wire + keep_text * (text_width(item.dtype) + 2))
+    return size
 
 
 def _pack_arrays(value: Feed, typed: bool, keep_text: bool) -> Reply:

@@ -26,6 +26,7 @@ from penstock.protocols.paddle_records import (
     mended,
 )
 from penstock.protocols.pb import Response
+from penstock.protocols.protobuf import gathered
 from penstock.protocols.status import GrpcCode
 from penstock.protocols.tensors import Room, of_message
 
@@ -122,17 +123,19 @@ def encode_json(reply: Reply | Response) -> bytes:
         "value": value,
         "tensors": [*map(tensor_json.encode, tensors)],
     }
+    large = sum(map(len, value)) > LARGE or any(tensor.held > LARGE for tensor in tensors)
     try:
-        return orjson.dumps(body)
+        return gathered(tensor_json.pieces(body)) if large else orjson.dumps(body)
     except orjson.JSONEncodeError:
         body["err_msg"] = mended(reply.err_msg)
         body["key"] = list(map(mended, key))
         body["value"] = list(map(mended, value))
-        return orjson.dumps(body)
+        return gathered(tensor_json.pieces(body)) if large else orjson.dumps(body)
 
 
 def write_json(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
-    """The HTTP body of a good reply that carries texts only; None for any other to be encoded.
+    """The HTTP body of a good reply that carries texts only, and no long one; None for any other to
+    be encoded.
 
     Args:
         names: of the texts, in the same order.
@@ -143,7 +146,7 @@ def write_json(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
         if type(text) is not str:
             return None
     for text in value:
-        if type(text) is not str:
+        if type(text) is not str or len(text) > LARGE:
             return None
     try:
         return orjson.dumps({"err_no": 0, "err_msg": "", "key": key, "value": value, "tensors": []})

@@ -9,15 +9,24 @@ service's name, followed by a method. Source: ``docs/compatibility.md`` (history
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container, Iterator
 from typing import Final
 
-from penstock.errors import Undecodable
+from penstock.errors import INT32, Undecodable
 from penstock.protocols import tensors
 from penstock.protocols.paddle_records import MAX_CLIENT_IP, MAX_MEMBERS, Call, Reply, mended
 from penstock.protocols.paddle_texts import read_texts, write_texts
 from penstock.protocols.pb import Response
-from penstock.protocols.protobuf import LENGTH, VARINT, TooManyFields, Walker, long_text, varint
+from penstock.protocols.protobuf import (
+    LENGTH,
+    VARINT,
+    TooManyFields,
+    Walker,
+    gathered,
+    long_text,
+    text_pieces,
+    varint,
+)
 
 MOST_FIELDS: Final = 100_000
 """Of a message with all that is in it; numbers that are not packed count one by one."""
@@ -131,20 +140,25 @@ def encode_message(reply: Reply | Response) -> bytes:
     for tensor in reply.tensors:
         content = tensor.encode()
         pieces += (b"\x2a", varint(sum(map(len, content))), *content)
-    return b"".join(pieces)
+    return gathered(pieces)
 
 
 def _with_texts(reply: Reply) -> bytes:
     """All but the tensors, which come last."""
     try:
-        message = Response(
-            err_no=reply.err_no, err_msg=reply.err_msg, key=reply.key, value=reply.value
-        )
+        return gathered(_texts(reply, str))
     except UnicodeEncodeError:
-        message = Response(
-            err_no=reply.err_no,
-            err_msg=mended(reply.err_msg),
-            key=list(map(mended, reply.key)),
-            value=list(map(mended, reply.value)),
-        )
-    return message.SerializeToString()
+        return gathered(_texts(reply, mended))
+
+
+def _texts(reply: Reply, legal: Callable[[str], str]) -> Iterator[bytes]:
+    if reply.err_no not in INT32:
+        raise ValueError("err_no is no int32")
+    if reply.err_no:
+        yield b"\x08" + varint(reply.err_no % 2**64)
+    for tag, texts in ((b"\x12", [reply.err_msg]), (b"\x1a", reply.key), (b'"', reply.value)):
+        for text in texts:
+            if text or tag != b"\x12":
+                written = [*text_pieces(legal(text))]
+                yield tag + varint(sum(map(len, written)))
+                yield from written

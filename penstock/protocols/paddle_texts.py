@@ -19,6 +19,7 @@ from penstock.protocols.protobuf import long_text, varint
 _MOST: Final = 64  # keys of a message, or values; with more of them the library is as fast
 _MOST_FIELDS: Final = 16  # of what follows them
 _LARGE: Final = 64 << 10  # bytes from which on a copy costs more than a view
+_LONG: Final = 256 << 10  # characters of a text that is not written with others waiting
 _LONG_END: Final = 512  # bytes after the pairs that are worth to be remembered
 _KEY, _VALUE, _TENSOR, _NAME = 0x0A, 0x12, 0x1A, 0x22
 _METHOD, _LOGID, _CLIENTIP = 0x2A, 0x30, 0x3A
@@ -133,7 +134,8 @@ def _read_end(data: bytes) -> tuple[str, str, int, str] | None:
 
 
 def write_texts(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
-    """The bytes of a good ``Response`` that carries texts only; None for any other to be encoded.
+    """The bytes of a good ``Response`` that carries texts only, and no long one; None for any other
+    to be encoded.
 
     They are the library's: fields in the order of their numbers, defaults left out.
 
@@ -150,7 +152,7 @@ def write_texts(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
             size = len(raw)
             parts += (_REPLY_KEY[size] if size < 128 else b"\x1a" + varint(size), raw)
         for text in texts:
-            if type(text) is not str:
+            if type(text) is not str or len(text) > _LONG:
                 return None
             raw = text.encode()
             size = len(raw)

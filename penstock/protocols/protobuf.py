@@ -10,6 +10,7 @@ Source: the protocol buffers encoding guide. Pure; safe from any thread.
 from __future__ import annotations
 
 import codecs
+import io
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
@@ -31,6 +32,7 @@ _FEW = 256
 """Bytes of packed varints, or numbers, up to which Python is quicker than numpy."""
 _MOST_FEW = 2**31 - 1
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
+_COPIED = 1 << 20
 _BLOCK = 64 << 10
 """Bytes, or numbers, between two turns of other threads: a millisecond or so."""
 
@@ -118,6 +120,28 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return number & (2**64 - 1), at
     raise ValueError("a number is longer than ten bytes")
+
+
+def gathered(pieces: Iterable[bytes | memoryview]) -> bytes:
+    """All pieces as one, of which no more than a megabyte is copied at a time."""
+    whole = io.BytesIO()
+    for piece in pieces:
+        if len(piece) <= _COPIED:
+            whole.write(piece)
+        else:
+            view = memoryview(piece)
+            for at in range(0, len(view), _COPIED):
+                whole.write(view[at : at + _COPIED])
+    return whole.getvalue()
+
+
+def text_pieces(text: str) -> Iterator[bytes]:
+    """A text as UTF-8, in pieces.
+
+    Raises:
+        UnicodeEncodeError: it is no Unicode.
+    """
+    return (text[at : at + _BLOCK].encode() for at in range(0, len(text), _BLOCK))
 
 
 def long_text(data: bytes, start: int, end: int) -> str:

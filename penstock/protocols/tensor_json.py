@@ -7,6 +7,7 @@ Members are accepted under their proto names (``float_data``) and their lower ca
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -84,10 +85,54 @@ def encode(tensor: WireTensor) -> dict[str, Any]:
     }
 
 
-def _numbers(field: str, array: Array) -> orjson.Fragment:
+def _numbers(field: str, array: Array) -> orjson.Fragment | LongList:
     """The list of them: 64-bit integers as texts, float32 numbers in their own shortest digits."""
-    pieces = (_piece(field, array[at : at + _BLOCK]) for at in range(0, array.size, _BLOCK))
-    return orjson.Fragment(b"[%b]" % b",".join(pieces))
+    if array.size > _BLOCK:
+        return LongList(field, array)
+    return orjson.Fragment(b"[%b]" % _piece(field, array) if array.size else b"[]")
+
+
+class LongList:
+    """Numbers that are written in pieces."""
+
+    def __init__(self, field: str, array: Array) -> None:
+        self._field = field
+        self._array = array
+
+    def pieces(self) -> Iterator[bytes]:
+        """The JSON list."""
+        array = self._array
+        for at in range(0, array.size, _BLOCK):
+            yield b"," if at else b"["
+            yield _piece(self._field, array[at : at + _BLOCK])
+        yield b"]"
+
+
+def pieces(value: Any) -> Iterator[bytes]:
+    """The JSON of a value as ``orjson.dumps`` would write it, no part of which takes long.
+
+    Raises:
+        orjson.JSONEncodeError: a text in it is no Unicode.
+    """
+    if type(value) is dict:
+        for index, (name, member) in enumerate(value.items()):
+            yield (b"," if index else b"{") + orjson.dumps(name) + b":"
+            yield from pieces(member)
+        yield b"}"
+    elif type(value) is list and value:
+        for index, item in enumerate(value):
+            yield b"," if index else b"["
+            yield from pieces(item)
+        yield b"]"
+    elif type(value) is LongList:
+        yield from value.pieces()
+    elif type(value) is str:
+        yield b'"'
+        for at in range(0, len(value), _BLOCK):
+            yield orjson.dumps(value[at : at + _BLOCK])[1:-1]
+        yield b'"'
+    else:
+        yield orjson.dumps(value)
 
 
 def _piece(field: str, array: Array) -> bytes:

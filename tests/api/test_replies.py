@@ -12,6 +12,7 @@ import numpy as np
 from penstock import Op, RequestOp, ResponseOp
 from penstock.api.replies import Writers
 from penstock.ops.ends import Ends
+from penstock.protocols import paddle
 from penstock.request import Outcome
 
 LARGE = Outcome({"y": np.arange(5000.0)})
@@ -28,7 +29,7 @@ class Full(Executor):
 
 async def test_where_no_thread_can_be_started_it_is_written_here() -> None:
     pack = Ends(RequestOp(), response_op()).pack
-    reply: Any = await Writers(Full()).write(pack, LARGE, 1, 7, False)
+    reply: Any = await Writers(Full()).run(pack, LARGE, 1, 7, False)
     assert (reply.err_no, reply.key) == (0, ["y"])
 
 
@@ -44,7 +45,7 @@ async def test_who_leaves_before_the_turn_of_his_reply_has_none_made() -> None:
 
     with ThreadPoolExecutor(1) as threads:
         writers, pack = Writers(threads), Counted(RequestOp(), response_op()).pack
-        first, second, third = (writers.write(pack, LARGE, n, 7, False) for n in range(3))
+        first, second, third = (writers.run(pack, LARGE, n, 7, False) for n in range(3))
         second.cancel()
         await asyncio.sleep(0)  # a turn of the loop, in which the thread's queue hears of it
         go_on.set()
@@ -53,10 +54,19 @@ async def test_who_leaves_before_the_turn_of_his_reply_has_none_made() -> None:
     assert len(made) == 2
 
 
-def test_tensors_alone_do_not_take_long() -> None:
+def test_how_large_a_reply_is_can_be_told_before_it_is_written() -> None:
     response = response_op()
-    both = Ends(RequestOp(), response)
-    assert both.takes_long(LARGE.value)
-    assert not both.takes_long({"y": np.arange(50.0)})
+    ends = Ends(RequestOp(), response)
+    for array in (np.arange(5000.0) - 7, np.arange(5000, dtype=np.int8), np.arange(5000) > 7):
+        value = {"y": array}
+        size = len(paddle.encode_message(paddle.pack(value, typed=False, keep_text=True)))
+        assert size / 2 < ends.reply_size(value, False) < 4 * size
+        assert ends.reply_size(value, True) > ends.reply_size(value, False)
     response.set_pack_format(isTensor=True)
-    assert not both.takes_long(LARGE.value)
+    assert ends.reply_size(LARGE.value or {}, False) == 40_000
+
+
+def test_arrays_and_long_texts_take_long() -> None:
+    assert paddle.takes_long(LARGE.value)
+    assert paddle.takes_long({"y": "x" * 300_000})
+    assert not paddle.takes_long({"y": np.arange(50.0), "z": "x" * 1000})

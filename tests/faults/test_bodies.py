@@ -185,9 +185,8 @@ def over_http(server: ServiceProcess, body: bytes, *, packed: bool) -> tuple[boo
 
 def over_grpc(server: ServiceProcess, body: bytes, *, packed: bool) -> tuple[bool, str]:
     compression = grpc.Compression.Gzip if packed else grpc.Compression.NoCompression
-    with grpc.insecure_channel(
-        server.rpc_endpoint, options=[("grpc.max_send_message_length", -1)]
-    ) as channel:
+    options = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
+    with grpc.insecure_channel(server.rpc_endpoint, options=options) as channel:
         call = channel.unary_unary(CALL)
         try:
             reply = call(body, timeout=60, compression=compression)
@@ -238,3 +237,25 @@ def test_what_is_packed_a_thousand_times_is_refused(
 ) -> None:
     body = row.make()
     judge(server, lambda: send(server, body, packed=True), row, 0)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("send", [over_http, over_grpc])
+@pytest.mark.parametrize("array", ["float32 2000000", "int8 8000000"])
+def test_a_large_reply_is_written_beside_the_others(
+    server: ServiceProcess, send: Callable[..., tuple[bool, str]], array: str
+) -> None:
+    if send is over_http:
+        body = b'{"key":["array"],"value":["%b"]}' % array.encode()
+    else:
+        body = Request(key=["array"], value=[array], method="m").SerializeToString()
+    judge(server, lambda: send(server, body, packed=False), Body(array, bytes, fits=True), 0)
+
+
+@pytest.mark.faults
+def test_a_reply_that_never_fits_is_refused_with_a_sentence(server: ServiceProcess) -> None:
+    body = b'{"key":["array"],"value":["int8 400000000"]}'
+    answered, told = over_http(server, body, packed=False)
+    assert not answered
+    assert '"err_no":8000' in told
+    assert "max_inflight_bytes" in told

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import RequestError
@@ -37,7 +37,6 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(values, st.booleans(), st.sampled_from([None, 1]))
 def test_any_value_is_built_as_it_was(value: Any, plain: bool, indent: int | None) -> None:
     document = json.dumps(value, ensure_ascii=plain, indent=indent)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PackageError, Undecodable
-from penstock.protocols import paddle, pb, tensors
+from penstock.protocols import paddle, paddle_json, pb, protobuf, tensor_json, tensors
 from penstock.protocols.paddle_json import decode_json, encode_json, gateway_error, write_json
 from penstock.protocols.paddle_records import OnePair
 from penstock.protocols.status import GrpcCode
@@ -291,3 +291,29 @@ def test_any_bytes_are_a_call_or_undecodable(data: bytes) -> None:
         assert isinstance(decode(data), paddle.Call)
     except Undecodable:
         return
+
+
+@given(st.lists(st.text(max_size=40), max_size=3), st.integers(0, 40))
+def test_a_large_reply_is_written_in_pieces_to_the_same_bytes(texts: list[str], size: int) -> None:
+    array = np.arange(size) - 3
+    sent = [tensors.encode("x", each) for each in (array, array / 7, array > 2)]
+    reply = paddle.Reply(0, "", texts, texts, sent)
+    try:
+        whole = encode_json(reply)
+    except UnicodeEncodeError:
+        return
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(paddle_json, "LARGE", 0)
+        patched.setattr(tensor_json, "_BLOCK", 7)
+        assert encode_json(reply) == whole
+
+
+@given(st.lists(st.text(max_size=40), max_size=3))
+def test_a_long_text_is_the_same_message_in_pieces(texts: list[str]) -> None:
+    reply = paddle.Reply(0, "no", texts, texts)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(protobuf, "_BLOCK", 7)
+        assert (
+            paddle.encode_message(reply)
+            == pb.Response(err_msg="no", key=texts, value=texts).SerializeToString()
+        )

@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import TooLarge, Undecodable
@@ -70,7 +70,6 @@ def test_packed_numbers_without_an_end_are_refused(data: bytes) -> None:
         read_varints(data, 0, len(data), into)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_a_tensor_is_read_as_the_library_reads_it(data: bytes) -> None:
     theirs: Tensor | None

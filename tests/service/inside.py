@@ -12,6 +12,7 @@ import numpy as np
 from penstock.api.pipeline import PipelineProtocol
 from penstock.config.load import Loaded, load
 from penstock.engine.engine import Engine
+from penstock.errors import RequestError
 from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.op import Op
 from penstock.protocols import paddle, pb, tensors
@@ -56,7 +57,38 @@ class Inside:
         ]
         assert len(texts) + len(arrays) == len(feed), "texts and arrays only"
         call = paddle.Call(list(texts), list(texts.values()), arrays, logid=log_id)
-        return await self.protocol.answer(call)
+        return await answer(self.protocol, call)
+
+
+class _Futures:
+    """The port of whoever waits for a reply; a future is what a call is known by."""
+
+    def write(self, _names: Any, _texts: Any, /) -> None:
+        return None
+
+    def encode(self, reply: Any, /) -> Any:
+        return reply
+
+    def reserve(self, _future: Any, _size: int, /) -> None:
+        return None
+
+    def done(self, future: Any, reply: Any, error: RequestError | None, /) -> None:
+        if not future.done():
+            future.set_result(reply) if error is None else future.set_exception(error)
+
+
+async def answer(
+    protocol: PipelineProtocol, call: paddle.Call, timeout: float | None = None
+) -> Any:
+    """The reply to a call; its cancellation drops the work."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    drop = protocol.start(call, timeout, _Futures(), future)
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if drop is not None:
+            drop()
+        raise
 
 
 @asynccontextmanager
