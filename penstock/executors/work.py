@@ -1,16 +1,17 @@
-"""run_batch: the one path a batch takes through an op, whoever runs it.
+"""run_batch: runs a batch through an op; the same code in every kind of worker.
 
     preprocess each sample -> group, stack -> process -> scatter -> postprocess each sample
 
-Inline, in a thread and on the loop (coroutines) the same steps run; only who makes the ``process``
-call differs: ``begin`` and ``end`` are functions, and ``calls``, between them, is a generator that
-asks for each call and is told its answer.
+Inline, in threads, in processes and on the loop (coroutines) the steps are the same; only the
+caller of ``process`` differs. So ``begin`` and ``end`` are functions, and ``calls``, between them,
+is a generator that yields each call to be made and is sent its result.
 
-Guarantees: one Outcome per sample, in order; whatever a hook raises touches its own sample only;
-a failed ``process`` call of several samples is split in halves until only the culprits fail, unless
-the op opted out. Of n samples one culprit costs at most 2*log2(n) + 1 calls; the cost grows with
-the culprits, up to 2*n - 1 calls when all fail, because no sample is blamed for what it did not do
-alone. Source: ``docs/compatibility.md`` (life of a batch).
+Guarantees: one Outcome per sample, in order; an exception in ``preprocess`` or ``postprocess``
+fails its own sample only; when ``process`` fails for several samples, they are run again in halves
+until only those fail that fail alone, unless the op opted out. Of n samples, one that fails costs
+at most 2*log2(n) + 1 calls; when all fail, it is 2*n - 1 calls.
+
+Source: ``docs/compatibility.md`` (life of a batch).
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ class WorkOptions:
     """How an op's batches run.
 
     Attributes:
-        isolate_errors: whether a failed batch is split to find the culprit.
+        isolate_errors: whether a failed batch is split to find the samples that fail.
         timeout: seconds for one ``process`` call; None means no limit.
-        retry: attempts of ``process`` after a time-out.
+        retry: attempts of ``process`` after a timeout.
         retry_on_crash: whether a batch that a worker died with is run once more, one by one.
     """
 
@@ -85,8 +86,8 @@ class BoundOp:
         index: the worker's number within the op.
 
     Attributes:
-        runs: whether there is something to run between the hooks.
-        fed_as_it_is: whether what the op is given is what it runs on, as nothing prepares it.
+        runs: whether the op has a ``process`` of its own or a model.
+        fed_as_it_is: whether ``process`` gets the op's input unchanged: there is no ``preprocess``.
     """
 
     __slots__ = (
@@ -130,13 +131,13 @@ class BoundOp:
 
 
 class Member:
-    """One sample of a batch on its way through the op.
+    """The state of one sample while its batch runs.
 
     Attributes:
-        sample: as it was handed over.
-        feed: what ``process`` is to be fed: a dict, or a list of dicts; None when it does not run.
-        result: what ``postprocess`` gets.
-        error: how it has ended already; None while it goes on.
+        sample: the sample.
+        feed: the input of ``process``: a dict, or a list of dicts; None when it does not run.
+        result: the input of ``postprocess``.
+        error: why the sample failed; None while it has not.
     """
 
     __slots__ = ("error", "feed", "result", "sample")
@@ -153,7 +154,7 @@ class Member:
         return f"<Member {self.sample.data_id} {self.error or self.result or self.feed!r}>"
 
     def take(self, answer: Answer) -> None:
-        """What ``process`` made of its feed."""
+        """Keep the result of ``process``."""
         if isinstance(answer, RequestError):
             self.error = answer
         else:
@@ -177,7 +178,7 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
             members = begin(op, samples, began)
             _make_calls(op, batch, members, limit, began)
             return end(op, members)
-        # Alone there is nothing to group, to stack or to cut apart.
+        # A single sample: nothing to group, stack or split.
         (sample,) = samples
         inputs = sample.inputs
         result: Any = None
@@ -232,7 +233,7 @@ def _make_calls(
 def _call(
     op: BoundOp, batch: Batch, feed_batch: list[Feed], log_id: int, limit: float | None
 ) -> Answer:
-    """One ``process`` call, which the batch says has begun; every failure is a value."""
+    """Make one ``process`` call, marked in the batch while it runs; every failure is a value."""
     process = op.process
     answer: Answer
     try:
@@ -255,7 +256,7 @@ def _call(
 
 
 def broken(batch: Batch) -> list[Outcome]:
-    """Outcomes for a batch that ended without any."""
+    """The outcomes of a batch that failed inside Penstock."""
     batch.started = None
     return [
         Outcome(None, InferenceFailed("the batch ended without a result")) for _ in batch.samples
@@ -274,7 +275,7 @@ def begin(op: BoundOp, samples: Sequence[Sample], now: float) -> list[Member]:
 
 
 def calls(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, Answer, None]:
-    """The second step: every ``process`` call that the members need, one after the other."""
+    """The second step: yields every ``process`` call that the members need, one after the other."""
     feeds = [member.feed for member in members]
     if any(feed is not None for feed in feeds):
         for call in explode(feeds):
@@ -298,7 +299,7 @@ def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
 
 
 def _run_call(op: BoundOp, members: Sequence[Member], call: Call) -> Generator[Asked, Answer, None]:
-    """One planned call; its members' results or errors are filled in."""
+    """Make one planned call; sets the results or errors of its members."""
     if call.piece is None:
         yield from _run_together(op, members)
         return
@@ -332,7 +333,7 @@ def _run_together(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, An
             try:
                 parts = scatter(answer, rows, op.op.shared_outputs)
             except RequestError as error:
-                # Not one sample's fault: the op's output does not follow the batch.
+                # No sample's fault: an output does not have the batch's number of rows.
                 _fail(members, batch_failed(op.name, error))
                 return
             for member, part in zip(members, parts, strict=True):
@@ -352,7 +353,7 @@ def _fail(members: Sequence[Member], error: RequestError) -> None:
 
 
 def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, RequestError | None]:
-    """What ``process`` is to be fed, the result so far, and the error, as Member has them."""
+    """The ``feed``, ``result`` and ``error`` of a Member."""
     if sample.gone:
         return None, None, _GONE
     if sample.deadline <= now:
