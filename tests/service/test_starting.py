@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from penstock.errors import StartupError
 from penstock.ops.ends import RequestOp
 from penstock.ops.op import Op
 from penstock.service import starting
+from penstock.service.blueprint import deploy
 from penstock.service.server import WebService
 from penstock.service.starting import begun
 from tests.service.inside import drawn
@@ -60,7 +60,7 @@ def test_an_init_op_that_hangs_is_interrupted_where_it_is(
             cleared.append(True)
 
     with pytest.raises(StartupError) as caught:
-        begun(drawn(service(hang), LIMIT))
+        begun(deploy([drawn(service(hang), LIMIT)]))
     assert str(caught.value) == (
         "op 'work' was not ready within 0.5 s (start_timeout): its init_op runs; the log has its"
         " stack"
@@ -69,7 +69,6 @@ def test_an_init_op_that_hangs_is_interrupted_where_it_is(
     (told,) = caplog.records
     assert told.getMessage().startswith("op work hangs as it starts, and is ended:\n  File ")
     assert "in forever\n    threading.Event().wait()\n" in told.getMessage()
-    assert "in begun" not in told.getMessage()
 
 
 def test_what_an_op_makes_of_the_interruption_changes_nothing() -> None:
@@ -87,7 +86,7 @@ def test_what_an_op_makes_of_the_interruption_changes_nothing() -> None:
 
     for hang in (swallow, turn):
         with pytest.raises(StartupError, match=r"'work' was not ready within 0\.5 s"):
-            begun(drawn(service(hang), LIMIT))
+            begun(deploy([drawn(service(hang), LIMIT)]))
 
 
 def test_a_model_that_hangs_is_told_apart(
@@ -95,58 +94,38 @@ def test_a_model_that_hangs_is_told_apart(
 ) -> None:
     monkeypatch.setattr("penstock.service.build.open_model", lambda *_: forever())
     with pytest.raises(StartupError, match=r"'work' was not ready .*model is being opened"):
-        begun(drawn(Op("work", input_ops=[RequestOp()]), LIMIT))
+        begun(deploy([drawn(Op("work", input_ops=[RequestOp()]), LIMIT)]))
 
 
-def test_a_start_that_goes_on_is_told_of_each_time_after_twice_as_long(
+def test_a_start_that_goes_on_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(starting, "TOLD_AFTER", 0.5)
-    told = threading.Semaphore(0)
+    monkeypatch.setattr(starting, "TOLD_AFTER", 0.2)
+    told = threading.Event()
 
     class Heard(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.release()
-
-    def hang() -> None:
-        for _ in range(2):
-            assert told.acquire(timeout=20)
+            told.set()
 
     log = logging.getLogger("penstock.service.starting")
     heard = Heard()
     log.addHandler(heard)
     try:
-        begun(drawn(service(hang), {"start_timeout": 0}))
+        begun(deploy([drawn(service(lambda: told.wait(20)), {"start_timeout": 0})]))
     finally:
         log.removeHandler(heard)
-    assert [each.levelno for each in caplog.records] == [logging.WARNING] * 2
-    for each in caplog.records:
-        assert re.fullmatch(
-            r"op work has not become ready for \d+ s: its init_op runs", each.getMessage()
-        )
+    (line,) = caplog.messages
+    assert line == "op work has not become ready for 0 s: its init_op runs"
 
 
-def test_each_op_has_a_time_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each waits until the watch has looked at it, three times; the limit is five looks."""
-    looked = threading.Semaphore(0)
-    look = starting._Start.look
-
-    def noting(start: starting._Start, passed: float) -> bool:
-        looked.release()
-        return look(start, starting.LOOK)
-
-    monkeypatch.setattr(starting._Start, "look", noting)
-
-    def hang() -> None:
-        for _ in range(3):
-            assert looked.acquire(timeout=20)
-
-    last = service(hang, "first")
+def test_each_op_has_a_time_of_its_own() -> None:
+    """Together they take longer than one may."""
+    last = service(lambda: threading.Event().wait(0.4), "first")
     for name in ("second", "third"):
-        after = service(hang, name)
+        after = service(lambda: threading.Event().wait(0.4), name)
         after.set_input_ops([last])
         last = after
-    begun(drawn(last, {"start_timeout": 5 * starting.LOOK}))
+    begun(deploy([drawn(last, {"start_timeout": 1.0})]))
 
 
 def test_an_exception_of_a_start_stays_itself() -> None:
@@ -154,7 +133,7 @@ def test_an_exception_of_a_start_stays_itself() -> None:
         raise ValueError("no file")
 
     with pytest.raises(StartupError, match="init_op failed") as caught:
-        begun(drawn(service(fail), LIMIT))
+        begun(deploy([drawn(service(fail), LIMIT)]))
     assert isinstance(caught.value.__cause__, ValueError)
 
 
