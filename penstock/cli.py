@@ -1,4 +1,4 @@
-"""The command line: ``penstock run|check|client|version``.
+"""The command line: ``penstock run|check|status|client|version``.
 
 Heavy imports stand inside the commands, so that ``--help``, ``version`` and typing errors answer at
 once.
@@ -173,6 +173,21 @@ def client(
         typer.echo("error: over HTTP give --name, the service's name", err=True)
     if reply.get("err_no"):
         raise typer.Exit(1)
+
+
+@app.command()
+def status(
+    address: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", help="The HTTP port of a service here.")
+    ] = "127.0.0.1:8080",
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+) -> None:
+    """Print how a running service stands, all its engines together."""
+    from penstock.observe.status import ask_status, shown
+
+    with _errors_end_the_command():
+        report = ask_status(address)
+    typer.echo(json.dumps(report, indent=2) if as_json else shown(report))
 
 
 @app.command()

@@ -649,6 +649,11 @@ class ServiceConfig(Section):
         description="What listens to requests, batches, workers and connections: classes of"
         " instruments, or functions that make one, written `package.module:Class`.",
     )
+    applications: Importables = Field(
+        default=(),
+        description="Further protocols: functions that are called with the engine and give an"
+        " object with `routes`, written `package.module:function`.",
+    )
     dag: DagConfig = Field(default=DagConfig(), description="The whole graph.")
     op: dict[str, OpConfig] = Field(default={}, description="Op name: its entry.")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from typing import Any
 
 from penstock.config.load import Loaded
 from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
@@ -20,6 +21,7 @@ from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.hooks import bind, is_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp
+from penstock.service.applications import MakeApplication
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
 from penstock.service.graph import Graph, graph_of
 from penstock.service.models import problems_of_model
@@ -29,6 +31,14 @@ from penstock.service.supervision import only_for_processes
 
 _OF_ONE_GRAPH = frozenset({"name", "service", "dag", "op"})
 """Top-level keys that say something of a graph; all others are about the door and the engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a service's author adds. See Blueprint."""
+
+    instruments: Sequence[Instrument] = ()
+    applications: Sequence[MakeApplication] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +53,8 @@ class Blueprint:
         name: what requests call it by, the first part of its URL; None for any name.
         version: tells it from another graph of its name.
         instruments: what its service brings along to listen.
+        applications: what its service brings along to answer routes of its own: called with the
+            engine, each gives an object whose ``routes`` the door serves.
     """
 
     config: ServiceConfig
@@ -52,6 +64,7 @@ class Blueprint:
     name: str | None = None
     version: str = "1"
     instruments: tuple[Instrument, ...] = ()
+    applications: tuple[MakeApplication, ...] = ()
 
     @property
     def has_processes(self) -> bool:
@@ -112,6 +125,11 @@ class Deployment:
         """Of all graphs, each once."""
         return tuple(dict.fromkeys(each for graph in self.graphs for each in graph.instruments))
 
+    @property
+    def applications(self) -> tuple[MakeApplication, ...]:
+        """Of all graphs, each once."""
+        return tuple(dict.fromkeys(each for graph in self.graphs for each in graph.applications))
+
     def at(self, place: Place) -> Deployment:
         """The same for another engine."""
         return replace(self, place=place)
@@ -134,7 +152,7 @@ def draw_blueprint(
     response_op: ResponseOp,
     loaded: Loaded,
     name: str | None = None,
-    instruments: Sequence[Instrument] = (),
+    extras: Extras | None = None,
     other_ops: Container[str] = (),
 ) -> Blueprint:
     """Check a graph, its hooks and every op's options, without opening or starting anything.
@@ -143,7 +161,7 @@ def draw_blueprint(
         response_op: the graph's end.
         loaded: the service's configuration.
         name: the service's name.
-        instruments: what the service's author installs, before those of the configuration.
+        extras: what the service's author adds, before what the configuration names.
         other_ops: names of ops that flags may mean as well: those of services that run along.
 
     Raises:
@@ -169,7 +187,9 @@ def draw_blueprint(
         problems.extend(_function_problems(op, resolved))
         problems.extend(loaded.place(each) for each in only_for_processes(resolved))
         problems.extend(problems_of_model(op, resolved, loaded))
-    added = [_make_instrument(each, problems) for each in config.instruments]
+    added = extras or Extras()
+    instruments = [*added.instruments, *_instruments(config, problems)]
+    applications = [*added.applications, *_imported("applications", config, problems)]
     if problems:
         raise ConfigError(problems)
     _check_hooks(graph)
@@ -184,7 +204,8 @@ def draw_blueprint(
         options=tuple(options),
         warnings=tuple(warnings),
         name=name,
-        instruments=(*instruments, *(each for each in added if each is not None)),
+        instruments=tuple(instruments),
+        applications=tuple(applications),
     )
 
 
@@ -260,15 +281,28 @@ def _function_problems(op: Op, options: OpOptions) -> list[str]:
     ]
 
 
-def _make_instrument(path: str, problems: list[str]) -> Instrument | None:
-    """The instrument that a configuration names; None with one problem more."""
-    module, _, name = path.partition(":")
-    try:
-        made = getattr(import_module(module), name)()
-    except Exception as error:  # noqa: BLE001 - the user's code, which may raise anything
-        problems.append(f"instruments: {path} cannot be made: {error!r}")
-        return None
-    if not isinstance(made, Instrument):
-        problems.append(f"instruments: {path} makes a {type(made).__name__}, no Instrument")
-        return None
+def _imported(key: str, config: ServiceConfig, problems: list[str]) -> list[Any]:
+    """What a key names, imported; each that cannot be is one problem more."""
+    found = []
+    for path in getattr(config, key):
+        module, _, name = path.partition(":")
+        try:
+            found.append(getattr(import_module(module), name))
+        except Exception as error:  # noqa: BLE001 - the user's code, which may raise anything
+            problems.append(f"{key}: {path} cannot be imported: {error!r}")
+    return found
+
+
+def _instruments(config: ServiceConfig, problems: list[str]) -> list[Instrument]:
+    made = []
+    for make in _imported("instruments", config, problems):
+        try:
+            instrument = make()
+        except Exception as error:  # noqa: BLE001 - the user's code, which may raise anything
+            problems.append(f"instruments: {make!r} cannot be called: {error!r}")
+            continue
+        if isinstance(instrument, Instrument):
+            made.append(instrument)
+        else:
+            problems.append(f"instruments: {make!r} makes a {type(instrument).__name__}")
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.batching.stack import signature
@@ -17,7 +17,7 @@ from penstock.errors import StartupError
 from penstock.executors.kinds import ExecutorSpec
 from penstock.executors.processes.supervisor_client import Spawner
 from penstock.executors.work import BoundOp, WorkOptions
-from penstock.instrument import Instruments
+from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
 from penstock.ops.hooks import bind, overrides
 from penstock.ops.op import Op
@@ -62,15 +62,15 @@ class Works:
     def engine(
         self,
         loop: asyncio.AbstractEventLoop,
-        instruments: Instruments | None = None,
         spawner: Spawner | None = None,
+        instruments: Sequence[Instrument] = (),
     ) -> Engine:
         """An engine with all graphs and workers; ``start`` these before it is given requests.
 
         Args:
             loop: the engine's.
-            instruments: are told what happens; None for those of the deployment.
             spawner: starts worker processes, where some op runs in such.
+            instruments: are installed before those of the deployment.
         """
         config, place = self.deployment.config, self.deployment.place
         engine = Engine(
@@ -82,7 +82,7 @@ class Works:
                 first_id=place.first_id,
                 id_step=place.engines,
             ),
-            instruments or Instruments(self.deployment.instruments, log_dropped),
+            Instruments([*instruments, *self.deployment.instruments], log_dropped),
         )
         for graph in self.graphs:
             engine.add(graph.build(engine, loop, spawner))

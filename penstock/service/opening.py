@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable
 from concurrent.futures import Executor
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
@@ -22,6 +23,7 @@ from penstock.executors.processes.executor import ProcessExecutor
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
 from penstock.protocols.pb import pipeline_service_pb2
+from penstock.service.applications import Application
 from penstock.service.listening import max_connections
 
 # So many requests may be open for each that may be admitted. Beyond the first the answer is busy,
@@ -35,17 +37,28 @@ def open_door(
     health: Health,
     pool: Executor | None,
     writers: Executor,
+    more: Iterable[Application] = (),
 ) -> tuple[Door, Router]:
-    """The door of a service, not listening yet, to which both ports lead; and what ends streams."""
+    """The door of a service, not listening yet, to which both ports lead; and what ends streams.
+
+    Args:
+        config: the keys of the door.
+        engine: answers requests.
+        health: answers probes.
+        pool: runs users' code at the graphs' ends; None where there is none.
+        writers: writes large replies.
+        more: applications beside the pipeline protocol, health and reflection.
+    """
     protocol = PipelineProtocol(
         engine, strict_status=config.strict_status, pool=pool, writers=writers
     )
     file = FileDescriptorProto()
     pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)
-    applications = (
+    applications: tuple[Application, ...] = (
         PaddleApplication(protocol),
         HealthApplication(health, [SERVICE]),
         ReflectionApplication([file]),
+        *more,
     )
     routes = [route for application in applications for route in application.routes()]
     router = Router(routes, max_message_bytes=config.max_message_bytes, threads=writers)

@@ -17,7 +17,7 @@ import math
 import socket
 import ssl
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -28,8 +28,9 @@ from penstock.door.door import Door
 from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
-from penstock.executors.processes.control import Leave, Order, Serve, Stop
+from penstock.executors.processes.control import Leave, Order, ReportWanted, Serve, Stop
 from penstock.executors.processes.supervisor_client import SupervisorClient
+from penstock.observe.counters import Counters
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags
 from penstock.service.banner import announce, banner, check_report
@@ -54,6 +55,7 @@ from penstock.service.signals import (
     signals_stop_the_start,
 )
 from penstock.service.starting import begun
+from penstock.service.status import Report, StatusPage, report_of, text_of
 
 _log = logging.getLogger(__name__)
 
@@ -182,6 +184,7 @@ class _Service:
         self._tls = tls
         self._control = control
         self._supervisor: SupervisorClient | None = None
+        self._report: Callable[[], Report]  # from the engine's start on
         self._config = works.deployment.config
         self._health = Health()
         self._serve_now = asyncio.Event()
@@ -206,14 +209,19 @@ class _Service:
         loop = asyncio.get_running_loop()
         if self._control is not None:
             self._supervisor = SupervisorClient(self._control, loop, self._obey)
-        engine = self._works.engine(loop, spawner=self._supervisor)
+        counters = Counters()
+        engine = self._works.engine(loop, self._supervisor, [counters])
+        self._report = partial(report_of, engine, self._health, counters)
         self._health.watch(engine.why_stuck)
         pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
         writers = DaemonPool(_WRITERS, "replies")
         try:
             if not await self._start_workers(engine):
                 return
-            door, grpc = open_door(self._config, engine, self._health, pool, writers)
+            sum_up = None if self._supervisor is None else self._supervisor.sum_up
+            added = [make(engine) for make in self._works.deployment.applications]
+            more = [StatusPage(self._report, sum_up), *added]
+            door, grpc = open_door(self._config, engine, self._health, pool, writers, more)
             try:
                 spare_the_collector()
                 share_the_lock()
@@ -284,6 +292,9 @@ class _Service:
                 self._serve_now.set()
             case Leave():
                 self._leave.set()
+            case ReportWanted(number):
+                assert self._supervisor is not None
+                self._supervisor.report(number, text_of(self._report()))
             case Stop(hurry):
                 self._is_the_end = True
                 if not self._stop.is_set():

@@ -21,6 +21,7 @@ from penstock.service import flags
 if TYPE_CHECKING:
     from penstock.config.load import Loaded
     from penstock.instrument import Instrument
+    from penstock.service.applications import MakeApplication
     from penstock.service.blueprint import Blueprint
 
 DEFAULT_NAME = "default_service"
@@ -56,13 +57,22 @@ class PipelineServer:
         name: the service's name, first part of its URL. Requests for another name are refused;
             without a name every name is accepted.
         instruments: listen to what happens, in every process that serves.
+        applications: further protocols; each is called with the engine, and gives an object whose
+            ``routes`` are served.
 
     Threads: ``run_server`` must be called in the main thread, which it keeps.
     """
 
-    def __init__(self, name: str | None = None, *, instruments: Sequence[Instrument] = ()) -> None:
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        instruments: Sequence[Instrument] = (),
+        applications: Sequence[MakeApplication] = (),
+    ) -> None:
         self.name = name
         self.instruments = list(instruments)
+        self.applications = list(applications)
         self._response_op: ResponseOp | None = None
         self._loaded: Loaded | None = None
 
@@ -150,11 +160,11 @@ class PipelineServer:
             raise StartupError("call set_response_op before running the server")
         if self._loaded is None:
             raise StartupError("call prepare_server before running the server")
-        from penstock.service.blueprint import draw_blueprint
+        from penstock.service.blueprint import Extras, draw_blueprint
 
         name = self._public_name(self._loaded.config.name)
-        instruments = self.instruments
-        return draw_blueprint(self._response_op, self._loaded, name, instruments, other_ops)
+        extras = Extras(instruments=self.instruments, applications=self.applications)
+        return draw_blueprint(self._response_op, self._loaded, name, extras, other_ops)
 
     @_briefly
     def run_server(self) -> None:
@@ -186,11 +196,19 @@ class WebService:
     Args:
         name: the service's name, first part of its URL.
         instruments: listen to what happens, in every process that serves.
+        applications: further protocols; each is called with the engine, and gives an object whose
+            ``routes`` are served.
     """
 
-    def __init__(self, name: str = DEFAULT_NAME, *, instruments: Sequence[Instrument] = ()) -> None:
+    def __init__(
+        self,
+        name: str = DEFAULT_NAME,
+        *,
+        instruments: Sequence[Instrument] = (),
+        applications: Sequence[MakeApplication] = (),
+    ) -> None:
         self.name = name
-        self._server = PipelineServer(name, instruments=instruments)
+        self._server = PipelineServer(name, instruments=instruments, applications=applications)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"

@@ -12,6 +12,7 @@ from penstock.service.server import WebService
 
 if TYPE_CHECKING:
     from penstock.instrument import Instrument
+    from penstock.service.applications import MakeApplication
 
 DEFAULT_PORTS = {"http_port": 8080, "rpc_port": 8081}
 
@@ -22,7 +23,7 @@ class Service(WebService):
     Args:
         name: first part of the URL.
         last: the op that makes the reply. Ops without inputs read the request.
-        instruments: listen to what happens, in every process that serves.
+        instruments, applications: as WebService has them.
         config: top-level configuration keys, such as ``http_port=8000``.
 
     Raises:
@@ -30,9 +31,15 @@ class Service(WebService):
     """
 
     def __init__(
-        self, name: str, last: Op, *, instruments: Sequence[Instrument] = (), **config: Any
+        self,
+        name: str,
+        last: Op,
+        *,
+        instruments: Sequence[Instrument] = (),
+        applications: Sequence[MakeApplication] = (),
+        **config: Any,
     ) -> None:
-        super().__init__(name, instruments=instruments)
+        super().__init__(name, instruments=instruments, applications=applications)
         if not isinstance(last, Op):
             raise GraphError(
                 f"Service {name!r} needs the last op of its graph, got {last!r}: "

@@ -49,9 +49,13 @@ from penstock.executors.processes.control import (
     Pong,
     Ready,
     Refused,
+    Report,
+    ReportWanted,
     Serve,
     Spawn,
     Stop,
+    Sum,
+    SumWanted,
     decode,
     encode,
 )
@@ -60,6 +64,7 @@ from penstock.service.children import Child, Leftovers, as_shell, end_all, fork,
 from penstock.service.loop import spared_pages
 from penstock.service.placement import Place
 from penstock.service.signals import StopSignals, hang_up_as_before, hangups_tell, waits_are_woken
+from penstock.service.status import Sums
 
 _log = logging.getLogger(__name__)
 
@@ -119,6 +124,11 @@ class EngineProcess:
         if self._waiting:
             return select.POLLOUT
         return select.POLLIN if self._talks else 0
+
+    @property
+    def serves(self) -> bool:
+        """Whether it was told to serve, and can still be talked to."""
+        return self._serves_since is not None and self._talks
 
     def has_served(self, seconds: float) -> bool:
         """Whether it was told to serve so long ago."""
@@ -367,6 +377,7 @@ class Supervisor:
         self._rolling: deque[EngineSlot] = deque()  # whose processes are to be replaced
         self._workers: dict[int, tuple[Child, EngineProcess]] = {}
         self._result = 0
+        self._sums = Sums()
         self._status: int | None = None
         self._leftovers = Leftovers(adopts=os.getpid() == 1)
         # Signals write here, so that a wait hears of them.
@@ -457,12 +468,14 @@ class Supervisor:
         for slot in self._slots:
             if slot.start_at is not None and time.monotonic() >= slot.start_at:
                 self._restart(slot)
+        self._give_sums()
         self._roll_on()
         self._leftovers.reap({*self._workers, *(each.child.pid for each in self._processes())})
 
     def _time_left(self) -> float:
         """Milliseconds until something may have to be done."""
         times = [slot.start_at for slot in self._slots]
+        times.append(self._sums.due)
         times += [at for each in self._processes() for at in (each.kill_at, each.look_at)]
         first = min((each for each in times if each is not None), default=math.inf)
         first = min(max(0.0, first - time.monotonic()), self._leftovers.patience, _LONGEST_WAIT)
@@ -570,8 +583,21 @@ class Supervisor:
                     self._rolling.appendleft(slot)
             case Spawn():
                 self._spawn(engine, message)
+            case SumWanted(number, text):
+                others = [each for each in self._processes() if each.serves and each is not engine]
+                ours = self._sums.want(engine, number, text, others, time.monotonic())
+                for each in others:
+                    each.say(ReportWanted(ours))
+                self._give_sums()
+            case Report(number, text):
+                self._sums.take(engine, number, text)
+                self._give_sums()
             case _:
                 raise ControlError(f"the engine says {message}")
+
+    def _give_sums(self) -> None:
+        for engine, number, text in self._sums.ready():
+            engine.say(Sum(number, text))
 
     def _engine_ready(self, slot: EngineSlot, engine: EngineProcess) -> None:
         predecessor = slot.serving
@@ -600,6 +626,8 @@ class Supervisor:
         status = os.waitstatus_to_exitcode(self._leftovers.take(engine.child))
         engine.close()
         slot.processes.remove(engine)
+        self._sums.forget(engine)
+        self._give_sums()
         for worker, its_engine in self._workers.values():
             if its_engine is engine:
                 worker.kill()  # reaped when it has ended, which a driver may delay

@@ -45,6 +45,7 @@ SERVICE = [
     ("crash_dir", "crashes", "crashes", 1, ""),
     ("log_level", "Debug", "debug", "loud", NO_RANGE),
     ("log_format", "json", "json", "xml", NO_RANGE),
+    ("applications", ["a.b:c"], ("a.b:c",), "a.b:c", ["a.b"]),
     ("instruments", ["a.b:C"], ("a.b:C",), "a.b:C", ["a.b"]),
     ("strict_status", True, True, "yes", NO_RANGE),
     ("drain_delay", 0, 0.0, None.__class__, -0.1),

@@ -31,7 +31,6 @@ import penstock.executors.processes.worker
 import penstock.service.worker
 from penstock import Op, WebService
 from penstock.engine.engine import Engine
-from penstock.instrument import Instruments
 from penstock.service import build
 from penstock.testing.history import Recorder
 
@@ -223,8 +222,8 @@ def recorded(recorder):
     """Let every engine of this process tell the recorder."""
     engine = build.Works.engine
 
-    def with_recorder(self, loop, **more):
-        return engine(self, loop, Instruments([recorder]), **more)
+    def with_recorder(self, loop, instruments=(), **more):
+        return engine(self, loop, instruments=[*instruments, recorder], **more)
 
     build.Works.engine = with_recorder
     close = Engine.close

@@ -76,9 +76,9 @@ def test_instruments_come_from_the_service_and_from_its_configuration() -> None:
 @pytest.mark.parametrize(
     ("path", "why"),
     [
-        ("nowhere:At", "cannot be made: ModuleNotFoundError"),
-        (f"{__name__}:graph", "cannot be made: TypeError"),
-        ("builtins:dict", "makes a dict, no Instrument"),
+        ("nowhere:At", "cannot be imported: ModuleNotFoundError"),
+        (f"{__name__}:graph", "cannot be called: TypeError"),
+        ("builtins:dict", "makes a dict"),
         ("no path", "must name a module"),
     ],
 )

@@ -5,8 +5,10 @@ accepts connections from ``Serve`` on, until it hears ``Leave`` or ``Stop``; who
 somebody else to stop says ``Leaving`` and serves on until then. The supervisor answers each
 ``Spawn`` with ``Forked`` or ``Refused`` of the same number, and says ``Exited`` when a worker has
 ended. With ``Forked`` come two descriptors: the engine's end of the worker's socket pair, and a
-pidfd of the worker. A ready engine answers each ``Ping`` with a ``Pong``. The socket
-keeps the bounds of packets (SOCK_SEQPACKET).
+pidfd of the worker. A ready engine answers each ``Ping`` with a ``Pong``. An engine that says
+``SumWanted``, with its own report, is given a ``Sum`` of the same number: the supervisor says
+``ReportWanted`` to the others, and each says ``Report``. The socket keeps the bounds of packets
+(SOCK_SEQPACKET).
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ import json
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Final, TypeAlias
 
-MOST_BYTES: Final = 16_384
-"""Of one message; far more than the longest reason."""
+MOST_BYTES: Final = 131_072
+"""Of one message."""
+
+MOST_TEXT: Final = 60_000
+"""Characters of a report, all of them ASCII, of which JSON may write each in two bytes."""
 
 _MOST_REASON: Final = 1_000  # characters, each of which JSON may write in twelve bytes
 
@@ -103,9 +108,52 @@ class Exited:
     peak: int
 
 
-Order: TypeAlias = Serve | Leave | Stop
+@dataclass(frozen=True, slots=True)
+class SumWanted:
+    """The engine wants the sum of all engines' reports; this is its own."""
+
+    number: int
+    report: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """The sum that was wanted, or that of those who have answered in time."""
+
+    number: int
+    report: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportWanted:
+    """The engine is to give its report."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The engine's report, in JSON."""
+
+    number: int
+    report: str
+
+
+Order: TypeAlias = Serve | Leave | Stop | ReportWanted
 Message: TypeAlias = (
-    Ready | Failed | Leaving | Ping | Pong | Spawn | Forked | Refused | Exited | Order
+    Ready
+    | Failed
+    | Leaving
+    | Ping
+    | Pong
+    | Spawn
+    | Forked
+    | Refused
+    | Exited
+    | SumWanted
+    | Sum
+    | Report
+    | Order
 )
 
 _KINDS: dict[str, tuple[type[Message], tuple[type, ...]]] = {
@@ -121,6 +169,10 @@ _KINDS: dict[str, tuple[type[Message], tuple[type, ...]]] = {
     "forked": (Forked, (int, int)),
     "refused": (Refused, (int, str)),
     "exited": (Exited, (int, int, int)),
+    "sum_wanted": (SumWanted, (int, str)),
+    "sum": (Sum, (int, str)),
+    "report_wanted": (ReportWanted, (int,)),
+    "report": (Report, (int, str)),
 }
 _NAMES = {cls: name for name, (cls, _) in _KINDS.items()}
 

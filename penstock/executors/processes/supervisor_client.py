@@ -27,9 +27,13 @@ from penstock.executors.processes.control import (
     Pong,
     Ready,
     Refused,
+    Report,
+    ReportWanted,
     Serve,
     Spawn,
     Stop,
+    Sum,
+    SumWanted,
     decode,
     encode,
 )
@@ -94,6 +98,7 @@ class SupervisorClient:
         self._turn = asyncio.Lock()
         self._wanted: dict[int, asyncio.Future[Spawned]] = {}
         self._exits: dict[int, asyncio.Future[Exited]] = {}
+        self._sums: dict[int, asyncio.Future[str]] = {}
         self._lost: str | None = None
         loop.add_reader(control, self._hear)
 
@@ -133,6 +138,29 @@ class SupervisorClient:
                 raise
             finally:
                 self._wanted.pop(number, None)
+
+    def report(self, number: int, text: str) -> None:
+        """Give the report that was wanted.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        self._say(Report(number, text))
+
+    async def sum_up(self, text: str) -> str:
+        """The sum of all engines' reports, of which this is our own.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        number = next(self._numbers)
+        wanted: asyncio.Future[str] = self._loop.create_future()
+        self._sums[number] = wanted
+        try:
+            self._say(SumWanted(number, text))
+            return await wanted
+        finally:
+            self._sums.pop(number, None)
 
     async def exited(self, pid: int) -> Exited:
         """Wait until a worker has ended; how, with its wait status as ``os.waitpid`` gives it.
@@ -206,7 +234,11 @@ class SupervisorClient:
             case Ping() if not fds:
                 with suppress(StartupError):  # gone, or it will ask again
                     self._say(Pong())
-            case Serve() | Leave() | Stop() if not fds:
+            case Sum(number, text) if not fds:
+                sum_ = self._sums.get(number)
+                if sum_ is not None and not sum_.done():
+                    sum_.set_result(text)
+            case Serve() | Leave() | Stop() | ReportWanted() if not fds:
                 self._obey(message)
             case _:
                 raise ControlError(f"{message} with {len(fds)} descriptors")
@@ -223,7 +255,11 @@ class SupervisorClient:
         self._lost = why
         self._loop.remove_reader(self._control)
         self._control.close()
-        waited: list[asyncio.Future[Any]] = [*self._wanted.values(), *self._exits.values()]
+        waited: list[asyncio.Future[Any]] = [
+            *self._wanted.values(),
+            *self._exits.values(),
+            *self._sums.values(),
+        ]
         for future in waited:
             if not future.done():
                 future.set_exception(StartupError(why))

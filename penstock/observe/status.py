@@ -1,0 +1,79 @@
+"""Asks a running service how it stands, and shows the answer on a terminal."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from typing import Any
+
+from penstock.errors import PenstockError
+
+
+class NoStatus(PenstockError):
+    """The service cannot be asked, or gives no status."""
+
+
+def ask_status(address: str, timeout: float = 5.0) -> dict[str, Any]:
+    """The status of the service at ``host:port`` (its HTTP port), or at a URL.
+
+    Raises:
+        NoStatus: there is none.
+    """
+    url = address if "://" in address else f"http://{address}"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(f"{url.rstrip('/')}/status", timeout=timeout) as answer:
+            report: dict[str, Any] = json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise NoStatus(f"{url} gives no status: HTTP {error.code}") from error
+    except (OSError, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise NoStatus(f"{url} cannot be asked for its status: {reason}") from error
+    return report
+
+
+def shown(report: dict[str, Any]) -> str:
+    """The report as lines for people."""
+    requests, seconds = report["requests"], report["seconds"]["sum"]
+    mean = 1000 * seconds / requests["answered"] if requests["answered"] else 0.0
+    lines = [
+        f"{'ready' if report['ready'] else 'not ready: ' + report['why']}, "
+        f"{report['engines']} engine{'s' if report['engines'] > 1 else ''}",
+        "requests  " + "  ".join(f"{key} {count}" for key, count in requests.items()),
+        f"answers   {_counts(report['answers'])}  mean {mean:.1f} ms",
+    ]
+    if report["refusals"]:
+        lines.append(f"refusals  {_counts(report['refusals'])}")
+    for graph in report["graphs"]:
+        name = graph["name"] or "any name"
+        lines.append(
+            f"{name}  version {graph['version']}  {graph['state']}  inside {graph['inside']}"
+        )
+        signature = graph["signature"] or {}
+        lines += [f"  {side:<8}{_tensors(signature[side])}" for side in signature]
+        lines += [_op(op) for op in graph["ops"]]
+    return "\n".join(lines)
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return "  ".join(f"{key} {count}" for key, count in counts.items())
+
+
+def _tensors(tensors: list[dict[str, Any]]) -> str:
+    return ", ".join(
+        f"{each['name']} {each['dtype']}"
+        + ("" if each["shape"] is None else str([axis or "n" for axis in each["shape"]]))
+        for each in tensors
+    )
+
+
+def _op(op: dict[str, Any]) -> str:
+    size = op["samples"] / op["batches"] if op["batches"] else 0.0
+    batches = op["batches"] or 1
+    phases = " + ".join(f"{1000 * each / batches:.2f}" for each in op["seconds"].values())
+    return (
+        f"  op    {op['name']}  {op['idle']} of {op['workers']} workers idle  waiting"
+        f" {op['waiting']}  batches {op['batches']} of {size:.1f}  ms a batch {phases}"
+        + "".join(f"  {key} {op[key]}" for key in ("errors", "timeouts", "deaths") if op.get(key))
+    )

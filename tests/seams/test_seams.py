@@ -1,0 +1,78 @@
+"""What can be added from outside the package: a protocol, an executor, an instrument."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.service.scripts import post
+from tests.services.process import ROOT, ServiceProcess, direct, running
+
+pytestmark = pytest.mark.real
+
+SCRIPT = """
+import sys, threading
+sys.path.insert(0, {root!r})
+import tests.seams.toy_executor
+from penstock import Service, op
+from tests.seams.lines import Lines
+from tests.seams.toy_instrument import Teller
+
+@op()
+def shout(request):
+    return {{"line": request["line"].upper() + " by " + threading.current_thread().name[:3]}}
+
+service = Service("shout", shout, http_port=0, rpc_port=0, op={{"shout": {{"executor": "toy"}}}},
+                  applications=[Lines], instruments=[Teller()])
+service.run()
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> ServiceProcess:
+    path = tmp_path_factory.mktemp("seams") / "service.py"
+    path.write_text(SCRIPT.format(root=str(ROOT)))
+    with running(path) as server:
+        yield server  # type: ignore[misc]
+        assert server.stop() == 0
+
+
+def test_a_toy_protocol_answers_lines_over_http(server: ServiceProcess) -> None:
+    with direct.open(f"{server.http_url}/lines/shout", b"one\ntwo\n", timeout=10) as answer:
+        assert answer.read() == b"ONE by toy\nTWO by toy\n"
+    with direct.open(f"{server.http_url}/lines/other", b"one\n", timeout=10) as answer:
+        assert answer.read() == b"! unknown_service\n"
+
+
+def test_a_toy_protocol_answers_lines_over_a_stream_of_grpc(server: ServiceProcess) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{server.rpc_port}") as channel:
+        ask = channel.stream_stream("/lines.Lines/Ask")
+        assert list(ask(iter([b"shout", b"one", b"two"]), timeout=10)) == [
+            b"ONE by toy",
+            b"TWO by toy",
+        ]
+
+
+def test_the_pipeline_protocol_answers_beside_it_through_the_toy_executor(
+    server: ServiceProcess,
+) -> None:
+    assert post(server, "shout", line="x").json["value"] == ["X by toy"]
+
+
+def test_the_toy_instrument_was_told_everything(server: ServiceProcess) -> None:
+    before = server.log().count("told replied")
+    assert post(server, "shout", line="x").json["err_no"] == 0
+    told = [line[5:] for line in server.log().splitlines() if line.startswith("told ")]
+    assert sum(line.startswith("replied") for line in told) == before + 1
+    number = [line for line in told if line.startswith("replied")][-1].split()[1]
+    assert f"admitted shout {number}" in told
+    assert f"replied {number} True None" in told
+    assert "closed shout full" in told
+    assert "returned shout True 0" in told
+
+
+@pytest.mark.parametrize("file", ["lines.py", "toy_executor.py", "toy_instrument.py"])
+def test_each_of_them_takes_less_than_sixty_lines(file: str) -> None:
+    assert len((Path(__file__).parent / file).read_text().splitlines()) < 60

@@ -1,0 +1,111 @@
+"""Status: one engine's report, the sum over several, and the page and command that show it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Op
+from penstock.api.health import Health
+from penstock.observe.counters import Counters
+from penstock.observe.status import shown
+from penstock.service.blueprint import deploy
+from penstock.service.build import Works
+from penstock.service.status import Sums, report_of, text_of, total
+from tests.service.inside import drawn, inside, pairs, root
+from tests.service.scripts import PENSTOCK, post, script
+from tests.services.process import direct, running
+
+
+async def test_a_report_has_the_numbers_of_requests_and_ops() -> None:
+    counters, health = Counters(), Health()
+    health.set_ready()
+    works = Works(deploy([drawn(Op("work", input_ops=[root()]), name="one")]))
+    engine = works.engine(asyncio.get_running_loop(), instruments=[counters])
+    report = report_of(engine, health, counters)
+    assert report["requests"]["admitted"] == report["answers"]["ok"] == 0
+    for each in engine.graphs:
+        assert await each.close(5.0)
+    async with inside(Op("work", input_ops=[root()])) as service:
+        service.engine.instruments.installed.append(counters)
+        service.engine.instruments._listen()
+        assert pairs(await service.ask(x="1")) == {"x": "1"}
+        await asyncio.sleep(0)
+        report = report_of(service.engine, health, counters)
+    assert report["requests"]["answered"] == report["answers"]["ok"] == 1
+    (graph,) = report["graphs"]
+    (op,) = graph["ops"]
+    assert (op["name"], op["batches"], op["samples"], op["workers"]) == ("work", 1, 1, 1)
+    assert op["seconds"]["process"] >= 0.0
+    assert json.loads(text_of(report)) == report
+
+
+def one(ready: bool = True, **more: Any) -> dict[str, Any]:
+    op = {"name": "a/op", "workers": 2, "batches": 3, "loaded": [{"pid": 1}]}
+    return {
+        "engines": 1,
+        "ready": ready,
+        "why": "ok" if ready else "stuck",
+        "requests": {"admitted": 5},
+        "answers": {"ok": 4, **more},
+        "graphs": [{"name": "a", "version": "1", "state": "serving", "inside": 1, "ops": [op]}],
+    }
+
+
+def test_a_sum_adds_numbers_and_is_ready_if_all_are() -> None:
+    summed = total([one(), one(ready=False, busy=2)])
+    assert (summed["engines"], summed["ready"], summed["why"]) == (2, False, "stuck")
+    assert summed["answers"] == {"ok": 8, "busy": 2}
+    (graph,) = summed["graphs"]
+    assert (graph["name"], graph["version"], graph["inside"]) == ("a", "1", 2)
+    assert graph["ops"] == [
+        {"name": "a/op", "workers": 4, "batches": 6, "loaded": [{"pid": 1}, {"pid": 1}]}
+    ]
+
+
+def test_a_sum_is_given_when_all_have_answered_or_ended_or_its_time_is_over() -> None:
+    text = text_of(one())
+    sums = Sums()
+    number = sums.want("a", 7, text, ["b", "c", "d"], 10.0)
+    assert sums.ready(10.5) == []
+    sums.take("b", number, text)
+    sums.take("b", number, text)  # twice counts once
+    sums.forget("c")
+    assert sums.ready(10.5) == []
+    assert sums.due == 11.0
+    ((asker, theirs, summed),) = sums.ready(11.0)
+    assert (asker, theirs, json.loads(summed)["engines"]) == ("a", 7, 2)
+    sums.take("d", number, text)  # too late
+    sums.want("a", 8, text, ["b"], 20.0)
+    sums.forget("a")
+    assert sums.ready(30.0) == []
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("engines", [1, 3])
+def test_the_status_of_a_service_is_that_of_all_its_engines(engines: int, tmp_path: Path) -> None:
+    config = f'"build_dag_each_worker": True, "worker_num": {engines}'
+    with running(script(tmp_path, "pass", config)) as server:
+        for _ in range(6):
+            assert post(server, x="1").json["err_no"] == 0
+        with direct.open(f"{server.http_url}/status", timeout=10) as answer:
+            report = json.load(answer)
+        assert (report["engines"], report["ready"]) == (engines, True)
+        assert report["requests"]["admitted"] == report["answers"]["ok"] == 6
+        assert report["graphs"][0]["ops"][0]["workers"] == engines
+        command = [*PENSTOCK[:-1], "status", server.http_url.removeprefix("http://")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        first = f"ready, {engines} engine{'s' if engines > 1 else ''}"
+        assert done.stdout.splitlines()[0] == first
+        assert "answers   ok 6" in done.stdout
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=60)
+        assert shown(json.loads(done.stdout)).splitlines()[0] == first
+        assert server.stop() == 0
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "cannot be asked for its status" in done.stderr
