@@ -90,7 +90,8 @@ class FifoQueue:
 
     def poll(self, now: float, *, draining: bool = False) -> Batch | float | None:
         """As ``Batcher.poll``; never returns a time, since no sample waits for others."""
-        return self.poll_full(now)
+        batches, _ = self.poll_several(1, now)
+        return batches[0] if batches else None
 
     def poll_several(
         self, most: int, now: float, *, draining: bool = False
@@ -107,11 +108,6 @@ class FifoQueue:
             if sample.deadline > now:
                 batches.append(Batch([sample], _FULL, now, sample.rows))
         return batches, None
-
-    def poll_full(self, now: float) -> Batch | None:
-        """As ``Batcher.poll_full``; one sample is a full batch."""
-        batches, _ = self.poll_several(1, now)
-        return batches[0] if batches else None
 
     def check_invariants(self) -> None:
         """As ``Batcher.check_invariants``."""
@@ -263,27 +259,6 @@ class Batcher:
                 return batches, polled
             batches.append(polled)
         return batches, None
-
-    def poll_full(self, now: float) -> Batch | None:
-        """The next batch, if it is full; for a worker that is still busy with another one."""
-        head = self._head()
-        if head is None:
-            return None
-        key, window = head.key, self.policy.window
-        if window is not None and now < head.arrived + window:
-            if not self._ready:
-                return None
-            key = self._ready[0]
-        group, most = self._groups[key], self.policy.max_rows
-        if group.rows < most:
-            return None
-        rows = 0
-        for sample in group.samples:
-            if sample.waiting and sample.deadline > now:
-                rows += sample.rows
-                if rows >= most:
-                    return self._cut(key, group, _FULL, now)
-        return None
 
     def _dropped_late(self, key: Any, now: float) -> bool:
         """Remove the group's samples whose deadline has passed. Returns whether there were any."""
