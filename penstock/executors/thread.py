@@ -1,8 +1,8 @@
 """Runs batches in threads, each with a copy of the op of its own.
 
-The loop puts a Work into one queue that all threads of the op read, and rings; what has been run
-returns through another queue, with another bell. A thread that hangs in a call keeps its slot: the
-engine hands out no more Works than there are threads.
+The loop puts a Work into one queue that all threads of the op read, and signals an event; what has
+been run returns through another queue, with another event. A thread that hangs in a call keeps its
+slot: the engine hands out no more Works than there are threads.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
-from penstock.executors.bell import Bell
+from penstock.executors.event_fd import EventFd
 from penstock.executors.executor import Finished, LocalExecutor, Work
 from penstock.executors.turn import take_turn
 from penstock.executors.work import BoundOp
@@ -37,9 +37,9 @@ class ThreadExecutor(LocalExecutor):
         self._loop = loop
         # Bounded by the engine, which never submits more Works than there are workers.
         self._queue: deque[tuple[Work, Finished] | None] = deque()
-        self._asked = Bell()
+        self._asked = EventFd()
         self._done: deque[tuple[Work, Finished]] = deque()
-        self._answered = Bell(watched=True)
+        self._answered = EventFd(watched=True)
         loop.add_reader(self._answered, self._report)
         # Daemons, because a call that never returns must not keep the process from ending.
         self._threads = [
@@ -57,7 +57,7 @@ class ThreadExecutor(LocalExecutor):
     def submit(self, work: Work, finished: Finished) -> None:
         """Give the Work to whichever thread is free."""
         self._queue.append((work, finished))
-        self._asked.ring()
+        self._asked.signal()
 
     def abandon(self, work: Work) -> None:
         """A call in a thread cannot be ended from outside; it keeps its slot until it returns."""
@@ -66,7 +66,7 @@ class ThreadExecutor(LocalExecutor):
         """End the threads after the calls they are in."""
         for _ in self._threads:
             self._queue.append(None)
-            self._asked.ring()
+            self._asked.signal()
         deadline = self._loop.time() + timeout
         for thread in self._threads:
             left = max(0.0, deadline - self._loop.time())
@@ -88,12 +88,12 @@ class ThreadExecutor(LocalExecutor):
                 return
             take_turn(op, item[0])
             done.append(item)
-            answered.ring()
+            answered.signal()
 
     def _report(self) -> None:
         """On the loop, where the engine may have taken some of the results before."""
         self._answered.clear()
         done = self._done
-        for _ in range(len(done)):  # what comes meanwhile has rung again, and waits for its turn
+        for _ in range(len(done)):  # what comes meanwhile signals again, and waits for its turn
             work, finished = done.popleft()
             finished(work, work.take_results())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from random import Random
 
-from penstock.batching.batcher import Batcher, BatchPolicy
+from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.engine.engine import Engine, EngineOptions
 from penstock.engine.graph import ServedGraph
 from penstock.engine.submission import Submission
@@ -130,7 +130,7 @@ class World:
                 retry=random.choice((1, 1, 2, 3)),
                 retry_on_crash=self.workers[op].retry_on_crash,
             )
-            graph.add_op(name, queue=Batcher(policy), executor=self.workers[op], options=work)
+            graph.add_op(name, queue=batcher_for(policy), executor=self.workers[op], options=work)
         engine.add(graph)
         return engine
 

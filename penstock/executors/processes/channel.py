@@ -1,8 +1,8 @@
 """The engine's end of the socket to one worker process: frames both ways, descriptors to it.
 
-The engine does not wait at the socket, but at a bell (an eventfd) that the worker rings when there
-is something to be read: so it can send each answer as soon as there is one, and still wake us once
-for many.
+The engine does not wait at the socket, but at an eventfd that the worker signals when there is
+something to be read: so it can send each answer as soon as there is one, and still wake the engine
+once for many.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Channel:
 
     Attributes:
         reader: makes frames of what comes; its limit is the caller's to set.
-        bell: the descriptor that the worker rings.
+        event: the eventfd that the worker signals.
         over: it has ended, or is closed: nothing more is heard.
     """
 
@@ -54,7 +54,7 @@ class Channel:
     ) -> None:
         channel.setblocking(False)
         self.reader = FrameReader(UNASKED_BYTES)
-        self.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.over = False
         self._channel = channel
         self._loop = loop
@@ -62,7 +62,7 @@ class Channel:
         self._broken = broken
         self._unsent: deque[tuple[list[Piece], list[int]]] = deque()
         self._closed = False
-        loop.add_reader(self.bell, self._rung)
+        loop.add_reader(self.event, self._signalled)
 
     def send(self, pieces: Sequence[Piece], descriptors: Sequence[int] = ()) -> None:
         """Write a frame's pieces, now or as soon as the worker reads.
@@ -109,8 +109,8 @@ class Channel:
         if self._closed:
             return
         self.over = self._closed = True
-        self._loop.remove_reader(self.bell)
-        os.close(self.bell)
+        self._loop.remove_reader(self.event)
+        os.close(self.event)
         self._loop.remove_writer(self._channel)
         self._channel.close()
         for _, descriptors in self._unsent:
@@ -118,8 +118,8 @@ class Channel:
                 os.close(each)
         self._unsent.clear()
 
-    def _rung(self) -> None:
-        os.eventfd_read(self.bell)
+    def _signalled(self) -> None:
+        os.eventfd_read(self.event)
         self.read()
 
     def _tell(self, error: FrameError) -> None:

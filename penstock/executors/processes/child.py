@@ -86,7 +86,7 @@ class Child:
             self._read()
         if self._ended:
             raise ConnectionResetError("the engine has gone")
-        self._bell = self._descriptors.popleft()
+        self._event = self._descriptors.popleft()
         self._page = StatusPage(self._descriptors.popleft())
         self._page.take_stacks()
         self._running = _Running(self._page)
@@ -142,14 +142,14 @@ class Child:
             self._send(pieces)
             # Whoever is woken for each of many short ones gets nothing else done.
             if number == last or running.ran > _SLOW:
-                os.eventfd_write(self._bell, 1)
+                os.eventfd_write(self._event, 1)
             left -= running.ran
             number += 1
 
     def _leave_rest(self, number: int, value: list[Any]) -> None:
         value[2].clear()
         self._send([*self._kept(), header(Kind.REST, number, 0)])
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._event, 1)
 
     def _kept(self) -> list[bytes]:
         """Frames about shared memory in which the op still holds arrays."""
@@ -215,7 +215,7 @@ class Child:
         """Ask for shared memory for an output, and wait: to send it otherwise takes far longer."""
         self._granted = None
         self._send([header(Kind.NEED, nbytes, 0)])
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._event, 1)
         while self._granted is None and not self._ended:
             self._read()
         return self._granted or 0
@@ -231,7 +231,7 @@ class Child:
     def _say(self, kind: Kind, value: Any) -> None:
         body = encode(value)
         self._send([header(kind, 0, sum(map(len, body))), *body])
-        os.eventfd_write(self._bell, 1)
+        os.eventfd_write(self._event, 1)
 
     def _send(self, pieces: Sequence[bytes | memoryview]) -> None:
         data: bytes | memoryview
@@ -240,7 +240,7 @@ class Child:
                 try:
                     sent = self._channel.send(data, _DO_NOT_WAIT)
                 except BlockingIOError:  # nobody reads what was not told of
-                    os.eventfd_write(self._bell, 1)
+                    os.eventfd_write(self._event, 1)
                     self._writable.poll()
                     continue
                 data = memoryview(data)[sent:] if sent < len(data) else b""

@@ -34,7 +34,7 @@ class Kind(IntEnum):
     """What a frame is about."""
 
     HELLO = 1
-    """Engine, first of all; the descriptors of the bell and of the status page come along."""
+    """Engine, first of all; the descriptors of the eventfd and of the status page come along."""
     READY = 2
     """Worker: it can work; what it has loaded."""
     FAILED = 3

@@ -107,7 +107,7 @@ class Worker:
         self._decoder = Decoder(self._fetch, _refuse if only_plain else None)
         self._page = StatusPage()
         self._channel = Channel(spawned.socket, loop, self._heard, self._cut)
-        descriptors = [os.dup(self._channel.bell), os.dup(self._page.descriptor)]
+        descriptors = [os.dup(self._channel.event), os.dup(self._page.descriptor)]
         self._channel.send([header(Kind.HELLO, 0, 0)], descriptors)
 
     def run(self, work: Work, finished: Finished) -> None:

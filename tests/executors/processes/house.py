@@ -231,7 +231,7 @@ def boast(child: Child, channel: socket.socket) -> None:
     child.ready({})
     time.sleep(0.5)  # until the engine has heard of that
     channel.sendall(header(Kind.DONE, 1, 1 << 30))
-    os.eventfd_write(child._bell, 1)
+    os.eventfd_write(child._event, 1)
     while True:
         channel.sendall(bytes(1 << 20))
 
@@ -241,7 +241,7 @@ def garbage(child: Child, channel: socket.socket) -> None:
     child.ready({})
     channel.recv(1 << 16)
     channel.sendall(b"GET / HTTP/1.1\r\n\r\n")
-    os.eventfd_write(child._bell, 1)
+    os.eventfd_write(child._event, 1)
     signal.pause()
 
 
@@ -250,7 +250,7 @@ def speak_out_of_turn(child: Child, channel: socket.socket) -> None:
     child.ready({})
     channel.recv(1 << 16)
     channel.sendall(header(Kind.REST, 7, 0))
-    os.eventfd_write(child._bell, 1)
+    os.eventfd_write(child._event, 1)
     signal.pause()
 
 

@@ -52,7 +52,7 @@ def processes() -> Iterator[Processes]:
 
 async def until(true: Callable[[], bool]) -> None:
     """Wait for what another process or the loop does."""
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60.0):
         while not true():
             await asyncio.sleep(0.005)
 
@@ -368,7 +368,7 @@ async def test_a_worker_that_cannot_start_is_told_of_before_the_others_are_ready
 ) -> None:
     before = len(os.listdir("/proc/self/fd"))
     desk = Desk(executor(processes, "one fails", workers=3))
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(60.0):
         with pytest.raises(StartupError, match="the model is not there"):
             await desk.executor.start()
     assert len(processes.pids) == 3

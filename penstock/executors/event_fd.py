@@ -1,8 +1,8 @@
-"""A bell between threads that is rung without holding the interpreter's lock.
+"""An event between threads that is signalled without holding the interpreter's lock.
 
-Who is woken through a lock or a queue runs into the interpreter's lock, which the waker still
-holds: two needless switches at each end of a hand-over. Here the waker gives the lock up for the
-length of its one system call, and whoever it wakes finds it free.
+A thread that is woken through a lock or a queue runs into the interpreter's lock, which the waker
+still holds: two needless switches at each end of a hand-over. Here the waker gives the lock up for
+the length of its one system call, and whoever it wakes finds it free.
 Source: Linux eventfd(2); where there is none, a pipe counts the same way.
 """
 
@@ -16,12 +16,12 @@ _MANY = 4096
 _EVENTS = hasattr(os, "eventfd")
 
 
-class Bell:
-    """Counts rings. Any thread may ring; others wait in ``wait``, or a loop watches ``fileno``.
+class EventFd:
+    """Counts signals. Any thread may send one; others ``wait``, or a loop watches ``fileno``.
 
     Args:
-        watched: whether a loop watches it, which hears all rings so far at once; otherwise each is
-            heard once, by one of those who wait.
+        watched: whether a loop watches it, which takes all signals so far at once; otherwise each
+            wakes one of those that wait.
     """
 
     __slots__ = ("__weakref__", "_from", "_to")
@@ -38,30 +38,30 @@ class Bell:
         weakref.finalize(self, os.close, self._from)
 
     def fileno(self) -> int:
-        """What a loop watches; readable while there are rings not heard."""
+        """What a loop watches; readable while there are signals that nobody has taken."""
         return self._from
 
-    def ring(self) -> None:
-        """Wake one who waits, or the loop."""
+    def signal(self) -> None:
+        """Wake one thread that waits, or the loop."""
         if _EVENTS:
             os.eventfd_write(self._to, 1)
         else:
             os.write(self._to, _ONE)
 
     def wait(self) -> None:
-        """Block until a ring that nobody else has heard."""
+        """Block until a signal that nobody else has taken."""
         if not _EVENTS:
             os.read(self._from, 1)
             return
         while True:
             try:
                 os.eventfd_read(self._from)
-            except InterruptedError:  # a signal; of this call Python does not begin anew by itself
+            except InterruptedError:  # a signal; Python does not repeat this call by itself
                 continue
             return
 
     def clear(self) -> None:
-        """The loop's: hear all rings so far; it may have been woken for none."""
+        """The loop's: take all signals so far; it may have been woken for none."""
         try:
             if _EVENTS:
                 os.eventfd_read(self._from)

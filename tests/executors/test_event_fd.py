@@ -1,4 +1,4 @@
-"""The bell: nothing rung is lost, nothing is heard twice, and no descriptor is left."""
+"""Events: no signal is lost, none is taken twice, and no descriptor is left."""
 
 import asyncio
 import gc
@@ -10,35 +10,35 @@ from pathlib import Path
 
 import pytest
 
-from penstock.executors import bell as bell_module
-from penstock.executors.bell import Bell
+from penstock.executors import event_fd as event_fd_module
+from penstock.executors.event_fd import EventFd
 
 
 @pytest.fixture(params=["eventfd", "pipe"], autouse=True)
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """What it stands on: Linux has both."""
-    monkeypatch.setattr(bell_module, "_EVENTS", request.param == "eventfd")
+    monkeypatch.setattr(event_fd_module, "_EVENTS", request.param == "eventfd")
     yield request.param
     gc.collect()  # while the module still says how it was made
 
 
 def test_rings_before_the_wait_are_heard_one_by_one() -> None:
-    bell = Bell()
+    event = EventFd()
     for _ in range(3):
-        bell.ring()
+        event.signal()
     for _ in range(3):
-        bell.wait()
-    os.set_blocking(bell.fileno(), False)
+        event.wait()
+    os.set_blocking(event.fileno(), False)
     with pytest.raises(BlockingIOError):
-        bell.wait()
+        event.wait()
 
 
 def test_each_ring_wakes_exactly_one_of_those_who_wait() -> None:
-    bell, heard, gate = Bell(), [], threading.Semaphore(0)
+    event, heard, gate = EventFd(), [], threading.Semaphore(0)
 
     def wait() -> None:
         for _ in range(100):
-            bell.wait()
+            event.wait()
             heard.append(threading.current_thread().name)
             gate.release()
 
@@ -46,7 +46,7 @@ def test_each_ring_wakes_exactly_one_of_those_who_wait() -> None:
     for thread in threads:
         thread.start()
     for n in range(400):
-        bell.ring()
+        event.signal()
         assert gate.acquire(timeout=10.0), n
         assert len(heard) == n + 1
     for thread in threads:
@@ -55,42 +55,44 @@ def test_each_ring_wakes_exactly_one_of_those_who_wait() -> None:
 
 
 async def test_a_loop_hears_all_rings_at_once() -> None:
-    bell, heard = Bell(watched=True), asyncio.Queue[None]()
+    event, heard = EventFd(watched=True), asyncio.Queue[None]()
     loop = asyncio.get_running_loop()
 
     def hear() -> None:
-        bell.clear()
+        event.clear()
         heard.put_nowait(None)
 
-    bell.ring()
-    bell.ring()
-    loop.add_reader(bell, hear)
+    event.signal()
+    event.signal()
+    loop.add_reader(event, hear)
     try:
         await asyncio.wait_for(heard.get(), 10.0)
         assert heard.empty()
-        thread = threading.Thread(target=bell.ring)
+        thread = threading.Thread(target=event.signal)
         thread.start()
         await asyncio.wait_for(heard.get(), 10.0)
         thread.join()
     finally:
-        loop.remove_reader(bell)
+        loop.remove_reader(event)
 
 
 def test_clearing_what_was_never_rung_does_nothing() -> None:
-    bell = Bell(watched=True)
-    bell.clear()
-    bell.ring()
-    bell.clear()
-    bell.clear()
+    event = EventFd(watched=True)
+    event.clear()
+    event.signal()
+    event.clear()
+    event.clear()
 
 
 def test_its_descriptors_end_with_whoever_held_it_last() -> None:
     gc.collect()
     before = set(os.listdir("/proc/self/fd"))
-    bell, gate = Bell(), threading.Event()
-    thread = threading.Thread(target=lambda bell: gate.wait(10.0) and bell.ring(), args=(bell,))
+    event, gate = EventFd(), threading.Event()
+    thread = threading.Thread(
+        target=lambda event: gate.wait(10.0) and event.signal(), args=(event,)
+    )
     thread.start()
-    del bell
+    del event
     assert set(os.listdir("/proc/self/fd")) - before
     gate.set()
     thread.join(10.0)
@@ -100,11 +102,11 @@ def test_its_descriptors_end_with_whoever_held_it_last() -> None:
 
 
 def test_a_signal_does_not_end_the_wait() -> None:
-    bell = Bell()
+    event = EventFd()
     heard = threading.Event()
 
     def wait() -> None:
-        bell.wait()
+        event.wait()
         heard.set()
 
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
@@ -118,7 +120,7 @@ def test_a_signal_does_not_end_the_wait() -> None:
             assert thread.ident is not None
             signal.pthread_kill(thread.ident, signal.SIGUSR1)
         assert not heard.is_set()
-        bell.ring()
+        event.signal()
         assert heard.wait(10.0)
     finally:
         signal.signal(signal.SIGUSR1, before)
