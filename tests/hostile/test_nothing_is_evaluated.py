@@ -91,7 +91,8 @@ ALLOWED = {
     ("executors/processes/child.py", "pickle.loads"): "as said; it is no part of the engine",
     ("executors/processes/worker.py", "pickle"): "the engine writes pickles, and opens none",
     ("engine/quarantine.py", "marshal"): "writes values for a digest, and reads none",
-    ("service/forking.py", "os._exit"): "a forked child never returns into its parent's frames",
+    ("service/blueprint.py", "import_module"): "makes the instruments that the configuration names",
+    ("service/children.py", "os._exit"): "a forked child never returns into its parent's frames",
 }
 FORBIDDEN_NAMES = {
     "eval",
