@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -125,6 +126,12 @@ class Call(ABC):
         streams = self.shared.streams
         streams.add(self)
         self.aside(self._run(handler)).add_done_callback(lambda _: streams.discard(self))
+
+    def expect_body(self) -> None:
+        """A body that is still to come is late when the caller's own time is over."""
+        if self.timeout is not None and self.exchange.whole is None:
+            over = time.monotonic() + self.timeout
+            self.exchange.body_deadline = min(self.exchange.body_deadline, over)
 
     def aside(self, work: Any) -> asyncio.Task[None]:
         """Go on with a coroutine, until the caller leaves."""
@@ -334,6 +341,8 @@ class GrpcCall(Call):
                 return None
         if method.stream is not None:
             self.run(method.stream, self._reader())
+        elif whole is None:
+            self.expect_body()
         return self
 
     def start(self, metadata: Headers = ()) -> None:
@@ -530,6 +539,7 @@ class HttpCall(Call):
             return self
         announced = exchange.head.content_length
         if announced is None:
+            self.expect_body()
             return self
         try:
             if announced > self.shared.most:
@@ -543,6 +553,7 @@ class HttpCall(Call):
         except RequestError as error:
             self._refuse(error)
             return None
+        self.expect_body()
         return self
 
     def reply(self, status: int, headers: Headers, body: bytes, *, close: bool = False) -> None:

@@ -30,6 +30,7 @@ from penstock.protocols.protobuf import gathered
 from penstock.protocols.status import GrpcCode
 from penstock.protocols.tensors import Room, of_message
 
+_SHOWN = 40  # names, and characters of each
 _BLANK = b" \t\r\n"
 
 
@@ -78,7 +79,10 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
     call = Call([], [], [], name, method, 0, "", len(body))
     room = Room(len(body))
     numbers = False  # whether any number may stand in the body
+    unknown: list[str] = []
+    present: set[str] = set()
     for member, content in values.members_of(document, "the body", MAX_MEMBERS):
+        present.add(member)
         if values.is_null(content):
             continue
         if member == "key":
@@ -100,10 +104,23 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
             values.as_text(content, member)
         else:
             numbers = True
+            unknown.append(member)
             values.check_depth(content, 1)
+    if unknown and not ("tensors" in present or {"key", "value"} <= present):
+        raise Undecodable(_not_a_request(present, unknown))
     if numbers and type(document) is not Span:
         check_numbers(body)
     return call
+
+
+def _not_a_request(present: set[str], unknown: list[str]) -> str:
+    """What is wrong with a body whose members are called otherwise."""
+    missing = " and ".join(repr(name) for name in ("key", "value") if name not in present)
+    names = ", ".join(repr(name[:_SHOWN]) for name in unknown[:_SHOWN])
+    return (
+        f"the body has no {missing}, but {names}, which mean nothing here; a body looks like "
+        '{"key": ["x"], "value": ["1.0"]}'
+    )
 
 
 def encode_json(reply: Reply | Response) -> bytes:

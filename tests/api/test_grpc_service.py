@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import struct
+import time
 from collections.abc import Callable
 
 import pytest
@@ -248,3 +249,8 @@ async def test_streams_end_when_the_server_shuts_down() -> None:
     exchange = begun("/a.B/Sleeps")
     SERVICE.end_streams()
     assert failed(exchange, GrpcCode.UNAVAILABLE, "the server is shutting down")
+
+
+async def test_a_message_that_never_comes_is_late_when_the_callers_own_time_is_over() -> None:
+    exchange = begun("/a.B/Echo", (b"grpc-timeout", b"1500m"))
+    assert 0 < exchange.body_deadline - time.monotonic() <= 1.5

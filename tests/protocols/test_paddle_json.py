@@ -317,3 +317,22 @@ def test_a_long_text_is_the_same_message_in_pieces(texts: list[str]) -> None:
             paddle.encode_message(reply)
             == pb.Response(err_msg="no", key=texts, value=texts).SerializeToString()
         )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"keys": ["x"], "features": ["1"]},
+        {"keys": ["x"], "value": ["1"]},
+        {"key": ["x"], "values": ["1"], "logid": 1},
+    ],
+)
+def test_members_that_are_called_otherwise_are_named_with_what_a_body_looks_like(
+    body: dict[str, Any],
+) -> None:
+    with pytest.raises(Undecodable) as caught:
+        decode(json.dumps(body).encode())
+    text = str(caught.value)
+    unknown = [name for name in body if name not in ("key", "value", "logid")]
+    assert all(repr(name) in text for name in unknown)
+    assert '{"key": ["x"], "value": ["1.0"]}' in text
