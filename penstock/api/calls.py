@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from math import inf
+from time import monotonic
 from typing import Any, Protocol, TypeAlias
 
 from penstock.api.body import LARGE, SMALL, SMALL_PACKED, PartialBody, decompress
@@ -339,6 +340,8 @@ class GrpcCall(Call):
             if message is not None and size <= SMALL and exchange.try_small(size):
                 unary(self, message)
                 return None
+        if self.timeout is not None:
+            exchange.deadline = monotonic() + self.timeout
         if method.stream is not None:
             self.run(method.stream, self._reader())
         elif whole is None:
@@ -531,6 +534,8 @@ class HttpCall(Call):
     def begin(self) -> Receiver | None:
         """The request may be answered. What was announced is reserved before it is read."""
         exchange, route = self.exchange, self.route
+        if self.timeout is not None and exchange.whole is None:
+            exchange.deadline = monotonic() + self.timeout
         if route.whole is not None and route.method == "GET":
             route.whole(self, b"")
             return None

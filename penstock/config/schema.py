@@ -277,6 +277,12 @@ class DoorConfig(Section):
         " is open and the last ones came as quickly. It answers them sooner, and takes what is left"
         " of its core from about a thousand requests a second on; 0 turns it off.",
     )
+    half_close_probe: bool = Field(
+        default=False,
+        description="Whether a client of HTTP/1.1 that has closed its half of the connection, while"
+        " a request is open, is asked by `100 Continue` if it is still there; the request of one"
+        " that has left is then cancelled. Otherwise it is answered as if the client were there.",
+    )
     max_request_line: Count = Field(
         default=8 << 10, description="Most bytes of the first line of a request in HTTP/1.1."
     )

@@ -23,8 +23,7 @@ from math import inf
 from typing import Final
 
 from penstock.door.exchange import HttpReply, Peer
-from penstock.door.pace import Pace
-from penstock.door.state import DoorState, Entrance
+from penstock.door.state import DoorState, ListenerQuota
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +39,7 @@ _SLICE: Final = 64 << 10
 """Bytes given to TLS at once. Of a larger write it would not say how much waits: it encrypts all of
 it, and the layer below keeps that."""
 
-BREATH: Final = 0.001
+PAUSE: Final = 0.001
 """Seconds between two parts of a large read. A loop that somebody floods never rests otherwise, and
 worker threads wait for the interpreter's lock until it does."""
 
@@ -50,11 +49,45 @@ _AT_ONCE: Final = struct.pack("ii", 1, 0)
 """Of SO_LINGER: what the peer has not taken is dropped with the socket."""
 
 
+class Pace:
+    """Whether a client takes what waits for it fast enough.
+
+    It has a while to begin, and what it takes buys it more at a pace, but never more than that
+    while from now on: so neither one that stops nor one that takes a byte now and then goes on for
+    long, and one that was quick before has no advantage of it.
+
+    Args:
+        taken: bytes until now.
+        now: monotonic seconds.
+        timeout: seconds that it has.
+    """
+
+    __slots__ = ("_taken", "_timeout", "_until")
+
+    def __init__(self, taken: int, now: float, timeout: float) -> None:
+        self._taken = taken
+        self._timeout = timeout
+        self._until = now + timeout
+
+    def is_late(self, taken: int, now: float, pace: float) -> bool:
+        """Whether its time is over.
+
+        Args:
+            taken: bytes until now.
+            now: not before that of the last call.
+            pace: bytes that buy a second.
+        """
+        until = self._until + max(taken - self._taken, 0) / pace
+        self._taken = taken
+        self._until = min(until, now + self._timeout)
+        return now >= self._until
+
+
 class Connection(asyncio.Protocol, ABC):
     """One connection; a subclass speaks one protocol on it.
 
     Attributes:
-        entrance: by which it came, when it counts.
+        quota: of the listener by which it came, when it counts.
         due: when the wheel is to look at it.
         closing: it is ending: input is thrown away, and nothing more is begun.
         dirty: it will be flushed in this turn anyway.
@@ -79,10 +112,10 @@ class Connection(asyncio.Protocol, ABC):
         "counted",
         "dirty",
         "due",
-        "entrance",
         "eof",
         "lagging",
         "piece",
+        "quota",
         "secure",
         "shared",
         "transport",
@@ -93,7 +126,7 @@ class Connection(asyncio.Protocol, ABC):
         self.shared = shared
         self.transport: asyncio.Transport = transport  # type: ignore[assignment]
         self.due = NEVER
-        self.entrance: Entrance | None = None
+        self.quota: ListenerQuota | None = None
         self.closing = False
         self.dirty = False
         self.eof = False
@@ -268,7 +301,7 @@ class Connection(asyncio.Protocol, ABC):
     def pause_writing(self) -> None:
         """The transport's buffer is above its mark; called by it."""
         self.lagging = True
-        self.due = min(self.due, self.shared.wheel.after(self.shared.period))
+        self.due = min(self.due, self.shared.sweeper.after(self.shared.period))
         self.pace()
 
     def resume_writing(self) -> None:
@@ -346,13 +379,13 @@ class Connection(asyncio.Protocol, ABC):
             return
         self.closing = True
         self._lingers = linger and not self.eof
-        self.due = self.shared.wheel.now + self.shared.period
+        self.due = self.shared.sweeper.now + self.shared.period
         if not self._backlog:
             self._finish()
 
     def _finish(self) -> None:
         """Everything is with the transport: close, or wait for the client to do so."""
-        self._linger_until = self.shared.wheel.after(self.shared.limits.linger)
+        self._linger_until = self.shared.sweeper.after(self.shared.limits.linger)
         if self._lingers:
             try:
                 if self.transport.can_write_eof():
@@ -392,9 +425,9 @@ class Connection(asyncio.Protocol, ABC):
             shared.leave(self)
 
 
-def wire(reply: HttpReply) -> bytes:
+def wire(reply: HttpReply, date: bytes) -> bytes:
     """The last answer of an HTTP/1.1 connection, outside of any exchange."""
     head = b"HTTP/1.1 %d %s\r\n" % (reply.status, HTTPStatus(reply.status).phrase.encode())
     fields = b"".join(b"%s: %s\r\n" % pair for pair in reply.headers)
-    end = b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(reply.body)
+    end = b"%bconnection: close\r\ncontent-length: %d\r\n\r\n" % (date, len(reply.body))
     return head + fields + end + reply.body

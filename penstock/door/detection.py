@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Final, cast
 
 from penstock.door.connection import Connection, wire
-from penstock.door.http1_session import Http1Session
-from penstock.door.http2_session import Http2Session
-from penstock.door.state import DoorState, Entrance
+from penstock.door.http1 import Http1Session
+from penstock.door.http2 import Http2Session
+from penstock.door.state import DoorState, ListenerQuota
 from penstock.protocols.http2 import PREFACE
 
 PROTOCOLS: Final = ["h2", "http/1.1"]
@@ -17,20 +18,20 @@ PROTOCOLS: Final = ["h2", "http/1.1"]
 _TLS_HANDSHAKE: Final = 0x16
 
 
-class Greeting(Connection):
+class ProtocolDetection(Connection):
     """A connection of which it is not known yet what it speaks.
 
     Args:
         shared: of the door.
-        entrance: of the listener.
+        quota: of the listener.
         counted: it is within the cap on connections already.
     """
 
     __slots__ = ("_by", "_counted", "_early")
 
-    def __init__(self, shared: DoorState, entrance: Entrance, *, counted: bool = False) -> None:
+    def __init__(self, shared: DoorState, quota: ListenerQuota, *, counted: bool = False) -> None:
         super().__init__(shared, None)
-        self._by = entrance
+        self._by = quota
         self._counted = counted
         self._early = b""
 
@@ -39,17 +40,22 @@ class Greeting(Connection):
         shared = self.shared
         transport = self.transport = cast(asyncio.Transport, made)
         if not self._counted and shared.is_full(self._by):
-            shared.counters.refused += 1
+            shared.refuse()
             # Without lingering: whoever opens many connections must not keep them.
             self.closing = True
-            transport.write(wire(shared.failure(None, 503, "too many connections")))
+            transport.write(
+                wire(shared.failure(None, 503, "too many connections"), shared.date_line)
+            )
             transport.close()
             return
         shared.counters.accepted += 1
         shared.connections.add(self)
-        self.entrance = self._by
+        tell = shared.instruments.connection_opened
+        if tell is not None:
+            tell(self.peer.address, monotonic())
+        self.quota = self._by
         self._by.open += 1
-        self.due = min(shared.wheel.after(shared.limits.header_timeout), shared.last_head)
+        self.due = min(shared.sweeper.after(shared.limits.header_timeout), shared.last_head)
         tls = transport.get_extra_info("ssl_object")
         chosen = None if tls is None else tls.selected_alpn_protocol()
         if chosen == "h2":
@@ -78,7 +84,8 @@ class Greeting(Connection):
         connections = self.shared.connections
         connections.discard(self)
         connections.add(session)
-        session.entrance, self.entrance = self.entrance, None
+        session.quota, self.quota = self.quota, None
+        session._peer = self._peer
         session.start(data)
         if self.shared.leaving and not session.closing:
             session.refuse_partial()

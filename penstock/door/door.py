@@ -22,13 +22,13 @@ from contextlib import suppress
 from time import monotonic
 from typing import Final
 
-from penstock.door.accept_queue import take_the_rest
 from penstock.door.budget import ByteBudget
-from penstock.door.detection import Greeting
+from penstock.door.detection import ProtocolDetection
 from penstock.door.exchange import Application, Failure, plain_failure
 from penstock.door.limits import DoorLimits, DoorStatistics
+from penstock.door.listeners import TlsListener, take_the_rest
 from penstock.door.state import DoorState
-from penstock.door.tls import TlsListener
+from penstock.instrument import Instruments
 
 __all__ = ["Door", "DoorLimits", "DoorStatistics"]
 
@@ -53,6 +53,7 @@ class Door:
         limits: of connections.
         budget: bytes in flight, shared by all ports.
         failure: makes the answers that the door gives itself.
+        instruments: are told of connections.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class Door:
         limits: DoorLimits,
         budget: ByteBudget,
         failure: Failure = plain_failure,
+        instruments: Instruments | None = None,
     ) -> None:
-        self._shared = DoorState(application, limits, budget, failure)
+        self._shared = DoorState(application, limits, budget, failure, instruments)
         self._listeners: list[tuple[asyncio.AbstractServer | TlsListener, socket.socket]] = []
 
     def __repr__(self) -> str:
@@ -80,19 +82,21 @@ class Door:
             OSError: another socket listens there.
         """
         shared = self._shared
-        shared.wheel.start()
-        entrance = shared.add_entrance()
+        shared.sweeper.start()
+        quota = shared.add_listener()
         if listener.family != socket.AF_UNIX:
             for option in _KEEPALIVE:
                 listener.setsockopt(*option)
         if tls is not None:
-            self._listeners.append((TlsListener(shared, entrance, listener, tls), listener))
+            self._listeners.append((TlsListener(shared, quota, listener, tls), listener))
             return
         loop = asyncio.get_running_loop()
         is_unix = listener.family == socket.AF_UNIX
         serve = loop.create_unix_server if is_unix else loop.create_server
         backlog = shared.limits.backlog
-        server = await serve(lambda: Greeting(shared, entrance), sock=listener, backlog=backlog)
+        server = await serve(
+            lambda: ProtocolDetection(shared, quota), sock=listener, backlog=backlog
+        )
         self._listeners.append((server, listener))
 
     def statistics(self) -> DoorStatistics:
@@ -196,7 +200,7 @@ class Door:
                     shared.counters.cut += 1
                     connection.abort()
                 await _within(1.0, empty)
-        shared.wheel.stop()
+        shared.sweeper.stop()
 
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:

@@ -118,7 +118,9 @@ class Exchange(Reservation, ABC):
             error.
         body_deadline: when the rest of the body is late, by ``time.monotonic``; moved on by what
             arrives. An application whose callers may be silent between messages sets it to
-            infinity; one whose caller gave a timeout may set an earlier time.
+            infinity.
+        deadline: set by an application when it begins, where the caller has given a timeout: a body
+            is late at this time, whatever has arrived of it.
         on_writable: set by the application that streams; called when ``unsent`` has fallen to 64
             KiB or less after it was above.
         state: for the receiver: what it keeps between pieces.
@@ -126,6 +128,7 @@ class Exchange(Reservation, ABC):
 
     __slots__ = (
         "body_deadline",
+        "deadline",
         "head",
         "on_gone",
         "on_writable",
@@ -140,6 +143,7 @@ class Exchange(Reservation, ABC):
         self.whole: bytes | None = None
         self.over_limit = False
         self.body_deadline = inf
+        self.deadline = inf
         self.on_gone: Callable[[], object] | None = None
         self.on_writable: Callable[[], object] | None = None
         self.state: Any = None
@@ -227,6 +231,12 @@ class DoorExchange(Exchange):
             counters.bodies_refused += 1
         else:
             counters.calls_refused += 1
+
+    def arrived(self, count: int) -> None:
+        """Some of the body has come, which gives more time to the rest."""
+        if self.body_deadline < inf:
+            later = self.body_deadline + count / self.shared.limits.body_pace
+            self.body_deadline = min(later, self.deadline)
 
     @property
     def awaits_body(self) -> bool:

@@ -32,6 +32,8 @@ class DoorLimits:
         backlog: connections that wait in the kernel to be accepted.
         busy_poll: when no request is open, the loop looks for the next one so long before it
             sleeps, if the last ones came as quickly; 0 means never.
+        half_close_probe: a client of HTTP/1.1 that has closed its half while a request is open is
+            asked by ``100 Continue`` whether it is still there. Otherwise it is taken to be.
         http1: of heads, chunks and pipelining in HTTP/1.1.
         http2: of streams, windows, heads and nuisances in HTTP/2.
     """
@@ -49,6 +51,7 @@ class DoorLimits:
     max_unsent: int = 64 << 20
     backlog: int = 1024
     busy_poll: float = 0.001
+    half_close_probe: bool = False
     http1: Http1Limits = field(default_factory=Http1Limits)
     http2: Http2Limits = field(default_factory=Http2Limits)
 

@@ -1,14 +1,55 @@
-"""Ports are bound first and listened on last: a taken port fails at once, before models load."""
+"""Listening sockets: how they are bound, how TLS is shaken hands on, and how they are closed.
+
+Ports are bound first and listened on last: a taken port fails at once, before models load.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 import os
+import select
 import socket
+import ssl
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Final
 
+from penstock.door.detection import PROTOCOLS, ProtocolDetection
+from penstock.door.state import DoorState, ListenerQuota
 from penstock.errors import StartupError
+
+_log = logging.getLogger(__name__)
+
+_PAUSE: Final = 0.25
+"""Seconds without accepting after the system refused: it lacks descriptors or memory."""
+
+_TURN: Final = 64
+"""Connections accepted in one turn of the loop."""
+
+_HANDSHAKE: Final = 0.1
+"""Seconds in which a handshake that has begun ends; a guess at a round trip across a network."""
+
+_SO_ATTACH_FILTER: Final = 26  # of asm-generic/socket.h; Python does not name it
+
+_NO_SYN: Final = array(
+    "B",
+    b"".join(
+        struct.pack("HBBI", *each)
+        for each in (
+            (0x30, 0, 0, 13),  # load the byte with the flags; a TCP socket's filter sees its header
+            (0x45, 0, 1, 0x02),  # is SYN among them?
+            (0x06, 0, 0, 0),  # yes: take nothing of the segment
+            (0x06, 0, 0, 0xFFFFFFFF),  # no: take all
+        )
+    ),
+)
 
 
 def bind(host: str, port: int, what: str, *, shared: bool = False) -> socket.socket:
@@ -123,3 +164,133 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+class TlsListener:
+    """Accepts on a listening socket, which it closes at the end, and counts handshakes under way.
+
+    The loop's own server tells nobody of a connection before its handshake is over, so that clients
+    which never finish theirs could take every descriptor.
+
+    Args:
+        shared: of the door.
+        quota: its own.
+        listener: bound; it listens from now on.
+        tls: is made to offer HTTP/2 and HTTP/1.1, and nothing older than TLS 1.2.
+    """
+
+    def __init__(
+        self,
+        shared: DoorState,
+        quota: ListenerQuota,
+        listener: socket.socket,
+        tls: ssl.SSLContext,
+    ) -> None:
+        self._shared = shared
+        self._quota = quota
+        self._listener = listener
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._retry: asyncio.TimerHandle | None = None
+        self._handshakes: set[asyncio.Task[None]] = set()
+        tls.set_alpn_protocols(PROTOCOLS)
+        tls.minimum_version = max(tls.minimum_version, ssl.TLSVersion.TLSv1_2)
+        listener.setblocking(False)
+        listener.listen(shared.limits.backlog)
+        self._loop.add_reader(listener.fileno(), self._accept)
+
+    def stop(self) -> None:
+        """Accept no more; handshakes under way come to their end."""
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._listener.fileno() >= 0:
+            self._loop.remove_reader(self._listener.fileno())
+            self._listener.close()
+
+    def close(self) -> None:
+        """Accept no more; break off the handshakes under way."""
+        self.stop()
+        for task in self._handshakes:
+            task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Return when no handshake is left."""
+        await asyncio.gather(*self._handshakes, return_exceptions=True)
+
+    def _accept(self) -> None:
+        for _ in range(_TURN):
+            try:
+                link, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                _log.warning("connections cannot be accepted: %s", error.strerror)
+                self._loop.remove_reader(self._listener.fileno())
+                self._retry = self._loop.call_later(_PAUSE, self._accept_again)
+                return
+            if self._shared.is_full(self._quota):
+                self._shared.refuse()
+                link.close()
+                continue
+            self._shared.handshakes += 1
+            self._quota.open += 1
+            task = self._loop.create_task(self._shake_hands(link))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    def _accept_again(self) -> None:
+        self._loop.add_reader(self._listener.fileno(), self._accept)
+
+    async def _shake_hands(self, link: socket.socket) -> None:
+        shared = self._shared
+        try:
+            link.setblocking(False)
+            await self._loop.connect_accepted_socket(
+                lambda: ProtocolDetection(shared, self._quota, counted=True),
+                link,
+                ssl=self._tls,
+                ssl_handshake_timeout=shared.limits.tls_timeout,
+                ssl_shutdown_timeout=shared.limits.linger,
+            )
+        except OSError as error:  # TimeoutError and SSLError are some
+            shared.counters.tls_failed += 1
+            _log.debug("a TLS handshake failed: %s", error)
+        finally:
+            shared.handshakes -= 1
+            self._quota.open -= 1
+
+
+async def take_the_rest(listeners: Sequence[socket.socket], timeout: float) -> None:
+    """Let the loop accept whoever is connected, and nobody new where the system can see to that.
+
+    The system shakes hands by itself and keeps the connection in the listening socket's queue; when
+    that socket closes, everybody in it is reset. So whoever closes it for good takes them out
+    before. Under load new ones always come. Linux is told to let nobody new in meanwhile: a client
+    whose SYN is dropped sends it again after a second, and is then refused, or reaches a successor.
+
+    Args:
+        listeners: accepted on by the running loop; nobody else is to accept on them afterwards.
+        timeout: seconds.
+    """
+    loop = asyncio.get_running_loop()
+    queues = select.poll()
+    for each in listeners:
+        let_nobody_in(each)
+        queues.register(each, select.POLLIN)
+    await asyncio.sleep(min(_HANDSHAKE, timeout))
+    until = loop.time() + min(_HANDSHAKE, timeout)
+    while queues.poll(0) and loop.time() < until:
+        await asyncio.sleep(0)
+
+
+def let_nobody_in(listener: socket.socket) -> None:
+    """Drop what begins a connection; handshakes that have begun go on. For good: it stays with the
+    socket, whoever else has it. Does nothing where the system cannot.
+    """
+    if sys.platform != "linux" or listener.family == socket.AF_UNIX:
+        return
+    address, size = _NO_SYN.buffer_info()
+    with suppress(OSError):
+        listener.setsockopt(
+            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", size // 8, address)
+        )

@@ -1,36 +1,147 @@
-"""What the connections of one door share."""
+"""What the connections of one door share: its counters, one timer, and the loop's rest."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
+from email.utils import formatdate
 from math import inf
 from operator import attrgetter
 from random import random
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.door.budget import ByteBudget
-from penstock.door.busy_polling import BusyPolling
 from penstock.door.exchange import Application, Failure, plain_failure
 from penstock.door.limits import DoorLimits, DoorStatistics
-from penstock.door.sweeper import Wheel
+from penstock.instrument import Instruments
 from penstock.protocols.http1 import LineCache
 
 if TYPE_CHECKING:
     from penstock.door.connection import Connection
 
+_log = logging.getLogger(__name__)
+
 _PART: Final = 8
 """One of so many parts of all connections is kept for each listener."""
+
+_REFUSALS_LOGGED_EVERY: Final = 10.0
+"""Seconds between two lines of the log about connections over the limit."""
 
 _SMALL_PART: Final = 4
 """Answers that wait for their readers are all kept while they are less than this part of the
 budget."""
 
 
-class Entrance:
-    """One listener.
+_WEIGHT: Final = 1 / 8
+"""Of the last cycle in the mean: one long pause among short ones changes nothing."""
+
+_LONGEST: Final = 3.0
+"""Cycles count as no longer than so many times the limit, so that a few short ones outweigh one."""
+
+
+class Timed(Protocol):
+    """What the sweeper looks at."""
+
+    due: float
+
+    def look(self, now: float) -> None:
+        """``due`` has passed."""
+
+
+class Sweeper:
+    """One timer for all connections of a door; ticks from ``start`` to ``stop``, on one loop.
+
+    A connection carries the moment when it wants to be looked at; moving that moment is one
+    attribute write. At every tick all are compared with the clock: with a thousand connections that
+    is a few hundredths of a millisecond, while a timer for each request would cost a microsecond a
+    request.
+
+    Attributes:
+        members: those who are looked at.
+        now: the time of the last tick, by ``time.monotonic``; cheaper than asking the clock, and
+            never more than a tick behind while the loop turns.
+        tick: seconds.
+    """
+
+    __slots__ = ("_loop", "_on_tick", "_timer", "members", "now", "tick")
+
+    def __init__(self, tick: float, on_tick: Callable[[], None] = lambda: None) -> None:
+        self._on_tick = on_tick
+        self.members: set[Timed] = set()
+        self.now = monotonic()
+        self.tick = tick
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to tick on the running loop; more calls do nothing."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self.now = monotonic()
+            self._timer = self._loop.call_later(self.tick, self._turn)
+
+    def stop(self) -> None:
+        """Tick no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop = self._timer = None
+
+    def after(self, seconds: float) -> float:
+        """The moment so many seconds from now: never too early, and at most two ticks late."""
+        return self.now + seconds + self.tick
+
+    def _turn(self) -> None:
+        assert self._loop is not None
+        before, self.now = self.now, monotonic()
+        self._on_tick()
+        self._timer = self._loop.call_later(self.tick, self._turn)
+        if self.now - before > 1.0 + 4 * self.tick:
+            # The loop stood still. What clients sent meanwhile is still to be read: judge them at
+            # the next tick.
+            return
+        now = self.now
+        for member in [member for member in self.members if member.due <= now]:
+            member.look(now)
+
+
+class BusyPolling:
+    """How long a loop that has come to rest looks for the next request before it sleeps.
+
+    To be woken costs more than to look: the scheduler's turn, and caches that somebody else has
+    filled since. With one client that asks again as soon as it is answered, a loop that looks on
+    answers a gRPC echo in two thirds of the time. A loop that is asked seldom must not burn its
+    core for that, so the length of the last cycles decides, as in the kernel's halt polling for
+    guests of KVM (``Documentation/virt/kvm/halt-polling.rst``). Knows no clock.
+
+    Args:
+        limit: seconds that a rest is looked through at most, and that the cycles of late, from rest
+            to rest, may have had on average for that. At 0 it never looks.
+    """
+
+    __slots__ = ("_limit", "_mean", "_rested")
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._mean = _LONGEST * limit
+        self._rested = 0.0
+
+    def __repr__(self) -> str:
+        return f"<BusyPolling cycles of {self._mean:.6f} s, limit {self._limit} s>"
+
+    def until(self, now: float) -> float:
+        """It comes to rest now: how long to look, as a point in time; ``now`` means not at all."""
+        limit = self._limit
+        cycle = min(now - self._rested, _LONGEST * limit)
+        self._rested = now
+        self._mean += (cycle - self._mean) * _WEIGHT
+        return now + limit if self._mean < limit else now
+
+
+class ListenerQuota:
+    """How many of the door's connections came by one listener.
 
     Attributes:
         open: connections that came by it, handshakes included.
@@ -47,6 +158,8 @@ class DoorState:
 
     Attributes:
         calls: requests that have no complete answer yet.
+        date: the value of the field in every answer, of this second; RFC 9110, section 6.6.1.
+        date_line: the whole field as HTTP/1.1 has it.
         glance: seconds within which a connection is looked at again while something waits for its
             client.
         handshakes: connections that have not agreed on TLS yet.
@@ -61,23 +174,28 @@ class DoorState:
 
     __slots__ = (
         "_dirty",
-        "_entrances",
+        "_log_refusals_at",
         "_look_until",
         "_looking",
         "_loop",
         "_polling",
+        "_quotas",
         "_relieving",
+        "_unlogged_refusals",
         "application",
         "body_time",
         "budget",
         "calls",
         "connections",
         "counters",
+        "date",
+        "date_line",
         "draining",
         "failure",
         "glance",
         "handshakes",
         "held",
+        "instruments",
         "last_head",
         "leaving",
         "limits",
@@ -86,7 +204,7 @@ class DoorState:
         "on_empty",
         "period",
         "rested",
-        "wheel",
+        "sweeper",
     )
 
     def __init__(
@@ -95,7 +213,10 @@ class DoorState:
         limits: DoorLimits,
         budget: ByteBudget,
         failure: Failure = plain_failure,
+        instruments: Instruments | None = None,
     ) -> None:
+        if instruments is None:
+            instruments = Instruments()
         self.application = application
         self.failure = failure
         self.limits = limits
@@ -103,20 +224,24 @@ class DoorState:
         self.budget = budget
         self.counters = DoorStatistics()
         self.period = limits.period
-        self.wheel = Wheel(min(0.25, self.period))
-        self.glance = 4 * (self.period + self.wheel.tick)
+        self.sweeper = Sweeper(min(0.25, self.period), self._tick)
+        self.glance = 4 * (self.period + self.sweeper.tick)
         self.lines = LineCache()
-        self.connections: set[Connection] = self.wheel.members  # type: ignore[assignment]
+        self.connections: set[Connection] = self.sweeper.members  # type: ignore[assignment]
         self.handshakes = 0
         self.calls = 0
-        self.body_time = limits.body_timeout + self.wheel.tick
+        self.body_time = limits.body_timeout + self.sweeper.tick
         self.held = 0
         self.draining = False
         self.last_head = inf
         self.leaving = False
         self.on_empty: Callable[[], None] | None = None
+        self._set_date()
+        self.instruments = instruments
+        self._unlogged_refusals = 0
+        self._log_refusals_at = 0.0
         self._dirty: list[Connection] = []
-        self._entrances: list[Entrance] = []
+        self._quotas: list[ListenerQuota] = []
         self._look_until = 0.0
         self._looking = False
         self._polling = BusyPolling(limits.busy_poll)
@@ -124,23 +249,50 @@ class DoorState:
         self.rested = False
         self._loop = asyncio.get_running_loop()
 
-    def add_entrance(self) -> Entrance:
+    def add_listener(self) -> ListenerQuota:
         """A further listener."""
-        entrance = Entrance()
-        self._entrances.append(entrance)
-        return entrance
+        quota = ListenerQuota()
+        self._quotas.append(quota)
+        return quota
 
-    def is_full(self, entrance: Entrance) -> bool:
+    def is_full(self, quota: ListenerQuota) -> bool:
         """Whether no further connection is taken here.
 
         A part of the places is for each listener alone, so that who fills one of them does not keep
         people from the others.
         """
         most = self.limits.max_connections
-        others = [one.open for one in self._entrances if one is not entrance]
+        others = [one.open for one in self._quotas if one is not quota]
         part = min(max(1, most // _PART), most // (len(others) + 1))
         kept = sum([max(0, part - taken) for taken in others])
         return len(self.connections) + self.handshakes + kept >= most
+
+    def refuse(self) -> None:
+        """A connection is turned away; the log says so, but not for each of many."""
+        self.counters.refused += 1
+        self._unlogged_refusals += 1
+        self._log_refusals()
+
+    def _log_refusals(self) -> None:
+        count = self._unlogged_refusals
+        if count and monotonic() >= self._log_refusals_at:
+            self._unlogged_refusals = 0
+            self._log_refusals_at = monotonic() + _REFUSALS_LOGGED_EVERY
+            _log.warning(
+                "%d connection%s refused: %d are open, and the limit is %d (max_connections)",
+                count,
+                " was" if count == 1 else "s were",
+                len(self.connections) + self.handshakes,
+                self.limits.max_connections,
+            )
+
+    def _tick(self) -> None:
+        self._set_date()
+        self._log_refusals()
+
+    def _set_date(self) -> None:
+        self.date = formatdate(usegmt=True).encode()
+        self.date_line = b"date: %b\r\n" % self.date
 
     def mark(self, connection: Connection) -> None:
         """Flush this connection at the end of the turn."""
@@ -199,10 +351,13 @@ class DoorState:
 
     def leave(self, connection: Connection) -> None:
         """A connection has ended."""
+        tell = self.instruments.connection_closed
+        if tell is not None and connection in self.connections:
+            tell(connection.peer.address, monotonic())
         self.connections.discard(connection)
-        if connection.entrance is not None:
-            connection.entrance.open -= 1
-            connection.entrance = None
+        if connection.quota is not None:
+            connection.quota.open -= 1
+            connection.quota = None
         if not self.connections and self.on_empty is not None:
             self.on_empty()
 
@@ -212,4 +367,4 @@ class DoorState:
         Spread out, so that clients that came together do not come back together.
         """
         spread = 1.0 + 0.2 * random()  # noqa: S311 - no secret
-        return self.limits.keep_alive * spread + self.wheel.tick
+        return self.limits.keep_alive * spread + self.sweeper.tick

@@ -6,7 +6,7 @@ Source: RFC 9110, sections 5.1, 5.5, 7.2 and 8.6.
 from __future__ import annotations
 
 import re
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """Pairs in their order; names in lower case, values without blanks around them."""
@@ -66,7 +66,6 @@ class RequestHead:
         headers: without pseudo-headers.
         fields: the same as a dict; of repeated names the last one.
         content_length: as announced; None when it is not.
-        route: cached by the application; None at first. Only what follows from the head alone.
     """
 
     __slots__ = (
@@ -77,7 +76,6 @@ class RequestHead:
         "method",
         "path",
         "query",
-        "route",
         "version",
     )
 
@@ -98,7 +96,6 @@ class RequestHead:
         self.headers = headers
         self.fields = dict(headers)
         self.content_length = content_length
-        self.route: Any = None
 
     def __repr__(self) -> str:
         return f"<RequestHead {self.method} {self.path!r} HTTP/{self.version}>"

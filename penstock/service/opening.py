@@ -66,7 +66,7 @@ def open_door(
     executors = [stage.executor for stage in engine.stages]
     processes = sum(each.workers for each in executors if isinstance(each, ProcessExecutor))
     limits = limits_of(config, processes)
-    return Door(router, limits, budget, door_failure), router
+    return Door(router, limits, budget, door_failure, engine.instruments), router
 
 
 def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:
@@ -84,6 +84,7 @@ def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:
         tls_timeout=door.tls_timeout,
         max_unsent=door.max_unsent,
         busy_poll=door.busy_poll,
+        half_close_probe=door.half_close_probe,
         http1=Http1Limits(
             max_request_line=door.max_request_line,
             max_header_bytes=door.max_header_bytes,

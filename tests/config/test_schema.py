@@ -66,6 +66,7 @@ DOOR = [
     ("tls_timeout", 2, 2.0, True, -1),
     ("max_unsent", 1 << 20, 1 << 20, "1MiB", 0),
     ("busy_poll", 0, 0.0, "1ms", 0.011),
+    ("half_close_probe", True, True, "yes", NO_RANGE),
     ("max_request_line", 4096, 4096, "4096", 0),
     ("max_header_bytes", 4096, 4096, 1.0, 0),
     ("max_header_fields", 50, 50, [], 0),

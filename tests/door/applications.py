@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 from penstock.door.exchange import Exchange, Receiver
@@ -30,6 +31,7 @@ class Parrot:
     /count       what is held: takes the body's length from the budget
     /lazy        stops the sender after the first piece, until ``let_go``
     /patient     the body may take any time
+    /soon        the body, if it comes within 0.1 s
     /own         the body; if it is late, an answer in its own form
     /probe       the body, whatever else is open
     /raise       fails at the head; /raise/body at the body; /raise/gone when the client leaves
@@ -64,6 +66,8 @@ class Parrot:
         exchange.on_gone = lambda: self._leave(path)
         if path == "/patient":
             exchange.body_deadline = float("inf")
+        if path == "/soon":
+            exchange.deadline = time.monotonic() + 0.1
         if path == "/duplex":
             exchange.start(200, TEXT)
         self.began.release()

@@ -16,6 +16,7 @@ from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits, DoorStatistics
 from penstock.door.exchange import Application
 from penstock.door.listeners import bind, port_of
+from penstock.instrument import Instruments
 from tests.door.applications import Parrot
 
 T = TypeVar("T")
@@ -39,6 +40,7 @@ class Site:
         folder: Path | None = None,
         application: Application | None = None,
         budget: int = 1 << 30,
+        instruments: Instruments | None = None,
     ) -> None:
         self.parrot = Parrot()
         self.budget = ByteBudget(budget)
@@ -48,6 +50,7 @@ class Site:
         self._application = application or self.parrot
         self._limits = limits
         self._tls = tls
+        self._instruments = instruments
         self._loop = new_loop()
         self._loop.set_exception_handler(lambda loop, context: self.complaints.append(context))
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -56,7 +59,9 @@ class Site:
 
     async def _open(self) -> None:
         self.parrot.loop = asyncio.get_running_loop()
-        self.door = Door(self._application, self._limits, self.budget, door_failure)
+        self.door = Door(
+            self._application, self._limits, self.budget, door_failure, self._instruments
+        )
         if self.unix:
             listener = socket.socket(socket.AF_UNIX)
             listener.bind(self.unix)

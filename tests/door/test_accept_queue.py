@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.door.accept_queue import let_nobody_in
-from penstock.door.listeners import bind, port_of
+from penstock.door.listeners import bind, let_nobody_in, port_of
 from tests.door.site import PATIENCE
 
 _SYN_SENT = 2  # of TCP_INFO, in its first byte

@@ -16,6 +16,7 @@ import pytest
 
 from penstock.door import door
 from penstock.door.listeners import bind, port_of
+from penstock.instrument import Instrument, Instruments
 from tests.door.http2_client import Client, joined
 from tests.door.site import PATIENCE, QUICK, Site
 from tests.door.test_http1_session import check_refusal, chunks, head_of, request
@@ -584,3 +585,40 @@ def can_connect(port: int) -> bool:
     except (ConnectionRefusedError, ConnectionResetError):  # it closed, or closes this moment
         return False
     return True
+
+
+def test_connections_over_the_limit_are_logged_once_in_a_while(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = opened(max_connections=1)
+    with connected(site.port) as taken:
+        taken.send(request("/echo", b"x"))
+        taken.reply()
+        for _ in range(20):
+            with connected(site.port) as other:
+                check_refusal(other.reply(), 503)
+        assert site.statistics().refused == 20
+    lines = [record.getMessage() for record in caplog.records if "refused" in record.message]
+    assert lines == ["1 connection was refused: 1 are open, and the limit is 1 (max_connections)"]
+    site.call(lambda: setattr(site.door._shared, "_log_refusals_at", 0.0))
+    site.call(site.door._shared._tick)
+    assert "19 connections were refused" in caplog.records[-1].getMessage()
+
+
+def test_instruments_hear_of_connections(opened: Opened) -> None:
+    heard: list[tuple[str, object]] = []
+
+    class Listener(Instrument):
+        def connection_opened(self, peer: object, now: float) -> None:
+            heard.append(("opened", peer))
+
+        def connection_closed(self, peer: object, now: float) -> None:
+            heard.append(("closed", peer))
+
+    site = opened(site={"instruments": Instruments([Listener()])})
+    for _ in range(2):
+        with connected(site.port) as connection:
+            connection.send(request("/echo", b"x"))
+            connection.reply()
+        site.until(lambda seen: seen.open == 0)
+    assert heard == [("opened", "127.0.0.1"), ("closed", "127.0.0.1")] * 2

@@ -8,6 +8,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 
 import pytest
 
@@ -445,7 +446,7 @@ def test_an_answer_that_runs_away_from_its_reader_is_broken_off(opened: Opened) 
 
 @pytest.mark.parametrize("end", ["reset", "close"])
 def test_the_application_hears_once_that_its_client_left(opened: Opened, end: str) -> None:
-    site = opened()
+    site = opened(half_close_probe=end == "close")
     connection = Connection(site.port)
     connection.send(request("/hold"))
     assert site.parrot.arrived.acquire(timeout=PATIENCE)
@@ -460,17 +461,18 @@ def test_the_application_hears_once_that_its_client_left(opened: Opened, end: st
     assert not site.parrot.gone.acquire(blocking=False)
 
 
-def test_a_client_that_only_closed_its_half_gets_its_answers(opened: Opened) -> None:
-    site = opened()
+@pytest.mark.parametrize("probe", [False, True])
+def test_a_client_that_only_closed_its_half_gets_its_answers(opened: Opened, probe: bool) -> None:
+    site = opened(half_close_probe=probe)
     with connected(site.port) as connection:
         connection.send(request("/later", b"1") + request("/hold") + request("/echo", b"3"))
         connection.half_close()
         assert connection.reply().body == b"1"
-        first = connection.reply()  # it is asked whether it listens
-        while first.status == 100:
-            site.call(site.parrot.let_go)
-            first = connection.reply()
-        assert first.body == b"held"
+        if probe:
+            assert connection.reply().status == 100  # it is asked whether it listens
+        site.until(lambda seen: bool(site.parrot.holding))
+        site.call(site.parrot.let_go)
+        assert connection.reply().body == b"held"
         assert connection.reply().body == b"3"
         assert connection.is_closed()
     assert site.statistics().gone == 0
@@ -610,7 +612,7 @@ def test_the_door_closes_in_the_middle_of_pipelined_requests(opened: Opened) -> 
 
 
 def test_only_a_client_that_must_bear_it_is_asked_whether_it_listens(opened: Opened) -> None:
-    site = opened()
+    site = opened(half_close_probe=True)
     for line, asked in ((b"POST /hold HTTP/1.0", False), (b"POST /hold HTTP/1.1", True)):
         with connected(site.port) as connection:
             connection.send(line + b"\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
@@ -625,3 +627,28 @@ def test_only_a_client_that_must_bear_it_is_asked_whether_it_listens(opened: Ope
             site.call(site.parrot.let_go)
             assert connection.reply().body == b"held"
             assert connection.is_closed()
+
+
+def test_every_answer_has_a_date(opened: Opened) -> None:
+    site = opened()
+    with connected(site.port) as connection:
+        for path in ("/echo", "/later", "/refuse"):
+            connection.send(request(path, b"x"))
+            date = connection.reply().header("date")
+            assert date is not None
+            assert abs(parsedate_to_datetime(date).timestamp() - time.time()) < 5
+        connection.send(b"no request\r\n\r\n")
+        assert connection.reply().header("date") is not None
+    with connected(site.port) as connection:
+        connection.send(request("/trailers", b"x"))
+        assert b"\r\ndate: " in head_of(connection)
+
+
+def test_a_body_is_late_at_the_caller_s_own_deadline(opened: Opened) -> None:
+    site = opened(body_timeout=20.0)
+    with connected(site.port) as connection:
+        began = time.monotonic()
+        connection.send(request("/soon", b"12345")[:-1])
+        check_refusal(connection.reply(), 408)
+        assert time.monotonic() - began < 3
+    assert site.statistics().bodies_late == 1

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from penstock.door.budget import ByteBudget
 from penstock.door.connection import HIGH_MARK
 from penstock.door.exchange import Exchange, Receiver
-from penstock.door.http1_session import Http1Session
+from penstock.door.http1 import Http1Session
 from penstock.door.limits import DoorLimits
 from penstock.door.state import DoorState
 from penstock.protocols.http1 import Http1Connection
@@ -149,10 +149,11 @@ async def played(steps: list[Any], secure: bool) -> tuple[Any, ...]:
         app = Watched()
         app.parrot.loop = asyncio.get_running_loop()
         shared = DoorState(app, DoorLimits(busy_poll=0.0), ByteBudget(1 << 30))
-        shared.wheel.now = 0.0
+        shared.sweeper.now = 0.0
+        shared.date_line = b"date: a fixed one\r\n"
         wire = Wire(ours, secure)
-        session = wire.session = Http1Session(shared, wire, shared.wheel.after(30))
-        session._patience = 60.0
+        session = wire.session = Http1Session(shared, wire, shared.sweeper.after(30))
+        session._keep_alive = 60.0
         shared.connections.add(session)
         session.start(b"")
         seen: list[Any] = []

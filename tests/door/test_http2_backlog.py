@@ -7,19 +7,25 @@ from typing import Any
 
 import pytest
 
-from penstock.door import http2_backlog
-from penstock.door.http2_backlog import SLICE, Behind
+from penstock.door import http2
+from penstock.door.http2 import Http2Session
 from penstock.protocols.http2 import Event, Http2Connection
 from tests.protocols.http2 import peers
 
 CALLS = 100
+SLICE = http2._SLICE
 
 
 def read(session: Any, data: bytes) -> list[Event]:
     """One turn."""
     events = session.core.receive(data, SLICE)
     assert len(events) >= SLICE
-    return list(Behind(session).turn(events))
+    return list(Http2Session._turn(session, events))
+
+
+def next_part(session: Any) -> list[Event]:
+    events: list[Event] = session.core.go_on(Http2Session._slice.fget(session))  # type: ignore[attr-defined]
+    return events
 
 
 @pytest.fixture
@@ -39,7 +45,7 @@ def resets(count: int = CALLS) -> bytes:
 def test_a_read_of_many_calls_is_one_turn_when_it_is_quick(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http2_backlog, "_TURN", 60.0)
+    monkeypatch.setattr(http2, "_TURN", 60.0)
     assert len(read(session, calls())) == CALLS
     assert not session.core.behind
 
@@ -47,33 +53,33 @@ def test_a_read_of_many_calls_is_one_turn_when_it_is_quick(
 def test_others_have_their_turn_when_it_is_not(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http2_backlog, "_TURN", 0.0)
+    monkeypatch.setattr(http2, "_TURN", 0.0)
     events = read(session, calls())
     rest = session.core.go_on()
     assert len(rest) > 0
     assert len(events) + len(rest) == CALLS
 
 
-def test_who_makes_a_nuisance_has_a_short_turn(
+def test_who_abuses_the_protocol_has_a_short_turn(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http2_backlog, "_TURN", 60.0)
+    monkeypatch.setattr(http2, "_TURN", 60.0)
     events = read(session, resets())
     assert session.core.annoyed
     assert len(events) <= SLICE + 1
-    further = Behind(session).events()
+    further = next_part(session)
     assert 0 < len(further) < SLICE // 2, "and shorter ones from then on"
     assert len(events) + len(further) + len(session.core.go_on()) == 2 * CALLS
 
 
 def test_who_makes_none_has_no_shorter_ones(session: Any) -> None:
     session.core.receive(calls(), SLICE)
-    assert len(Behind(session).events()) > SLICE // 2
+    assert len(next_part(session)) > SLICE // 2
 
 
 def test_nothing_more_is_begun_on_a_connection_that_ends(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http2_backlog, "_TURN", 60.0)
+    monkeypatch.setattr(http2, "_TURN", 60.0)
     session.closing = True
     assert len(read(session, calls())) < CALLS

@@ -554,3 +554,44 @@ def test_the_budget_gets_everything_back(opened: Opened) -> None:
         client.h2.reset_stream(stream)
         client.flush()
         site.until(lambda seen: site.budget.used == 0)
+
+
+def test_every_answer_has_a_date(opened: Opened) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        for path in ("/echo", "/later", "/stream/1", "/sum", "/raise"):
+            assert client.ask(path, b"x").headers["date"].endswith(" GMT")
+
+
+def test_a_body_is_late_at_the_caller_s_own_deadline(opened: Opened) -> None:
+    site = opened(body_timeout=20.0)
+    with joined(site.port) as client:
+        began = time.monotonic()
+        stream = client.open("/soon", end=False)
+        client.send(stream, b"some", end=False)
+        assert client.wait(stream).status == 408
+        assert time.monotonic() - began < 3
+    assert site.statistics().bodies_late == 1
+
+
+def test_a_client_that_only_closed_its_half_gets_its_answers(opened: Opened) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        held, partial = client.open("/hold", end=True), client.open("/size", end=False)
+        site.until(lambda seen: bool(site.parrot.holding))
+        client.socket.shutdown(socket.SHUT_WR)
+        client.flush = lambda: None  # type: ignore[method-assign]
+        site.until(lambda seen: seen.gone == 1)
+        site.call(site.parrot.let_go)
+        assert client.wait(held).body == b"held"
+        assert client.answers[partial].reset is not None
+        client.wait_closed()
+
+
+def test_a_client_that_has_left_is_found_out_by_a_ping(opened: Opened) -> None:
+    site = opened()
+    with joined(site.port) as client:
+        client.open("/hold", end=True)
+        site.until(lambda seen: bool(site.parrot.holding))
+        client.socket.close()
+        site.until(lambda seen: (seen.gone, seen.open) == (1, 0))

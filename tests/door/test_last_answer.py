@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.door.budget import ByteBudget
 from penstock.door.exchange import Exchange, Receiver
-from penstock.door.http2_session import Http2Session
+from penstock.door.http2 import Http2Session
 from penstock.door.limits import DoorLimits
 from penstock.door.state import DoorState
 from penstock.protocols.http2 import encode_block

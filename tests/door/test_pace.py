@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.door.pace import Pace
+from penstock.door.connection import Pace
 
 PACE = 1000.0
 

@@ -175,7 +175,7 @@ async def site(
     os.mkfifo(folder / "pipe")
     (folder / "calls").touch()
     ops = ops or {}
-    whole = {"http_port": 0, "rpc_port": 0, "op": ops, **config}
+    whole = {"http_port": 0, "rpc_port": 0, "op": ops, "door": {"half_close_probe": True}, **config}
     names = GRAPHS[graph]
     works = {name: int(ops.get(name, {}).get("concurrency", 1)) for name in names}
     variables = {

@@ -105,7 +105,7 @@ class Connection:
             raise TimeoutError("no whole answer in time")
         self.socket.settimeout(left)
         try:
-            data = self.socket.recv(1 << 16)
+            data = self.socket.recv(1 << 20)
         except ConnectionResetError:
             data = b""
         if not data:

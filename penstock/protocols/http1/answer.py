@@ -19,7 +19,7 @@ CLOSED: Final = 4  # nothing is read any more
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE: Final = b"connection: close\r\n"
 _KEEP_ALIVE: Final = b"connection: keep-alive\r\n"
-_FRAMING: Final = (b"connection", b"content-length", b"transfer-encoding")
+_FRAMING: Final = (b"connection", b"content-length", b"date", b"transfer-encoding")
 _REASONS: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
 _NO_BODY: Final = (204, 304)
 
@@ -70,7 +70,7 @@ class Answering:
 
     Attributes:
         head: of the request in turn.
-        date: the line of a field that every answer has, kept right by the driver.
+        date: the line of a field that every answer has, set by the driver; RFC 9110, 6.6.1.
         keep_alive: whether the connection stays when the current answer is out. False also when the
             client has half-closed and nothing of it is left: close as soon as no answer is open.
     """
@@ -109,7 +109,12 @@ class Answering:
         connection = self._begin_reply(close or closes)
         if not has_body:
             return (b"%b%b%b\r\n" % (start, self.date, connection),)
-        head = b"%b%b%bcontent-length: %d\r\n\r\n" % (start, self.date, connection, len(body))
+        head = b"%b%b%bcontent-length: %d\r\n\r\n" % (
+            start,
+            self.date,
+            connection,
+            len(body),
+        )
         return (head,) if self.head.method == "HEAD" else (head, body)
 
     def start(self, status: int, headers: Headers) -> bytes:

@@ -213,7 +213,12 @@ class Http1Connection(Answering):
         self._replied = self._blank = False
         if len(self.head.raw) > _LONGEST_KEPT:
             self.head = UNREAD
-        return b"%b%bcontent-length: %d\r\n\r\n%b" % (start, self.date, len(body), body)
+        return b"%b%bcontent-length: %d\r\n\r\n%b" % (
+            start,
+            self.date,
+            len(body),
+            body,
+        )
 
     def _keep(self, data: bytes) -> None:
         """Put data behind what is there; what was taken goes away."""

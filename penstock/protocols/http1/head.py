@@ -185,7 +185,6 @@ def parse_head(raw: bytes, limits: Http1Limits, cache: LineCache) -> Http1Reques
     head.headers = pairs
     head.fields = fields
     head.content_length = None if announced is None else length
-    head.route = None
     if b"transfer-encoding" in fields:
         _check_coding(fields[b"transfer-encoding"], announced, version)
         length = None

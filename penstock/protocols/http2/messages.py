@@ -144,7 +144,6 @@ def request_head(fields: list[Field]) -> RequestHead:
     head.headers = tuple(rest)
     head.fields = dict(rest)
     head.content_length = length
-    head.route = None
     return head
 
 

@@ -2,20 +2,32 @@
 
 Nothing is kept per request beside its exchange, which is the stream's context; what takes too long
 is found by a look at the open streams once a second.
+
+A read may be too much for one turn of the loop. What has been read and not looked at yet (the input
+backlog) is counted by the budget, others have their turn between its parts, and nothing more is
+read before all of it has been looked at: so there is never more than one read of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from functools import lru_cache
+from math import inf
+from time import monotonic
 from typing import Final
 
-from penstock.door.connection import NEVER, Connection
-from penstock.door.exchange import STOPPING, WRITABLE, guarded, log_fault
-from penstock.door.http2_backlog import SLICE, Behind
-from penstock.door.http2_exchange import Http2Exchange, begin_exchange, head_block
-from penstock.door.http2_readers import Readers
+from penstock.door.connection import NEVER, PAUSE, Connection, Pace
+from penstock.door.exchange import (
+    STOPPING,
+    WRITABLE,
+    DoorExchange,
+    Peer,
+    guarded,
+    log_fault,
+)
 from penstock.door.state import DoorState
-from penstock.protocols.heads import HTTP_2, RequestHead
+from penstock.protocols.heads import HTTP_2, Headers, RequestHead, checked
 from penstock.protocols.http2 import (
     ConnectionFailed,
     DataReceived,
@@ -29,15 +41,217 @@ from penstock.protocols.http2 import (
     Stream,
     StreamReset,
     TrailersReceived,
+    encode_block,
 )
-from penstock.protocols.http2.stream import CLOSED
-
-__all__ = ["Http2Exchange", "Http2Session"]
+from penstock.protocols.http2.events import with_data_joined
+from penstock.protocols.http2.stream import CLOSED, Outbox
 
 _PING: Final = b"penstock"
 
 _BULK: Final = 64 << 10
 """Bytes of long pieces from which on the output is not joined to be written."""
+
+_SLICE: Final = 64
+"""Frames after which we look at the time, and at what the peer is up to."""
+
+_SHORT_SLICE: Final = 16
+"""The same of a peer that abuses the protocol: a call that is given up, or refused, takes 25 µs,
+and others may meet several of them."""
+
+_TURN: Final = 0.002
+"""Seconds that one read may take; then others have their turn. A client with a hundred calls at
+once needs about so long, and each part of a read costs a write of its own."""
+
+_MANY: Final = 32
+"""Events from which on they are looked through for data in tiny pieces."""
+
+_OF_CONNECTIONS: Final = frozenset(
+    {b"connection", b"keep-alive", b"transfer-encoding", b"upgrade", b"content-length", b"date"}
+)
+_LENGTH: Final = b"\x0f\x0d"  # content-length, a literal that enters no table, by its index
+_DATE: Final = b"\x0f\x12\x1d"  # the same of date, and the length of its value
+
+
+@lru_cache(maxsize=512)
+def head_block(status: int, headers: Headers) -> bytes:
+    """The head of an answer, as a block that is valid on every connection.
+
+    Fields that frame it or speak of the connection are left out.
+
+    Raises:
+        ValueError: the status is not final, or a field cannot be sent.
+    """
+    if not 200 <= status <= 999:
+        raise ValueError(f"{status} is not the status of an answer")
+    fields = tuple([field for field in headers if field[0] not in _OF_CONNECTIONS])
+    return encode_block([(b":status", b"%d" % status), *checked(fields)])
+
+
+@lru_cache(maxsize=512)
+def trailer_block(trailers: Headers) -> bytes:
+    """The trailers of an answer as a block.
+
+    Raises:
+        ValueError: a field cannot be sent.
+    """
+    return encode_block(checked(trailers))
+
+
+class Http2Exchange(DoorExchange):
+    """One of the exchanges that its connection has open.
+
+    Attributes:
+        owed: bytes that came while it was paused.
+    """
+
+    __slots__ = ("_session", "_stream", "owed")
+
+    # Made by ``begin_exchange``: this happens for every request, and a function costs less.
+    __init__ = object.__init__
+
+    owed: int
+    _session: Http2Session
+    _stream: Stream
+
+    @property
+    def peer(self) -> Peer:
+        """See ``Exchange``."""
+        return self._session.peer
+
+    def reply(
+        self,
+        status: int,
+        headers: Headers,
+        body: bytes = b"",
+        trailers: Headers = (),
+        *,
+        close: bool = False,
+    ) -> None:
+        """See ``Exchange``."""
+        if self.over:
+            return
+        shared = self.shared
+        block = head_block(status, headers)
+        trailing = None
+        if trailers:
+            trailing = trailer_block(trailers)
+        elif body and status not in (204, 304):
+            digits = b"%d" % len(body)
+            block = b"%b%b%c%b" % (block, _LENGTH, len(digits), digits)
+        block += _DATE + shared.date
+        if self.head.method == "HEAD":
+            body = b""
+        stream = self._stream
+        session = self._session
+        stream.context = None
+        # What close() does, without the call.
+        self.over = True
+        shared.calls -= 1
+        self.receiver = self.on_gone = self.on_writable = self.state = None
+        if self.taken:
+            self.release()
+        session.core.reply(stream, block, body, trailing)
+        if stream.state & CLOSED != CLOSED:
+            session.stop_sender(stream)
+        if not session.dirty:
+            session.mark()
+        if not shared.calls:
+            shared.flush()  # nothing can come any more that would be written together with it
+            shared.rest()
+
+    def start(self, status: int, headers: Headers) -> None:
+        """See ``Exchange``."""
+        if not self.over:
+            self.started = True
+            block = head_block(status, headers) + _DATE + self.shared.date
+            self._session.core.send_head(self._stream, block)
+            self._session.mark()
+
+    def send(self, piece: bytes) -> None:
+        """See ``Exchange``."""
+        if self.over:
+            return
+        session = self._session
+        if self.unsent > self.shared.limits.max_unsent:
+            self.shared.counters.overrun += 1
+            self.leave()
+            session.reset(self._stream, ErrorCode.INTERNAL_ERROR)
+            return
+        if self.head.method != "HEAD":
+            core = session.core
+            before = core.queued
+            core.send_data(self._stream, piece)
+            session.fresh += len(piece) + before - core.queued
+            if self.unsent > WRITABLE:
+                session.blocked_writers.add(self)
+        session.mark()
+
+    def finish(self, trailers: Headers = ()) -> None:
+        """See ``Exchange``."""
+        if self.over:
+            return
+        stream = self._stream
+        session = self._session
+        stream.context = None
+        self.close()
+        if trailers:
+            session.core.send_trailers(stream, trailer_block(trailers))
+        else:
+            session.core.send_data(stream, b"", end=True)
+        if stream.state & CLOSED != CLOSED:
+            session.stop_sender(stream)
+        session.mark()
+
+    def abort(self) -> None:
+        """See ``Exchange``."""
+        if not self.over:
+            self._stream.context = None
+            self.close()
+            self._session.reset(self._stream, ErrorCode.INTERNAL_ERROR)
+
+    @property
+    def unsent(self) -> int:
+        """See ``Exchange``; of what all streams share all of it."""
+        return 0 if self.over else self._stream.queued + self._session.unsent()
+
+    def pause(self) -> None:
+        """See ``Exchange``."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """See ``Exchange``."""
+        self.paused = False
+        if not self.over:
+            session = self._session
+            shared = self.shared
+            self.body_deadline = max(
+                self.body_deadline, shared.sweeper.after(shared.limits.body_timeout)
+            )
+            owed, self.owed = self.owed, 0
+            session.core.consumed(self._stream, owed)
+            session.mark()
+
+
+def begin_exchange(
+    session: Http2Session, stream: Stream, head: RequestHead, whole: bytes | None
+) -> Http2Exchange:
+    """The exchange of a request whose head has come."""
+    shared = session.shared
+    exchange: Http2Exchange = Http2Exchange()
+    exchange.shared = shared
+    exchange._budget = shared.budget
+    exchange.taken = exchange.to_come = exchange.owed = 0
+    exchange.head = head
+    exchange.over_limit = shared.calls > shared.most_calls
+    exchange.receiver = exchange.on_gone = exchange.on_writable = exchange.state = None
+    exchange.over = exchange.started = exchange.paused = False
+    exchange._session = session
+    exchange._stream = stream
+    exchange.whole = whole
+    exchange.deadline = inf
+    exchange.body_deadline = inf if whole is not None else shared.sweeper.now + shared.body_time
+    stream.context = exchange
+    return exchange
 
 
 class Http2Session(Connection):
@@ -46,20 +260,21 @@ class Http2Session(Connection):
     Attributes:
         core: the protocol.
         fresh: bytes of streamed answers that were let out since the last flush.
-        crowded: exchanges whose applications are told when there is room again.
+        blocked_writers: exchanges whose applications are told when there is room again.
     """
 
     __slots__ = (
-        "_behind",
+        "_backlog_bytes",
         "_draining",
         "_idle_since",
         "_leaving",
-        "_readers",
+        "_paces",
         "_refill_at",
+        "_resuming",
         "_unfinished",
         "_unfinished_since",
+        "blocked_writers",
         "core",
-        "crowded",
         "fresh",
     )
 
@@ -68,16 +283,17 @@ class Http2Session(Connection):
         limits = shared.limits.http2
         self.core = Http2Connection(Role.SERVER, limits)
         self.fresh = 0
-        self.crowded: set[Http2Exchange] = set()
-        self.due = shared.wheel.after(shared.period)
-        self._readers = Readers(shared.limits)
-        self._idle_since = shared.wheel.now
+        self.blocked_writers: set[Http2Exchange] = set()
+        self.due = shared.sweeper.after(shared.period)
+        self._paces: dict[Outbox, Pace] = {}  # of streams whose client is to read something
+        self._idle_since = shared.sweeper.now
         self._refill_at = 0.0
         self._unfinished: object | None = None
         self._unfinished_since = NEVER
         self._draining = False
         self._leaving = False
-        self._behind = Behind(self)
+        self._backlog_bytes = 0  # of the input backlog, as the budget counts it
+        self._resuming = False
 
     # Input.
 
@@ -89,8 +305,8 @@ class Http2Session(Connection):
         core = self.core
         try:
             # All in one frame, for speed.
-            events = core.receive(data, SLICE) if data else self._behind.events()
-            for event in self._behind.turn(events) if core.behind else events:
+            events = core.receive(data, _SLICE) if data else core.go_on(self._slice)
+            for event in self._turn(events) if core.behind else events:
                 if type(event) is DataReceived:
                     stream = event.stream
                     exchange: Http2Exchange | None = stream.context
@@ -98,7 +314,7 @@ class Http2Session(Connection):
                         core.consumed(stream, event.counted)
                         continue
                     if not event.ended:
-                        exchange.body_deadline += event.counted / self.shared.limits.body_pace
+                        exchange.arrived(event.counted)
                     try:
                         exchange.receiver.data(exchange, event.data, event.ended)
                     except Exception:  # noqa: BLE001 - this request fails by it, and no other
@@ -121,6 +337,57 @@ class Http2Session(Connection):
         """See ``Connection``."""
         return not self.lagging and not self.core.behind
 
+    # The input backlog.
+
+    @property
+    def _slice(self) -> int:
+        return _SHORT_SLICE if self.core.annoyed else _SLICE
+
+    def _turn(self, events: list[Event]) -> Iterator[Event]:
+        """These events and those behind them, until the turn is over.
+
+        A peer that abuses the protocol has a turn of one slice, and short ones from then on.
+        """
+        core = self.core
+        until = monotonic() + _TURN
+        while True:
+            yield from events if len(events) <= _MANY else with_data_joined(events)
+            if not core.behind or core.annoyed or self.closing or monotonic() >= until:
+                return
+            events = core.go_on(_SLICE)
+
+    def _wait_for_turn(self) -> None:
+        """Go on after the others' turn, or when the client reads again: this is called then, too.
+
+        After a peer that abuses the protocol the others have a pause.
+        """
+        self._count_backlog(self.core.behind)
+        if not self._resuming and not self.lagging:
+            self._resuming = True
+            loop = asyncio.get_running_loop()
+            if self.core.annoyed:
+                loop.call_later(PAUSE, self._go_on)
+            else:
+                loop.call_soon(self._go_on)
+        self.pace()
+
+    def _go_on(self) -> None:
+        self._resuming = False
+        if self.lagging or self.closing:
+            return
+        self.data_received(b"")
+        if not self.core.behind:
+            self._count_backlog(0)
+            self.pace()
+
+    def _count_backlog(self, count: int) -> None:
+        budget = self.shared.budget
+        budget.release(self._backlog_bytes)
+        budget.add(count)
+        self._backlog_bytes = count
+
+    # Requests.
+
     def _begin(self, event: HeadReceived) -> None:
         shared = self.shared
         stream = event.stream
@@ -139,6 +406,9 @@ class Http2Session(Connection):
             exchange.receiver = receiver
             if whole is not None:
                 receiver.data(exchange, whole, True)
+            elif exchange.deadline < exchange.body_deadline:
+                exchange.body_deadline = exchange.deadline
+                self.due = min(self.due, exchange.deadline)
         except Exception:  # noqa: BLE001 - this request fails by it, and no other
             self._fail(exchange, stream)
 
@@ -177,7 +447,8 @@ class Http2Session(Connection):
         headers = tuple([field for field in event.fields if field[0][:1] != b":"])
         head = RequestHead("", b"", headers, version=HTTP_2, authority=b"", content_length=None)
         reply = self.shared.failure(head, 431, "the header fields are too large")
-        self.core.reply(event.stream, head_block(reply.status, reply.headers), reply.body)
+        block = head_block(reply.status, reply.headers) + _DATE + self.shared.date
+        self.core.reply(event.stream, block, reply.body)
         if not event.stream.closed:
             self.stop_sender(event.stream)
 
@@ -194,10 +465,10 @@ class Http2Session(Connection):
         """See ``Connection``."""
         try:
             self._write()
-            if self.crowded and not self.lagging:
+            if self.blocked_writers and not self.lagging:
                 self._tell_of_room()
             if self.core.behind and not self.closing:
-                self._behind.wait()
+                self._wait_for_turn()
             if self._leaving and not self.core.streams:
                 self.end(linger=True)
         except Exception:  # noqa: BLE001 - nothing but this connection ends by it
@@ -239,8 +510,8 @@ class Http2Session(Connection):
             exchange.leave()
 
     def _tell_of_room(self) -> None:
-        for exchange in [one for one in self.crowded if one.over or one.unsent <= WRITABLE]:
-            self.crowded.discard(exchange)
+        for exchange in [one for one in self.blocked_writers if one.over or one.unsent <= WRITABLE]:
+            self.blocked_writers.discard(exchange)
             exchange.check_writable()
 
     def pending(self) -> int:
@@ -304,7 +575,7 @@ class Http2Session(Connection):
         if core.streams:
             self._idle_since = now
             blocked = [stream for stream in core.streams.values() if stream.queued]
-            for stream in self._readers.late(blocked, now):
+            for stream in self._late_readers(blocked, now):
                 self.shared.counters.stalled += 1
                 self._give_up(stream, ErrorCode.CANCEL)
             for stream in list(core.streams.values()):
@@ -315,8 +586,28 @@ class Http2Session(Connection):
             self._leaving = True
         self.mark()
 
+    def _late_readers(self, blocked: list[Stream], now: float) -> list[Stream]:
+        """Those among the streams that have something queued whose client takes it too slowly:
+        their windows stay closed, or open byte by byte.
+        """
+        limits = self.shared.limits
+        pace = limits.body_pace / max(len(blocked), 1)  # they share what the client can take
+        before, self._paces = self._paces, {}
+        late = []
+        for stream in blocked:
+            outbox = stream.outbox
+            assert outbox is not None
+            reader = before.get(outbox) or Pace(outbox.taken, now, limits.write_timeout)
+            if reader.is_late(outbox.taken, now, pace):
+                late.append(stream)
+            else:
+                self._paces[outbox] = reader
+        return late
+
     def _check_stream(self, stream: Stream, now: float) -> None:
         exchange: Http2Exchange | None = stream.context
+        if exchange is not None and exchange.body_deadline > now:
+            self.due = min(self.due, exchange.body_deadline)
         if exchange is None and not stream.queued:
             self.stop_sender(stream)
         if (
@@ -350,7 +641,8 @@ class Http2Session(Connection):
             self.reset(stream, ErrorCode.INTERNAL_ERROR)
             return
         reply = self.shared.failure(exchange.head, status, text)
-        self.core.reply(stream, head_block(reply.status, reply.headers), reply.body)
+        block = head_block(reply.status, reply.headers) + _DATE + self.shared.date
+        self.core.reply(stream, block, reply.body)
         if not stream.closed:
             self.stop_sender(stream)
         self.mark()
@@ -358,13 +650,27 @@ class Http2Session(Connection):
     # The end.
 
     def eof_received(self) -> bool:
-        """A client that sends nothing more can read nothing more: windows would never open."""
-        return False
+        """The client sends nothing more: whole requests are answered as far as its windows go.
+
+        A ping shows whether it has left altogether: then its system answers with a reset.
+        """
+        whole = [stream for stream in self.core.streams.values() if stream.remote_ended]
+        if self.closing or self.secure or not whole:
+            return False
+        self.eof = True
+        for stream in list(self.core.streams.values()):
+            if not stream.remote_ended:
+                self._lose(stream)
+                self.core.reset(stream, ErrorCode.CANCEL)
+        self._leaving = True
+        self.core.ping(_PING)
+        self.flush()
+        return True
 
     def gone(self) -> None:
         """See ``Connection``."""
-        self.crowded.clear()
-        self._behind.drop()
+        self.blocked_writers.clear()
+        self._count_backlog(0)
         for stream in list(self.core.streams.values()):
             self._lose(stream)
 

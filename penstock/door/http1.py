@@ -9,23 +9,190 @@ a usual request or two cost; the rest waits for the next turns.
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Sequence
+from math import inf
 from typing import Final
 
-from penstock.door.connection import BREATH, HIGH_MARK, NEVER, Connection, wire
-from penstock.door.exchange import STOPPING, guarded, log_fault
-from penstock.door.half_closed import Question
-from penstock.door.http1_exchange import Http1Exchange, begin_exchange
+from penstock.door.connection import HIGH_MARK, NEVER, PAUSE, Connection, wire
+from penstock.door.exchange import (
+    STOPPING,
+    WRITABLE,
+    DoorExchange,
+    Peer,
+    guarded,
+    log_fault,
+)
 from penstock.door.state import DoorState
-from penstock.protocols.heads import HTTP_1_1
+from penstock.protocols.heads import HTTP_1_1, Headers, RequestHead
 from penstock.protocols.http1 import Event, Http1Connection, Http1Data, Http1Failed, Http1Head
 from penstock.protocols.http1.answer import CONTINUE
+
+_LARGE: Final = 64 << 10
+"""Bytes of a body from which on it is not copied behind its head."""
 
 _REQUESTS_AT_ONCE: Final = 8
 """Requests that are begun in one turn when each is answered at once; a read may hold thousands."""
 
 _CHUNKS_AT_ONCE: Final = 128
 """Chunks of a body that are taken in one turn; of one byte each, a read holds tens of thousands."""
+
+_PROBE_AFTER: Final = 0.025
+"""Seconds from the half-close to the question; a guess: most answers are out by then."""
+
+
+class Http1Exchange(DoorExchange):
+    """The one exchange of its connection that is in turn.
+
+    Attributes:
+        ended: the request has come to its end.
+    """
+
+    __slots__ = ("_session", "ended")
+
+    # Made by ``begin_exchange``: this happens for every request, and a function costs less.
+    __init__ = object.__init__
+
+    ended: bool
+    _session: Http1Session
+
+    @property
+    def peer(self) -> Peer:
+        """See ``Exchange``."""
+        return self._session.peer
+
+    def reply(
+        self,
+        status: int,
+        headers: Headers,
+        body: bytes = b"",
+        trailers: Headers = (),
+        close: bool = False,
+    ) -> None:
+        """See ``Exchange``."""
+        if self.over:
+            return
+        if trailers:
+            self.start(status, (*headers, (b"connection", b"close")) if close else headers)
+            self.send(body)
+            self.finish(trailers)
+            return
+        session = self._session
+        shared = self.shared
+        session.core.date = shared.date_line
+        answer = None
+        # At once only without company: clients that are answered one by one ask one by one again,
+        # and the engine makes the most of those who come together.
+        if (
+            shared.calls == 1
+            and len(body) <= _LARGE
+            and not (close or shared.draining or session.out or session.lagging or session.closing)
+        ):
+            answer = session.core.conclude(status, headers, body)
+        if answer is None:
+            last = close or not self.ended or shared.draining
+            if len(body) <= _LARGE:
+                session.out.append(session.core.respond(status, headers, body, last))
+            else:
+                session.out += session.core.respond_apart(status, headers, body, last)
+        # What close() does, without the call.
+        self.over = True
+        shared.calls -= 1
+        if not (shared.calls or shared.rested):
+            shared.rest()
+        self.receiver = self.on_gone = self.on_writable = self.state = None
+        if self.taken:
+            self.release()
+        if answer is None:
+            session.answered = True
+            if not session.dirty:
+                session.mark()
+        else:
+            session.conclude(answer)
+
+    def start(self, status: int, headers: Headers) -> None:
+        """See ``Exchange``."""
+        if not self.over:
+            session = self._session
+            if not self.ended or self.shared.draining:
+                headers = (*headers, (b"connection", b"close"))
+            self.started = True
+            session.core.date = self.shared.date_line
+            session.out.append(session.core.start(status, headers))
+            session.mark()
+
+    def send(self, piece: bytes) -> None:
+        """See ``Exchange``."""
+        if self.over:
+            return
+        session = self._session
+        unsent = session.unsent()
+        if unsent > self.shared.limits.max_unsent:
+            self.shared.counters.overrun += 1
+            self.leave()
+            session.abort()
+            return
+        session.out.append(session.core.chunk(piece))
+        if unsent + len(piece) > WRITABLE:
+            session.note_blocked_writer()
+        session.mark()
+
+    def finish(self, trailers: Headers = ()) -> None:
+        """See ``Exchange``."""
+        if not self.over:
+            session = self._session
+            session.out.append(session.core.finish(trailers))
+            self.close()
+            session.answered = True
+            session.mark()
+
+    def abort(self) -> None:
+        """See ``Exchange``."""
+        if not self.over:
+            self.close()
+            self._session.end_in_the_middle()
+
+    @property
+    def unsent(self) -> int:
+        """See ``Exchange``."""
+        return 0 if self.over else self._session.unsent()
+
+    def pause(self) -> None:
+        """See ``Exchange``."""
+        self.paused = True
+        if not self.over:
+            self._session.rearm()
+
+    def resume(self) -> None:
+        """See ``Exchange``."""
+        self.paused = False
+        if not self.over:
+            session = self._session
+            shared = self.shared
+            self.body_deadline = max(
+                self.body_deadline, shared.sweeper.after(shared.limits.body_timeout)
+            )
+            session.rearm()
+
+
+def begin_exchange(
+    session: Http1Session, head: RequestHead, ended: bool, whole: bytes | None
+) -> Http1Exchange:
+    """The exchange of a request whose head has come."""
+    shared = session.shared
+    exchange: Http1Exchange = Http1Exchange()
+    exchange.shared = shared
+    exchange._budget = shared.budget
+    exchange.taken = exchange.to_come = 0
+    exchange.head = head
+    exchange.over_limit = shared.calls > shared.most_calls
+    exchange.body_deadline = exchange.deadline = inf
+    exchange.receiver = exchange.on_gone = exchange.on_writable = exchange.state = None
+    exchange.over = exchange.started = exchange.paused = False
+    exchange._session = session
+    exchange.ended = ended
+    exchange.whole = whole
+    return exchange
 
 
 class Http1Session(Connection):
@@ -38,12 +205,12 @@ class Http1Session(Connection):
     """
 
     __slots__ = (
-        "_crowded",
         "_exchange",
         "_goes_on",
         "_in_head",
-        "_patience",
-        "_question",
+        "_keep_alive",
+        "_probe",
+        "_write_blocked",
         "answered",
         "core",
         "out",
@@ -57,10 +224,10 @@ class Http1Session(Connection):
         self.due = due
         self._exchange: Http1Exchange | None = None
         self._in_head = True
-        self._patience = shared.keep_alive()
-        self._crowded = False
+        self._keep_alive = shared.keep_alive()
+        self._write_blocked = False
         self._goes_on = False  # in a later turn
-        self._question: Question | None = None
+        self._probe: HalfCloseProbe | None = None
 
     # Input.
 
@@ -119,7 +286,8 @@ class Http1Session(Connection):
         broken = self.core.eof()
         if self._exchange is None or broken:
             return False
-        self._question = Question(self)
+        if self.shared.limits.half_close_probe:
+            self._probe = HalfCloseProbe(self)
         return True
 
     def _take(self, events: Sequence[Event]) -> None:
@@ -133,7 +301,7 @@ class Http1Session(Connection):
                 if event.ended:
                     exchange.ended = True
                 else:
-                    exchange.body_deadline += len(event.data) / shared.limits.body_pace
+                    exchange.arrived(len(event.data))
                 try:
                     exchange.receiver.data(exchange, event.data, event.ended)
                 except Exception:  # noqa: BLE001 - this request fails by it, and no other
@@ -146,12 +314,13 @@ class Http1Session(Connection):
                 ended = not isinstance(last, Http1Failed) and last.ended
                 exchange = self._exchange = begin_exchange(self, event.head, ended, None)
                 if not ended:
-                    exchange.body_deadline = shared.wheel.now + shared.body_time
+                    exchange.body_deadline = shared.sweeper.now + shared.body_time
                 try:
                     receiver = shared.application.begin(exchange)
                     if receiver is None or exchange.over:
                         continue
                     exchange.receiver = receiver
+                    exchange.body_deadline = min(exchange.body_deadline, exchange.deadline)
                     if event.ended:
                         receiver.data(exchange, b"", True)
                     elif not exchange.ended and (proceed := self.core.proceed()):
@@ -169,7 +338,7 @@ class Http1Session(Connection):
         """Write an answer that is all there is, behind which the core is ready for the next."""
         self._exchange = None
         self._in_head = False
-        self.due = self.shared.wheel.now + self._patience
+        self.due = self.shared.sweeper.now + self._keep_alive
         transport = self.transport
         try:
             if self.secure:
@@ -192,7 +361,7 @@ class Http1Session(Connection):
         if (
             self.answered
             and len(out) == 1
-            and not (self.closing or self.lagging or self._crowded)
+            and not (self.closing or self.lagging or self._write_blocked)
             and self.core.rest()
         ):
             self.answered = self.dirty = False
@@ -215,7 +384,7 @@ class Http1Session(Connection):
                     self.end(linger=True)
                     break
                 self._in_head = False
-                self.due = self.shared.wheel.now + self._patience
+                self.due = self.shared.sweeper.now + self._keep_alive
                 if events := core.next():
                     self._take(events)
                 if len(self.out) > 1 and sum(map(len, self.out)) > HIGH_MARK:
@@ -233,8 +402,8 @@ class Http1Session(Connection):
         self.dirty = False
         if not left and self.answered and not self.closing:
             self.mark()
-        if self._crowded and not self.lagging:
-            self._crowded = False
+        if self._write_blocked and not self.lagging:
+            self._write_blocked = False
             if self._exchange is not None:
                 self._exchange.check_writable()
 
@@ -245,9 +414,9 @@ class Http1Session(Connection):
             if self.lagging or self.counted:
                 self.count()
 
-    def crowd(self) -> None:
+    def note_blocked_writer(self) -> None:
         """Tell the application when there is room again."""
-        self._crowded = True
+        self._write_blocked = True
 
     def unsent(self) -> int:
         """Bytes that wait for the client to read."""
@@ -272,15 +441,15 @@ class Http1Session(Connection):
             waits = not exchange.paused and exchange.receiver is not None
             self.due = exchange.body_deadline if waits and not exchange.ended else NEVER
             if self.lagging:
-                self.due = min(self.due, self.shared.wheel.after(self.shared.period))
+                self.due = min(self.due, self.shared.sweeper.after(self.shared.period))
             elif self.core.unread and not exchange.paused and not self._goes_on:
                 self._goes_on = True
-                asyncio.get_running_loop().call_later(BREATH, self._go_on)
+                asyncio.get_running_loop().call_later(PAUSE, self._go_on)
         elif self.eof:
             self.end()
         elif not self._in_head and not self.core.idle:
             self._in_head = True
-            self.due = self.shared.wheel.after(self.shared.limits.header_timeout)
+            self.due = self.shared.sweeper.after(self.shared.limits.header_timeout)
 
     def check(self, now: float) -> None:
         """See ``Connection``."""
@@ -325,6 +494,7 @@ class Http1Session(Connection):
             self.end_in_the_middle()
             return
         reply = self.shared.failure(exchange.head, 500, "internal error")
+        self.core.date = self.shared.date_line
         self.out.append(self.core.respond(reply.status, reply.headers, reply.body, close=True))
         self.answered = True
         self.mark()
@@ -343,7 +513,7 @@ class Http1Session(Connection):
         """Answer outside of any exchange, and close."""
         head = None if self._exchange is None else self._exchange.head
         self._exchange = None
-        self.out.append(wire(self.shared.failure(head, status, text)))
+        self.out.append(wire(self.shared.failure(head, status, text), self.shared.date_line))
         self._write()
         self.end(linger=True)
 
@@ -361,8 +531,9 @@ class Http1Session(Connection):
 
     def gone(self) -> None:
         """See ``Connection``."""
-        if self._question is not None:
-            self._question.cancel()
+        if self._probe is not None:
+            self._probe.cancel()
+            self._probe = None
         exchange = self._exchange
         self._exchange = None
         if exchange is not None and not exchange.over:
@@ -397,3 +568,43 @@ class Http1Session(Connection):
         # HTTP/1.0 knows none (RFC 9110, sections 15.2 and 15.2.1).
         if exchange.head.version == HTTP_1_1:
             self.write(CONTINUE)
+
+
+class HalfCloseProbe:
+    """Finds out whether a client that has closed its half of the connection is still there.
+
+    Of a client that has left altogether we see the same end of input as of one that only has
+    nothing more to send; the difference shows when something is written: then its system answers
+    with a reset. So after a short while it is sent an interim response, which every client of
+    HTTP/1.1 must be able to pass over, and the socket is watched. Source: RFC 9110, section 15.2.
+    """
+
+    __slots__ = ("_asked", "_descriptor", "_loop", "_session", "_timer")
+
+    def __init__(self, session: Http1Session) -> None:
+        self._session = session
+        self._descriptor: int = session.transport.get_extra_info("socket").fileno()
+        self._loop = asyncio.get_running_loop()
+        self._asked = False
+        self._timer = self._loop.call_later(_PROBE_AFTER, self._look)
+
+    def cancel(self) -> None:
+        """The connection is no more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        session = self._session
+        if session.closing or session.transport.is_closing():
+            return
+        if not self._asked:
+            self._asked = True
+            session.ask_whether_it_listens()
+            wait = _PROBE_AFTER / 4
+        else:
+            poll = select.poll()
+            poll.register(self._descriptor, 0)
+            if poll.poll(0):  # POLLERR or POLLHUP, which need not be asked for
+                session.abort()
+                return
+            wait = min(1.0, session.shared.period)
+        self._timer = self._loop.call_later(wait, self._look)
