@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
+from penstock.protocols.heads import RequestHead
 from penstock.protocols.http2.codes import (
     ConnectionFault,
     ErrorCode,
@@ -130,6 +131,8 @@ class Http2Connection(Sending):
         "_fresh",
         "_gaps",
         "_held",
+        "_last_fields",
+        "_last_head",
         "_most_block",
         "_needed",
         "_opened_at_refill",
@@ -149,6 +152,8 @@ class Http2Connection(Sending):
     def __init__(self, role: Role, limits: Http2Limits = _usual) -> None:
         super().__init__(role, limits)
         self._decoder = FieldDecoder(limits)
+        self._last_fields: list[tuple[bytes, bytes]] | None = None
+        self._last_head: RequestHead  # of these fields
         self._begun = False  # the peer's first SETTINGS have come
         self._strict = True  # only one kind of frame may come next
         self._within = self._server  # in the preface, in a frame that is not whole, or in data
@@ -626,7 +631,11 @@ class Http2Connection(Sending):
                 else:
                     self._response(stream, end, fields, events)
                 return
-            head = request_head(fields)
+            if fields is self._last_fields:
+                head = self._last_head
+            else:
+                self._last_head = head = request_head(fields)
+                self._last_fields = fields
             if head.content_length is not None:
                 if end and head.content_length:
                     raise MalformedMessage("content-length without a body")

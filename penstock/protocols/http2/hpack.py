@@ -31,6 +31,9 @@ HARD_FACTOR: Final = 8
 """A list of this many times the allowed size, or a block of so many bytes, is no mistake, and
 decoding it for the table's sake is work for nothing. Smaller ones are refused on their stream."""
 
+_LONGEST_KEPT: Final = 1024
+"""Bytes of a block that is kept, for a client that sends the same one again and again."""
+
 _INDEX_OF: Final = HeaderTable.STATIC_TABLE_MAPPING
 _NEVER_INDEXED: Final = frozenset({b"authorization", b"proxy-authorization", b"cookie"})
 _LONGEST_INTEGER: Final = 4 * 7
@@ -43,13 +46,16 @@ _FIRST_DYNAMIC: Final = _INDEXED + 1 + len(_STATIC)
 class FieldDecoder:
     """The peer's dynamic table, and what its blocks mean with it."""
 
-    __slots__ = ("_allowed", "_largest", "_limits", "_most", "_size", "_table")
+    __slots__ = ("_allowed", "_block", "_fields", "_largest", "_limits", "_most", "_size", "_table")
 
     def __init__(self, limits: Http2Limits) -> None:
         self._limits = limits
         # Both tables as the first octet of an indexed field counts: the dynamic one, newest first,
         # stands behind the static one, and what is before them is never looked at.
         self._table: list[Field] = [(b"", b"")] * (_INDEXED + 1) + _STATIC
+        # The last block, unless the table has changed since, and its fields.
+        self._block: bytes | None = None
+        self._fields: list[Field] = []
         self._size = 0
         self._largest = 100  # bytes of an entry at most, since the dynamic table was empty
         self._most = DEFAULT_TABLE_SIZE
@@ -65,18 +71,30 @@ class FieldDecoder:
     def settings_acknowledged(self) -> None:
         """The peer knows our HEADER_TABLE_SIZE: from now on it must keep to it."""
         self._allowed = self._limits.header_table_size
+        self._block = None
 
     def decode(self, block: bytes) -> list[Field]:
         """The fields of a block in their order, each checked (see ``messages``).
+
+        The list is the same object where the block is the last one again and means the same.
 
         Raises:
             ConnectionFault: the block cannot be decoded, or is beyond all bounds.
             HeadersTooLarge: over a limit of ours; the table is right nevertheless.
         """
+        if block == self._block:
+            return self._fields
+        self._block = block if len(block) <= _LONGEST_KEPT else None
         try:
-            return self._decode(block)
+            fields = self._decode(block)
+        except HeadersTooLarge:
+            self._block = None
+            raise
         except (IndexError, HPACKError) as error:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, "broken header block") from error
+        if self._block is not None:
+            self._fields = fields
+        return fields
 
     def _decode(self, block: bytes) -> list[Field]:
         limits = self._limits
@@ -157,6 +175,7 @@ class FieldDecoder:
 
     def _add(self, field: Field, size: int) -> None:
         """RFC 7541, section 4.4: room is made first, and what does not fit empties the table."""
+        self._block = None
         if self._size + size > self._most:
             self._evict(self._most - size)
         if size <= self._most:
@@ -168,6 +187,7 @@ class FieldDecoder:
     def _resize(self, most: int) -> None:
         if most > self._allowed:
             raise HPACKError("a table larger than allowed")
+        self._block = None
         self._most = most
         self._evict(most)
 
