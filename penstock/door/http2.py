@@ -54,7 +54,7 @@ _BULK: Final = 64 << 10
 _SLICE: Final = 64
 """Frames after which we look at the time, and at what the peer is up to."""
 
-_SHORT_SLICE: Final = 16
+_SHORT_SLICE: Final = 25
 """The same of a peer that abuses the protocol: a call that is given up, or refused, takes 25 µs,
 and others may meet several of them."""
 
