@@ -222,8 +222,8 @@ def recorded(recorder):
     """Let every engine of this process tell the recorder."""
     engine = build.Works.engine
 
-    def with_recorder(self, loop, instruments=(), **more):
-        return engine(self, loop, instruments=[*instruments, recorder], **more)
+    def with_recorder(self, loop, spawner=None, instruments=()):
+        return engine(self, loop, spawner, [*instruments, recorder])
 
     build.Works.engine = with_recorder
     close = Engine.close

@@ -81,8 +81,8 @@ if __name__ == "__main__":
     recorder = Recorder()
     make_engine = Works.engine
 
-    def engine(self, loop, **more):
-        return make_engine(self, loop, recorder, **more)
+    def engine(self, loop, spawner=None, instruments=()):
+        return make_engine(self, loop, spawner, [*instruments, recorder])
 
     Works.engine = engine
     service = Recorded(name="uci")
