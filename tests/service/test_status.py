@@ -98,6 +98,8 @@ def test_the_status_of_a_service_is_that_of_all_its_engines(engines: int, tmp_pa
         assert (report["engines"], report["ready"]) == (engines, True)
         assert report["requests"]["admitted"] == report["answers"]["ok"] == 6
         assert report["graphs"][0]["ops"][0]["workers"] == engines
+        connections = report["connections"]
+        assert connections["opened"] > connections["closed"] >= 1
         command = [*PENSTOCK[:-1], "status", server.http_url.removeprefix("http://")]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         first = f"ready, {engines} engine{'s' if engines > 1 else ''}"

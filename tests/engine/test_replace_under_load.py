@@ -1,0 +1,88 @@
+"""Graphs come and go on a real loop while requests keep coming: each is answered exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from penstock import Op
+from penstock.engine.graph import GraphState, ServedGraph
+from penstock.engine.submission import Submission
+from penstock.errors import ServiceClosed
+from penstock.request import Outcome
+from penstock.service.blueprint import Blueprint, deploy
+from penstock.service.build import GraphWorks, Works
+from tests.service.inside import drawn, root
+
+
+class Versioned(Op):
+    def __init__(self, version: int) -> None:
+        super().__init__(name="work", input_ops=[root()], concurrency=2, batch_size=4)
+        self.version = version
+
+    def process(self, feed_batch: Any, typical_logid: int = 0) -> Any:
+        return feed_batch[0]
+
+    def postprocess(self, input_dicts: Any, fetch: Any, data_id: int, log_id: int) -> Any:
+        return {"version": self.version}, None, ""
+
+
+def version(number: int, name: str = "a") -> Blueprint:
+    return replace(drawn(Versioned(number), name=name), version=str(number))
+
+
+async def test_versions_replace_each_other_under_load() -> None:
+    loop = asyncio.get_running_loop()
+    works = Works(deploy([version(0), version(7, "b")]))
+    engine = works.engine(loop)
+    answers: list[list[Outcome]] = []
+    retired: asyncio.Queue[ServedGraph] = asyncio.Queue()
+
+    def ask(name: str) -> None:
+        graph = engine.graph(name)
+        assert graph is not None
+        told: list[Outcome] = []
+        answers.append(told)
+        Submission(graph, {"x": "1"}).start(lambda _, outcome: told.append(outcome))
+
+    async def load(until: asyncio.Event) -> None:
+        while not until.is_set():
+            for _ in range(8):
+                ask("a")
+            ask("b")
+            await asyncio.sleep(0)
+
+    enough = asyncio.Event()
+    offering = asyncio.create_task(load(enough))
+    for number in range(1, 6):
+        await asyncio.sleep(0.01)
+        new = GraphWorks(version(number), works.deployment, lambda *_: None).build(engine, loop)
+        await new.start()
+        (old,) = engine.replace(new, retired.put_nowait)
+        async with asyncio.timeout(10):
+            assert await retired.get() is old
+        engine.remove(old)
+        assert await old.close(5.0)
+        assert old.state is GraphState.REMOVED
+    enough.set()
+    await offering
+    async with asyncio.timeout(10):
+        while engine.statistics().inside + engine.statistics().waiting:
+            await asyncio.sleep(0.001)
+    assert {len(told) for told in answers} == {1}
+    seen = Counter(
+        (outcome.value or {}).get("version") for (outcome,) in answers if outcome.error is None
+    )
+    assert set(seen) == {0, 1, 2, 3, 4, 5, 7}
+    codes = {outcome.error.code for (outcome,) in answers if outcome.error is not None}
+    assert codes <= {"busy"}
+    assert [graph.name for graph in engine.graphs] == ["b", "a"]
+    decoded = Submission(engine.graphs[0], {})
+    engine.drain_graph(engine.graphs[0], lambda: None)
+    refused: list[Outcome] = []
+    decoded.start(lambda _, outcome: refused.append(outcome))
+    assert isinstance(refused[0].error, ServiceClosed)
+    for graph in engine.graphs:
+        assert await graph.close(5.0)
