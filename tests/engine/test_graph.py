@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from random import Random
+from typing import Any
+
 import pytest
 
 from penstock.batching.batcher import Batcher, BatchPolicy
@@ -27,7 +30,7 @@ class Gone(FakeExecutor):
 class Site:
     """An engine with graphs of one op each, whose workers do as told."""
 
-    def __init__(self, **options: int) -> None:
+    def __init__(self, **options: Any) -> None:
         self.clock = ManualClock()
         self.engine = Engine(self.clock, EngineOptions(**options))
         self.workers: dict[ServedGraph, FakeExecutor] = {}
@@ -153,3 +156,56 @@ def test_a_stuck_graph_makes_the_engine_unready_until_it_is_drained() -> None:
     assert site.engine.why_stuck() == "op 'op': no worker returns"
     site.engine.drain_graph(a, lambda: None)
     assert site.engine.why_stuck() is None
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_graphs_come_and_go_at_random_and_every_request_is_answered_once(seed: int) -> None:
+    random = Random(seed)
+    site = Site(max_requests=random.choice((3, 1024)), max_running=random.choice((None, 2)))
+    versions = dict.fromkeys("ab", 0)
+    rested: list[ServedGraph] = []
+    asked: dict[Submission, int] = {}
+    cancelled = 0
+    serving = [site.add(name, "0") for name in versions]
+
+    def told(submission: Submission, _: Outcome) -> None:
+        asked[submission] += 1
+
+    for _ in range(400):
+        step = random.random()
+        if step < 0.6:
+            submission = Submission(random.choice(serving), {})
+            asked[submission] = 0
+            submission.start(told)
+        elif step < 0.9:
+            busy = [worker for worker in site.workers.values() if worker.running]
+            if busy:
+                random.choice(busy).finish()
+        elif step < 0.94:
+            open_ = [each for each in asked if not each.over]
+            if open_:
+                gone = random.choice(open_)
+                gone.cancel()
+                asked[gone] += 1
+                cancelled += 1
+        else:
+            name = random.choice("ab")
+            versions[name] += 1
+            new = site.build(name, str(versions[name]))
+            site.engine.replace(new, rested.append)
+            serving.append(new)  # those of old versions are asked on, as decoders may
+        while rested:
+            site.engine.remove(rested.pop())
+        site.clock.run()
+    site.engine.drain(lambda: site.rested.append(serving[0]))
+    while any(worker.running for worker in site.workers.values()):
+        for worker in site.workers.values():
+            if worker.running:
+                worker.finish()
+        site.clock.run()
+    assert set(asked.values()) == {1}
+    assert site.rested
+    stats = site.engine.statistics()
+    assert stats.admitted == stats.replied + stats.cancelled
+    assert stats.admitted + stats.refused == len(asked)
+    assert stats.cancelled == cancelled
