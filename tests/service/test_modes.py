@@ -34,7 +34,7 @@ from penstock import Op, PipelineServer, RequestOp, ResponseOp
 from penstock.ops.product import CustomException, CustomExceptionCode
 
 PLAIN = {
-    "none": None, "yes": True, "whole": 2**70, "half": 0.1, "text": "\\u00e9\\ud83d\\ude00\\0",
+    "none": None, "yes": True, "whole": 2**70, "half": 0.1, "text": "\\u00e9\\U0001f600\\0",
     "bytes": b"\\xff\\0", "list": [1, [2.5, None], {"a": (1, "b")}], "tuple": (1, (2,)),
     "scalar": np.float32(0.1), "truth": np.bool_(True), "numpy text": np.str_("a"),
     "texts": np.array([["a", "\\u00e9"]], dtype=object), "fixed": np.array(["a", "bcd"]),

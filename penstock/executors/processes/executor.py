@@ -103,10 +103,7 @@ class ProcessExecutor:
     def alive(self) -> bool:
         """Whether some worker is there that has not yet to prove that it survives a batch."""
         now = self._loop.time()
-        return any(
-            worker.batches or not self._restarts[worker.index].is_doubtful(now)
-            for worker in self._alive
-        )
+        return any(self._is_trusted(worker, now) for worker in self._alive)
 
     async def start(self) -> None:
         """Start every worker; returns when all can work.
@@ -383,12 +380,17 @@ class ProcessExecutor:
             self._idle.append(worker)
 
     def _next_idle(self) -> Worker:
-        """One that has finished a batch, if there is: another may die of its first."""
+        """The worker that has been idle for longest; a doubtful one only if there is no other."""
+        now = self._loop.time()
         for worker in self._idle:
-            if worker.batches:
+            if self._is_trusted(worker, now):
                 self._idle.remove(worker)
                 return worker
         return self._idle.popleft()
+
+    def _is_trusted(self, worker: Worker, now: float) -> bool:
+        """Whether it has finished a batch, or its slot is not one whose workers die at once."""
+        return bool(worker.batches) or not self._restarts[worker.index].is_doubtful(now)
 
     def _hand(self, worker: Worker, work: Work, finished: Finished) -> None:
         self._busy[work] = worker
