@@ -111,7 +111,7 @@ class FieldDecoder:
                 if octet == 0xFF:
                     octet, at = _read_integer(block, at, 0xFF)
                 fields.append(table[octet])
-                if len(fields) > most_fields:
+                if at > most_fields and len(fields) > most_fields:
                     break
                 continue
             if octet & 0xE0 == 0x20:
@@ -141,8 +141,9 @@ class FieldDecoder:
             if at > size:
                 raise HPACKError("a string that is cut off")
             if first >= 0x80:
-                value = _decoded.get(value) or _decode_huffman(value)
-            if names.get(name, True) is None and is_trimmed_value(value):
+                # What enters the table does not come as a string again.
+                value = _decode_huffman(value) if octet >= 0x40 else _remembered(value)
+            if names.get(name, True) is None and (value.isalnum() or is_trimmed_value(value)):
                 field: Field = (name, value)
             else:
                 field = check_field(name, value)
@@ -176,9 +177,10 @@ class FieldDecoder:
     def _add(self, field: Field, size: int) -> None:
         """RFC 7541, section 4.4: room is made first, and what does not fit empties the table."""
         self._block = None
-        if self._size + size > self._most:
-            self._evict(self._most - size)
-        if size <= self._most:
+        most = self._most - size
+        if self._size > most:
+            self._evict(most)
+        if most >= 0:
             self._table.insert(_FIRST_DYNAMIC, field)
             self._size += size
             if size > self._largest:
@@ -258,13 +260,14 @@ def _read_string(block: bytes, at: int) -> tuple[bytes, int]:
         raise HPACKError("a string that is cut off")
     string = block[at:end]
     if octet >= 0x80:
-        string = _decoded.get(string) or _decode_huffman(string)
+        string = _remembered(string)
     return string, end
 
 
 # Huffman codes, octet by octet. A state is the bits of a symbol that is not complete yet: a list
-# with an entry for each octet (the symbols that it completes, and the state behind it), made when
-# the octet first comes in this state. There are at most 256 states.
+# with an entry for each octet (the symbols that it completes, as Latin-1 because text is joined in
+# place, and the state behind it), made when the octet first comes in this state. There are at most
+# 256 states.
 
 _State: TypeAlias = list[Any]
 _BITS: Final = 256  # where a state has its bits, and
@@ -279,8 +282,7 @@ _states: Final[dict[str, _State]] = {}
 _decoded: Final[dict[bytes, bytes]] = {}
 _MOST_DECODED: Final = 1024
 _LONGEST_DECODED: Final = 64
-"""Short strings of all connections are remembered: a client that has just come sends what others
-have sent."""
+"""Short strings that enter no table are remembered: they come again as they are."""
 
 
 def _state(bits: str) -> _State:
@@ -293,25 +295,30 @@ def _state(bits: str) -> _State:
 _start: Final = _state("")
 
 
+def _remembered(string: bytes) -> bytes:
+    text = _decoded.get(string)
+    if text is None:
+        text = _decode_huffman(string)
+        if len(string) <= _LONGEST_DECODED:
+            if len(_decoded) >= _MOST_DECODED:
+                _decoded.clear()
+            _decoded[string] = text
+    return text
+
+
 def _decode_huffman(string: bytes) -> bytes:
     state = _start
-    symbols: list[bytes] = []
-    append = symbols.append
+    text = ""
     try:
         for octet in string:
             some, state = state[octet]
-            append(some)
+            text += some
     except TypeError:  # an entry is None
         _make_entries(string)
         return _decode_huffman(string)
     if not state[_IS_PADDING]:
         raise HPACKError("wrong padding behind a string")
-    text = b"".join(symbols)
-    if len(string) <= _LONGEST_DECODED:
-        if len(_decoded) >= _MOST_DECODED:
-            _decoded.clear()
-        _decoded[string] = text
-    return text
+    return text.encode("latin-1")
 
 
 def _make_entries(string: bytes) -> None:
@@ -319,14 +326,14 @@ def _make_entries(string: bytes) -> None:
     for octet in string:
         if state[octet] is None:
             bits = state[_BITS]
-            symbols = bytearray()
+            symbols = ""
             for bit in f"{octet:08b}":
                 bits += bit
                 symbol = _SYMBOLS.get(bits)
                 if symbol == _END:
                     raise HPACKError("the end of a string inside it")
                 if symbol is not None:
-                    symbols.append(symbol)
+                    symbols += chr(symbol)
                     bits = ""
-            state[octet] = bytes(symbols), _state(bits)
+            state[octet] = symbols, _state(bits)
         state = state[octet][1]
