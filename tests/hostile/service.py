@@ -18,6 +18,8 @@ from penstock.tensor import TensorSpec
 
 NOT_FOR_YOU = 52
 CODE = CustomExceptionCode.INPUT_PARAMS_ERROR
+# Without the probe a client of HTTP/1.1 that closes its connection counts as half-closed.
+DOOR = {"half_close_probe": True}
 
 
 def twice(feeds):
@@ -87,5 +89,5 @@ class Hostile(WebService):
 
 if __name__ == "__main__":
     service = Hostile(name="uci")
-    service.prepare_pipeline_config(yml_dict={"http_port": 0, "rpc_port": 0})
+    service.prepare_pipeline_config(yml_dict={"http_port": 0, "rpc_port": 0, "door": DOOR})
     service.run_service()
