@@ -4,8 +4,8 @@ Waking a worker costs more than a cheap op's work, so batches that are predicted
 half a millisecond together travel together while no other worker is idle. Where samples have had
 company of late, a hand-over of cheap batches, or of a batch that is not full, is put off for as
 long as each turn of the loop brings more: a loop that finds requests to read goes on reading, and
-hands over when it would sleep otherwise. Measured with a detector and a recogniser, 32 connections,
-one core: batches of 28 instead of 19, for 7 % less CPU time a request. Each
+hands over when it would sleep otherwise. Seen in one run each with a detector and a recogniser
+(``benchmarks --only graph``, 32 connections, one core): batches of 28 rows instead of 19. Each
 batch is still run, timed and answered by itself. Pure: it learns only from what it is told.
 """
 
