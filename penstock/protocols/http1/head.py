@@ -71,7 +71,9 @@ class _FieldLines(dict[bytes, tuple[bytes, bytes]]):
         match = _split_field(line)
         if match is None:
             raise BrokenRule(400, "malformed header field")
-        found = match[1].lower(), match[2].rstrip(BLANKS)
+        found = name, value = match[1].lower(), match[2].rstrip(BLANKS)
+        if name == b"host" and is_host(value) is None:
+            raise BrokenRule(400, "the header host is malformed")
         if len(line) <= LineCache.LONGEST:
             if len(self) >= LineCache.MOST:
                 self.clear()
@@ -166,8 +168,6 @@ def parse_head(raw: bytes, limits: Http1Limits, cache: LineCache) -> Http1Reques
         if version == HTTP_1_1:
             raise BrokenRule(400, "the header host is missing")
         host = b""
-    elif is_host(host) is None:
-        raise BrokenRule(400, "the header host is malformed")
     announced = fields.get(b"content-length")
     length: int | None = 0
     if announced is not None:
