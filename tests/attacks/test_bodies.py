@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.attacks.site import MIB, Target, target
+from tests.attacks.site import LATE_THREADS, MIB, Target, target
 
 pytestmark = pytest.mark.faults
 
@@ -70,5 +70,5 @@ def test_memory_stays_within_the_budget_for_bodies(announced: bool) -> None:
         assert set(heard) == {"answered", "busy"}, heard
         assert grown < 1.2 * BUDGET, f"{grown // MIB} MiB, {heard}"
         at.check_good()
-        assert at.resources()["threads"] <= before["threads"]
+        assert at.resources()["threads"] <= before["threads"] + LATE_THREADS
         print(f"{grown / MIB:.0f} MiB above {base / MIB:.0f}, {heard}")
