@@ -246,7 +246,10 @@ async def test_an_engine_killed_under_load_hurts_nobody_but_its_own_connections(
         assert len(load.engines) == 2 + kills
         # What a process had accepted at its death: at this rate, the calls of some milliseconds.
         assert len(load.broken) <= 8 * kills, load.broken
-        assert not any("reset" in each for each in load.broken if each.startswith("grpcio"))
+        # The system resets a connection of which it still held bytes that were not read; but none
+        # is refused, since the listening socket outlives the engine.
+        refused = ("connection refused", "failed to connect", "connecterror")
+        assert not [each for each in load.broken if any(text in each.lower() for text in refused)]
         assert server.log().count("killed by SIGKILL") == kills
         assert await asyncio.to_thread(server.stop) == 0
 
