@@ -214,10 +214,14 @@ def _flags(
 @contextmanager
 def _log_of_imports(now: flags.Flags) -> Iterator[None]:
     """Until the script's configuration is read, flags and environment alone say what is logged."""
+    from penstock.config.overrides import from_environment
+
+    told = {key: value for key, (_, value) in from_environment(os.environ).items()}
+    told.update(now.overrides)
 
     def chosen(key: str, known: Sequence[str]) -> Any:
-        text = str(now.overrides.get(key) or os.environ.get(f"PENSTOCK_{key.upper()}") or "")
-        return text.lower() if text.lower() in known else known[0]
+        text = str(told.get(key, "")).lower()
+        return text if text in known else known[0]
 
     level = chosen("log_level", ("info", *get_args(LogLevel)))
     with logging_of_imports(LogOptions(level=level, format=chosen("log_format", ("text", "json")))):

@@ -38,9 +38,12 @@ editors that complete and check YAML.
 
 A service is configured by one YAML file, usually `config.yml`, or by the same data as a dict.
 
-- **Precedence:** a flag, then the environment variable `PENSTOCK_<KEY>` (top-level keys only), then
-  what the constructor of an op was given, then YAML, then the default.
+- **Precedence:** a flag, then the environment, then what the constructor of an op was given, then
+  YAML, then the default.
 - **Flags:** `-o key.inner=value` sets any key. Lists are written `-o op.uci.fetch_list=a,b`.
+- **Environment:** `PENSTOCK_<KEY>` sets a key at the top of the file, and
+  `PENSTOCK_SET="key.inner=value;op.uci.concurrency=4"` any keys; the former wins. A value with a
+  `;` in it cannot be set there.
 - **Types are strict.** A boolean is no integer and a text is no number; an integer may stand for a
   float. Numbers that are texts, such as card ids, need quotes.
 - **Unknown keys** are errors that name the nearest known key; `--lenient` makes them warnings. An

@@ -63,8 +63,9 @@ def load(
         yml_file: the file; relative to ``base_dir`` when that is given. Or else:
         yml_dict: the same as plain data; it is not modified.
         overrides: dotted key -> value, from flags; a value of None is a flag not given.
-        environ: where ``PENSTOCK_<KEY>`` is looked up for the top-level keys. A variable of that
-            form whose key is unknown is a warning: it need not be meant for us.
+        environ: where ``PENSTOCK_<KEY>`` is looked up for the top-level keys, and ``PENSTOCK_SET``
+            for all. A variable of that form whose key is unknown is a warning: it need not be meant
+            for us.
         lenient: unknown keys are ignored with a warning each, instead of being problems.
         base_dir: a folder; the working directory without it.
 
@@ -88,7 +89,7 @@ def load(
 
     layers = _Layers(document, source)
     for key, (variable, value) in from_environment(environ).items():
-        layers.put((key,), value, f"environment {variable}")
+        layers.put(tuple(key.split(".")), value, f"environment {variable}")
     for key, value in (overrides or {}).items():
         if value is not None:
             layers.put(tuple(key.split(".")), value, "flag")

@@ -25,6 +25,7 @@ from penstock.config.yaml import resolved
 from penstock.errors import ConfigError
 
 _PREFIX = "PENSTOCK_"
+_SET = "PENSTOCK_SET"
 _NEAR = 0.8  # they all begin alike, so that most names resemble each other; a guess
 
 # What Kubernetes gives every container once there is a Service by the name penstock.
@@ -50,12 +51,28 @@ def parse_override(text: str) -> tuple[str, Any]:
 
 
 def from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
-    """Top-level key -> (variable, value) for every ``PENSTOCK_…`` variable that is not empty."""
-    return {
-        key: (variable, typed([key], environ[variable]))
-        for variable, key in ENVIRONMENT.items()
-        if environ.get(variable)
-    }
+    """Dotted key -> (variable, value) for every ``PENSTOCK_…`` variable that is not empty.
+
+    ``PENSTOCK_SET`` holds any number of overrides, ``key.inner=value;…``. A key that it shares with
+    a variable of its own is that variable's, which names it alone.
+
+    Raises:
+        ConfigError: one of the overrides in ``PENSTOCK_SET`` is none.
+    """
+    found: dict[str, tuple[str, Any]] = {}
+    for text in environ.get(_SET, "").split(";"):
+        if text.strip():
+            try:
+                key, value = parse_override(text.strip())
+            except ConfigError as error:
+                raise ConfigError(
+                    [f"environment {_SET}: {each}" for each in error.problems]
+                ) from error
+            found[key] = (_SET, value)
+    for variable, key in ENVIRONMENT.items():
+        if environ.get(variable):
+            found[key] = (variable, typed([key], environ[variable]))
+    return found
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
@@ -64,12 +81,12 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     for variable, value in environ.items():
         if (
             not variable.startswith(_PREFIX)
-            or variable in ENVIRONMENT
+            or variable in (_SET, *ENVIRONMENT)
             or _KUBERNETES.search(variable)
             or _KUBERNETES_URL.match(value)
         ):
             continue
-        near = get_close_matches(variable, list(ENVIRONMENT), n=1, cutoff=_NEAR)
+        near = get_close_matches(variable, [_SET, *ENVIRONMENT], n=1, cutoff=_NEAR)
         hint = f"; did you mean {near[0]}?" if near else ""
         warnings.append(
             f"environment {clipped(variable)}: is not a known variable and sets nothing{hint}"

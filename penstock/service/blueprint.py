@@ -174,7 +174,7 @@ def draw_blueprint(
     graph = graph_of(response_op, attempts=dag.retry, first_arrival=dag.channel_recv_frist_arrive)
     usual = THREAD if dag.is_thread_op else PROCESS
     cpus = available()
-    problems = unknown_ops_of_flags(graph, config, other_ops)
+    problems = [loaded.place(each) for each in unknown_ops_of_flags(graph, config, other_ops)]
     options: list[OpOptions] = []
     for op in graph.ops:
         try:

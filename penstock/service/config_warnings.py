@@ -6,6 +6,7 @@ from collections.abc import Container, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Final
 
+from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
 from penstock.config.schema import OpConfig, ServiceConfig
 from penstock.door.budget import default_budget, largest_body
@@ -57,12 +58,14 @@ def config_warnings(graph: Graph, options: Sequence[OpOptions], config: ServiceC
 
 def unknown_ops_of_flags(
     graph: Graph, config: ServiceConfig, others: Container[str] = ()
-) -> list[str]:
-    """Problems: flags for ops that are neither there nor among the others. An entry in a file may
-    serve several services.
+) -> list[Problem]:
+    """Flags and variables for ops that are neither in the graph nor among the others. An entry in
+    a file is no problem: it may serve several services.
     """
     return [
-        f"flag: op.{name}.{key}: there is no such op; {_meant(name, graph)}"
+        Problem(
+            path=("op", name, *key.split(".")), text=f"there is no such op; {_meant(name, graph)}"
+        )
         for name in _unknown_ops(graph, config)
         if name not in others
         for key in sorted(config.op[name].forced)

@@ -177,7 +177,9 @@ class PipelineServer:
 
     def _public_name(self, configured: str | None) -> str | None:
         """The name in the URL: a flag, the environment, the constructor, the file, the default."""
-        outranks = "name" in flags.current().overrides or bool(os.environ.get("PENSTOCK_NAME"))
+        from penstock.config.overrides import from_environment
+
+        outranks = "name" in flags.current().overrides or "name" in from_environment(os.environ)
         given = None if self.name == DEFAULT_NAME else self.name
         name = configured if outranks or given is None else given
         if name is None:

@@ -214,6 +214,21 @@ def test_a_wrong_value_is_blamed_on_whoever_gave_it(tmp_path: Path) -> None:
     )
 
 
+def test_a_variable_sets_inner_keys_above_constructors_and_below_flags() -> None:
+    loaded = load(
+        yml_dict={"rpc_port": 0, "op": {"a": {"retry": 2, "concurrency": 1}}},
+        overrides={"op.a.concurrency": 2},
+        environ={"PENSTOCK_SET": "op.a.concurrency=3;op.a.retry=4;dag.retry=5"},
+    )
+    op = loaded.config.op["a"]
+    assert (op.concurrency, op.retry, loaded.config.dag.retry) == (2, 4, 5)
+    assert op.forced == {"concurrency", "retry"}
+    assert loaded.warnings == []
+    assert problems_of(yml_dict={"rpc_port": 0}, environ={"PENSTOCK_SET": "dag.retri=1"}) == [
+        "environment PENSTOCK_SET: dag.retri: is not a known key; did you mean retry?"
+    ]
+
+
 def test_an_op_remembers_what_flags_set() -> None:
     loaded = load(
         yml_dict={"rpc_port": 0, "op": {"a": {"retry": 2}, "b": {}}},

@@ -59,3 +59,17 @@ def test_empty_and_foreign_variables_are_not_read() -> None:
         "deadline": ("PENSTOCK_DEADLINE", 5),
         "name": ("PENSTOCK_NAME", "1"),
     }
+
+
+def test_one_variable_sets_keys_at_any_depth() -> None:
+    environ = {
+        "PENSTOCK_SET": " op.uci.concurrency=4; op.uci.fetch_list=a,b;;deadline=5;",
+        "PENSTOCK_DEADLINE": "6",
+    }
+    assert from_environment(environ) == {
+        "op.uci.concurrency": ("PENSTOCK_SET", 4),
+        "op.uci.fetch_list": ("PENSTOCK_SET", ["a", "b"]),
+        "deadline": ("PENSTOCK_DEADLINE", 6),
+    }
+    with pytest.raises(ConfigError, match="environment PENSTOCK_SET: deadline: an override is"):
+        from_environment({"PENSTOCK_SET": "deadline"})
