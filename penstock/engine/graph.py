@@ -77,6 +77,8 @@ class ServedGraph:
         name: what requests call it by; None for one that takes every name that no other has.
         version: tells it from others of its name.
         ends: makes feeds of messages, and messages of outcomes; None where no protocol needs it.
+        declared: gives its inputs and outputs where they are known, which may be only when its
+            workers have started.
 
     Attributes:
         state: see GraphState.
@@ -84,7 +86,6 @@ class ServedGraph:
         stages: of its ops, in the plan's order.
         bounded: those whose queues can be full.
         guarded: whether the engine has to look closer before it admits a request.
-        signature: its inputs and outputs; None where they are not known.
         time_limit: seconds that a request may take.
         now: the engine's clock.
     """
@@ -96,6 +97,7 @@ class ServedGraph:
         name: str | None = None,
         version: str = "1",
         ends: Ends | None = None,
+        declared: Callable[[], GraphSignature | None] = lambda: None,
     ) -> None:
         self.engine = engine
         self.plan = plan
@@ -107,7 +109,7 @@ class ServedGraph:
         self.stages: list[Stage] = []
         self.bounded: list[Stage] = []
         self.guarded = True
-        self.signature: GraphSignature | None = None
+        self._declared = declared
         self.time_limit = engine.options.time_limit
         self.now = engine.clock.now
 
@@ -116,6 +118,11 @@ class ServedGraph:
 
     def __str__(self) -> str:
         return f"{self.name or 'without a name'} (version {self.version})"
+
+    @property
+    def signature(self) -> GraphSignature | None:
+        """Its inputs and outputs; None where they are not known."""
+        return self._declared()
 
     def add_op(
         self,

@@ -14,6 +14,7 @@ from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions, log_dropped
 from penstock.engine.graph import GraphSignature, ServedGraph
 from penstock.errors import StartupError
+from penstock.executors.executor import Executor
 from penstock.executors.kinds import ExecutorSpec
 from penstock.executors.processes.supervisor_client import Spawner
 from penstock.executors.work import BoundOp, WorkOptions
@@ -25,7 +26,7 @@ from penstock.request import Feed
 from penstock.runtimes.local_service import LocalPredictor
 from penstock.runtimes.model import Model
 from penstock.service.blueprint import Blueprint, Deployment
-from penstock.service.models import open_model
+from penstock.service.models import open_model, signature_of, specs_of
 from penstock.service.supervision import supervision_of
 
 _log = logging.getLogger(__name__)
@@ -128,8 +129,14 @@ class GraphWorks:
         """Make its stages and workers, aside from the engine's other graphs."""
         blueprint, deployment = self.blueprint, self._deployment
         plan = blueprint.graph.plan
-        graph = ServedGraph(engine, plan, blueprint.name, blueprint.version, self.ends)
-        graph.signature = self._signature()
+        graph = ServedGraph(
+            engine,
+            plan,
+            blueprint.name,
+            blueprint.version,
+            self.ends,
+            lambda: self._signature(graph.stages[0].executor),
+        )
         capacity = blueprint.config.dag.channel_size
         for index, op in enumerate(blueprint.graph.ops):
             options = blueprint.options[index]
@@ -156,17 +163,22 @@ class GraphWorks:
             )
         return graph
 
-    def _signature(self) -> GraphSignature | None:
-        """That of its model, where it has one op that feeds it as it is."""
-        model = self._models[0]
-        if model is None or len(self._models) > 1:
+    def _signature(self, executor: Executor) -> GraphSignature | None:
+        """That of its model, where it has one op that feeds it as it is; a worker process has told
+        what it opened.
+        """
+        if len(self._models) > 1:
             return None
         (op,) = self.blueprint.graph.ops
         if any(overrides(op, hook, Op) for hook in ("preprocess", "process", "postprocess")):
             return None
-        fetched = model.fetch_names
-        outputs = tuple(each for each in model.outputs if {each.alias, each.name} & {*fetched})
-        return GraphSignature(inputs=model.inputs, outputs=outputs)
+        (model,) = self._models
+        if model is not None:
+            return signature_of(model)
+        told = next((each["model"] for each in executor.loaded if each and each["model"]), None)
+        return told and GraphSignature(
+            inputs=specs_of(told["inputs"]), outputs=specs_of(told["outputs"])
+        )
 
 
 def bound_op(deployment: Deployment, name: str, index: int) -> tuple[BoundOp, tuple[str, ...]]:

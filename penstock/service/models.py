@@ -8,16 +8,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeAlias
 
+import numpy as np
+
 from penstock.config.load import Loaded
 from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
 from penstock.config.schema import OpConfig
+from penstock.engine.graph import GraphSignature
 from penstock.errors import ModelError, PenstockError
 from penstock.ops.op import Op
 from penstock.runtimes.local_service import LocalServiceHandler
 from penstock.runtimes.model import Model
 from penstock.runtimes.runtime import ModelOptions, model_problems
 from penstock.service.placement import ONLY, show_only
+from penstock.tensor import TensorSpec
 
 _Source: TypeAlias = LocalServiceHandler | ModelOptions
 
@@ -83,6 +87,41 @@ def card_of(op: Op, options: OpOptions, entry: OpConfig | None, turn: int) -> st
     """The id of the card that ``open_model`` takes for this turn; None for the CPU."""
     cards = _cards(_source(op, options, entry), entry)
     return cards[turn % len(cards)] if cards else None
+
+
+def signature_of(model: Model) -> GraphSignature:
+    """What the model is fed with, and what it fetches."""
+    fetched = {*model.fetch_names}
+    outputs = tuple(each for each in model.outputs if fetched & {each.alias, each.name})
+    return GraphSignature(inputs=model.inputs, outputs=outputs)
+
+
+def described(signature: GraphSignature) -> dict[str, list[dict[str, Any]]]:
+    """A signature as plain values, which travel as JSON and between processes."""
+    return {
+        side: [
+            {
+                "name": spec.alias,
+                "dtype": spec.dtype.name,
+                "shape": None if spec.shape is None else list(spec.shape),
+            }
+            for spec in specs
+        ]
+        for side, specs in (("inputs", signature.inputs), ("outputs", signature.outputs))
+    }
+
+
+def specs_of(described: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+    """One side of what ``described`` made. The names inside the model are not known any more."""
+    return tuple(
+        TensorSpec(
+            name=each["name"],
+            alias=each["name"],
+            dtype=np.dtype(each["dtype"]),
+            shape=None if each["shape"] is None else tuple(each["shape"]),
+        )
+        for each in described
+    )
 
 
 def _source(op: Op, options: OpOptions, entry: OpConfig | None) -> _Source | None:

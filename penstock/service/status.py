@@ -17,10 +17,11 @@ from penstock.api.calls import Http, HttpCall
 from penstock.api.health import Health
 from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
-from penstock.engine.graph import GraphSignature, ServedGraph
+from penstock.engine.graph import ServedGraph
 from penstock.errors import StartupError
 from penstock.executors.processes.control import MOST_TEXT
 from penstock.observe.counters import Counters
+from penstock.service.models import described
 
 Report: TypeAlias = dict[str, Any]
 
@@ -52,13 +53,13 @@ def report_of(engine: Engine, health: Health, counters: Counters) -> Report:
 
 
 def _graph(graph: ServedGraph, counters: Counters) -> Report:
-    seen = graph.statistics()
+    seen, signature = graph.statistics(), graph.signature
     return {
         "name": seen.name,
         "version": seen.version,
         "state": seen.state,
         "inside": seen.inside,
-        "signature": _signature(graph.signature),
+        "signature": signature and described(signature),
         "ops": [
             {
                 **asdict(each),
@@ -67,22 +68,6 @@ def _graph(graph: ServedGraph, counters: Counters) -> Report:
             }
             for each, stage in zip(seen.stages, graph.stages, strict=True)
         ],
-    }
-
-
-def _signature(signature: GraphSignature | None) -> Report | None:
-    if signature is None:
-        return None
-    return {
-        side: [
-            {
-                "name": spec.alias,
-                "dtype": spec.dtype.name,
-                "shape": None if spec.shape is None else list(spec.shape),
-            }
-            for spec in specs
-        ]
-        for side, specs in (("inputs", signature.inputs), ("outputs", signature.outputs))
     }
 
 

@@ -17,9 +17,8 @@ from penstock.executors.processes.worker import ANSWER_BYTES
 from penstock.executors.work import BoundOp
 from penstock.service.blueprint import Deployment
 from penstock.service.build import bound_op
-from penstock.service.models import card_of
+from penstock.service.models import card_of, described, signature_of
 from penstock.service.placement import stay_on_cpus
-from penstock.tensor import TensorSpec
 
 _log = logging.getLogger(__name__)
 
@@ -61,8 +60,7 @@ def _loaded(op: BoundOp, card: str | None) -> dict[str, Any]:
     model = op.model
     return {
         "pid": os.getpid(),
-        "model": model
-        and {"inputs": _variables(model.inputs), "outputs": _variables(model.outputs)},
+        "model": model and described(signature_of(model)),
         "device": card and f"gpu {card}",
         "memory": resident_bytes(os.getpid()) or 0,
     }
@@ -74,13 +72,6 @@ def _card(deployment: Deployment, name: str, index: int) -> str | None:
     op, options = blueprint.graph.ops[at], blueprint.options[at]
     turn = deployment.place.card(options.concurrency, index)
     return card_of(op, options, blueprint.config.op.get(name), turn)
-
-
-def _variables(specs: tuple[TensorSpec, ...]) -> list[list[Any]]:
-    return [
-        [each.alias, str(each.dtype), None if each.shape is None else list(each.shape)]
-        for each in specs
-    ]
 
 
 def _leave_no_core() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from penstock import LocalServiceHandler, Op
 from penstock.service.models import open_model
 from tests.service.inside import drawn, root
 from tests.service.models import scale
+from tests.service.scripts import fetch, script
+from tests.services.process import running
 
 
 @pytest.mark.parametrize(
@@ -35,3 +38,19 @@ def test_a_handler_without_threads_of_its_own_has_its_worker_s_share(
     assert model is not None
     assert handler.options.thread_num == threads
     assert handler.get_client().model.fetch_names == model.fetch_names
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("place", ["thread", "process"])
+def test_a_model_s_inputs_and_outputs_are_told_wherever_it_runs(tmp_path: Path, place: str) -> None:
+    scale(tmp_path / "m.onnx", 2.0)
+    model = '"local_service_conf": {"model_config": "m.onnx"}, "fetch_list": ["twice"]'
+    config = f'"op": {{"work": {{"executor": "{place}", {model}}}}}'
+    with running(script(tmp_path, "pass", config)) as server:
+        report = json.loads(fetch(f"{server.http_url}/status").body)
+    rows = {"dtype": "float32", "shape": [None, 3]}
+    signature = {"inputs": [{"name": "x", **rows}], "outputs": [{"name": "twice", **rows}]}
+    (graph,) = report["graphs"]
+    assert graph["signature"] == signature
+    (op,) = graph["ops"]
+    assert [each["model"] for each in op["loaded"]] == [signature] * (place == "process")
