@@ -7,8 +7,8 @@ HTTP/2 protocol (statuses, trailers, codes of RST_STREAM) and its table of HTTP 
 from __future__ import annotations
 
 from asyncio import TimerHandle
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.client.errors import CallFailed
 from penstock.client.messages import MAX_MESSAGE_BYTES
@@ -24,6 +24,7 @@ from penstock.protocols.http2 import ErrorCode
 from penstock.protocols.status import GrpcCode
 
 if TYPE_CHECKING:
+    from penstock.client.endpoint_channel import Connection, EndpointChannel
     from penstock.protocols.http2 import Stream
 
 Outcome: TypeAlias = bytes | CallFailed
@@ -46,13 +47,6 @@ _MEANING_OF_RESET: dict[int, tuple[GrpcCode, str]] = {
 }
 
 
-class Carrier(Protocol):
-    """The connection that a call is on."""
-
-    def leave(self, call: Call) -> None:
-        """Take the call off: nobody waits for it any more."""
-
-
 class Call:
     """One call. The event loop's thread only, but for ``ended``.
 
@@ -64,6 +58,7 @@ class Call:
         encoding: the ``grpc-encoding`` that the answer's head names.
         connection: where it is now; None while it waits, and once it has ended.
         stream: its stream on that connection.
+        untried: other endpoints, the next one last, for a call that certainly no server has seen.
         ended: the outcome is known.
     """
 
@@ -79,22 +74,24 @@ class Call:
         "request",
         "stream",
         "timer",
+        "untried",
     )
 
     def __init__(
-        self, request: bytes, deadline: float | None, on_outcome: Callable[[Outcome], None]
+        self, request: bytes, deadline: float | None, on_outcome: Callable[[Outcome], object]
     ) -> None:
         self.request = request
         self.deadline = deadline
         self.timer: TimerHandle | None = None
         self.attempts = 0
-        self.connection: Carrier | None = None
+        self.connection: Connection | None = None
         self.stream: Stream | None = None
+        self.untried: Sequence[EndpointChannel] = ()
         self.ended = False
         self.encoding = b"identity"
         self._message: bytes | None = None  # the reply's, when all of it is there
         self._reader: MessageReader | None = None  # for a message that does not come in one piece
-        self._on_outcome: Callable[[Outcome], None] | None = on_outcome
+        self._on_outcome: Callable[[Outcome], object] | None = on_outcome
 
     def receive(self, data: bytes) -> CallFailed | None:
         """Take a piece of the reply's body. Returns the failure when it can be no reply."""
@@ -127,22 +124,33 @@ class Call:
         self.connection = self.stream = self._reader = self._message = None
 
     def end(self, outcome: Outcome) -> None:
-        """Report the outcome, once; whatever comes later is dropped."""
+        """Report the outcome, once; whatever comes later is dropped.
+
+        A failure of which certainly no server knows sends the call to the next endpoint instead.
+        """
         on_outcome = self._on_outcome
         if on_outcome is None:
             return
-        self.ended = True
         if self.timer is not None:
             self.timer.cancel()
-        # A cancelled timer or a late frame may keep this object; it must keep nothing else.
-        self.timer = self._on_outcome = None
+            self.timer = None
         self.detach()
+        if self.untried and isinstance(outcome, CallFailed) and not outcome.sent:
+            self.attempts = 0
+            *self.untried, following = self.untried
+            following.start(self)
+            return
+        self.ended = True
+        # A cancelled timer or a late frame may keep this object; it must keep nothing else.
+        self._on_outcome = None
+        self.untried = ()
         self.request = b""
         on_outcome(outcome)
 
     def abandon(self, failed: CallFailed) -> None:
         """End it from our side; a server that works on it is told."""
         if not self.ended:
+            self.untried = ()
             if self.connection is not None:
                 self.connection.leave(self)
             self.end(failed)

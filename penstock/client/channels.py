@@ -17,13 +17,14 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from penstock.client.call import Call, Outcome, failure
-from penstock.client.endpoint_channel import EndpointChannel
-from penstock.client.endpoints import Endpoint
+from penstock.client.endpoint_channel import Endpoints, cancel
+from penstock.client.endpoints import CachedAddress, Endpoint
+from penstock.client.errors import CallFailed
 from penstock.client.tls import Security, Tls, read_files
 from penstock.protocols.grpc import encode_message
 from penstock.protocols.status import GrpcCode
@@ -39,8 +40,7 @@ class LoopThread:
         import uvloop  # here, so that importing a client stays cheap
 
         self.loop = uvloop.new_event_loop()
-        self.users = 0
-        self.channels: set[EndpointChannel] = set()
+        self.users: set[Endpoints] = set()
         self._orders: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._woken = False
         self._stopped = False
@@ -66,18 +66,18 @@ class LoopThread:
         if self._stopped:
             self._drain()
 
-    def close(self, channel: EndpointChannel) -> None:
-        """Close a channel and wait until it is; on the loop's own thread, do not wait."""
-        done = self.begin_close(channel)
+    def close(self, endpoints: Endpoints) -> None:
+        """Close them and wait until they are; on the loop's own thread, do not wait."""
+        done = self.begin_close(endpoints)
         if threading.current_thread() is not self._thread:
             done.wait(_CLOSE_TIMEOUT)
-            if self.users == 0:
+            if not self.users:
                 self._thread.join(_CLOSE_TIMEOUT)
 
-    def begin_close(self, channel: EndpointChannel) -> threading.Event:
-        """Close a channel without waiting, as finalizers must; the event is set when it is done."""
+    def begin_close(self, endpoints: Endpoints) -> threading.Event:
+        """Close them without waiting, as finalizers must; the event is set when it is done."""
         done = threading.Event()
-        self.hand_over(self._close, (channel, done))
+        self.hand_over(self._close, (endpoints, done))
         return done
 
     def stop(self) -> None:
@@ -103,28 +103,26 @@ class LoopThread:
                 return
             act(argument)
 
-    def _close(self, order: tuple[EndpointChannel, threading.Event]) -> None:
-        channel, done = order
-        channel.close()
+    def _close(self, order: tuple[Endpoints, threading.Event]) -> None:
+        endpoints, done = order
+        endpoints.close()
         if self._stopped:
             done.set()
             return
-        task = self.loop.create_task(self._wait_closed(channel, done))
+        task = self.loop.create_task(self._wait_closed(endpoints, done))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _wait_closed(self, channel: EndpointChannel, done: threading.Event) -> None:
-        await channel.closed()
-        if channel in self.channels:
-            self.channels.discard(channel)
-            if _release(self):
-                self.loop.stop()
+    async def _wait_closed(self, endpoints: Endpoints, done: threading.Event) -> None:
+        await endpoints.closed()
+        if endpoints in self.users and _release(self, endpoints):
+            self.loop.stop()
         done.set()
 
     def _close_all(self, _: None) -> None:
-        for channel in list(self.channels):
-            self._close((channel, threading.Event()))
-        if not self.channels:
+        for endpoints in list(self.users):
+            self._close((endpoints, threading.Event()))
+        if not self.users:
             self.loop.stop()
 
 
@@ -133,31 +131,25 @@ _running: LoopThread | None = None
 _forgotten: list[LoopThread] = []  # of parents; to free one would end what it shares with them
 
 
-def open_channel(
-    endpoint: Endpoint, security: Security | None
-) -> tuple[LoopThread, EndpointChannel]:
-    """A channel on this process's thread, which is started if it does not run."""
+def _open(endpoints: Sequence[Endpoint], security: Security | None) -> tuple[LoopThread, Endpoints]:
+    """Take this process's thread, which is started if it does not run, for these endpoints."""
     global _running
     with _lock:
         if _running is None:
             _running = LoopThread()
-        thread = _running
-        thread.users += 1
-        channel = EndpointChannel(endpoint, thread.loop, security)
-        thread.channels.add(channel)
-        return thread, channel
+        opened = Endpoints(endpoints, _running.loop, security)
+        _running.users.add(opened)
+        return _running, opened
 
 
-def _release(thread: LoopThread) -> bool:
+def _release(thread: LoopThread, endpoints: Endpoints) -> bool:
     """Count one user less; True when it was the last one."""
     global _running
     with _lock:
-        thread.users -= 1
-        if thread.users:
-            return False
-        if _running is thread:
+        thread.users.discard(endpoints)
+        if not thread.users and _running is thread:
             _running = None
-        return True
+        return not thread.users
 
 
 def _at_exit() -> None:
@@ -178,8 +170,8 @@ def _forget_the_parents() -> None:
         return
     _forgotten.append(former)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for channel in list(former.channels):
-        for number, inode in channel.descriptors():
+    for endpoints in list(former.users):
+        for number, inode in endpoints.descriptors():
             # The number may be another file's, when the parent was just closing the socket.
             with suppress(OSError):
                 if os.fstat(number).st_ino == inode:
@@ -191,70 +183,59 @@ atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_forget_the_parents)
 
 
-class Channel:
-    """One endpoint for threaded callers. Any thread, but not in a forked child.
+class _Channel:
+    """What both kinds have: where to call, and the process that may."""
 
-    The last reference to a channel closes it, though later than ``close`` would.
-    """
-
-    def __init__(self, endpoint: Endpoint, tls: Tls | None) -> None:
+    def __init__(self, endpoints: Sequence[Endpoint], tls: Tls | None) -> None:
         """Nothing runs and nothing is connected before the first call.
 
         Raises:
             OSError: a file of ``tls`` cannot be read.
         """
-        self._endpoint = endpoint
+        self.endpoints = endpoints
+        self.own_address = CachedAddress()
         self._security = None if tls is None else read_files(tls)
+        self._process = os.getpid()
+
+    def is_ours(self) -> bool:
+        """Whether this process made it. In a forked child the sockets are the parent's."""
+        return self._process == os.getpid()
+
+
+class Channel(_Channel):
+    """The endpoints of one client for threaded callers. Any thread, but not in a forked child.
+
+    The last reference to a channel closes it, though later than ``close`` would.
+    """
+
+    def __init__(self, endpoints: Sequence[Endpoint], tls: Tls | None) -> None:
+        super().__init__(endpoints, tls)
         self._lock = threading.Lock()
-        self._open: tuple[LoopThread, EndpointChannel] | None = None
+        self._open: tuple[LoopThread, Endpoints] | None = None
         self._closed = False
 
-    def call(self, request: bytes, *, deadline: float | None) -> bytes:
-        """Make one call and wait for it.
+    def start(
+        self, request: bytes, on_outcome: Callable[[Outcome], object], *, deadline: float | None
+    ) -> Call:
+        """Begin a call and return at once.
 
         Args:
             request: the message.
+            on_outcome: called once, from another thread; it must be quick.
             deadline: monotonic seconds; None means no limit.
-
-        Raises:
-            CallFailed: no reply; CANCELLED when the channel is or was closed.
-        """
-        outcomes: list[Outcome] = []
-        gate = threading.Lock()
-        gate.acquire()
-
-        def on_outcome(outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            gate.release()
-
-        call = self.start(request, on_outcome, deadline=deadline)
-        try:
-            gate.acquire()
-        except BaseException:  # an interrupt: nobody waits any more
-            self.cancel(call)
-            raise
-        return _reply(outcomes.pop())
-
-    def start(
-        self, request: bytes, on_outcome: Callable[[Outcome], None], *, deadline: float | None
-    ) -> Call:
-        """Begin a call and return at once; arguments as in ``call``.
-
-        ``on_outcome`` is called once, from another thread, and must be quick.
 
         Raises:
             CallFailed: CANCELLED; the channel is closed.
         """
         call = Call(encode_message(request), deadline, on_outcome)
-        thread, channel = self._open or self._opened()
-        thread.hand_over(channel.start, call)
+        thread, endpoints = self._open or self._opened()
+        thread.hand_over(endpoints.start, call)
         return call
 
     def cancel(self, call: Call) -> None:
         """Tell the server that nobody waits any more; nothing happens if the call has ended."""
         if self._open is not None:
-            thread, channel = self._open
-            thread.hand_over(channel.abandon, call)
+            self._open[0].hand_over(cancel, call)
 
     def close(self) -> None:
         """Disconnect and wait until it is done; calls under way end with CANCELLED."""
@@ -262,50 +243,43 @@ class Channel:
             opened, self._open = self._open, None
             self._closed = True
         if opened is not None:
-            thread, channel = opened
-            thread.close(channel)
+            thread, endpoints = opened
+            thread.close(endpoints)
 
-    def _opened(self) -> tuple[LoopThread, EndpointChannel]:
+    def _opened(self) -> tuple[LoopThread, Endpoints]:
         with self._lock:
             if self._closed:
                 raise failure(GrpcCode.CANCELLED, "the client was closed", sent=False)
             if self._open is None:
-                self._open = opened = open_channel(self._endpoint, self._security)
+                self._open = opened = _open(self.endpoints, self._security)
                 weakref.finalize(self, _drop, os.getpid(), *opened).atexit = False
             return self._open
 
 
-def _reply(outcome: Outcome) -> bytes:
-    if isinstance(outcome, bytes):
-        return outcome
-    raise outcome
-
-
-def _drop(process: int, thread: LoopThread, channel: EndpointChannel) -> None:
+def _drop(process: int, thread: LoopThread, endpoints: Endpoints) -> None:
     if process == os.getpid():
-        thread.begin_close(channel)
+        thread.begin_close(endpoints)
 
 
-class AsyncChannel:
-    """One endpoint for the running event loop.
+class AsyncChannel(_Channel):
+    """The endpoints of one client for the running event loop.
 
     The last reference to a channel closes it, though later than ``close`` would.
     """
 
-    def __init__(self, endpoint: Endpoint, tls: Tls | None) -> None:
-        """Nothing is connected before the first call.
-
-        Raises:
-            OSError: a file of ``tls`` cannot be read.
-        """
+    def __init__(self, endpoints: Sequence[Endpoint], tls: Tls | None) -> None:
+        super().__init__(endpoints, tls)
         self._loop = asyncio.get_running_loop()
-        security = None if tls is None else read_files(tls)
-        self._channel = EndpointChannel(endpoint, self._loop, security)
-        drop = weakref.finalize(self, _drop_async, os.getpid(), self._loop, self._channel)
+        self._open = Endpoints(endpoints, self._loop, self._security)
+        drop = weakref.finalize(self, _drop_async, os.getpid(), self._loop, self._open)
         drop.atexit = False
 
+    def is_ours(self) -> bool:
+        """Whether it was made in this process, on this loop."""
+        return super().is_ours() and self._loop is asyncio.get_running_loop()
+
     async def call(self, request: bytes, *, deadline: float | None) -> bytes:
-        """Make one call, as in ``Channel.call``. Cancelling the task cancels the call."""
+        """Make one call, as in ``Channel.start``. Cancelling the task cancels the call."""
         future: asyncio.Future[Outcome] = self._loop.create_future()
 
         def on_outcome(outcome: Outcome) -> None:
@@ -313,19 +287,22 @@ class AsyncChannel:
                 future.set_result(outcome)
 
         call = Call(encode_message(request), deadline, on_outcome)
-        self._channel.start(call)
+        self._open.start(call)
         try:
-            return _reply(await future)
+            outcome = await future
         except asyncio.CancelledError:
-            self._channel.abandon(call)
+            cancel(call)
             raise
+        if isinstance(outcome, CallFailed):
+            raise outcome
+        return outcome
 
     async def close(self) -> None:
         """Disconnect and wait until it is done; calls under way end with CANCELLED."""
-        self._channel.close()
-        await self._channel.closed()
+        self._open.close()
+        await self._open.closed()
 
 
-def _drop_async(process: int, loop: asyncio.AbstractEventLoop, channel: EndpointChannel) -> None:
+def _drop_async(process: int, loop: asyncio.AbstractEventLoop, endpoints: Endpoints) -> None:
     if process == os.getpid() and not loop.is_closed():
-        loop.call_soon_threadsafe(channel.close)
+        loop.call_soon_threadsafe(endpoints.close)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import math
-import os
-import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from copy import copy
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 
-from penstock.client.call import Call, Outcome
+from penstock.client.call import Outcome
 from penstock.client.channels import AsyncChannel, Channel
-from penstock.client.endpoints import CachedAddress, parse_endpoints
+from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed, NotConnected
 from penstock.client.messages import decode_reply, encode_request, pack_request
 from penstock.client.tls import Tls
@@ -27,27 +22,18 @@ AnyChannel = TypeVar("AnyChannel", Channel, AsyncChannel)
 
 
 class PredictFuture(Future[bytes]):
-    """One call under way: what ``predict(..., asyn=True)`` returns. Any thread.
+    """One call under way: what ``predict(..., asyn=True)`` returns. Any thread."""
 
-    It tries one endpoint after the other for as long as certainly none has seen the request.
-    """
-
-    def __init__(self, channels: Sequence[Channel], request: bytes, deadline: float | None) -> None:
-        """Start the call on the first of the channels.
+    def __init__(self, channel: Channel, request: bytes, deadline: float | None) -> None:
+        """Start the call.
 
         Raises:
-            CallFailed: the channels are closed.
+            CallFailed: the channel is closed.
         """
         super().__init__()
-        self._process = os.getpid()
-        self._deadline = deadline
-        self._untried = list(reversed(channels))
-        self._request = request
-        self._finishing = threading.RLock()  # a call may fail within its own start
         self._response: pb.Response | None = None
-        self._channel: Channel
-        self._call: Call
-        self._try_next()
+        self._channel = channel
+        self._call = channel.start(request, self._finish, deadline=deadline)
 
     def result(self, timeout: float | None = None) -> pb.Response:  # type: ignore[override]
         """Wait for the reply; a reply with an ``err_no`` is returned like any other.
@@ -60,7 +46,7 @@ class PredictFuture(Future[bytes]):
             CallFailed: there will be none; ``retryable`` tells whether another call may do better.
             NotConnected: the call was started before this process was forked.
         """
-        if not self.done() and self._process != os.getpid():
+        if not self.done() and not self._channel.is_ours():
             raise NotConnected("the call belongs to the process that this one was forked from")
         failed = self.exception(timeout)
         if isinstance(failed, CallFailed):
@@ -73,60 +59,22 @@ class PredictFuture(Future[bytes]):
 
     def cancel(self) -> bool:
         """Give up; the server is told. False when the call had ended already."""
-        if self._process != os.getpid():
+        if not self._channel.is_ours():
             return False
         if not self._finish(CallFailed(GrpcCode.CANCELLED, "cancelled by the caller")):
             return False
         self._channel.cancel(self._call)
         return True
 
-    def _try_next(self) -> None:
-        with self._finishing:
-            if not self.done():
-                self._channel = self._untried.pop()
-                start = self._channel.start
-                self._call = start(self._request, self._on_outcome, deadline=self._deadline)
-
-    def _on_outcome(self, outcome: Outcome) -> None:
-        if isinstance(outcome, CallFailed) and self._untried and not outcome.sent:
-            try:
-                self._try_next()
-            except CallFailed as error:
-                self._finish(copy(error))  # the original's traceback would hold this future
-        else:
-            self._finish(outcome)
-
     def _finish(self, outcome: Outcome) -> bool:
-        with self._finishing:
-            if self.done():
-                return False
-            self._request = b""  # a finished future is often kept; its request need not be
-            self._untried.clear()
+        try:
             if isinstance(outcome, bytes):
                 self.set_result(outcome)
             else:
                 self.set_exception(outcome)
-            return True
-
-
-class _Connected(Generic[AnyChannel]):
-    """What ``connect`` made; never changed afterwards, so that no lock is needed to use it."""
-
-    def __init__(self, endpoints: object, tls: Tls | None, kind: type[AnyChannel]) -> None:
-        self.endpoints = parse_endpoints(endpoints)
-        self.own_address = CachedAddress()
-        self.process = os.getpid()
-        self.channels: list[AnyChannel] = [kind(endpoint, tls) for endpoint in self.endpoints]
-        self._turns = itertools.count()  # next() on it is atomic
-
-    def in_turn(self) -> list[AnyChannel]:
-        """Every channel, beginning with the one whose turn it is."""
-        first = next(self._turns) % len(self.channels)
-        return self.channels[first:] + self.channels[:first]
-
-    def is_ours(self) -> bool:
-        """Whether this process made it. In a forked child the sockets are the parent's."""
-        return self.process == os.getpid()
+        except InvalidStateError:
+            return False
+        return True
 
 
 class _Client(Generic[AnyChannel]):
@@ -134,27 +82,27 @@ class _Client(Generic[AnyChannel]):
 
     def __init__(self, *, tls: Tls | None = None) -> None:
         self._tls = tls
-        self._connected: _Connected[AnyChannel] | None = None
+        self._channel: AnyChannel | None = None
 
     def _request(
         self, timeout: float | None, feed_dict: object, fetch: object, **options: Any
-    ) -> tuple[_Connected[AnyChannel], bytes, float | None]:
+    ) -> tuple[AnyChannel, bytes, float | None]:
         """What to call through, the bytes of a request, and its deadline."""
         if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
             raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout}")
         deadline = None if timeout is None else time.monotonic() + timeout
-        connected = self._connected
-        if connected is None:
+        channel = self._channel
+        if channel is None:
             raise NotConnected("call connect() first")
-        if not connected.is_ours():
+        if not channel.is_ours():
             raise NotConnected("connected in another process or on another event loop")
-        message = pack_request(feed_dict, fetch, own_address=connected.own_address, **options)
-        return connected, encode_request(message), deadline
+        message = pack_request(feed_dict, fetch, own_address=channel.own_address, **options)
+        return channel, encode_request(message), deadline
 
     def __repr__(self) -> str:
-        if self._connected is None:
-            return f"<{type(self).__name__} not connected>"
-        return f"<{type(self).__name__} {', '.join(map(str, self._connected.endpoints))}>"
+        channel = self._channel
+        where = "not connected" if channel is None else ", ".join(map(str, channel.endpoints))
+        return f"<{type(self).__name__} {where}>"
 
 
 class PipelineClient(_Client[Channel]):
@@ -185,7 +133,7 @@ class PipelineClient(_Client[Channel]):
             ValueError: empty, or an entry is not ``host:port``.
             OSError: a file of ``tls`` cannot be read.
         """
-        self._replace(_Connected(endpoints, self._tls, Channel))
+        self._replace(Channel(parse_endpoints(endpoints), self._tls))
 
     @overload
     def predict(
@@ -260,7 +208,7 @@ class PipelineClient(_Client[Channel]):
                 number.
             TooLarge: the request is over 512 MiB.
         """
-        connected, request, deadline = self._request(
+        channel, request, deadline = self._request(
             timeout,
             feed_dict,
             fetch,
@@ -271,26 +219,23 @@ class PipelineClient(_Client[Channel]):
             name=name,
             method=method,
         )
+        future = PredictFuture(channel, request, deadline)
         if asyn:
-            return PredictFuture(connected.in_turn(), request, deadline)
-        *others, last = connected.in_turn()
-        for channel in others:  # while certainly none has seen the request
-            try:
-                return decode_reply(channel.call(request, deadline=deadline))
-            except CallFailed as error:
-                if error.sent:
-                    raise
-        return decode_reply(last.call(request, deadline=deadline))
+            return future
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # which only an interrupt finds under way
+            raise
 
     def close(self) -> None:
         """Disconnect; calls under way end with ``CallFailed``. Closing twice is allowed."""
         self._replace(None)
 
-    def _replace(self, connected: _Connected[Channel] | None) -> None:
-        former, self._connected = self._connected, connected
+    def _replace(self, channel: Channel | None) -> None:
+        former, self._channel = self._channel, channel
         if former is not None and former.is_ours():
-            for channel in former.channels:
-                channel.close()
+            former.close()
 
     def __enter__(self) -> Self:
         return self
@@ -302,17 +247,6 @@ class PipelineClient(_Client[Channel]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-class _OnLoop(_Connected[AsyncChannel]):
-    """The same for one event loop."""
-
-    def __init__(self, endpoints: object, tls: Tls | None) -> None:
-        self._loop = asyncio.get_running_loop()
-        super().__init__(endpoints, tls, AsyncChannel)
-
-    def is_ours(self) -> bool:
-        return super().is_ours() and self._loop is asyncio.get_running_loop()
 
 
 class AsyncPipelineClient(_Client[AsyncChannel]):
@@ -328,7 +262,7 @@ class AsyncPipelineClient(_Client[AsyncChannel]):
 
     async def connect(self, endpoints: list[str]) -> None:
         """Say where to call, as in ``PipelineClient.connect``, and tie the client to this loop."""
-        await self._replace(_OnLoop(endpoints, self._tls))
+        await self._replace(AsyncChannel(parse_endpoints(endpoints), self._tls))
 
     async def predict(
         self,
@@ -344,7 +278,7 @@ class AsyncPipelineClient(_Client[AsyncChannel]):
         method: str = "",
     ) -> pb.Response:
         """Make one call; arguments, result and errors as in ``PipelineClient.predict``."""
-        connected, request, deadline = self._request(
+        channel, request, deadline = self._request(
             timeout,
             feed_dict,
             fetch,
@@ -355,24 +289,16 @@ class AsyncPipelineClient(_Client[AsyncChannel]):
             name=name,
             method=method,
         )
-        *others, last = connected.in_turn()
-        for channel in others:  # while certainly none has seen the request
-            try:
-                return decode_reply(await channel.call(request, deadline=deadline))
-            except CallFailed as error:
-                if error.sent:
-                    raise
-        return decode_reply(await last.call(request, deadline=deadline))
+        return decode_reply(await channel.call(request, deadline=deadline))
 
     async def close(self) -> None:
         """Disconnect; calls under way end with ``CallFailed``. Closing twice is allowed."""
         await self._replace(None)
 
-    async def _replace(self, connected: _OnLoop | None) -> None:
-        former, self._connected = self._connected, connected
+    async def _replace(self, channel: AsyncChannel | None) -> None:
+        former, self._channel = self._channel, channel
         if former is not None and former.is_ours():
-            for channel in former.channels:
-                await channel.close()
+            await former.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -34,7 +34,7 @@ def endpoint_of(text: str) -> Endpoint:
 
 def outcome(endpoint: str, tls: Tls | None = None) -> bytes | CallFailed:
     heard: queue.Queue[bytes | CallFailed] = queue.Queue()
-    channel = Channel(endpoint_of(endpoint), tls)
+    channel = Channel([endpoint_of(endpoint)], tls)
     try:
         channel.start(b"ask", heard.put, deadline=time.monotonic() + PATIENCE)
         return heard.get(timeout=2 * PATIENCE)
@@ -43,7 +43,7 @@ def outcome(endpoint: str, tls: Tls | None = None) -> bytes | CallFailed:
 
 
 async def async_outcome(endpoint: str, tls: Tls | None = None) -> bytes | CallFailed:
-    channel = AsyncChannel(endpoint_of(endpoint), tls)
+    channel = AsyncChannel([endpoint_of(endpoint)], tls)
     try:
         return await channel.call(b"ask", deadline=time.monotonic() + PATIENCE)
     except CallFailed as error:
@@ -76,7 +76,7 @@ def test_a_name_that_does_not_resolve_was_certainly_not_sent() -> None:
 
 
 def test_a_closed_channel_refuses(serve: Serve) -> None:
-    channel = Channel(endpoint_of(serve().endpoint), None)
+    channel = Channel([endpoint_of(serve().endpoint)], None)
     channel.close()
     with pytest.raises(CallFailed) as caught:
         channel.start(b"", print, deadline=None)
@@ -168,7 +168,7 @@ def test_a_file_that_cannot_be_read_is_told_at_once(
 ) -> None:
     files = {"cert_file": certificate[0], "key_file": certificate[1], file: tmp_path / "none.pem"}
     with pytest.raises(OSError, match="No such file"):
-        Channel(endpoint_of("localhost:1"), Tls(**files))
+        Channel([endpoint_of("localhost:1")], Tls(**files))
 
 
 def test_a_certificate_comes_with_its_key() -> None:
@@ -239,9 +239,9 @@ def test_a_future_outlives_the_client_that_was_dropped(serve: Serve, stuck: Stuc
 
 
 def test_whenever_it_is_closed_every_call_ends_exactly_once(serve: Serve) -> None:
-    endpoint = parse_endpoints([serve().endpoint])[0]
+    endpoints = parse_endpoints([serve().endpoint])
     for turn in range(30):
-        channel = Channel(endpoint, None)
+        channel = Channel(endpoints, None)
         heard: list[list[Outcome]] = []
         begun = threading.Barrier(4)
 
@@ -275,11 +275,11 @@ def test_whenever_it_is_closed_every_call_ends_exactly_once(serve: Serve) -> Non
 
 
 def test_a_call_that_comes_after_the_threads_end_is_cancelled(serve: Serve) -> None:
-    channel = Channel(parse_endpoints([serve().endpoint])[0], None)
-    thread, endpoint_channel = channel._opened()
+    channel = Channel(parse_endpoints([serve().endpoint]), None)
+    thread, opened = channel._opened()
     channel.close()
     heard: list[Outcome] = []
-    thread.hand_over(endpoint_channel.start, Call(b"", None, heard.append))
+    thread.hand_over(opened.start, Call(b"", None, heard.append))
     (outcome,) = heard
     assert isinstance(outcome, CallFailed)
     assert (outcome.status, outcome.sent) == (GrpcCode.CANCELLED, False)

@@ -2,16 +2,18 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client.call import Call, Outcome
-from penstock.client.connection import (
+from penstock.client.endpoint_channel import (
     PING_AFTER,
     PING_TIMEOUT,
     Connection,
+    EndpointChannel,
     Keepalive,
     KeepaliveStep,
 )
@@ -83,7 +85,7 @@ class Site:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.owner = Owner()
-        self.connection = Connection(self.owner, loop, "peer:1")
+        self.connection = Connection(cast(EndpointChannel, self.owner), loop, "peer:1")
         self.wire = Wire(loop, self.connection)
         self.connection.connection_made(self.wire)
         self.outcomes: list[list[Outcome]] = []

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.client import connection, endpoint_channel
+from penstock.client import endpoint_channel
 from penstock.client.channels import Channel
 from penstock.client.endpoint_channel import FIRST_PAUSE, LONGEST_PAUSE, Backoff
 from penstock.client.endpoints import parse_endpoints
@@ -150,7 +150,7 @@ def test_the_addresses_of_a_name_are_tried_in_turn(
 
     monkeypatch.setattr(endpoint_channel.EndpointChannel, "_resolve", resolve)
     port = server.endpoint.partition(":")[2]
-    server.channel = Channel(parse_endpoints([f"several.example:{port}"])[0], None)
+    server.channel = Channel(parse_endpoints([f"several.example:{port}"]), None)
     asked = server.start()
     server.accept()
     answered(server, 1, asked)
@@ -160,7 +160,7 @@ def test_the_addresses_of_a_name_are_tried_in_turn(
 def test_a_connection_is_replaced_before_its_streams_run_out(
     server: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "MAX_CALLS", 3)
+    monkeypatch.setattr(endpoint_channel, "MAX_CALLS", 3)
     calls = [server.start(b"%d" % n) for n in range(7)]
     for count in (3, 3, 1):
         server.accept()
@@ -173,8 +173,8 @@ def test_a_connection_is_replaced_before_its_streams_run_out(
 def test_a_slow_server_that_answers_pings_is_waited_for(
     server: Called, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "PING_AFTER", (0.05,))
-    monkeypatch.setattr(connection, "PING_TIMEOUT", 0.5)
+    monkeypatch.setattr(endpoint_channel, "PING_AFTER", (0.05,))
+    monkeypatch.setattr(endpoint_channel, "PING_TIMEOUT", 0.5)
     asked = server.first()
     for count in range(1, 6):
         server.link.until(lambda count=count: len(server.link.sent(f.PING)) >= count)
@@ -196,7 +196,7 @@ def test_closing_says_goodbye_and_cancels_what_runs_and_what_waits(server: Calle
 
 def test_a_channel_that_is_dropped_finishes_its_call_and_disconnects(server: Called) -> None:
     asked = server.first()
-    server.channel = Channel(parse_endpoints(["127.0.0.1:1"])[0], None)
+    server.channel = Channel(parse_endpoints(["127.0.0.1:1"]), None)
     gc.collect()
     server.link.until(lambda: bool(server.link.sent(f.GOAWAY)))
     assert ended(asked) == (GrpcCode.CANCELLED, True)

@@ -86,7 +86,7 @@ class Called:
         self._listener.settimeout(PATIENCE)
         self._links: list[Link] = []
         port = self._listener.getsockname()[1]
-        self.channel = Channel(Endpoint(host="127.0.0.1", port=port), None)
+        self.channel = Channel([Endpoint(host="127.0.0.1", port=port)], None)
 
     def start(self, body: bytes = b"ask", seconds: float | None = PATIENCE) -> Asked:
         """Begin a call."""
