@@ -213,6 +213,7 @@ class PipelineProtocol:
                 asked.deadline, asked.ends.unpack, call
             )
         except TimeoutError:
+            self._log_late(asked, "unpack_request_package")
             return {}, call.logid, DeadlineExceeded(_LATE)
         return unpacked
 
@@ -221,11 +222,17 @@ class PipelineProtocol:
         try:
             reply: Reply = await self._until(asked.deadline, asked.ends.pack, *asked.facts(outcome))
         except TimeoutError:
+            self._log_late(asked, "pack_response_package")
             late = DeadlineExceeded(_LATE, by_client=asked.deadline_by_client)
             if asked.deadline_by_client:
                 raise late from None
             return error_reply(late)
         return reply
+
+    @staticmethod
+    def _log_late(asked: _PipelineCall, hook: str) -> None:
+        if not asked.deadline_by_client:
+            _log.warning("%s: %s while it ran (log_id=%s)", hook, _LATE, asked.log_id)
 
     async def _until(self, deadline: float, function: Callable[..., Any], *args: Any) -> Any:
         """The user's code in a thread; TimeoutError at the deadline, whatever it does by then."""

@@ -410,7 +410,10 @@ class Connection(asyncio.Protocol, ABC):
         """The exception that is being handled is a fault of ours; this connection ends by it."""
         _log.exception("a connection failed inside penstock; please report this")
         self.shared.counters.errors += 1
-        self.abort()
+        try:
+            self.abort()
+        except Exception:  # noqa: BLE001 - the same fault again: cut it off without looking closer
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The transport's last word."""

@@ -297,12 +297,12 @@ class Engine:
         submission: Submission = sample.flight
         submission.samples.remove(sample)
         error = outcome.error
-        if (
-            error is not None
-            and isinstance(error, OpTimeout)
-            and self._try_again(submission, sample)
-        ):
-            return
+        if error is not None:
+            if isinstance(error, OpTimeout):
+                if self._try_again(submission, sample):
+                    return
+            elif isinstance(error, DeadlineExceeded) and submission.deadline <= self.clock.now():
+                _log_late(submission, f"op {submission.graph.stages[sample.op].name}: {error}")
         attempt = submission.attempt
         answer = submission.arrived(sample.op, outcome)
         if isinstance(answer, Outcome):
@@ -489,13 +489,25 @@ class Engine:
         """Answer everybody whose time is over."""
         self._alarm = None
         for submission in self._deadlines.expire(self.clock.now()):
+            if submission.over:  # the end of another has ended this one too
+                continue
             late = self._too_late(submission.deadline_by_client)
+            samples = submission.samples
+            ops = ", ".join(submission.graph.stages[sample.op].name for sample in samples)
+            ran = "ran" if any(not sample.waiting for sample in samples) else "waited"
+            _log_late(submission, f"op {ops}: {late} while it {ran}")
             self._reply(submission, Outcome(None, late))
         self._set_alarm()
 
     @staticmethod
     def _too_late(by_client: bool) -> DeadlineExceeded:
         return DeadlineExceeded("the request's deadline passed", by_client=by_client)
+
+
+def _log_late(submission: Submission, how: str) -> None:
+    """Log that a request's time is over, unless its caller gave it no more."""
+    if not submission.deadline_by_client:
+        _log.warning("%s (data_id=%s log_id=%s)", how, submission.data_id, submission.log_id)
 
 
 def log_dropped(instrument: Instrument, error: Exception) -> None:

@@ -48,9 +48,13 @@ class House:
     answers: dict[int, list[Outcome]] = field(default_factory=dict)
 
     def submit(
-        self, reply: Callable[[Outcome], object], life: float = 60.0, **feed: object
+        self,
+        reply: Callable[[Outcome], object],
+        life: float = 60.0,
+        log_id: int = 0,
+        **feed: object,
     ) -> Submission:
-        submission = Submission(self.engine.graphs[0], dict(feed), life)
+        submission = Submission(self.engine.graphs[0], dict(feed), life, log_id)
         self.engine.submit(submission, lambda _, outcome: reply(outcome))
         return submission
 
@@ -182,6 +186,49 @@ def test_a_result_after_the_deadline_is_dropped_without_a_word_to_the_caller() -
     h.clock.advance(1.0)
     h.workers["op"].finish()
     assert isinstance(h.answer(asked).error, DeadlineExceeded)
+
+
+def too_late(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [line.getMessage() for line in caplog.records if "deadline" in line.getMessage()]
+
+
+def test_a_request_whose_time_is_over_has_one_line_in_the_log_with_its_op_and_its_ids(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    h = house({"a": ["@"], "b": ["a"]}, options=EngineOptions(time_limit=1.0))
+    asked = [h.submit(lambda _: None, log_id=7) for _ in range(2)]
+    h.clock.advance(2.0)
+    h.workers["a"].finish()
+    h.clock.run()
+    first, second = (f"(data_id={each.data_id} log_id=7)" for each in asked)
+    assert too_late(caplog) == [
+        f"op a: the request's deadline passed while it ran {first}",
+        f"op a: the request's deadline passed while it waited {second}",
+    ]
+
+
+def test_a_worker_that_finds_that_the_time_is_over_is_as_good(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    h = house(options=EngineOptions(time_limit=1.0))
+    h.submit(lambda _: None)
+    h.clock.advance(1.001)  # before the tick
+    late = DeadlineExceeded("the request's deadline passed before the op began")
+    h.workers["op"].finish(outcomes=[Outcome(None, late)])
+    h.clock.run()
+    h.clock.advance(1.0)
+    assert too_late(caplog) == [
+        "op op: the request's deadline passed before the op began (data_id=0 log_id=0)"
+    ]
+
+
+def test_the_time_that_a_client_gave_is_no_failure_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    h = house()
+    h.ask(life=0.5)
+    h.clock.advance(1.0)
+    assert too_late(caplog) == []
 
 
 def test_a_request_that_comes_too_late_is_refused() -> None:

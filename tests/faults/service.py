@@ -98,9 +98,6 @@ class Obedient(Op):
         with open(os.environ["FAULTS_PIPE"], "rb") as pipe:
             pipe.read()
 
-    def do_measure(self, feed, much):
-        feed["length"] = str(len(feed.pop("load")))
-
     def do_make(self, feed, much):
         feed["load"] = np.arange(int(much) << 17)  # of eight octets each
 
@@ -113,9 +110,6 @@ class Obedient(Op):
 
     def do_add(self, feed, much):
         feed["sum"] = str(feed.pop("load").sum())
-
-    def do_write(self, feed, much):
-        os.write(2, (b"x" * 99 + b"\n") * (int(much) // 100))
 
     def do_kill(self, feed, much):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -292,6 +292,14 @@ def test_answers_that_are_still_being_packed_are_sent(protocol: str, tmp_path: P
         assert server.wait_exit() == 0
 
 
+def test_a_hook_at_the_end_that_outlasts_the_deadline_is_logged(tmp_path: Path) -> None:
+    path = script(tmp_path, before=PACKING.replace("TIMEOUT", '0.5, "deadline": 0.5'))
+    with running(path) as server:
+        assert post(server, a="1").json["err_no"] == 6000
+        late = "pack_response_package: the request's deadline passed while it ran (log_id=0)"
+        until(lambda: late in server.log(), "the line")
+
+
 def test_a_hook_at_the_end_that_hangs_does_not_hold_the_exit_up(tmp_path: Path) -> None:
     path = script(tmp_path, before=PACKING.replace("TIMEOUT", "0.5"))
     with running(path) as server:
