@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from penstock.api.body import LARGE, SMALL
+from penstock.api.body import SMALL
 from penstock.api.calls import (
     JSON,
     Grpc,
@@ -31,6 +31,10 @@ from penstock.protocols.pb import pipeline_service_pb2
 SERVICE = pipeline_service_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name
 
 _HEADERS: Headers = (JSON,)
+
+_AT_ONCE = 4 << 10
+"""Bytes of a request that is decoded on the loop without a look at it: whatever is in it, that
+takes 4 milliseconds at most."""
 
 
 class PaddleApplication:
@@ -56,7 +60,7 @@ class PaddleApplication:
 
     def _request(self, call: HttpCall, body: bytes) -> None:
         name, method = call.values
-        if len(body) > SMALL:
+        if len(body) > _AT_ONCE:
             decode = partial(paddle.decode_json, body, name=name, method=method)
             self._larger(call, len(body), decode, self._http)
             return
@@ -68,7 +72,7 @@ class PaddleApplication:
         call.exchange.on_gone = self._protocol.start(decoded, call.timeout, self._http, call)
 
     def _call(self, call: GrpcCall, message: bytes) -> None:
-        if len(message) > SMALL:
+        if len(message) > _AT_ONCE:
             decode = partial(paddle.decode_message, message, self._protocol.names)
             self._larger(call, len(message), decode, self._grpc)
             return
@@ -79,23 +83,27 @@ class PaddleApplication:
             return
         call.exchange.on_gone = self._protocol.start(decoded, call.timeout, self._grpc, call)
 
-    def _larger(self, call: Any, size: int, decode: Callable[[], paddle.Call], port: Any) -> None:
-        """A body whose decoded form is counted; others do not wait for a large one."""
-        if size > LARGE:
-            call.aside(self._large(call, size, decode, port))
-            return
+    def _larger(self, call: Any, size: int, decode: Callable[..., paddle.Call], port: Any) -> None:
+        """Decode what may take long: here, or aside where others would wait for it.
+
+        Beyond ``SMALL`` bytes the decoded form is counted beside the body.
+        """
         exchange = call.exchange
         try:
-            exchange.decode(size)
-            decoded = decode()
-            exchange.decoded(size, decoded.held())
+            if size > SMALL:
+                exchange.decode(size)
+            decoded = decode(briefly=True)
+            if size > SMALL:
+                exchange.decoded(size, decoded.held())
+        except paddle.TakesLong:
+            call.aside(self._aside(call, size, decode, port))
         except RequestError as error:
             count_refusal(exchange, error)
             port.failed(call, error)
-            return
-        exchange.on_gone = self._protocol.start(decoded, call.timeout, port, call)
+        else:
+            exchange.on_gone = self._protocol.start(decoded, call.timeout, port, call)
 
-    async def _large(
+    async def _aside(
         self, call: Any, size: int, decode: Callable[[], paddle.Call], port: Any
     ) -> None:
         begun = time.monotonic()

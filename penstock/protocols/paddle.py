@@ -20,7 +20,7 @@ from penstock.protocols import tensors
 from penstock.protocols.array_text import format_value, text_width
 from penstock.protocols.paddle_json import decode_json, encode_json, gateway_error, write_json
 from penstock.protocols.paddle_message import decode_message, encode_message
-from penstock.protocols.paddle_records import PROFILE_KEY, Call, Reply
+from penstock.protocols.paddle_records import PROFILE_KEY, Call, Reply, TakesLong
 from penstock.protocols.paddle_texts import write_texts
 from penstock.protocols.pb import Request, Tensor
 from penstock.protocols.status import CustomExceptionCode
@@ -32,6 +32,7 @@ __all__ = [
     "PROFILE_KEY",
     "Call",
     "Reply",
+    "TakesLong",
     "decode_json",
     "decode_message",
     "encode_json",

@@ -25,6 +25,10 @@ MAX_CLIENT_IP = 64
 """Characters of ``clientip`` that are kept: it is only logged, and callers may claim anything."""
 
 
+class TakesLong(Exception):
+    """A request takes longer to decode than others should wait for."""
+
+
 class Call:
     """One decoded request; its attributes are those of ``pb.Request``.
 

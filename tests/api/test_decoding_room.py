@@ -118,6 +118,28 @@ async def test_a_text_of_wide_characters_is_counted_as_it_is_held(
 
 
 @pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (post("/a/m", length=60_031), b'{"key":[],"value":[],"x":[%b[]]}' % (b"[]," * 20_000)),
+        (grpc_head(CALL), struct.pack(">BI", 0, 60_003) + b"\x78\x01" * 30_000 + b"*\x01m"),
+        (grpc_head(CALL), struct.pack(">BI", 0, 6_003) + b"\x78\x01" * 3_000 + b"*\x01m"),
+    ],
+    ids=["HTTP", "gRPC", "gRPC, small"],
+)
+async def test_what_takes_long_to_decode_holds_nobody_up_however_small_it_is(
+    head: RequestHead, body: bytes
+) -> None:
+    held = Held()
+    exchange = RecordedExchange(head, ByteBudget(1 << 20))
+    receiver = routes(held).begin(exchange)
+    assert receiver is not None
+    receiver.data(exchange, body, True)
+    assert not held.asked
+    await settled()
+    assert len(held.asked) == 1
+
+
+@pytest.mark.parametrize(
     ("application", "head", "make"),
     [
         (routes, lambda size: post("/a/prediction", length=size), document),

@@ -1,0 +1,114 @@
+"""Requests that would hold up the loop are known, however few bytes they have."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from penstock.protocols import paddle
+from penstock.protocols.pb import Request, Tensor
+from penstock.protocols.protobuf import varint
+
+MOST = (256 << 10) - 64
+LONGEST = 5e-3
+"""Seconds for which others may wait."""
+
+BodyOf = Callable[[int], bytes]
+
+
+def message(**tensor: Any) -> bytes:
+    return Request(tensors=[Tensor(name="x", **tensor)], method="m").SerializeToString()
+
+
+def tensors(**tensor: Any) -> BodyOf:
+    inner = Tensor(name="x", **tensor).SerializeToString()
+    member = b"\x1a" + bytes((len(inner),)) + inner
+    return lambda size: member * min(9000, size // len(member)) + b"*\x01m"
+
+
+def document(element: bytes, around: bytes = b'{"key":[],"value":[],"other":[%b]}') -> BodyOf:
+    return lambda size: around % b",".join([element] * min(9999, (size - 80) // (len(element) + 1)))
+
+
+def numbers(field: bytes, element: bytes) -> BodyOf:
+    def body(size: int) -> bytes:
+        count = (size - 120) // (len(element) + 1)
+        head = b'{"tensors":[{"name":"x","elem_type":%d,"shape":[%d],"%b":[' % (
+            {b"int64_data": 0, b"float_data": 1, b"bool_data": 9}[field],
+            count,
+            field,
+        )
+        return head + b",".join([element] * count) + b"]}]}"
+
+    return body
+
+
+TENSORS = b'{"tensors":[%b]}'
+BODIES: dict[str, BodyOf] = {
+    "JSON: numbers of one digit": numbers(b"int64_data", b"1"),
+    "JSON: numbers as texts": numbers(b"int64_data", b'"1"'),
+    "JSON: floats": numbers(b"float_data", b"0.12345678901234567"),
+    "JSON: floats as texts": numbers(b"float_data", b'"1"'),
+    "JSON: truth values": numbers(b"bool_data", b"true"),
+    "JSON: pairs": document(b'"abc"', b'{"key":[],"value":[%b]}'),
+    "JSON: tensors": document(b'{"name":"x","shape":[1],"int64_data":[1]}', TENSORS),
+    "JSON: tensors of a lod": document(b'{"lod":[1]}', TENSORS),
+    "JSON: empty lists": document(b",".join([b"[]"] * 10)),
+    "JSON: empty objects": document(b",".join([b"{}"] * 10)),
+    "JSON: a text": lambda size: b'{"key":["x"],"value":["%b"]}' % (b"\\u0041" * (size // 6 - 5)),
+    "int64": lambda size: message(int64_data=[300, 3 * 10**9] * (size // 16), shape=[size // 8]),
+    "int8": lambda size: message(elem_type=8, int_data=[1] * (size - 20), shape=[size - 20]),
+    "float16": lambda size: message(elem_type=5, float_data=[1.5] * (size // 5), shape=[size // 5]),
+    "texts": lambda size: message(elem_type=12, str_data=["x"] * min(9999, size // 3 - 20)),
+    "numbers one by one": lambda size: one_by_one(min(99_000, size // 2)),
+    "unknown fields": lambda size: b"\x78\x01" * min(30_000, size // 2 - 10) + b"*\x01m",
+    "pairs": lambda size: b"\n\x01x\x12\x01y" * min(9999, size // 6 - 5) + b"*\x01m",
+    "tensors": tensors(shape=[1], int64_data=[1]),
+    "tensors with a lod": tensors(elem_type=1, shape=[2], float_data=[1, 1], lod=[0, 2]),
+    "empty tensors": lambda size: b"\x1a\x00" * min(9999, size // 2 - 5) + b"*\x01m",
+}  # fmt: skip
+
+
+def one_by_one(count: int) -> bytes:
+    return b"\x1a" + varint(2 * count) + b"\x08\x01" * count + b"*\x01m"
+
+
+def decoder(name: str, body: bytes) -> Callable[..., paddle.Call]:
+    if name.startswith("JSON"):
+        return partial(paddle.decode_json, body, name="a", method="m")
+    return partial(paddle.decode_message, body, ("a",))
+
+
+def seconds(decode: Callable[..., paddle.Call]) -> float:
+    """Of this thread's own time, down to the feed; the least of some tries."""
+    least = 1.0
+    for _ in range(5):
+        start = time.thread_time()
+        with contextlib.suppress(paddle.TakesLong):
+            paddle.prepare(decode(briefly=True))
+        least = min(least, time.thread_time() - start)
+    return least
+
+
+@pytest.mark.parametrize("size", [4 << 10, 16 << 10, 64 << 10, MOST])
+@pytest.mark.parametrize("name", BODIES)
+def test_whatever_is_in_a_body_others_do_not_wait_for_it(name: str, size: int) -> None:
+    assert seconds(decoder(name, BODIES[name](size))) < LONGEST
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_each_of_them_is_a_request(name: str) -> None:
+    body = BODIES[name](MOST)
+    assert decoder(name, body)().nbytes == len(body)
+
+
+def test_usual_requests_of_some_size_are_decoded_at_once() -> None:
+    floats = numbers(b"float_data", b"0.25")(100_000)
+    paddle.decode_json(floats, name="a", method="m", briefly=True)
+    picture = message(elem_type=1, float_data=[0.5] * 16_384, shape=[128, 128])
+    paddle.decode_message(picture, ("a",), briefly=True)
