@@ -19,12 +19,16 @@ if TYPE_CHECKING:
     from penstock.protocols.status import CustomExceptionCode as ChannelDataEcode
     from penstock.protocols.status import CustomExceptionCode as ChannelDataErrcode
     from penstock.runtimes.local_service import LocalServiceHandler
+    from penstock.service.app import App
     from penstock.service.server import PipelineServer, WebService, run
     from penstock.service.short import Service
+    from penstock.typed.arrays import Array, Image
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "App",
+    "Array",
     "AsyncPipelineClient",
     "ChannelData",
     "ChannelDataEcode",
@@ -33,6 +37,7 @@ __all__ = [
     "CustomException",
     "CustomExceptionCode",
     "FunctionOp",
+    "Image",
     "Instrument",
     "LocalServiceHandler",
     "Model",
@@ -59,8 +64,10 @@ _HOMES = {
     "penstock.ops.short": ("FunctionOp", "Model", "op"),
     "penstock.protocols.status": ("CustomExceptionCode", *_ALIASES),
     "penstock.runtimes.local_service": ("LocalServiceHandler",),
+    "penstock.service.app": ("App",),
     "penstock.service.server": ("PipelineServer", "WebService", "run"),
     "penstock.service.short": ("Service",),
+    "penstock.typed.arrays": ("Array", "Image"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

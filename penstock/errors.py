@@ -8,11 +8,13 @@
     │   └── HookError           an op's hook cannot be called
     ├── RequestError            one request ends with it; nothing else is disturbed
     │   ├── Undecodable         caller: the bytes are not the message
-    │   │   └── UnknownEncoding caller: compressed in a way we do not speak
+    │   │   ├── UnknownEncoding caller: compressed in a way we do not speak
+    │   │   └── UnknownMediaType caller: of a type that the route does not read
     │   ├── TooLarge            caller: the message is over the limit
     │   ├── UnknownService      caller: another service's name
     │   ├── PackageError        caller: decodable, but pairs or tensors are wrong
     │   ├── InputMismatch       caller: names, types or shapes do not fit the op
+    │   │   └── InvalidInput    caller: not of the types that a typed function declares
     │   ├── WrongType           op author: a hook gave a value of the wrong type
     │   ├── NotProvided         op author: the op does not implement what was needed
     │   ├── ServiceBusy         nobody: at capacity, a later retry may succeed
@@ -40,7 +42,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from operator import index
-from typing import ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 INT32: Final = range(-(2**31), 2**31)
 """What the wire's ``err_no`` can hold."""
@@ -131,6 +133,12 @@ class UnknownEncoding(Undecodable):
     code = "unknown_encoding"
 
 
+class UnknownMediaType(Undecodable):
+    """The body is of a type that the route does not read."""
+
+    code = "unknown_media_type"
+
+
 class TooLarge(RequestError):
     """The message, compressed or not, is over ``max_message_bytes``."""
 
@@ -157,6 +165,26 @@ class InputMismatch(RequestError):
 
     code = "input_mismatch"
     blame = Blame.CALLER
+
+
+class InvalidInput(InputMismatch):
+    """A request does not fit the types that a function declares.
+
+    Args:
+        details: what is wrong, each a dict with ``loc`` (a list of names and indexes), ``msg`` and
+            ``type``.
+    """
+
+    code = "invalid_input"
+
+    def __init__(self, details: list[dict[str, Any]]) -> None:
+        self.details = details
+        said = [
+            f"{'.'.join(map(str, each['loc'][1:] or each['loc']))}: {each['msg']}"
+            for each in details[:3]
+        ]
+        more = f"; and {len(details) - 3} more" if len(details) > 3 else ""
+        super().__init__("; ".join(said) + more)
 
 
 class WrongType(RequestError):

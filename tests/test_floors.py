@@ -23,6 +23,7 @@ FLOORS = {
     "penstock.ops": 2,
     "penstock.runtimes": 2,
     "penstock.client": 3,
+    "penstock.typed": 3,
     "penstock.executors": 4,
     "penstock.door": 5,
     "penstock.engine": 6,

@@ -21,10 +21,13 @@ from penstock.errors import (
     DeclaredError,
     HookFailed,
     InferenceFailed,
+    InvalidInput,
     KillsWorkers,
     NumberedError,
     OpTimeout,
     RequestError,
+    TooLarge,
+    Undecodable,
     WorkerDied,
     WrongType,
     text_of,
@@ -40,6 +43,9 @@ HOOK_FAULTS = BaseException
 nobody else raises there. Only while a coroutine waits its loop may."""
 
 
+_CALLERS = (NumberedError, InvalidInput, Undecodable, TooLarge)
+"""What an op declares, and what a typed function's caller sent wrong: nobody here has to act."""
+
 _MOST_TEXT = 16 << 10  # characters of what an exception says; a guess at what anybody reads
 _SHOWN = 16  # ids of a batch in one line of the log; a guess at what anybody reads
 
@@ -50,6 +56,13 @@ def failed_to_predict(op: str, text: str) -> str:
         f"[{op}] failed to predict. {text}. Please check the input dict and checkout "
         f"PipelineServingLogs/pipeline.log for more details."
     )
+
+
+def without_sentence(text: str) -> str:
+    """What stands within ``failed_to_predict``, for callers that do not look for that sentence."""
+    head, between, rest = text.partition("] failed to predict. ")
+    inner, _, _ = rest.rpartition(". Please check the input dict and checkout ")
+    return f"op {head[1:]!r}: {inner}" if between and inner else text
 
 
 def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
@@ -182,6 +195,13 @@ def cannot_travel(op: str, text: str, samples: Sequence[Sample]) -> WrongType:
     return WrongType(failed_to_predict(op, text))
 
 
+def tell_unsendable(op: str, data_id: int, log_id: int, error: Exception) -> WrongType:
+    """The error, now logged, of an answer that holds what cannot be written."""
+    text = f"the answer cannot be written: {error}"
+    _log.warning("op %s: %s (data_id=%s log_id=%s)", op, text, data_id, log_id)
+    return WrongType(f"op {op!r}: {text}")
+
+
 def not_a_feed(op: str, given: Any) -> WrongType:
     """The error for something of ``preprocess`` that ``process`` cannot be fed."""
     kind = type(given).__name__
@@ -202,7 +222,7 @@ def hook_raised_for(
     try:
         if isinstance(error, RequestError):
             text = str(error)
-            if not isinstance(error, NumberedError):
+            if not isinstance(error, _CALLERS):
                 _warn(op.name, f"{hook}: {text}", samples, None)
             return [error] * len(samples)
         if isinstance(error, CustomException):

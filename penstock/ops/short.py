@@ -18,6 +18,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from penstock.errors import GraphError, HookError, InputMismatch, NotProvided, RequestError
 from penstock.ops.failures import instead
 from penstock.ops.hooks import is_coroutine, is_generator
@@ -36,7 +38,7 @@ class Model(Op):
         name: the op's name; the path's last part without its suffix by default.
         options: any other parameter of ``Op``.
 
-    Texts are read as arrays: ``"[[1, 2, 3]]"``.
+    Nested lists of numbers are read as arrays, and so are texts: ``"[[1, 2, 3]]"``.
 
     Raises:
         GraphError: ``inputs`` is not one op, or an option is unknown.
@@ -66,31 +68,65 @@ class Model(Op):
 
 
 def _array(name: str, value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
+    """A text that is an array, or nested lists of numbers, as an array."""
     try:
-        return parse_array(value)
+        if isinstance(value, str):
+            return parse_array(value)
+        if isinstance(value, list) and not _has_texts(value):
+            return np.array(value)
+        return value
     except ValueError as error:
         raise InputMismatch(f"{name!r} is no array: {error}") from error
+
+
+def _has_texts(value: Any) -> bool:
+    while isinstance(value, list) and value:
+        value = value[0]
+    return isinstance(value, str)
+
+
+_RESULTS = "results"
+
+
+def column(values: list[Any]) -> np.ndarray[Any, Any]:
+    """Any values as an array of one axis, which the batcher joins and cuts as it does with rows."""
+    made = np.empty(len(values), dtype=object)
+    for index, value in enumerate(values):
+        made[index] = value
+    return made
 
 
 class FunctionOp(Op):
     """An op that is one function of its inputs' dicts. Made by ``op``; still callable.
 
     The function is the op's ``process``: it runs in the op's worker, a coroutine function on the
-    service's loop, within the op's ``timeout``. It is called for one request at a time, so that
+    service's loop, within the op's ``timeout``. With ``batch`` it is called for several requests at
+    once: each of its inputs is a list with a dict for each of them, and so is its result. Without,
     ``batch_size`` can only be 1.
 
     Raises:
         HookError: the function does not take one argument for each input, or is a generator.
     """
 
-    def __init__(self, function: Callable[..., Any], inputs: Sequence[Op], **options: Any) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Op],
+        batch: int | None = None,
+        **options: Any,
+    ) -> None:
         self.function = function
+        self.batched = batch is not None
+        if batch is not None:
+            options["batch_size"] = batch
         super().__init__(input_ops=inputs, **options)
         self._check_function()
+        if self.batched:
+            self.process = self._process_batch  # type: ignore[method-assign]
         if is_coroutine(function):
-            self.process = self._await_function  # type: ignore[method-assign]
+            self.process = (  # type: ignore[method-assign]
+                self._await_batch if self.batched else self._await_function
+            )
 
     def _check_function(self) -> None:
         if is_generator(self.function):
@@ -120,7 +156,39 @@ class FunctionOp(Op):
         if len(input_dicts) < len(self._input_ops):
             got = " and ".join(input_dicts)
             raise NotProvided(f"op {self.name!r} got the dict of {got} only, not of all its inputs")
+        if self.batched:
+            # An array of one, which the batcher joins as it does with rows.
+            return {name: column([feed]) for name, feed in input_dicts.items()}
         return input_dicts
+
+    def postprocess(
+        self, input_data: dict[str, Feed], fetch_data: Any, data_id: int = 0, log_id: int = 0
+    ) -> Any:
+        """The function's result for this request, or the product error that it declares."""
+        if not self.batched:
+            return fetch_data
+        (result,) = fetch_data[_RESULTS]
+        value = self._read(result)
+        if isinstance(value, RequestError):
+            raise value
+        return value
+
+    def _process_batch(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
+        lists = [each.tolist() for each in feed_batch[0].values()]
+        return self._column(self.function(*lists), len(lists[0]))
+
+    async def _await_batch(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
+        lists = [each.tolist() for each in feed_batch[0].values()]
+        return self._column(await self.function(*lists), len(lists[0]))
+
+    def _column(self, results: Any, size: int) -> Feed:
+        if not isinstance(results, (list, tuple)) or len(results) != size:
+            found = len(results) if isinstance(results, (list, tuple)) else type(results).__name__
+            raise TypeError(
+                f"{self.name} must return a list of {size} dicts, one for each request of its"
+                f" batch, got {found}"
+            )
+        return {_RESULTS: column(list(results))}
 
     def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
         """The function's result, or the product error that it declares."""
@@ -141,14 +209,17 @@ class FunctionOp(Op):
         raise TypeError(f"{self.name} must return a dict, got {instead(result)}")
 
 
-def op(*inputs: Op, name: str | None = None, **options: Any) -> Callable[..., FunctionOp]:
+def op(
+    *inputs: Op, name: str | None = None, batch: int | None = None, **options: Any
+) -> Callable[..., FunctionOp]:
     """Make an op of a function: it is given the output dict of each input op, in order.
 
     Args:
         inputs: the ops before it; none means the request.
         name: the op's name; the function's by default.
-        options: any other parameter of ``Op``, but no ``batch_size``: the function is called once
-            for each request.
+        batch: the most requests that one call is for; the function then takes a list of dicts for
+            each input, and returns a list of dicts. None: it is called once for each request.
+        options: any other parameter of ``Op``, but no ``batch_size``.
 
     The function returns a dict, or ``(dict, number, text)`` to end the request with a product
     error (``{}, 51, "no cat"``).
@@ -167,7 +238,7 @@ def op(*inputs: Op, name: str | None = None, **options: Any) -> Callable[..., Fu
     def decorate(function: Callable[..., Any]) -> FunctionOp:
         called = name or function.__name__
         _check_options(called, options)
-        return FunctionOp(function, inputs, name=called, **options)
+        return FunctionOp(function, inputs, batch, name=called, **options)
 
     return decorate
 

@@ -82,12 +82,16 @@ STATUS: dict[type[RequestError], Status] = {
     errors.UnknownEncoding: Status(
         _Code.RPC_PACKAGE_ERROR, 415, GrpcCode.UNIMPLEMENTED, transport=True
     ),
+    errors.UnknownMediaType: Status(
+        _Code.RPC_PACKAGE_ERROR, 415, GrpcCode.INVALID_ARGUMENT, transport=True
+    ),
     errors.TooLarge: Status(
         _Code.RPC_PACKAGE_ERROR, 413, GrpcCode.RESOURCE_EXHAUSTED, transport=True
     ),
     errors.UnknownService: Status(_Code.NO_SERVICE, 404, GrpcCode.NOT_FOUND),
     errors.PackageError: Status(_Code.RPC_PACKAGE_ERROR, 400, GrpcCode.INVALID_ARGUMENT),
     errors.InputMismatch: Status(_Code.INPUT_PARAMS_ERROR, 400, GrpcCode.INVALID_ARGUMENT),
+    errors.InvalidInput: Status(_Code.INPUT_PARAMS_ERROR, 422, GrpcCode.INVALID_ARGUMENT),
     errors.WrongType: Status(_Code.TYPE_ERROR, 500, GrpcCode.INTERNAL),
     errors.NotProvided: Status(_Code.NOT_IMPLEMENTED, 500, GrpcCode.UNIMPLEMENTED),
     errors.ServiceBusy: Status(

@@ -273,11 +273,12 @@ def _check_hooks(graph: Graph) -> None:
 
 
 def _function_problems(op: Op, options: OpOptions) -> list[str]:
-    if not isinstance(op, FunctionOp) or options.batch_size == 1:
+    if not isinstance(op, FunctionOp) or op.batched or options.batch_size == 1:
         return []
     return [
         f"op {op.name!r}: batch_size must be 1, got {options.batch_size}: the op is a function, "
-        f"which runs for one request at a time; batches need a class with a process"
+        f"which runs for one request at a time: write @op(batch={options.batch_size}) above it, and"
+        f" let it take and return lists"
     ]
 
 

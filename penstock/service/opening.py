@@ -11,6 +11,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from penstock.api.health import Health, HealthApplication
 from penstock.api.paddle import SERVICE, PaddleApplication
 from penstock.api.pipeline import PipelineProtocol
+from penstock.api.plain import PlainApplication
 from penstock.api.reflection import ReflectionApplication
 from penstock.api.router import Router, door_failure
 from penstock.config.schema import ServiceConfig
@@ -56,6 +57,7 @@ def open_door(
     pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)
     applications: tuple[Application, ...] = (
         PaddleApplication(protocol),
+        PlainApplication(engine, writers),
         HealthApplication(health, [SERVICE]),
         ReflectionApplication([file]),
         *more,

@@ -16,11 +16,11 @@ from typing import Any, TypeAlias
 from penstock.config.load import load
 from penstock.errors import StartupError
 from penstock.service import flags
-from penstock.service.server import PipelineServer, WebService, run
+from penstock.service.server import PipelineServer, Several, WebService, run
 from penstock.service.short import Service
 
-Servable: TypeAlias = WebService | PipelineServer
-_KINDS = (WebService, PipelineServer)
+Servable: TypeAlias = WebService | PipelineServer | Several
+_KINDS = (WebService, PipelineServer, Several)
 _PACKAGE = str(Path(__file__).parent.parent) + os.sep
 
 
@@ -68,7 +68,7 @@ def _run_script(path: Path) -> None:
     services = _services_in(path, names)
     with _importable("__main__", names):
         for service in services:
-            if not (service.is_prepared or isinstance(service, Service)):
+            if not isinstance(service, (Service, Several)) and not service.is_prepared:
                 config = path.parent / "config.yml"
                 if not config.is_file():
                     raise StartupError(
@@ -152,6 +152,8 @@ def _run_config(path: Path) -> None:
             f"{path}: {script} has no service named {wanted!r}"
             + (f": it has {', '.join(known)}" if known else "")
         )
+    if isinstance(found, Several):
+        raise StartupError(f"{path}: {wanted} is an App, which has its configuration in {script}")
     with _importable(script.stem, names):
         found.prepare_pipeline_config(yml_file=path)
         run(found)

@@ -6,6 +6,7 @@ Names are the original's. Source: ``docs/compatibility.md`` (servers).
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -273,8 +274,17 @@ class WebService:
         run(self)
 
 
+class Several(ABC):
+    """What holds several services, such as an App."""
+
+    @property
+    @abstractmethod
+    def services(self) -> list[WebService]:
+        """One for each graph."""
+
+
 @_briefly
-def run(*services: PipelineServer | WebService) -> None:
+def run(*services: PipelineServer | WebService | Several) -> None:
     """Serve all of these behind one door until SIGTERM or SIGINT. Returns after the drain.
 
     Requests find a service by its name. What their configurations say of the door and the engine
@@ -291,8 +301,11 @@ def run(*services: PipelineServer | WebService) -> None:
     from penstock.service.blueprint import deploy
     from penstock.service.run import run_deployment
 
-    ports = {key: port for each in services for key, port in each.ports.items()}
-    for each in services:
+    graphs: list[PipelineServer | WebService] = []
+    for service in services:
+        graphs += service.services if isinstance(service, Several) else [service]
+    ports = {key: port for each in graphs for key, port in each.ports.items()}
+    for each in graphs:
         each.prepare_beside(ports)
-    ops = [each.ops for each in services]
-    run_deployment(deploy([each.blueprint(frozenset().union(*ops)) for each in services]))
+    ops = [each.ops for each in graphs]
+    run_deployment(deploy([each.blueprint(frozenset().union(*ops)) for each in graphs]))

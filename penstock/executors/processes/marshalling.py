@@ -11,7 +11,15 @@ from itertools import chain, islice
 from math import inf
 from typing import Any, Final, TypeAlias
 
-from penstock.errors import DeadlineExceeded, InternalError, NumberedError, RequestError
+import orjson
+
+from penstock.errors import (
+    DeadlineExceeded,
+    InternalError,
+    InvalidInput,
+    NumberedError,
+    RequestError,
+)
 from penstock.executors.processes.frames import FrameError
 from penstock.request import Batch, Feed, Outcome, Sample
 
@@ -98,6 +106,9 @@ def output(value: Feed) -> Feed:
 def _error_out(error: RequestError) -> Plain:
     number = error.number if isinstance(error, NumberedError) else 0
     by_client = isinstance(error, DeadlineExceeded) and error.by_client
+    if isinstance(error, InvalidInput):
+        # As JSON, so that what comes back cannot hold anything but plain values.
+        return [_code_of(error), orjson.dumps(error.details, default=str).decode(), 0, False]
     return [_code_of(error), str(error), number, by_client]
 
 
@@ -130,9 +141,23 @@ def _error_of(code: str, text: str, number: int, by_client: bool) -> RequestErro
             return kind(number, text)
         except ValueError as error:
             raise FrameError("the worker gave an error with a number that none has") from error
+    if issubclass(kind, InvalidInput):
+        return kind(_details(text))
     if issubclass(kind, DeadlineExceeded):
         return kind(text, by_client=by_client)
     return kind(text)
+
+
+def _details(text: str) -> list[dict[str, Any]]:
+    """What is wrong with an input, as a worker tells it."""
+    try:
+        details = orjson.loads(text)
+        for each in details:
+            if not isinstance(each["loc"], list) or not isinstance(each["msg"], str):
+                raise TypeError("a place or a message is of another type")
+    except (ValueError, TypeError, LookupError) as error:
+        raise FrameError("the worker gave an error whose details cannot be read") from error
+    return details  # type: ignore[no-any-return]
 
 
 def _kinds(kind: type[RequestError]) -> Iterator[type[RequestError]]:

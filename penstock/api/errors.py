@@ -1,0 +1,76 @@
+"""The one form in which routes of our own say what went wrong.
+
+    {"error": "invalid_input", "message": "x: Field required", "details": [{"loc": ["body", "x"],
+     "msg": "Field required", "type": "missing"}]}
+
+``error`` is a word for programs, ``message`` a sentence for people. ``details`` stands with status
+422, ``number`` with errors that an op declares itself, ``id`` where it is our side's fault: the log
+has the same id beside what happened, which callers are not told.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from penstock.api.calls import JSON, HttpCall, count_refusal
+from penstock.door.exchange import HttpReply
+from penstock.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    NumberedError,
+    RequestError,
+    ServiceBusy,
+    ServiceClosed,
+    TooLarge,
+)
+from penstock.ops.failures import without_sentence
+from penstock.protocols.heads import Headers
+from penstock.protocols.status import status_of
+
+_RETRY: Headers = (JSON, (b"retry-after", b"1"))
+_HEADERS: Headers = (JSON,)
+_OURS = "the service failed to answer; its log says why, under this id"
+
+
+def http_status(error: RequestError) -> int:
+    """The HTTP status of an error on a route of our own."""
+    if isinstance(error, DeadlineExceeded) and not error.by_client:
+        return 408
+    return status_of(error).http
+
+
+def error_body(
+    status: int, code: str, message: str, log_id: int | None = None, **more: Any
+) -> HttpReply:
+    """An error as a whole answer."""
+    body: dict[str, Any] = {"error": code, "message": message, **more}
+    if log_id is not None:
+        body["id"] = str(log_id)
+    headers = _RETRY if status in (429, 503) else _HEADERS
+    return HttpReply(status, headers, orjson.dumps(body, default=str), close=status == 413)
+
+
+def error_reply(error: RequestError, log_id: int | None = None) -> HttpReply:
+    """What the caller of a route of our own is told.
+
+    Args:
+        error: why the request failed.
+        log_id: its id in the log; None for a request that has none.
+    """
+    status = http_status(error)
+    if isinstance(error, InvalidInput):
+        return error_body(status, error.code, str(error), details=error.details)
+    if isinstance(error, NumberedError):
+        text = without_sentence(str(error))
+        return error_body(status, error.code, text, number=error.number)
+    if status < 500 or isinstance(error, (ServiceClosed, ServiceBusy, DeadlineExceeded, TooLarge)):
+        return error_body(status, error.code, without_sentence(str(error)))
+    return error_body(status, error.code, _OURS, log_id)
+
+
+def failed(call: HttpCall, error: RequestError) -> None:
+    """Answer what goes wrong before a handler is called; see ``Http.failed``."""
+    count_refusal(call.exchange, error)
+    call.send(error_reply(error))

@@ -1,0 +1,88 @@
+"""Routes of typed functions: bytes in, bytes out; the function's worker reads and writes them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from penstock.api.calls import Grpc, Http, HttpCall
+from penstock.api.errors import error_reply, failed
+from penstock.engine.engine import Engine
+from penstock.engine.submission import Submission
+from penstock.errors import UnknownService
+from penstock.protocols import media
+from penstock.protocols.heads import Headers
+from penstock.request import Outcome
+from penstock.typed.op import ANSWER, BODY, KIND
+from penstock.typed.signature import Signature
+
+HEADERS: dict[str, Headers] = {
+    kind: ((b"content-type", kind.encode()),) for kind in (media.JSON, media.MSGPACK)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypedRoute:
+    """One function behind one path.
+
+    Attributes:
+        path: such as ``/predict``.
+        graph: the name of the graph that answers.
+        signature: what it takes and gives.
+        summary: a line for people.
+        examples: bodies of requests, as plain values.
+    """
+
+    path: str
+    graph: str
+    signature: Signature
+    summary: str = ""
+    examples: tuple[Any, ...] = ()
+
+
+class TypedApplication:
+    """The typed routes of a service. Belongs to the engine's loop."""
+
+    def __init__(self, engine: Engine, routes: Iterable[TypedRoute]) -> None:
+        self._engine = engine
+        self._routes = list(routes)
+
+    def routes(self) -> Iterator[Http | Grpc]:
+        """What to serve."""
+        for each in self._routes:
+            yield Http(
+                "POST",
+                each.path,
+                partial(self._answer, each.graph),
+                failed=failed,
+                summary=each.summary,
+                request=each.signature.request,
+                response=each.signature.response,
+            )
+
+    def _answer(self, name: str, call: HttpCall, body: bytes) -> None:
+        graph = self._engine.graph(name)
+        if graph is None:
+            failed(call, UnknownService(f"{name} is not served now"))
+            return
+        fields = call.exchange.head.fields
+        kind = fields.get(b"content-type", b"").decode("latin-1")
+        accept = fields.get(b"accept")
+        answer = media.answer_kind(None if accept is None else accept.decode("latin-1"), kind)
+        feed = {BODY: body, KIND: kind, ANSWER: answer}
+        asked = Submission(graph, feed, call.timeout, random.getrandbits(63), (call, answer))
+        asked.start(_answered)
+        if not asked.over:
+            call.exchange.on_gone = asked.cancel
+
+
+def _answered(asked: Submission, outcome: Outcome) -> None:
+    call, answer = asked.context
+    if outcome.error is None:
+        assert outcome.value is not None
+        call.exchange.reply(200, HEADERS[answer], outcome.value[BODY])
+    else:
+        call.send(error_reply(outcome.error, asked.log_id))

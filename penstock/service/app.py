@@ -1,0 +1,159 @@
+"""App: typed functions and classes as a service over HTTP.
+
+app = App("iris")
+
+@app.route("/predict", batch=32)
+def predict(flowers: list[Flower]) -> list[Species]: ...
+
+app.run()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.errors import GraphError
+from penstock.service.server import Several, WebService, run
+from penstock.service.short import Service
+
+if TYPE_CHECKING:
+    from penstock.api.typed import TypedRoute
+    from penstock.instrument import Instrument
+    from penstock.service.applications import MakeApplication
+    from penstock.typed.op import TypedOp
+
+_Target = TypeVar("_Target", bound=Callable[..., Any])
+
+DEFAULT_PORTS = {"http_port": 8080}
+
+
+class App(Several):
+    """A service of typed routes, each a function or class with workers and a queue of its own.
+
+    Args:
+        name: of the service.
+        instruments, applications: as WebService has them.
+        config: top-level configuration keys, such as ``http_port=8000``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        instruments: Sequence[Instrument] = (),
+        applications: Sequence[MakeApplication] = (),
+        **config: Any,
+    ) -> None:
+        self.name = name
+        self.routes: list[TypedRoute] = []
+        self._instruments = list(instruments)
+        self._applications = list(applications)
+        self._config = {**DEFAULT_PORTS, **config}
+        self._ops: list[tuple[TypedOp, dict[str, Any]]] = []
+
+    def __repr__(self) -> str:
+        return f"<App {self.name!r} {', '.join(each.path for each in self.routes)}>"
+
+    def route(
+        self,
+        path: str,
+        *,
+        batch: int | None = None,
+        wait: float | None = None,
+        workers: int | None = None,
+        executor: str | None = None,
+        timeout: float | None = None,
+        examples: Sequence[Any] = (),
+        **options: Any,
+    ) -> Callable[[_Target], _Target]:
+        """Serve a function, or a class, at a path.
+
+        Args:
+            path: such as ``/predict``; answered for POST.
+            batch: the most requests joined into one call; the function then takes and returns
+                lists with an element for each of them. None: one request in each call.
+            wait: milliseconds that a request waits for others to share its batch; none by default:
+                what has come while the worker was busy is its next batch.
+            workers: threads or processes that run it.
+            executor: ``thread`` (the default) or ``process``.
+            timeout: seconds for one call of the function.
+            examples: bodies of requests, as plain values.
+            options: further keys of an op's configuration, such as ``memory_limit_mib``.
+
+        Raises:
+            GraphError: the path is no path, or another route has it, or its name.
+            HookError: the annotations make no schema.
+        """
+        if not path.startswith("/") or "{" in path or "?" in path:
+            raise GraphError(f"a route's path is such as '/predict', not {path!r}")
+        if any(each.path == path for each in self.routes):
+            raise GraphError(f"two routes of {self.name} are {path}: give each a path of its own")
+
+        def add(target: _Target) -> _Target:
+            from penstock.api.typed import TypedRoute
+            from penstock.typed.op import TypedOp
+
+            op = TypedOp(
+                target,
+                batched=batch is not None,
+                batch_size=batch,
+                auto_batching_timeout=wait,
+                concurrency=workers,
+                timeout=None if timeout is None else round(timeout * 1000),
+            )
+            if any(each.graph == op.name for each in self.routes):
+                raise GraphError(f"two routes of {self.name} are called {op.name}: rename one")
+            more = {**options, **({} if executor is None else {"executor": executor})}
+            self._ops.append((op, more))
+            doc = (target.__doc__ or "").strip().partition("\n")[0]
+            self.routes.append(
+                TypedRoute(
+                    path=path,
+                    graph=op.name,
+                    signature=op.signature,
+                    summary=doc,
+                    examples=tuple(examples),
+                )
+            )
+            return target
+
+        return add
+
+    @property
+    def services(self) -> list[WebService]:
+        """Its graphs, one for each route.
+
+        Raises:
+            GraphError: there is no route.
+        """
+        if not self._ops:
+            raise GraphError(f"the app {self.name!r} has no routes: put @app.route(...) above one")
+        from penstock.api.typed import TypedApplication
+
+        applications: list[MakeApplication] = [
+            partial(TypedApplication, routes=self.routes),
+            *self._applications,
+        ]
+        found: list[WebService] = []
+        for op, options in self._ops:
+            config = {**self._config, **({"op": {op.name: options}} if options else {})}
+            found.append(
+                Service(
+                    op.name,
+                    op,
+                    instruments=self._instruments if not found else (),
+                    applications=applications if not found else (),
+                    **config,
+                )
+            )
+        return found
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT.
+
+        Raises:
+            StartupError: the service cannot start.
+        """
+        run(self)

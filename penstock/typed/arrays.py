@@ -1,0 +1,187 @@
+"""Types of values that JSON has no word for: arrays and images, as annotations of parameters.
+
+    x: Annotated[np.ndarray, Array("float32", (None, 3))]
+    picture: Annotated[np.ndarray, Image()]
+
+An array comes as nested lists of numbers, or as the bytes of an ``.npy`` file; it goes out as
+nested lists, or to msgpack likewise. An image comes as the bytes of a file (JPEG, PNG, whatever
+Pillow reads), which stand in JSON as Base64.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from penstock.protocols import npy
+from penstock.protocols.array_text import parse_array
+
+_MOST_PIXELS = 64_000_000
+"""Of an image, unless its annotation says otherwise: it takes 192 MB as RGB."""
+
+_CHANNELS = {"RGB": 3, "RGBA": 4, "L": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Annotates a numpy array with what it may hold.
+
+    Args:
+        dtype: of numpy; numbers that it cannot hold are refused.
+        shape: its dimensions; None, or a name, for any size. No shape: any.
+    """
+
+    takes_file: ClassVar = True
+    dtype: str
+    shape: Sequence[int | str | None] | None = None
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            self._validated,
+            serialization=core_schema.plain_serializer_function_ser_schema(np.ndarray.tolist),
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        kind = np.dtype(self.dtype).kind
+        name = {"f": "number", "b": "boolean", "U": "string"}.get(kind, "integer")
+        found: dict[str, Any] = {"type": name}
+        if self.shape is None:
+            return {"description": f"array of {self.dtype}, of any shape", "type": "array"}
+        for size in reversed(self.shape):
+            found = {"type": "array", "items": found}
+            if isinstance(size, int):
+                found |= {"minItems": size, "maxItems": size}
+        shape = " × ".join("any" if size is None else str(size) for size in self.shape)
+        return {**found, "description": f"array of {self.dtype}, {shape}"}
+
+    def _validated(self, value: Any) -> np.ndarray[Any, Any]:
+        dtype = np.dtype(self.dtype)
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            value = npy.read(bytes(value))
+        try:
+            # A text is an array as clients of the pipeline protocol write it.
+            array = parse_array(value) if isinstance(value, str) else np.asarray(value)
+            if array.dtype != dtype:
+                array = _cast(array, dtype)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ValueError(f"no array of {self.dtype}: {_brief(error)}") from None
+        self._check_shape(array.shape)
+        return array
+
+    def _check_shape(self, found: tuple[int, ...]) -> None:
+        shape = self.shape
+        if shape is None:
+            return
+        fits = len(found) == len(shape) and all(
+            not isinstance(want, int) or want == size
+            for want, size in zip(shape, found, strict=True)
+        )
+        if not fits:
+            wanted = ", ".join("any" if size is None else str(size) for size in shape)
+            raise ValueError(f"an array of shape ({wanted}) is wanted, got {found}")
+
+
+def _cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """The same numbers in another dtype; those that do not fit are refused."""
+    if array.size == 0:
+        return array.astype(dtype)
+    if array.dtype.kind not in "biuf" or dtype.kind not in "biuf":
+        raise TypeError(f"its elements are of {array.dtype}")
+    if dtype.kind == "b" and array.dtype.kind != "b":
+        raise TypeError("its elements are numbers")
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = array.astype(dtype)
+    if dtype.kind in "iu" and not np.array_equal(cast, array):
+        raise TypeError("it has numbers that are no such integers")
+    if dtype.kind == "f" and np.isinf(cast).sum() != np.isinf(array).sum():
+        raise TypeError("it has numbers that are too large")
+    return cast
+
+
+def _brief(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Annotates a numpy array that is made of an image file: height × width × channels of uint8.
+
+    Args:
+        mode: ``RGB``, ``RGBA`` or ``L`` (grey: height × width). The image is turned upright, as its
+            EXIF data says, and converted.
+        max_pixels: larger ones are refused before they are decoded.
+
+    Needs the package Pillow (``pip install 'penstock[images]'``).
+    """
+
+    takes_file: ClassVar = True
+    mode: str = "RGB"
+    max_pixels: int = _MOST_PIXELS
+
+    def __post_init__(self) -> None:
+        if self.mode not in _CHANNELS:
+            raise ValueError(f"the mode of an image is one of {', '.join(_CHANNELS)}")
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._validated)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {
+            "type": "string",
+            "contentEncoding": "base64",
+            "contentMediaType": "image/*",
+            "format": "binary",
+            "description": "an image file",
+        }
+
+    def _validated(self, value: Any) -> np.ndarray[Any, Any]:
+        if isinstance(value, np.ndarray):
+            return value
+        return self._decoded(binary(value))
+
+    def _decoded(self, data: bytes) -> np.ndarray[Any, Any]:
+        from PIL import Image as pillow
+        from PIL import ImageOps, UnidentifiedImageError
+
+        try:
+            with pillow.open(io.BytesIO(data)) as image:
+                pixels = image.width * image.height
+                if pixels > self.max_pixels:
+                    raise ValueError(f"an image of {pixels} pixels, more than {self.max_pixels}")
+                return np.asarray(ImageOps.exif_transpose(image).convert(self.mode))
+        except UnidentifiedImageError:
+            raise ValueError("no image that can be read") from None
+        except (OSError, SyntaxError, pillow.DecompressionBombError) as error:
+            raise ValueError(f"no image that can be read: {_brief(error)}") from None
+
+
+def binary(value: Any) -> bytes:
+    """Bytes as they are; a text is Base64.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("bytes are wanted, which stand in JSON as Base64")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("not valid Base64") from None

@@ -1,0 +1,194 @@
+"""TypedOp: a typed function, or a class, as an op of one's own.
+
+The op reads the request's body, checks it, calls the function, checks the result and writes the
+answer's body, all in the op's worker: one request that does not fit fails alone, and the loop that
+serves the others moves bytes only. A request that came otherwise than as a body (over the pipeline
+protocol) is a dict, and is checked likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Self
+
+from penstock.errors import HookError
+from penstock.ops.hooks import is_coroutine, is_generator
+from penstock.ops.op import Op
+from penstock.ops.short import column
+from penstock.request import Feed
+from penstock.typed.signature import Signature
+
+BODY: Final = "@body"
+"""In the op's input the request's body, in its output the answer's."""
+KIND: Final = "@kind"
+"""The media type of the request's body."""
+ANSWER: Final = "@answer"
+"""The media type that the answer is to have."""
+
+_ITEM = "item"
+_RESULT = "result"
+
+
+class TypedOp(Op):
+    """See the module.
+
+    Args:
+        target: a function, or a class. A class has ``predict``, or ``inference`` with any of
+            ``preprocess`` (of one request, before it) and ``postprocess`` (after it); an object of
+            it is made once per worker, and its ``load`` is called once, where it has one.
+        batched: see Signature.
+        name: the op's name; the function's by default.
+        inputs: the op before it; None means the request.
+        options: any other parameter of ``Op``.
+
+    Attributes:
+        signature: what a request and an answer look like.
+
+    Raises:
+        HookError: the annotations make no schema, or the class lacks a method.
+    """
+
+    def __init__(
+        self,
+        target: Callable[..., Any],
+        *,
+        batched: bool,
+        name: str | None = None,
+        inputs: Op | Sequence[Op] = (),
+        **options: Any,
+    ) -> None:
+        self._target = target
+        self._steps = _Steps(target) if isinstance(target, type) else None
+        run = target if self._steps is None else self._steps.run
+        if is_generator(run):
+            raise HookError(f"{target.__name__} is a generator: write return instead of yield")
+        self.signature = _signature(target, self._steps, batched)
+        self._run: Callable[..., Any] | None = None
+        self._before: Callable[[Any], Any] | None = None
+        self._after: Callable[[Any], Any] | None = None
+        self._fresh = False
+        super().__init__(name=name or target.__name__, input_ops=inputs, **options)
+        if is_coroutine(run):
+            self.process = self._process_async  # type: ignore[method-assign, assignment]
+
+    def __copy__(self) -> Self:
+        """A worker's own copy, with an object of its own where the target is a class."""
+        twin = super().__copy__()
+        if self._fresh:
+            self._fresh = twin._fresh = False
+        elif self._run is not None:
+            twin._make()
+        return twin
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, or make an object, as if it were no op."""
+        return self._target(*args, **kwargs)
+
+    def init_op(self) -> None:
+        """See Op: makes the object of a class."""
+        self._make()
+        self._fresh = True
+
+    def _make(self) -> None:
+        if self._steps is None:
+            self._run = self._target
+            return
+        made = self._target()
+        load = getattr(made, "load", None)
+        if load is not None:
+            load()
+        self._run = getattr(made, self._steps.run.__name__)
+        self._before = getattr(made, "preprocess", None)
+        self._after = getattr(made, "postprocess", None)
+
+    def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Feed:
+        """One request's value, in an array of one, which batches join."""
+        (feed,) = input_dicts.values()
+        signature = self.signature
+        body = feed.get(BODY)
+        if body is None:
+            value = signature.request.accept(feed)
+        else:
+            value = signature.request.read(body, feed[KIND], signature.raw)
+        if self._before is not None:
+            value = self._before(value)
+        return {_ITEM: column([value])}
+
+    def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Feed:
+        """Call the function for a batch."""
+        values = feed_batch[0][_ITEM].tolist()
+        return self._results(self._call(values), len(values))
+
+    async def _process_async(self, feed_batch: list[Feed], typical_logid: int = 0) -> Feed:
+        values = feed_batch[0][_ITEM].tolist()
+        return self._results(await self._call(values), len(values))
+
+    def postprocess(
+        self, input_data: dict[str, Feed], fetch_data: Any, data_id: int = 0, log_id: int = 0
+    ) -> Feed:
+        """One request's answer."""
+        (feed,) = input_data.values()
+        (result,) = fetch_data[_RESULT]
+        if self._after is not None:
+            result = self._after(result)
+        response = self.signature.response
+        checked = response.check(result)
+        if BODY in feed:
+            return {BODY: response.write(checked, feed[ANSWER])}
+        plain = response.plain(checked)
+        return plain if isinstance(plain, dict) else {_RESULT: plain}
+
+    def _call(self, values: list[Any]) -> Any:
+        run, steps = self._run, self._steps
+        assert run is not None, "init_op has run"
+        if steps is None or not steps.has_before:
+            return self.signature.call(run, values)
+        return run(values) if self.signature.batched else run(*values)
+
+    def _results(self, given: Any, size: int) -> Feed:
+        if not self.signature.batched:
+            return {_RESULT: column([given])}
+        try:
+            results = list(given)
+        except TypeError:
+            results = []
+            found = type(given).__name__
+        else:
+            found = f"{len(results)} of them"
+        if len(results) != size:
+            raise TypeError(
+                f"{self.name} must return a list of {size} results, one for each request of its"
+                f" batch, got {found}"
+            )
+        return {_RESULT: column(results)}
+
+
+class _Steps:
+    """The methods of a class that is served.
+
+    Attributes:
+        run: what is called with a batch, or with one request.
+        has_before: ``preprocess`` makes the input of it.
+    """
+
+    def __init__(self, target: type) -> None:
+        run = getattr(target, "inference", None) or getattr(target, "predict", None)
+        if run is None:
+            raise HookError(
+                f"{target.__name__} has no method inference or predict: one of them is called with"
+                f" the requests"
+            )
+        self.run = run
+        self.has_before = hasattr(target, "preprocess")
+        self.before = getattr(target, "preprocess", None)
+        self.after = getattr(target, "postprocess", None)
+
+
+def _signature(target: Any, steps: _Steps | None, batched: bool) -> Signature:
+    """What one request and one answer look like: of a class, from its first and last step."""
+    if steps is None:
+        return Signature(target, batched=batched)
+    found = Signature(steps.before or steps.run, batched=batched and not steps.before, skip=1)
+    last = Signature(steps.after or steps.run, batched=batched and not steps.after, skip=1)
+    found.name, found.batched, found.response = target.__name__, batched, last.response
+    return found

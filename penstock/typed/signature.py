@@ -1,0 +1,265 @@
+"""What a typed function takes and gives, read from its annotations.
+
+One parameter that is a model (pydantic's, a dataclass, a TypedDict) is the body itself; any other
+parameters are members of the body, which is an object:
+
+    def predict(flower: Flower) -> Species            {"petal_length": 4.7, ...}
+    def add(x: float, y: float = 1.0) -> float        {"x": 1.5, "y": 2}
+
+With ``batch``, the parameters are lists with an element for each request, and so is the result:
+
+    def predict(flowers: list[Flower]) -> list[Species]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
+
+from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, create_model
+from pydantic_core import ValidationError
+
+from penstock.errors import HookError, InvalidInput, Undecodable
+from penstock.protocols import media
+
+_PLAIN = ConfigDict(
+    arbitrary_types_allowed=True,
+    extra="forbid",
+    val_json_bytes="base64",
+    ser_json_bytes="base64",
+)
+
+
+class Schema:
+    """One type: reads bodies, checks values and writes them.
+
+    Args:
+        annotation: of Python.
+        name: what messages call it.
+
+    Raises:
+        HookError: pydantic knows no schema for the annotation.
+    """
+
+    __slots__ = ("_adapter", "annotation")
+
+    def __init__(self, annotation: Any, name: str) -> None:
+        self.annotation = annotation
+        own = isinstance(annotation, type) and (
+            issubclass(annotation, BaseModel)
+            or dataclasses.is_dataclass(annotation)
+            or is_typeddict(annotation)
+        )
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(
+                annotation, config=None if own else _PLAIN
+            )
+        except PydanticUserError as error:
+            raise HookError(f"{name}: no schema can be made of {annotation!r}: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"<Schema {self.annotation!r}>"
+
+    def read(self, body: bytes, kind: str, raw: str | None = None) -> Any:
+        """The value of a body.
+
+        Args:
+            body: as sent, unpacked.
+            kind: its media type.
+            raw: the member that a body is when it is neither JSON nor msgpack nor a form, such as
+                an image; None where such bodies are refused.
+
+        Raises:
+            InvalidInput: it does not fit; says where.
+            Undecodable: it is not of its type, or of none that is known.
+        """
+        try:
+            if media.is_json(kind):
+                media.check_size(body)
+                return self._adapter.validate_json(body)
+            return self._adapter.validate_python(media.decode(body, kind, raw))
+        except ValidationError as error:
+            raise invalid(error, "body") from None
+
+    def check(self, value: Any) -> Any:
+        """A value, converted where pydantic converts it.
+
+        Raises:
+            ValidationError: it does not fit.
+        """
+        return self._adapter.validate_python(value)
+
+    def accept(self, value: Any) -> Any:
+        """A plain value that a caller sent otherwise than as a body.
+
+        Raises:
+            InvalidInput: it does not fit; says where.
+        """
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError as error:
+            raise invalid(error, "body") from None
+
+    def write(self, value: Any, kind: str) -> bytes:
+        """A checked value as a body.
+
+        Args:
+            value: as ``check`` gave it.
+            kind: ``media.JSON`` or ``media.MSGPACK``.
+        """
+        if kind == media.JSON:
+            return self._adapter.dump_json(value)
+        return media.encode(self._adapter.dump_python(value), kind)
+
+    def plain(self, value: Any) -> Any:
+        """A checked value as dicts, lists, numbers, texts and arrays."""
+        return self._adapter.dump_python(value)
+
+    def describe(self, *, of_answers: bool = False, refs: str) -> dict[str, Any]:
+        """Its JSON Schema (draft 2020-12).
+
+        Args:
+            of_answers: as it is written, not as it is read.
+            refs: where definitions will stand, such as ``#/components/schemas/{model}``.
+        """
+        if of_answers:
+            return self._adapter.json_schema(mode="serialization", ref_template=refs)
+        return self._adapter.json_schema(mode="validation", ref_template=refs)
+
+
+def invalid(error: ValidationError, *where: str) -> InvalidInput | Undecodable:
+    """What pydantic found wrong with a caller's value."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)
+    if found[0]["type"] == "json_invalid":
+        return Undecodable(f"the body is no JSON: {found[0]['msg']}")
+    details = [
+        {"loc": [*where, *each["loc"]], "msg": each["msg"], "type": each["type"]} for each in found
+    ]
+    return InvalidInput(details)
+
+
+class Signature:
+    """What a function takes and gives.
+
+    Args:
+        function: typed.
+        batched: each of its parameters is a list with an element for each request, and its result.
+        skip: parameters that are not the caller's, such as ``self``.
+
+    Attributes:
+        request, response: the schemas of one request.
+
+    Raises:
+        HookError: a parameter has no type, or is no list where the function is batched.
+    """
+
+    def __init__(self, function: Callable[..., Any], *, batched: bool, skip: int = 0) -> None:
+        self.name = getattr(function, "__name__", type(function).__name__)
+        self.batched = batched
+        parameters = list(inspect.signature(function).parameters.values())[skip:]
+        hints = _hints(function, self.name)
+        taken = {each.name: self._type_of(each, hints) for each in parameters}
+        if not taken:
+            raise HookError(f"{self.name} takes nothing: give it a parameter for the body")
+        if batched:
+            taken = {name: _element(kind, self.name, name) for name, kind in taken.items()}
+        self.names = list(taken)
+        kinds = list(taken.values())
+        self.whole = len(kinds) == 1 and _is_model(kinds[0])
+        whole = kinds[0] if self.whole else _members(self.name, parameters, taken)
+        self.request = Schema(whole, self.name)
+        answer = hints.get("return", Any)
+        if batched and answer is not Any:
+            answer = _element(answer, self.name, "its result")
+        self.response = Schema(answer, f"{self.name}'s result")
+        self.raw = next((name for name, each in taken.items() if _takes_bytes(each)), None)
+
+    def __repr__(self) -> str:
+        return f"<Signature {self.name}({', '.join(self.names)})>"
+
+    def _type_of(self, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise HookError(f"{self.name}: name its parameters, instead of {parameter}")
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise HookError(f"{self.name}: the parameter {parameter.name} is positional only")
+        if parameter.name not in hints:
+            raise HookError(
+                f"{self.name}: the parameter {parameter.name} has no type: write"
+                f" {parameter.name}: float, or whatever it is"
+            )
+        return hints[parameter.name]
+
+    def arguments(self, value: Any) -> dict[str, Any]:
+        """The arguments of one call, of a value that ``request`` has read."""
+        if self.whole:
+            return {self.names[0]: value}
+        return {name: getattr(value, name) for name in self.names}
+
+    def call(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
+        """Call the function for these requests, one where it is not batched.
+
+        Returns:
+            what it returned: of a batched one a list, of any other its result, or a coroutine.
+        """
+        if not self.batched:
+            (value,) = values
+            return function(value) if self.whole else function(**self.arguments(value))
+        if self.whole:
+            return function(list(values))
+        return function(**{name: [getattr(each, name) for each in values] for name in self.names})
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise HookError(f"{name}: an annotation cannot be read: {error}") from error
+
+
+def _members(
+    name: str, parameters: Sequence[inspect.Parameter], taken: Mapping[str, Any]
+) -> type[BaseModel]:
+    """A model whose members are the parameters."""
+    fields: dict[str, Any] = {
+        each.name: (taken[each.name], ... if each.default is each.empty else each.default)
+        for each in parameters
+    }
+    words = [word.capitalize() for word in name.split("_")]
+    try:
+        return create_model(f"{''.join(words)}Request", __config__=_PLAIN, **fields)
+    except (PydanticUserError, NameError) as error:
+        raise HookError(f"{name}: no schema can be made of its parameters: {error}") from error
+
+
+def _element(kind: Any, function: str, what: str) -> Any:
+    """The T of ``list[T]``."""
+    if get_origin(kind) in (list, Sequence, types.GenericAlias) and get_args(kind):
+        return get_args(kind)[0]
+    raise HookError(
+        f"{function}: with batch, {what} is a list with an element for each request:"
+        f" write list[...], not {getattr(kind, '__name__', kind)}"
+    )
+
+
+def _is_model(kind: Any) -> bool:
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) in (types.UnionType,):
+        return all(_is_model(each) for each in get_args(kind))
+    return isinstance(kind, type) and (
+        issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind) or is_typeddict(kind)
+    )
+
+
+def _takes_bytes(kind: Any) -> bool:
+    """Whether the bytes of a file can be its value."""
+    if kind is bytes:
+        return True
+    if get_origin(kind) is not Annotated:
+        return False
+    return get_args(kind)[0] is bytes or any(
+        hasattr(each, "takes_file") for each in get_args(kind)[1:]
+    )
