@@ -11,7 +11,7 @@ app.run()
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import GraphError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.api.typed import TypedRoute
     from penstock.instrument import Instrument
     from penstock.service.applications import MakeApplication
+    from penstock.service.asgi import AsgiApplication
     from penstock.typed.op import TypedOp
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
@@ -149,6 +150,30 @@ class App(Several):
                 )
             )
         return found
+
+    @cached_property
+    def asgi(self) -> AsgiApplication:
+        """The app as an ASGI application, for another server, or to be mounted into another app."""
+        return self._asgi(in_threads=False)
+
+    def for_tests(self) -> AsgiApplication:
+        """The same, with every op in threads; see ``penstock.testing.client``."""
+        return self._asgi(in_threads=True)
+
+    def _asgi(self, *, in_threads: bool) -> AsgiApplication:
+        from penstock.service.asgi import AsgiApplication
+        from penstock.service.blueprint import deploy
+        from penstock.service.embedded import Embedded
+
+        def embedded() -> Embedded:
+            services = self.services
+            for each in services:
+                each.prepare_beside({})
+            graphs = [each.blueprint() for each in services]
+            deployment = deploy(graphs)
+            return Embedded(deployment.in_threads() if in_threads else deployment)
+
+        return AsgiApplication(embedded)
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT.

@@ -130,6 +130,20 @@ class Deployment:
         """Of all graphs, each once."""
         return tuple(dict.fromkeys(each for graph in self.graphs for each in graph.applications))
 
+    def in_threads(self) -> Deployment:
+        """The same with threads where ops have processes of their own."""
+        graphs = tuple(
+            replace(
+                graph,
+                options=tuple(
+                    replace(each, executor=THREAD) if each.executor.own_processes else each
+                    for each in graph.options
+                ),
+            )
+            for graph in self.graphs
+        )
+        return replace(self, graphs=graphs)
+
     def at(self, place: Place) -> Deployment:
         """The same for another engine."""
         return replace(self, place=place)

@@ -32,15 +32,15 @@ from penstock.service.listening import max_connections
 _CALLS_A_REQUEST = 4
 
 
-def open_door(
+def make_router(
     config: ServiceConfig,
     engine: Engine,
     health: Health,
     pool: Executor | None,
     writers: Executor,
     more: Iterable[Application] = (),
-) -> tuple[Door, Router]:
-    """The door of a service, not listening yet, to which both ports lead; and what ends streams.
+) -> Router:
+    """What answers requests, of whatever door.
 
     Args:
         config: the keys of the door.
@@ -48,7 +48,7 @@ def open_door(
         health: answers probes.
         pool: runs users' code at the graphs' ends; None where there is none.
         writers: writes large replies.
-        more: applications beside the pipeline protocol, health and reflection.
+        more: applications beside those that every service has.
     """
     protocol = PipelineProtocol(
         engine, strict_status=config.strict_status, pool=pool, writers=writers
@@ -63,12 +63,20 @@ def open_door(
         *more,
     )
     routes = [route for application in applications for route in application.routes()]
-    router = Router(routes, max_message_bytes=config.max_message_bytes, threads=writers)
-    budget = ByteBudget(max(1, (config.max_inflight_bytes or default_budget()) // config.engines))
+    return Router(routes, max_message_bytes=config.max_message_bytes, threads=writers)
+
+
+def budget_of(config: ServiceConfig) -> ByteBudget:
+    """The bytes that may be in flight in one engine."""
+    return ByteBudget(max(1, (config.max_inflight_bytes or default_budget()) // config.engines))
+
+
+def open_door(config: ServiceConfig, engine: Engine, router: Router) -> Door:
+    """The door of a service, not listening yet, to which both ports lead."""
     executors = [stage.executor for stage in engine.stages]
     processes = sum(each.workers for each in executors if isinstance(each, ProcessExecutor))
     limits = limits_of(config, processes)
-    return Door(router, limits, budget, door_failure, engine.instruments), router
+    return Door(router, limits, budget_of(config), door_failure, engine.instruments)
 
 
 def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:

@@ -46,7 +46,7 @@ from penstock.service.listening import (
     open_standard_descriptors,
 )
 from penstock.service.loop import run_on_a_loop, share_the_lock, spare_the_collector
-from penstock.service.opening import open_door, tls_of
+from penstock.service.opening import make_router, open_door, tls_of
 from penstock.service.processes import Processes, log_options, spawned_role
 from penstock.service.signals import (
     Stopped,
@@ -221,7 +221,8 @@ class _Service:
             sum_up = None if self._supervisor is None else self._supervisor.sum_up
             added = [make(engine) for make in self._works.deployment.applications]
             more = [StatusPage(self._report, sum_up), *added]
-            door, grpc = open_door(self._config, engine, self._health, pool, writers, more)
+            grpc = make_router(self._config, engine, self._health, pool, writers, more)
+            door = open_door(self._config, engine, grpc)
             try:
                 spare_the_collector()
                 share_the_lock()

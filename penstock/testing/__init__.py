@@ -1,7 +1,8 @@
 """Public fakes and checkers: clock, executor, history and its recorder."""
 
+from penstock.testing.client import client
 from penstock.testing.clock import ManualClock
 from penstock.testing.executor import FakeExecutor
 from penstock.testing.history import ClientHistory, Limits, Recorder, check
 
-__all__ = ["ClientHistory", "FakeExecutor", "Limits", "ManualClock", "Recorder", "check"]
+__all__ = ["ClientHistory", "FakeExecutor", "Limits", "ManualClock", "Recorder", "check", "client"]

@@ -137,7 +137,7 @@ class Image:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._validated)
+        return core_schema.no_info_plain_validator_function(self.decode)
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -150,7 +150,12 @@ class Image:
             "description": "an image file",
         }
 
-    def _validated(self, value: Any) -> np.ndarray[Any, Any]:
+    def decode(self, value: Any) -> np.ndarray[Any, Any]:
+        """The array of a file's bytes, or of their Base64; an array as it is.
+
+        Raises:
+            ValueError: it is no image that can be read, or a larger one than is taken.
+        """
         if isinstance(value, np.ndarray):
             return value
         return self._decoded(binary(value))
@@ -180,7 +185,7 @@ def binary(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):
-        raise ValueError("bytes are wanted, which stand in JSON as Base64")
+        raise ValueError("the bytes of a file are wanted, which stand in JSON as Base64")
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):

@@ -17,16 +17,16 @@ import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, create_model
 from pydantic_core import ValidationError
+from typing_extensions import is_typeddict
 
 from penstock.errors import HookError, InvalidInput, Undecodable
 from penstock.protocols import media
 
 _PLAIN = ConfigDict(
-    arbitrary_types_allowed=True,
     extra="forbid",
     val_json_bytes="base64",
     ser_json_bytes="base64",

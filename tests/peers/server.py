@@ -51,12 +51,12 @@ listening: list[asyncio.Task[None]] = []
 
 def open_door_with_tls(*arguments: Any) -> Any:
     """The service's door, with a third listener: the configuration has no keys for TLS yet."""
-    door, grpc = open_door(*arguments)
+    door = open_door(*arguments)
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(os.environ["PEERS_CERTIFICATE"], os.environ["PEERS_KEY"])
     listener = bind("127.0.0.1", int(os.environ["PEERS_TLS_PORT"]), "PEERS_TLS_PORT")
     listening.append(asyncio.get_running_loop().create_task(door.listen(listener, tls)))
-    return door, grpc
+    return door
 
 
 if __name__ == "__main__":

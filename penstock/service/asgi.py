@@ -1,0 +1,237 @@
+"""A service as an ASGI application: ``app.asgi`` runs under uvicorn, or mounts into FastAPI.
+
+The engine starts with the server's lifespan, or with the first request where the application is
+mounted into another one, which keeps the lifespan to itself. A mounted application sees the path
+behind the place where it is mounted.
+Source: the ASGI specification 3.0 (HTTP, lifespan).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, TypeAlias
+
+from penstock.door.budget import ByteBudget
+from penstock.door.exchange import Exchange, Peer, Receiver
+from penstock.protocols.heads import Headers, RequestHead, parse_length
+from penstock.service.embedded import Embedded
+
+Scope: TypeAlias = Mapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+
+class AsgiApplication:
+    """See the module.
+
+    Args:
+        embedded: makes the service; called once, when it starts.
+    """
+
+    def __init__(self, embedded: Callable[[], Embedded]) -> None:
+        self._make = embedded
+        self._started: asyncio.Task[Embedded] | None = None
+
+    def __repr__(self) -> str:
+        return f"<AsgiApplication {'started' if self._started else 'not started'}>"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, or the server's lifespan; see ASGI."""
+        match scope["type"]:
+            case "http":
+                service = await self.start()
+                await _answer(service, scope, receive, send)
+            case "lifespan":
+                await self._lifespan(receive, send)
+            case other:
+                raise RuntimeError(f"penstock speaks HTTP, not {other}")
+
+    async def start(self) -> Embedded:
+        """The service, started.
+
+        Raises:
+            StartupError: it cannot start.
+        """
+        if self._started is None:
+            self._started = asyncio.create_task(self._start())
+        return await asyncio.shield(self._started)
+
+    async def stop(self) -> None:
+        """Finish what was begun, and end the workers."""
+        started, self._started = self._started, None
+        if started is not None and not started.cancelled() and started.exception() is None:
+            await started.result().stop()
+
+    async def _start(self) -> Embedded:
+        service = self._make()
+        await service.start()
+        return service
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self.start()
+                except Exception as error:
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    raise
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                await self.stop()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+async def _answer(service: Embedded, scope: Scope, receive: Receive, send: Send) -> None:
+    """One request."""
+    exchange = _AsgiExchange(_head(scope), scope, service.budget)
+    first = await receive()
+    if first["type"] == "http.disconnect":
+        return
+    if not first.get("more_body", False):
+        exchange.whole = first.get("body", b"")
+    receiver = service.router.begin(exchange)
+    feeding = asyncio.create_task(exchange.feed(receiver, first, receive))
+    try:
+        while True:
+            message = await exchange.messages.get()
+            if message is None:
+                return  # broken off, or nobody waits for it any more
+            await send(message)
+            exchange.sent(message)
+            if message["type"] == "http.response.body" and not message["more_body"]:
+                return
+    finally:
+        feeding.cancel()
+        exchange.leave()
+
+
+def _head(scope: Scope) -> RequestHead:
+    raw = scope.get("raw_path")
+    path = raw if raw is not None else scope["path"].encode()
+    root = scope.get("root_path", "").encode()
+    if root and path.startswith(root):
+        path = path[len(root) :] or b"/"
+    query = scope.get("query_string", b"")
+    headers: Headers = tuple((name.lower(), value) for name, value in scope["headers"])
+    fields = dict(headers)
+    return RequestHead(
+        scope["method"],
+        path + b"?" + query if query else path,
+        headers,
+        version=scope.get("http_version", "1.1"),
+        authority=fields.get(b"host", b""),
+        content_length=parse_length(fields[b"content-length"])
+        if b"content-length" in fields
+        else None,
+    )
+
+
+class _AsgiExchange(Exchange):
+    """A request of an ASGI server, and its answer as messages."""
+
+    __slots__ = ("_feeds", "_over", "_scope", "_started", "_unsent", "messages")
+
+    def __init__(self, head: RequestHead, scope: Scope, budget: ByteBudget) -> None:
+        super().__init__(head, budget)
+        self.messages: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._scope = scope
+        self._over = self._started = False
+        self._unsent = 0
+        self._feeds = asyncio.Event()
+        self._feeds.set()
+
+    async def feed(self, receiver: Receiver | None, message: Message, receive: Receive) -> None:
+        """Give the body to whoever takes it; then wait for the client to leave."""
+        while message["type"] == "http.request":
+            ended = not message.get("more_body", False)
+            if receiver is not None and not self._over:
+                receiver.data(self, message.get("body", b""), ended)
+            await self._feeds.wait()
+            message = await receive()
+        self.leave()
+
+    def leave(self) -> None:
+        """The answer is complete, or nobody waits for it: see ``on_gone``."""
+        over, self._over = self._over, True
+        on_gone, self.on_gone = self.on_gone, None
+        if not over:
+            if on_gone is not None:
+                on_gone()
+            self.messages.put_nowait(None)
+        if self.taken:
+            self.release()
+
+    def sent(self, message: Message) -> None:
+        """The server has taken it."""
+        self._unsent -= len(message.get("body", b""))
+        if self.on_writable is not None:
+            self.on_writable()
+
+    @property
+    def peer(self) -> Peer:
+        """See ``Exchange``."""
+        address, port = self._scope.get("client") or ("", 0)
+        return Peer(address, port or 0, None)
+
+    def reply(
+        self,
+        status: int,
+        headers: Headers,
+        body: bytes = b"",
+        trailers: Headers = (),
+        *,
+        close: bool = False,
+    ) -> None:
+        """See ``Exchange``. Trailers cannot be sent."""
+        if self._over:
+            return
+        length = (b"content-length", str(len(body)).encode())
+        self.start(status, headers if status == 204 else (*headers, length))
+        self._put(b"" if self.head.method == "HEAD" else body, more=False)
+
+    def start(self, status: int, headers: Headers) -> None:
+        """See ``Exchange``."""
+        if not self._over and not self._started:
+            self._started = True
+            start = {"type": "http.response.start", "status": status, "headers": list(headers)}
+            self.messages.put_nowait(start)
+
+    def send(self, piece: bytes) -> None:
+        """See ``Exchange``."""
+        if not self._over:
+            self._put(piece, more=True)
+
+    def finish(self, trailers: Headers = ()) -> None:
+        """See ``Exchange``."""
+        if not self._over:
+            self._put(b"", more=False)
+
+    def abort(self) -> None:
+        """See ``Exchange``: the server is left without the rest, and breaks the answer off."""
+        if not self._over:
+            self._over = True
+            self.messages.put_nowait(None)
+
+    @property
+    def unsent(self) -> int:
+        """See ``Exchange``."""
+        return self._unsent
+
+    def pause(self) -> None:
+        """See ``Exchange``."""
+        self._feeds.clear()
+
+    def resume(self) -> None:
+        """See ``Exchange``."""
+        self._feeds.set()
+
+    def _put(self, body: bytes, *, more: bool) -> None:
+        self._unsent += len(body)
+        self.messages.put_nowait({"type": "http.response.body", "body": body, "more_body": more})
+        if not more:
+            self._over = True
+            self.on_gone = None

@@ -1,0 +1,96 @@
+"""A service without a door of its own: its engine on somebody else's loop, in this process.
+
+What an ASGI server and tests run. Ops in worker processes need the supervisor that ``penstock run``
+starts, and cannot be had here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.api.health import Health
+from penstock.api.router import Router
+from penstock.door.budget import ByteBudget
+from penstock.engine.engine import Engine
+from penstock.errors import StartupError
+from penstock.service.blueprint import Deployment
+from penstock.service.build import Works
+from penstock.service.opening import budget_of, make_router
+
+_log = logging.getLogger(__name__)
+
+_GRACE = 5.0  # seconds for calls that have not returned at the end; a guess
+
+
+class Embedded:
+    """See the module. All methods belong to one loop.
+
+    Args:
+        deployment: what is served.
+
+    Attributes:
+        router: answers requests; from ``start`` on.
+        budget: counts what is in flight; from ``start`` on.
+
+    Raises:
+        StartupError: some op runs in worker processes.
+    """
+
+    router: Router
+    budget: ByteBudget
+
+    def __init__(self, deployment: Deployment) -> None:
+        for graph in deployment.graphs:
+            for op, options in zip(graph.graph.ops, graph.options, strict=True):
+                if options.executor.own_processes:
+                    raise StartupError(
+                        f"op {op.name!r} runs in processes of its own, for which `penstock run`"
+                        f" is needed: under another server give it executor='thread'"
+                    )
+        self._deployment = deployment
+        self._engine: Engine | None = None
+        self._pools: list[ThreadPoolExecutor] = []
+        self.health = Health()
+
+    async def start(self) -> None:
+        """Open models, run ``init_op`` (in a thread), start workers, and be ready.
+
+        Raises:
+            StartupError: something of it failed.
+        """
+        loop = asyncio.get_running_loop()
+        works = await asyncio.to_thread(Works, self._deployment)
+        for note in (*self._deployment.warnings, *works.notes):
+            _log.warning("%s", note)
+        engine = works.engine(loop)
+        writers = ThreadPoolExecutor(2, "replies")
+        ends = ThreadPoolExecutor(8, "ends") if works.blocking_ends else None
+        self._pools = [each for each in (writers, ends) if each is not None]
+        await asyncio.gather(*(graph.start() for graph in engine.graphs))
+        config = self._deployment.config
+        more = [make(engine) for make in self._deployment.applications]
+        self.router = make_router(config, engine, self.health, ends, writers, more)
+        self.budget = budget_of(config)
+        self._engine = engine
+        self.health.set_ready()
+
+    async def stop(self) -> None:
+        """Finish what was admitted, within ``drain_timeout``, and end the workers."""
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return
+        self.health.set_unready("shutting down")
+        at_rest = asyncio.Event()
+        engine.drain(at_rest.set)
+        try:
+            async with asyncio.timeout(self._deployment.config.drain_timeout):
+                await at_rest.wait()
+        except TimeoutError:
+            _log.warning("requests are cut off: %s", engine.statistics().inside)
+        engine.close()
+        self.router.end_streams()
+        await asyncio.gather(*(graph.close(_GRACE) for graph in engine.graphs))
+        for pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)

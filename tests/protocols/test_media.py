@@ -1,0 +1,63 @@
+"""Media types, and plain values as bodies."""
+
+from __future__ import annotations
+
+import numpy as np
+import orjson
+import ormsgpack
+import pytest
+
+from penstock.protocols import media
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind", "answer"),
+    [
+        (None, "", media.JSON),
+        (None, "application/x-msgpack", media.MSGPACK),
+        ("*/*", "application/msgpack", media.MSGPACK),
+        ("application/json", "application/msgpack", media.JSON),
+        ("text/html, application/msgpack;q=0.9", "application/json", media.MSGPACK),
+        ("image/png", "application/json; charset=utf-8", media.JSON),
+    ],
+)
+def test_an_answer_has_the_form_that_is_accepted(
+    accept: str | None, kind: str, answer: str
+) -> None:
+    assert media.answer_kind(accept, kind) == answer
+
+
+VALUES = {
+    "array": np.array([[1.5, 2.0]], "float32"),
+    "half": np.array([1.5], "float16"),
+    "turned": np.arange(4).reshape(2, 2).T,
+    "number": np.int64(3),
+    "text": np.array(["a"]),
+    "tuple": (1, "b"),
+    "none": None,
+}
+PLAIN = {
+    "array": [[1.5, 2.0]],
+    "half": [1.5],
+    "turned": [[0, 2], [1, 3]],
+    "number": 3,
+    "text": ["a"],
+    "tuple": [1, "b"],
+    "none": None,
+}
+
+
+def test_arrays_and_scalars_are_lists_and_numbers() -> None:
+    assert orjson.loads(media.encode(VALUES, media.JSON)) == PLAIN
+    assert ormsgpack.unpackb(media.encode(VALUES, media.MSGPACK)) == PLAIN
+
+
+def test_bytes_are_base64_in_json_only() -> None:
+    assert media.encode({"x": b"\x00\x00\x00"}, media.JSON) == b'{"x":"AAAA"}'
+    assert ormsgpack.unpackb(media.encode({"x": b"\x00"}, media.MSGPACK)) == {"x": b"\x00"}
+
+
+@pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])
+def test_other_objects_cannot_be_written(kind: str) -> None:
+    with pytest.raises(TypeError):
+        media.encode({"x": object()}, kind)

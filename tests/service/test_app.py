@@ -1,0 +1,153 @@
+"""An app's routes, called through the engine without a port."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import ormsgpack
+import pytest
+from pydantic import BaseModel
+
+from penstock import App
+from penstock.errors import GraphError
+from penstock.testing import client
+
+ITEMS = 24
+
+
+class Item(BaseModel):
+    value: int
+
+
+class Doubler:
+    """One object per worker; a step for each part of the work."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+
+    def preprocess(self, item: Item) -> int:
+        return item.value
+
+    def inference(self, values: list[int]) -> list[int]:
+        return [2 * each for each in values]
+
+    def postprocess(self, doubled: int) -> dict[str, int]:
+        return {"doubled": doubled}
+
+
+gate = threading.Event()
+
+
+def make_app() -> App:
+    app = App("tests")
+    app.route("/double", batch=8, workers=2)(Doubler)
+
+    @app.route("/invert", batch=ITEMS, wait=100)
+    def invert(items: list[Item]) -> list[float]:
+        """Divides one by the value."""
+        return [1 / each.value for each in items]
+
+    @app.route("/wrong", batch=4)
+    def wrong(items: list[Item]) -> list[int]:
+        return []
+
+    @app.route("/later")
+    async def later(x: int) -> int:
+        return x + 1
+
+    @app.route("/lies")
+    def lies(x: int) -> int:
+        return "no number"  # type: ignore[return-value]
+
+    @app.route("/stuck", timeout=0.2)
+    def stuck(x: int) -> int:
+        gate.wait(20)
+        return x
+
+    return app
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx.Client]:
+    with client(make_app()) as http:
+        yield http
+    gate.set()
+
+
+def test_a_class_has_an_object_for_each_worker_and_its_steps_run(http: httpx.Client) -> None:
+    assert http.post("/double", json={"value": 4}).json() == {"doubled": 8}
+    assert Doubler.made == 2
+
+
+def test_bad_items_fail_alone_within_their_batch(http: httpx.Client) -> None:
+    bodies: list[Any] = [{"value": each} for each in range(1, ITEMS + 1)]
+    bodies[3], bodies[7], bodies[11] = {"value": 0}, {"value": "x"}, {}
+    with ThreadPoolExecutor(ITEMS) as threads:
+        answers = list(threads.map(lambda body: http.post("/invert", json=body), bodies))
+    for index, (body, answer) in enumerate(zip(bodies, answers, strict=True)):
+        if index in (7, 11):
+            assert answer.status_code == 422
+            assert answer.json()["details"][0]["loc"] == ["body", "value"]
+        elif index == 3:
+            assert answer.status_code == 500
+            assert set(answer.json()) == {"error", "message", "id"}
+        else:
+            assert answer.json() == 1 / body["value"]
+
+
+def test_msgpack_is_read_and_answered(http: httpx.Client) -> None:
+    answer = http.post(
+        "/later",
+        content=ormsgpack.packb({"x": 1}),
+        headers={"content-type": "application/msgpack"},
+    )
+    assert answer.headers["content-type"] == "application/msgpack"
+    assert ormsgpack.unpackb(answer.content) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "kind", "status", "error"),
+    [
+        ("/later", b"{", "application/json", 400, "undecodable"),
+        ("/later", b"", "application/json", 400, "undecodable"),
+        ("/later", b"x", "text/csv", 415, "unknown_media_type"),
+        ("/later", b'{"x": 1.5}', "application/json", 422, "invalid_input"),
+        ("/lies", b'{"x": 1}', "application/json", 500, "hook_failed"),
+        ("/wrong", b'{"value": 1}', "application/json", 500, "hook_failed"),
+        ("/stuck", b'{"x": 1}', "application/json", 504, "op_timeout"),
+        ("/nothing", b"{}", "application/json", 404, "unknown_service"),
+    ],
+)
+def test_failures_have_statuses_and_one_form(
+    http: httpx.Client, path: str, content: bytes, kind: str, status: int, error: str
+) -> None:
+    if path == "/stuck":
+        threading.Timer(0.5, gate.set).start()
+    answer = http.post(path, content=content, headers={"content-type": kind})
+    assert (answer.status_code, answer.json()["error"]) == (status, error)
+    assert "Traceback" not in answer.text
+    assert "no number" not in answer.text
+
+
+def test_the_log_says_what_an_answer_s_id_stands_for(
+    http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = http.post("/invert", json={"value": 0}).json()["id"]
+    assert any(told in record.getMessage() and record.exc_info for record in caplog.records)
+
+
+@pytest.mark.parametrize("path", ["predict", "/a{b}", "/double"])
+def test_paths_that_cannot_be_routes_are_errors(path: str) -> None:
+    with pytest.raises(GraphError):
+        make_app().route(path)(Doubler)
+
+
+def test_an_app_without_routes_is_an_error() -> None:
+    with pytest.raises(GraphError, match="no routes"):
+        App("empty").services  # noqa: B018

@@ -1,0 +1,236 @@
+"""Annotations to schemas: what bodies become, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+import ormsgpack
+import pytest
+from pydantic import BaseModel, ValidationError
+from typing_extensions import TypedDict
+
+from penstock.errors import HookError, InvalidInput, TooLarge, Undecodable, UnknownMediaType
+from penstock.protocols import media
+from penstock.typed.arrays import Array
+from penstock.typed.signature import Signature
+
+
+class Flower(BaseModel):
+    length: float
+    width: float = 1.0
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Named(TypedDict):
+    name: str
+
+
+def of_model(flower: Flower) -> float:
+    return flower.length
+
+
+def of_dataclass(point: Point) -> Point:
+    return point
+
+
+def of_dict(named: Named) -> str:
+    return named["name"]
+
+
+def plain(x: float, y: float = 2.0) -> float:
+    return x + y
+
+
+def of_file(picture: bytes, title: str = "") -> int:
+    return len(picture)
+
+
+def batch_of_models(flowers: list[Flower]) -> list[float]:
+    return [each.length for each in flowers]
+
+
+def batch_of_members(x: list[int], y: list[int]) -> list[int]:
+    return [a + b for a, b in zip(x, y, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("function", "body", "expected"),
+    [
+        (of_model, b'{"length": 4}', 4.0),
+        (of_dataclass, b'{"x": 3}', Point(3)),
+        (of_dict, b'{"name": "iris"}', "iris"),
+        (plain, b'{"x": 1}', 3.0),
+        (plain, b'{"x": 1, "y": 1}', 2.0),
+        (of_file, b'{"picture": "AAAA"}', 3),
+    ],
+)
+def test_a_body_becomes_arguments(function: Any, body: bytes, expected: object) -> None:
+    signature = Signature(function, batched=False)
+    value = signature.request.read(body, media.JSON, signature.raw)
+    assert signature.call(function, [value]) == expected
+
+
+def test_msgpack_forms_and_files_become_the_same_arguments() -> None:
+    signature = Signature(of_file, batched=False)
+    form = (
+        b'--b\r\nContent-Disposition: form-data; name="picture"; filename="a"\r\n\r\nxyz\r\n--b--'
+    )
+    for body, kind in (
+        (ormsgpack.packb({"picture": b"xyz"}), media.MSGPACK),
+        (form, "multipart/form-data; boundary=b"),
+        (b"xyz", "image/jpeg"),
+    ):
+        assert signature.request.read(body, kind, signature.raw).picture == b"xyz"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("function", "bodies", "expected"),
+    [
+        (batch_of_models, [b'{"length": 1}', b'{"length": 2}'], [1.0, 2.0]),
+        (batch_of_members, [b'{"x": 1, "y": 2}', b'{"x": 3, "y": 4}'], [3, 7]),
+    ],
+)
+def test_a_batch_becomes_lists(function: Any, bodies: list[bytes], expected: object) -> None:
+    signature = Signature(function, batched=True)
+    values = [signature.request.read(body, media.JSON) for body in bodies]
+    assert signature.call(function, values) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "places"),
+    [
+        (b'{"x": "no"}', [["body", "x"]]),
+        (b'{"y": []}', [["body", "x"], ["body", "y"]]),
+        (b'{"x": 1, "z": 1}', [["body", "z"]]),
+        (b"[]", [["body"]]),
+        (b"null", [["body"]]),
+    ],
+)
+def test_what_does_not_fit_is_named_by_its_place(body: bytes, places: list[list[str]]) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Signature(plain, batched=False).request.read(body, media.JSON)
+    assert [each["loc"] for each in caught.value.details] == places
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "error"),
+    [
+        (b"{", media.JSON, Undecodable),
+        (b"\xc1", media.MSGPACK, Undecodable),
+        (b"--b--", "multipart/form-data", Undecodable),
+        (b"", "text/csv", UnknownMediaType),
+        (b" " * (media.MOST_STRUCTURED + 1), media.JSON, TooLarge),
+    ],
+)
+def test_what_cannot_be_read_is_refused(body: bytes, kind: str, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        Signature(plain, batched=False).request.read(body, kind)
+
+
+def test_a_result_is_checked_and_written_in_both_forms() -> None:
+    response = Signature(of_model, batched=False).response
+    assert response.write(response.check(1), media.JSON) == b"1.0"
+    assert ormsgpack.unpackb(response.write(response.check(1), media.MSGPACK)) == 1.0
+    with pytest.raises(ValidationError):
+        response.check("text")
+
+
+def no_type(x) -> int:  # type: ignore[no-untyped-def]
+    return 1
+
+
+def nothing() -> int:
+    return 1
+
+
+def many(*x: int) -> int:
+    return 1
+
+
+def unknown(x: NotThere) -> int:  # type: ignore[name-defined]  # noqa: F821
+    return 1
+
+
+def no_schema(x: object()) -> int:  # type: ignore[valid-type]
+    return 1
+
+
+@pytest.mark.parametrize(
+    ("function", "batched", "words"),
+    [
+        (no_type, False, "parameter x has no type"),
+        (nothing, False, "takes nothing"),
+        (many, False, "name its parameters"),
+        (unknown, False, "annotation cannot be read"),
+        (no_schema, False, "no schema"),
+        (of_model, True, "write list"),
+        (lambda flowers: [], True, "has no type"),
+    ],
+)
+def test_a_function_without_a_schema_is_an_error(function: Any, batched: bool, words: str) -> None:
+    with pytest.raises(HookError, match=words):
+        Signature(function, batched=batched)
+
+
+@pytest.mark.parametrize(
+    ("shape", "value", "expected"),
+    [
+        ((None, 3), [[1, 2, 3]], [[1, 2, 3]]),
+        (("n",), [], []),
+        (None, 5, 5),
+        ((2,), "[1, 2]", [1, 2]),
+        ((2,), np.array([1, 2], "int64"), [1, 2]),
+    ],
+)
+def test_an_array_takes_lists_texts_and_arrays(shape: Any, value: Any, expected: Any) -> None:
+    found = _array("float32", shape)(value)
+    assert found.dtype == np.float32
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "value", "words"),
+    [
+        ("float32", (None, 3), [[1, 2]], r"shape \(any, 3\) is wanted, got \(1, 2\)"),
+        ("float32", (None, 3), [1], "is wanted"),
+        ("float32", None, [[1], [1, 2]], "no array of float32"),
+        ("float32", None, ["a"], "no array of float32"),
+        ("float32", None, [1e300], "too large"),
+        ("int8", None, [1.5], "no such integers"),
+        ("int8", None, [300], "no such integers"),
+        ("bool", None, [2], "numbers"),
+        ("float32", None, b"no npy", "npy"),
+    ],
+)
+def test_an_array_refuses_what_it_cannot_hold(
+    dtype: str, shape: Any, value: Any, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        _array(dtype, shape)(value)
+
+
+def _array(dtype: str, shape: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Annotated[np.ndarray, Array(dtype, shape)]).validate_python
+
+
+def test_the_schema_says_what_a_body_looks_like() -> None:
+    def scale(x: Annotated[np.ndarray, Array("float32", (None, 3))], by: float = 2) -> float:
+        return by
+
+    schema = Signature(scale, batched=False).request.describe(refs="#/{model}")
+    assert schema["required"] == ["x"]
+    assert schema["properties"]["by"]["default"] == 2
+    assert schema["properties"]["x"]["items"] == {
+        "type": "array",
+        "items": {"type": "number"},
+        "minItems": 3,
+        "maxItems": 3,
+    }
