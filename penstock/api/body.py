@@ -1,6 +1,6 @@
 """Request bodies: while they come in, and unpacked.
 
-Compressed ones may be gzip, and are bounded after decompression too.
+Compressed ones may be gzip or zstd, and are bounded after decompression too.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import io
 import mmap
 
 from penstock.errors import TooLarge, UnknownEncoding
-from penstock.protocols import gzip
+from penstock.protocols import gzip, zstd
 
 SMALL = 16 << 10
 """Bytes of a body, or a message, whose decoded form is not counted beside it."""
@@ -132,16 +132,16 @@ def decompress(encoding: bytes, body: bytes, most: int) -> bytes:
         most: bytes it may expand to; the work is bounded by it.
 
     Raises:
-        UnknownEncoding: only ``gzip`` and ``identity`` are known.
+        UnknownEncoding: only ``gzip``, ``zstd`` and ``identity`` are known.
         Undecodable: corrupt, cut short, or with bytes behind its end.
         TooLarge: it expands beyond ``most``, or too many times its size.
     """
     name = encoding.strip().lower()
     if name == b"identity":
         return body
-    if name not in (b"gzip", b"x-gzip"):
-        raise UnknownEncoding("content-encoding must be gzip or identity")
+    if name not in (b"gzip", b"x-gzip", b"zstd"):
+        raise UnknownEncoding("content-encoding must be gzip, zstd or identity")
     try:
-        return gzip.unpack(body, most)
+        return zstd.unpack(body, most) if name == b"zstd" else gzip.unpack(body, most)
     except TooLarge as error:
         raise TooLarge(f"the body {error}") from None

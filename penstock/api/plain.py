@@ -12,6 +12,7 @@ from typing import Any
 
 from penstock.api.body import LARGE, SMALL
 from penstock.api.calls import Http, HttpCall
+from penstock.api.compression import send_packed
 from penstock.api.errors import error_reply, failed
 from penstock.api.replies import run_aside, what_is_left
 from penstock.api.typed import HEADERS
@@ -108,7 +109,7 @@ class PlainApplication:
         except RequestError as error:
             call.send(error_reply(error, asked.log_id))
         else:
-            call.exchange.reply(200, HEADERS[answer], body)
+            send_packed(call, 200, HEADERS[answer], body)
 
 
 def decode(body: bytes, kind: str, graph: ServedGraph) -> Feed:
@@ -142,7 +143,7 @@ def _reply(asked: Submission, value: Feed) -> None:
     except RequestError as error:
         call.send(error_reply(error, asked.log_id))
     else:
-        call.exchange.reply(200, HEADERS[answer], body)
+        send_packed(call, 200, HEADERS[answer], body)
 
 
 def encode(asked: Submission, value: Feed, kind: str) -> bytes:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from penstock.api.calls import Grpc, Http, HttpCall
+from penstock.api.compression import send_packed
 from penstock.api.errors import error_reply, failed
 from penstock.engine.engine import Engine
 from penstock.engine.submission import Submission
@@ -83,6 +84,6 @@ def _answered(asked: Submission, outcome: Outcome) -> None:
     call, answer = asked.context
     if outcome.error is None:
         assert outcome.value is not None
-        call.exchange.reply(200, HEADERS[answer], outcome.value[BODY])
+        send_packed(call, 200, HEADERS[answer], outcome.value[BODY])
     else:
         call.send(error_reply(outcome.error, asked.log_id))
