@@ -1,14 +1,20 @@
 """The JSON route of every graph: ``POST /{service}`` with a plain object, answered by one.
 
 The request's dict has numbers and nested lists as they are, the bytes of files, and ``.npy`` files
-as arrays; the last op's dict goes out as JSON or msgpack, arrays as nested lists.
+as arrays; the last op's dict goes out as JSON or msgpack, arrays as nested lists. A route may have
+a schema of its requests, and of its answers, which are checked here then.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from pydantic_core import PydanticSerializationError
 
 from penstock.api.body import LARGE, SMALL
 from penstock.api.calls import Http, HttpCall
@@ -23,6 +29,7 @@ from penstock.errors import InvalidInput, RequestError, ServiceBusy, UnknownServ
 from penstock.ops.failures import tell_unsendable
 from penstock.protocols import media, npy, paddle
 from penstock.request import Feed, Outcome
+from penstock.typed.signature import Schema
 
 _RAW = "data"
 """What a raw body is called where the graph does not say what it wants."""
@@ -31,65 +38,113 @@ _A_NUMBER = 20
 """Bytes that an element of an array takes in JSON, at most as a rule."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainRoute:
+    """A route to a graph.
+
+    Attributes:
+        path: of the route; ``{name}`` stands for the graph's name.
+        graph: the graph's name; None where the path has it.
+        request, response: what is taken and given; None where anything is.
+        raw: the member that a body is which is neither JSON nor msgpack nor a form.
+        summary: a line for people.
+    """
+
+    path: str
+    graph: str | None = None
+    request: Schema | None = None
+    response: Schema | None = None
+    raw: str | None = None
+    summary: str = ""
+
+
+ANY: Final = PlainRoute(path="/{name}", summary="Run the service of this name on a plain object.")
+
+
 class PlainApplication:
-    """A route for each graph. Belongs to the engine's loop.
+    """Routes to graphs. Belongs to the engine's loop.
 
     Args:
         engine: answers requests.
         threads: read and write what is large; None for the loop's own.
+        routes: the one to any graph by its name, by default.
     """
 
-    def __init__(self, engine: Engine, threads: Any = None) -> None:
+    def __init__(
+        self, engine: Engine, threads: Any = None, routes: Sequence[PlainRoute] = (ANY,)
+    ) -> None:
         self._engine = engine
         self._threads = threads
+        self._routes = routes
 
     def routes(self) -> list[Http]:
         """What to serve."""
-        summary = "Run the service of this name on a plain object."
-        return [Http("POST", "/{name}", self._request, failed=failed, summary=summary)]
+        return [
+            Http(
+                "POST",
+                each.path,
+                partial(self._request, each),
+                failed=failed,
+                summary=each.summary,
+                request=each.request,
+                response=each.response,
+            )
+            for each in self._routes
+        ]
 
-    def _request(self, call: HttpCall, body: bytes) -> None:
-        (name,) = call.values
+    def _request(self, route: PlainRoute, call: HttpCall, body: bytes) -> None:
+        name = route.graph
+        if name is None:
+            (name,) = call.values
         graph = self._engine.graph(name)
         if graph is None:
             failed(call, UnknownService(f"there is no service {name!r}"))
             return
         fields = call.exchange.head.fields
         kind = fields.get(b"content-type", b"").decode("latin-1")
-        if len(body) > LARGE:
-            call.aside(self._large(call, graph, body, kind))
+        # A file may take long to be decoded, whatever its size.
+        if len(body) > LARGE or (route.raw is not None and not media.is_json(kind)):
+            call.aside(self._large(route, call, graph, body, kind))
             return
         try:
             if len(body) > SMALL:
                 call.exchange.decode(len(body))
-            feed = decode(body, kind, graph)
+            feed = decode(body, kind, graph, route)
         except RequestError as error:
             failed(call, error)
             return
-        self._submit(call, graph, feed, kind, call.timeout)
+        self._submit(route, call, graph, feed, kind, call.timeout)
 
-    async def _large(self, call: HttpCall, graph: ServedGraph, body: bytes, kind: str) -> None:
+    async def _large(
+        self, route: PlainRoute, call: HttpCall, graph: ServedGraph, body: bytes, kind: str
+    ) -> None:
         begun = time.monotonic()
         try:
             call.exchange.decode(len(body))
-            feed = await run_aside(self._threads, decode, body, kind, graph)
+            feed = await run_aside(self._threads, decode, body, kind, graph, route)
         except RequestError as error:
             failed(call, error)
             return
-        self._submit(call, graph, feed, kind, what_is_left(call.timeout, begun))
+        self._submit(route, call, graph, feed, kind, what_is_left(call.timeout, begun))
 
     def _submit(
-        self, call: HttpCall, graph: ServedGraph, feed: Feed, kind: str, timeout: float | None
+        self,
+        route: PlainRoute,
+        call: HttpCall,
+        graph: ServedGraph,
+        feed: Feed,
+        kind: str,
+        timeout: float | None,
     ) -> None:
         accept = call.exchange.head.fields.get(b"accept")
         answer = media.answer_kind(None if accept is None else accept.decode("latin-1"), kind)
-        asked = Submission(graph, feed, timeout, random.getrandbits(63), (call, answer))
+        asked = Submission(graph, feed, timeout, random.getrandbits(63), (call, answer, route))
         asked.start(self._answered)
         if not asked.over:
             call.exchange.on_gone = asked.cancel
 
     def _answered(self, asked: Submission, outcome: Outcome) -> None:
-        call, _ = asked.context
+        call, _, _ = asked.context
         if outcome.error is not None:
             call.send(error_reply(outcome.error, asked.log_id))
         elif paddle.takes_long(outcome.value):
@@ -99,7 +154,7 @@ class PlainApplication:
 
     async def _write(self, asked: Submission, value: Feed) -> None:
         """A large answer, which others do not wait for."""
-        call, answer = asked.context
+        call, answer, _ = asked.context
         size = sum(getattr(each, "size", 0) for each in value.values()) * _A_NUMBER
         try:
             if size > call.exchange.limit:
@@ -112,12 +167,15 @@ class PlainApplication:
             send_packed(call, 200, HEADERS[answer], body)
 
 
-def decode(body: bytes, kind: str, graph: ServedGraph) -> Feed:
+def decode(body: bytes, kind: str, graph: ServedGraph, route: PlainRoute = ANY) -> Feed:
     """The request's dict.
 
     Raises:
         RequestError: the body is none.
     """
+    if route.request is not None:
+        given = route.request.plain(route.request.read(body, kind, route.raw))
+        return given if isinstance(given, dict) else {_RAW: given}
     signature = graph.signature
     raw = _RAW
     if signature is not None and len(signature.inputs) == 1:
@@ -137,7 +195,7 @@ def decode(body: bytes, kind: str, graph: ServedGraph) -> Feed:
 
 
 def _reply(asked: Submission, value: Feed) -> None:
-    call, answer = asked.context
+    call, answer, _ = asked.context
     try:
         body = encode(asked, value, answer)
     except RequestError as error:
@@ -152,8 +210,11 @@ def encode(asked: Submission, value: Feed, kind: str) -> bytes:
     Raises:
         WrongType: the last op's dict cannot be written.
     """
+    response = asked.context[2].response
     try:
+        if response is not None:
+            return response.write(response.check(value), kind)  # type: ignore[no-any-return]
         return media.encode(value, kind)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, PydanticSerializationError) as error:
         last = asked.graph.stages[-1].name
         raise tell_unsendable(last, asked.data_id, asked.log_id, error) from None

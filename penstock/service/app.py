@@ -19,8 +19,10 @@ from penstock.service.server import Several, WebService, run
 from penstock.service.short import Service
 
 if TYPE_CHECKING:
+    from penstock.api.plain import PlainRoute
     from penstock.api.typed import TypedRoute
     from penstock.instrument import Instrument
+    from penstock.ops.op import Op
     from penstock.service.applications import MakeApplication
     from penstock.service.asgi import AsgiApplication
     from penstock.typed.op import TypedOp
@@ -53,6 +55,7 @@ class App(Several):
         self._applications = list(applications)
         self._config = {**DEFAULT_PORTS, **config}
         self._ops: list[tuple[TypedOp, dict[str, Any]]] = []
+        self._graphs: list[tuple[PlainRoute, Op, dict[str, Any]]] = []
 
     def __repr__(self) -> str:
         return f"<App {self.name!r} {', '.join(each.path for each in self.routes)}>"
@@ -87,10 +90,7 @@ class App(Several):
             GraphError: the path is no path, or another route has it, or its name.
             HookError: the annotations make no schema.
         """
-        if not path.startswith("/") or "{" in path or "?" in path:
-            raise GraphError(f"a route's path is such as '/predict', not {path!r}")
-        if any(each.path == path for each in self.routes):
-            raise GraphError(f"two routes of {self.name} are {path}: give each a path of its own")
+        self._check_route(path)
 
         def add(target: _Target) -> _Target:
             from penstock.api.typed import TypedRoute
@@ -104,8 +104,7 @@ class App(Several):
                 concurrency=workers,
                 timeout=None if timeout is None else round(timeout * 1000),
             )
-            if any(each.graph == op.name for each in self.routes):
-                raise GraphError(f"two routes of {self.name} are called {op.name}: rename one")
+            self._check_name(op.name)
             more = {**options, **({} if executor is None else {"executor": executor})}
             self._ops.append((op, more))
             doc = (target.__doc__ or "").strip().partition("\n")[0]
@@ -122,6 +121,62 @@ class App(Several):
 
         return add
 
+    def graph(
+        self,
+        path: str,
+        last: Op,
+        *,
+        request: Any = None,
+        response: Any = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Serve a graph of ops at a path: models, functions and typed functions.
+
+        Args:
+            path: such as ``/ensemble``.
+            last: the op that makes the answer's dict. Ops without inputs read the request's.
+            request: the type of requests, such as a pydantic model, whose members are the request's
+                dict; None takes any object.
+            response: the type of answers, which the last op's dict must fit.
+            name: of the graph; the path's last part by default.
+            options: configuration of its ops: ``op={"name": {...}}``, ``dag={...}``.
+
+        Raises:
+            GraphError: the path is no path, or another route has it, or its name.
+            HookError: a type makes no schema.
+        """
+        from penstock.api.plain import PlainRoute
+        from penstock.typed.signature import Schema, file_member
+
+        name = name or path.rpartition("/")[2]
+        self._check_route(path)
+        self._check_name(name)
+        route = PlainRoute(
+            path=path,
+            graph=name,
+            request=None if request is None else Schema(request, f"{path}, request"),
+            response=None if response is None else Schema(response, f"{path}, response"),
+            raw=file_member(request),
+        )
+        self._graphs.append((route, last, options))
+
+    def _check_route(self, path: str) -> None:
+        if not path.startswith("/") or "{" in path or "?" in path:
+            raise GraphError(f"a route's path is such as '/predict', not {path!r}")
+        if path in [
+            *(each.path for each in self.routes),
+            *(graph[0].path for graph in self._graphs),
+        ]:
+            raise GraphError(f"two routes of {self.name} are {path}: give each a path of its own")
+
+    def _check_name(self, name: str) -> None:
+        if name in [
+            *(each.graph for each in self.routes),
+            *(graph[0].graph for graph in self._graphs),
+        ]:
+            raise GraphError(f"two routes of {self.name} are called {name}: rename one")
+
     @property
     def services(self) -> list[WebService]:
         """Its graphs, one for each route.
@@ -129,24 +184,33 @@ class App(Several):
         Raises:
             GraphError: there is no route.
         """
-        if not self._ops:
+        graphs: list[tuple[str, Op, dict[str, Any]]] = [
+            (op.name, op, {"op": {op.name: options}} if options else {})
+            for op, options in self._ops
+        ]
+        graphs += [(route.graph or "", last, options) for route, last, options in self._graphs]
+        if not graphs:
             raise GraphError(f"the app {self.name!r} has no routes: put @app.route(...) above one")
+        from penstock.api.plain import PlainApplication
         from penstock.api.typed import TypedApplication
 
+        plain = [route for route, _, _ in self._graphs]
         applications: list[MakeApplication] = [
             partial(TypedApplication, routes=self.routes),
+            partial(PlainApplication, routes=plain),
             *self._applications,
         ]
         found: list[WebService] = []
-        for op, options in self._ops:
-            config = {**self._config, **({"op": {op.name: options}} if options else {})}
+        for name, last, options in graphs:
+            first = not found
             found.append(
                 Service(
-                    op.name,
-                    op,
-                    instruments=self._instruments if not found else (),
-                    applications=applications if not found else (),
-                    **config,
+                    name,
+                    last,
+                    instruments=self._instruments if first else (),
+                    applications=applications if first else (),
+                    **self._config,
+                    **options,
                 )
             )
         return found

@@ -53,7 +53,7 @@ def client(app: App) -> Iterator[httpx.Client]:
         body = request.read()
         asked = httpx.Request(request.method, request.url, headers=request.headers, content=body)
         answer = await inner.handle_async_request(asked)
-        content = await answer.aread()
+        content = b"".join([piece async for piece in answer.aiter_raw()])
         return httpx.Response(answer.status_code, headers=answer.headers, content=content)
 
     try:

@@ -48,7 +48,9 @@ class Array:
     ) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
             self._validated,
-            serialization=core_schema.plain_serializer_function_ser_schema(np.ndarray.tolist),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                np.ndarray.tolist, when_used="json"
+            ),
         )
 
     def __get_pydantic_json_schema__(

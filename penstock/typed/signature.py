@@ -151,6 +151,8 @@ class Signature:
 
     Attributes:
         request, response: the schemas of one request.
+        raw: the parameter, or member, that a body is which is neither JSON nor msgpack nor a form;
+            None where such bodies are refused.
 
     Raises:
         HookError: a parameter has no type, or is no list where the function is batched.
@@ -175,7 +177,7 @@ class Signature:
         if batched and answer is not Any:
             answer = _element(answer, self.name, "its result")
         self.response = Schema(answer, f"{self.name}'s result")
-        self.raw = next((name for name, each in taken.items() if _takes_bytes(each)), None)
+        self.raw = file_member(kinds[0]) if self.whole else _first_file(taken)
 
     def __repr__(self) -> str:
         return f"<Signature {self.name}({', '.join(self.names)})>"
@@ -252,6 +254,22 @@ def _is_model(kind: Any) -> bool:
     return isinstance(kind, type) and (
         issubclass(kind, BaseModel) or dataclasses.is_dataclass(kind) or is_typeddict(kind)
     )
+
+
+def file_member(kind: Any) -> str | None:
+    """The member of a model that a raw body can be, such as an image; None where it has none."""
+    if not isinstance(kind, type) or not issubclass(kind, BaseModel):
+        return None
+    return _first_file(
+        {
+            name: Annotated[each.annotation, *each.metadata, None]
+            for name, each in kind.model_fields.items()
+        }
+    )
+
+
+def _first_file(members: Mapping[str, Any]) -> str | None:
+    return next((name for name, each in members.items() if _takes_bytes(each)), None)
 
 
 def _takes_bytes(kind: Any) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
+import numpy as np
 import ormsgpack
 import pytest
 from pydantic import BaseModel
 
-from penstock import App
+from penstock import App, Array, op
 from penstock.errors import GraphError
 from penstock.testing import client
 
@@ -39,6 +41,32 @@ class Doubler:
 
     def postprocess(self, doubled: int) -> dict[str, int]:
         return {"doubled": doubled}
+
+
+class Pair(BaseModel):
+    x: Annotated[np.ndarray, Array("float32", (None, 2))]
+    by: float = 2.0
+
+
+class Scaled(BaseModel):
+    left: list[list[float]]
+    total: float
+
+
+@op()
+def scale(request: dict[str, Any]) -> dict[str, Any]:
+    assert request["x"].dtype == np.float32
+    return {"scaled": request["x"] * request["by"]}
+
+
+@op(scale, batch=4)
+def join(scaled: list[dict[str, Any]]) -> list[Any]:
+    return [
+        ({}, 51, "too large")
+        if each["scaled"].max() > 100
+        else {"left": each["scaled"], "total": each["scaled"].sum(), "other": "of nobody"}
+        for each in scaled
+    ]
 
 
 gate = threading.Event()
@@ -70,6 +98,7 @@ def make_app() -> App:
         gate.wait(20)
         return x
 
+    app.graph("/pairs", join, request=Pair, response=Scaled)
     return app
 
 
@@ -133,6 +162,27 @@ def test_failures_have_statuses_and_one_form(
     assert (answer.status_code, answer.json()["error"]) == (status, error)
     assert "Traceback" not in answer.text
     assert "no number" not in answer.text
+
+
+def test_a_graph_of_ops_has_a_route_with_types(http: httpx.Client) -> None:
+    answer = http.post("/pairs", json={"x": [[1, 2], [3, 4]]})
+    assert answer.json() == {"left": [[2.0, 4.0], [6.0, 8.0]], "total": 20.0}
+    assert http.post("/pairs", json={"x": [1]}).status_code == 422
+    product = http.post("/pairs", json={"x": [[1, 200]]})
+    assert (product.status_code, product.json()["number"]) == (400, 51)
+
+
+def test_every_graph_has_a_plain_route(http: httpx.Client) -> None:
+    assert http.post("/later", json={"x": 3}).json() == 4
+    array = io.BytesIO()
+    np.save(array, np.ones((1, 2), "float32"))
+    for files in ({"x": array.getvalue()}, {"x": ("x.npy", array.getvalue())}):
+        answer = http.post("/pairs", files=files)
+        assert answer.json()["total"] == 4.0
+    body = {"x": np.full((800, 2), 0.5).tolist()}
+    answer = http.post("/pairs", json=body, headers={"accept-encoding": "gzip"})
+    assert answer.headers["content-encoding"] == "gzip"
+    assert answer.json()["total"] == 1600.0
 
 
 def test_the_log_says_what_an_answer_s_id_stands_for(
