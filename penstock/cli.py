@@ -94,12 +94,25 @@ def run(
     lenient: Lenient = False,
     log_level: Level = None,
     log_format: Format = None,
+    reload: Annotated[
+        bool,
+        typer.Option("--reload", help="Start again when a file in FILE's folder changes."),
+    ] = False,
 ) -> None:
     """Run a service until SIGTERM or Ctrl-C.
 
     FILE is a script that defines or runs a service, or a configuration with the key
     "service: file.py:Class".
     """
+    if reload:
+        from penstock.service.reload import run_and_reload
+
+        with _errors_end_the_command():
+            before = sys.argv[1:]
+            own = before[: before.index("--")] if "--" in before else before
+            rest = before[len(own) :]
+            run_and_reload(file, [*(each for each in own if each != "--reload"), *rest])
+        return
     from penstock.service.script import run_file
     from penstock.service.signals import Stopped, signals_stop_the_start
 

@@ -1,0 +1,54 @@
+"""Runs a service anew each time a file beside its script changes: for development.
+
+Needs the package ``watchfiles``, which also ends and starts the process.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.errors import StartupError
+from penstock.service.banner import announce
+
+_SUFFIXES = (".py", ".yml", ".yaml", ".onnx")
+_STOP = 10  # seconds for a service to end before it is killed; a guess
+_DEBOUNCE = 300  # milliseconds that changes are gathered: editors write a file in several steps
+
+
+def run_and_reload(file: Path, arguments: Sequence[str]) -> None:
+    """Run ``penstock`` with these arguments until Ctrl-C, again after each change in the folder.
+
+    Raises:
+        StartupError: ``watchfiles`` is not installed, or there is no such file.
+    """
+    try:
+        from watchfiles import Change, DefaultFilter, run_process
+    except ImportError as error:
+        raise StartupError(
+            "--reload needs the package watchfiles: pip install 'penstock[reload]'"
+        ) from error
+    if not file.is_file():
+        raise StartupError(f"{file} does not exist")
+    folder = file.resolve().parent
+
+    class Sources(DefaultFilter):
+        def __call__(self, change: Change, path: str) -> bool:
+            return path.endswith(_SUFFIXES) and super().__call__(change, path)
+
+    def changed(changes: set[tuple[Change, str]]) -> None:
+        names = sorted({os.path.relpath(path, folder) for _, path in changes})
+        announce(f"changed: {', '.join(names)}; starting again")
+
+    run_process(
+        folder,
+        target=shlex.join([sys.executable, "-m", "penstock", *arguments]),
+        target_type="command",
+        callback=changed,
+        watch_filter=Sources(),
+        debounce=_DEBOUNCE,
+        sigint_timeout=_STOP,
+    )
