@@ -10,7 +10,8 @@ app.run()
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.ops.op import Op
     from penstock.service.applications import MakeApplication
     from penstock.service.asgi import AsgiApplication
+    from penstock.service.blueprint import Blueprint
     from penstock.typed.op import TypedOp
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
@@ -184,11 +186,11 @@ class App(Several):
         Raises:
             GraphError: there is no route.
         """
-        graphs: list[tuple[str, Op, dict[str, Any]]] = [
-            (op.name, op, {"op": {op.name: options}} if options else {})
-            for op, options in self._ops
+        graphs: list[tuple[str, str, Op, dict[str, Any]]] = [
+            (route.path, route.graph, op, {"op": {op.name: options}} if options else {})
+            for route, (op, options) in zip(self.routes, self._ops, strict=True)
         ]
-        graphs += [(route.graph or "", last, options) for route, last, options in self._graphs]
+        graphs += [(each.path, each.graph or "", last, more) for each, last, more in self._graphs]
         if not graphs:
             raise GraphError(f"the app {self.name!r} has no routes: put @app.route(...) above one")
         from penstock.api.plain import PlainApplication
@@ -201,10 +203,12 @@ class App(Several):
             *self._applications,
         ]
         found: list[WebService] = []
-        for name, last, options in graphs:
+        for path, name, last, options in graphs:
             first = not found
             found.append(
-                Service(
+                _Route(
+                    self.name,
+                    path,
                     name,
                     last,
                     instruments=self._instruments if first else (),
@@ -246,3 +250,16 @@ class App(Several):
             StartupError: the service cannot start.
         """
         run(self)
+
+
+class _Route(Service):
+    """The graph behind one route of an app."""
+
+    def __init__(self, app: str, path: str, name: str, last: Op, **more: Any) -> None:
+        super().__init__(name, last, **more)
+        self._app = app
+        self._path = path
+
+    def blueprint(self, other_ops: Container[str] = ()) -> Blueprint:
+        """See PipelineServer."""
+        return replace(super().blueprint(other_ops), app=self._app, route=self._path)

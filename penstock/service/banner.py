@@ -39,24 +39,32 @@ class Addresses:
 def banner(deployment: Deployment, at: Addresses) -> str:
     """What is served, where, and with which ops."""
     who = "this machine only" if is_loopback(at.host) else "every machine that reaches this one"
-    names = [graph.name for graph in deployment.graphs]
-    lines = [f"penstock serves {_listed([each or 'every name' for each in names])} to {who}"]
+    graphs = deployment.graphs
+    names = dict.fromkeys(each.app or each.name or "every name" for each in graphs)
+    lines = [f"penstock serves {_listed([*names])} to {who}"]
     scheme, over = ("https", " over TLS") if at.tls else ("http", "")
     host = f"[{at.host}]" if ":" in at.host else at.host  # an address of IPv6
     if at.http_port is not None:
-        only = names[0] if len(names) == 1 else None
-        path = f"/{only or '{name}'}/{{method}}"
-        lines.append(f"  http  POST {scheme}://{host}:{at.http_port}{path}   GET /livez /readyz")
+        lines.append(f"  http  {scheme}://{host}:{at.http_port}   GET /docs /livez /readyz")
     lines.append(f"  grpc  {host}:{at.rpc_port}{over}   PipelineService, health, reflection")
     if at.unix_socket is not None:
         lines.append(f"  unix  {at.unix_socket}   both protocols")
     engines = deployment.config.engines
     if engines > 1:
         lines.append(f"  with  {engines} engines, each with all of these ops")
-    for graph in deployment.graphs:
-        if len(names) > 1:
-            lines.append(f"  name  {graph.name or 'any other'}")
-        lines += _ops(graph)
+    width = max(len(each.route or "") for each in graphs)
+    for graph in graphs:
+        if graph.route is None:
+            path = f"/{graph.name or '{name}'}"
+            lines.append(
+                f"  POST  {path}   with JSON, or {path}/{{method}} as the pipeline protocol"
+            )
+            lines += _ops(graph)
+        elif len(graph.options) == 1:
+            lines.append(f"  POST  {graph.route:<{width}}  {_describe(graph.options[0])}")
+        else:
+            lines.append(f"  POST  {graph.route}")
+            lines += _ops(graph)
     return "\n".join(lines)
 
 

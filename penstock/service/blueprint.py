@@ -55,6 +55,8 @@ class Blueprint:
         instruments: what its service brings along to listen.
         applications: what its service brings along to answer routes of its own: called with the
             engine, each gives an object whose ``routes`` the door serves.
+        app: the name of the app that it is a part of; None for a service by itself.
+        route: the path of the app's route that it is behind.
     """
 
     config: ServiceConfig
@@ -65,6 +67,8 @@ class Blueprint:
     version: str = "1"
     instruments: tuple[Instrument, ...] = ()
     applications: tuple[MakeApplication, ...] = ()
+    app: str | None = None
+    route: str | None = None
 
     @property
     def has_processes(self) -> bool:

@@ -16,7 +16,7 @@ from penstock.ops.hooks import is_coroutine, is_generator
 from penstock.ops.op import Op
 from penstock.ops.short import column
 from penstock.request import Feed
-from penstock.typed.signature import Signature
+from penstock.typed.signature import Signature, response_of
 
 BODY: Final = "@body"
 """In the op's input the request's body, in its output the answer's."""
@@ -64,7 +64,7 @@ class TypedOp(Op):
             raise HookError(f"{target.__name__} is a generator: write return instead of yield")
         self.signature = _signature(target, self._steps, batched)
         self._run: Callable[..., Any] | None = None
-        self._before: Callable[[Any], Any] | None = None
+        self._before: Callable[..., Any] | None = None
         self._after: Callable[[Any], Any] | None = None
         self._fresh = False
         super().__init__(name=name or target.__name__, input_ops=inputs, **options)
@@ -111,7 +111,7 @@ class TypedOp(Op):
         else:
             value = signature.request.read(body, feed[KIND], signature.raw)
         if self._before is not None:
-            value = self._before(value)
+            value = self._before(**signature.arguments(value))
         return {_ITEM: column([value])}
 
     def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Feed:
@@ -189,6 +189,8 @@ def _signature(target: Any, steps: _Steps | None, batched: bool) -> Signature:
     if steps is None:
         return Signature(target, batched=batched)
     found = Signature(steps.before or steps.run, batched=batched and not steps.before, skip=1)
-    last = Signature(steps.after or steps.run, batched=batched and not steps.after, skip=1)
-    found.name, found.batched, found.response = target.__name__, batched, last.response
+    if steps.before or steps.after:
+        last = steps.after or steps.run
+        found.response = response_of(last, batched=batched and not steps.after)
+    found.name, found.batched = target.__name__, batched
     return found

@@ -173,10 +173,7 @@ class Signature:
         self.whole = len(kinds) == 1 and _is_model(kinds[0])
         whole = kinds[0] if self.whole else _members(self.name, parameters, taken)
         self.request = Schema(whole, self.name)
-        answer = hints.get("return", Any)
-        if batched and answer is not Any:
-            answer = _element(answer, self.name, "its result")
-        self.response = Schema(answer, f"{self.name}'s result")
+        self.response = response_of(function, batched=batched)
         self.raw = file_member(kinds[0]) if self.whole else _first_file(taken)
 
     def __repr__(self) -> str:
@@ -212,6 +209,19 @@ class Signature:
         if self.whole:
             return function(list(values))
         return function(**{name: [getattr(each, name) for each in values] for name in self.names})
+
+
+def response_of(function: Callable[..., Any], *, batched: bool) -> Schema:
+    """The schema of what a function gives for one request; anything, where it does not say.
+
+    Raises:
+        HookError: see Signature.
+    """
+    name = getattr(function, "__name__", type(function).__name__)
+    answer = _hints(function, name).get("return", Any)
+    if batched and answer is not Any:
+        answer = _element(answer, name, "its result")
+    return Schema(answer, f"{name}'s result")
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:

@@ -25,8 +25,9 @@ def test_it_says_what_is_served_where_to_whom_and_by_which_ops() -> None:
     )
     assert text.splitlines() == [
         "penstock serves uci to this machine only",
-        "  http  POST http://127.0.0.1:8000/uci/{method}   GET /livez /readyz",
+        "  http  http://127.0.0.1:8000   GET /docs /livez /readyz",
         "  grpc  127.0.0.1:8001   PipelineService, health, reflection",
+        "  POST  /uci   with JSON, or /uci/{method} as the pipeline protocol",
         "  op    left   after request  1 thread",
         "  op    right  after request  1 thread",
         "  op    join   after left and right  3 threads, batches of 4 within 2.5 ms",
@@ -70,7 +71,7 @@ def test_an_address_of_ipv6_stands_in_brackets() -> None:
         deploy([drawn(Op("a", input_ops=[root()]))]),
         Addresses(host="::1", rpc_port=8001, http_port=8000),
     ).splitlines()
-    assert "POST http://[::1]:8000/{name}/{method} " in lines[1]
+    assert "http://[::1]:8000 " in lines[1]
     assert lines[2].startswith("  grpc  [::1]:8001 ")
 
 
