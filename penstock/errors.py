@@ -19,6 +19,7 @@
     │   ├── NotProvided         op author: the op does not implement what was needed
     │   ├── ServiceBusy         nobody: at capacity, a later retry may succeed
     │   ├── ServiceClosed       nobody: draining or stopped, retry elsewhere
+    │   │   └── NoWorker        operator: no external worker is connected
     │   ├── DeadlineExceeded    nobody: the request's time is over
     │   ├── OpTimeout           op author: one ``process`` call took too long
     │   ├── InferenceFailed     op author: ``process`` gave no usable result
@@ -213,6 +214,13 @@ class ServiceClosed(RequestError):
 
     code = "closed"
     blame = Blame.NOBODY
+
+
+class NoWorker(ServiceClosed):
+    """No external worker of the op is connected, and none has been for a while."""
+
+    code = "no_worker"
+    blame = Blame.OPERATOR
 
 
 class DeadlineExceeded(RequestError):

@@ -84,6 +84,7 @@ def _answered(asked: Submission, outcome: Outcome) -> None:
     call, answer = asked.context
     if outcome.error is None:
         assert outcome.value is not None
-        send_packed(call, 200, HEADERS[answer], outcome.value[BODY])
+        value = outcome.value
+        send_packed(call, 200, HEADERS[value.get(KIND, answer)], value[BODY])
     else:
         call.send(error_reply(outcome.error, asked.log_id))

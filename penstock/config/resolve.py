@@ -16,6 +16,7 @@ from penstock.config.problems import dotted, explain
 from penstock.config.schema import OpConfig
 from penstock.errors import ConfigError
 from penstock.executors.kinds import THREAD, ExecutorKind, kind_named
+from penstock.protocols import media
 from penstock.runtimes.runtime import ModelOptions
 
 _THREADS = 2
@@ -59,6 +60,8 @@ class OpOptions:
         window: seconds the first sample waits for company; None is not at all, and always so when
             ``batch_size`` is 1.
         executor: where ``process`` runs.
+        socket: the path that its workers connect to; None where they do not.
+        media: the media type of bodies on it.
         isolate_errors: whether a failed batch is bisected.
         retry_on_crash: whether the batch of a worker that died is run again, one by one.
         cpus: which CPUs its worker processes run on, one set for each, in turn; empty is all.
@@ -77,6 +80,8 @@ class OpOptions:
     batch_size: int = 1
     window: float | None = None
     executor: ExecutorKind = THREAD
+    socket: str | None = None
+    media: str = media.JSON
     isolate_errors: bool = True
     retry_on_crash: bool = False
     cpus: tuple[frozenset[int], ...] = ()
@@ -133,6 +138,8 @@ def resolve_op(
         batch_size=batch_size,
         window=source("auto_batching_timeout").window if batch_size > 1 else None,
         executor=place,
+        socket=entry.socket,
+        media=media.MSGPACK if entry.socket_format == "msgpack" else media.JSON,
         isolate_errors=entry.isolate_errors,
         retry_on_crash=entry.retry_on_crash,
         cpus=entry.cpus,

@@ -454,8 +454,17 @@ class OpConfig(Section):
     executor: ExecutorName | None = Field(
         default=None,
         description="Where the op runs: `inline`, on the event loop (for very short work),"
-        " in a `thread`, in a `process`, or by a kind that a package has added."
+        " in a `thread`, in a `process`, in `external` workers that connect to `socket`, or by a"
+        " kind that a package has added."
         " Without the key `dag.is_thread_op` decides; coroutines run on the loop.",
+    )
+    socket: Text | None = Field(
+        default=None,
+        description="Path of the Unix socket that workers of an op with `executor: external`"
+        " connect to; only this user may.",
+    )
+    socket_format: Literal["json", "msgpack"] = Field(
+        default="json", description="How bodies on `socket` are written, both ways."
     )
     memory_limit_mib: Count | None = Field(
         default=None,

@@ -1,4 +1,4 @@
-"""The port behind which batches run: inline, in threads, on the loop, in processes.
+"""The port behind which batches run: inline, in threads, on the loop, in processes, elsewhere.
 
 An executor has ``workers`` slots. The engine never gives it more Works than that, so an executor
 needs no queue policy of its own; a Work keeps its slot until it is reported finished, even when the
@@ -80,7 +80,8 @@ class Executor(Protocol):
     """Runs Works for one op.
 
     Attributes:
-        workers: how many Works run at once; fewer while one is not waited for, but never none.
+        workers: how many Works run at once; fewer while one is not waited for. None only while
+            workers are waited for that others start.
         takes_several: whether several batches may travel in one Work, because a hand-over costs
             more than a cheap batch.
         instruments: set by the engine.

@@ -7,6 +7,7 @@ A further kind is added from outside: ``register`` it, or name it in a package's
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -15,12 +16,14 @@ from typing import Final
 from penstock.errors import ConfigError
 from penstock.executors.coroutine import CoroutineExecutor
 from penstock.executors.executor import Executor
+from penstock.executors.external.executor import ExternalExecutor
 from penstock.executors.inline import InlineExecutor
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.supervisor_client import Spawner
 from penstock.executors.processes.watchdog import Supervision
 from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp
+from penstock.protocols import media
 
 ENTRY_POINTS: Final = "penstock.executors"
 
@@ -37,6 +40,8 @@ class ExecutorSpec:
         spawner: starts worker processes; None where no op of the service needs any.
         supervision: how worker processes are looked after.
         only_plain: whether its outputs are read by somebody who must not unpickle them.
+        listener: bound to the op's socket, which workers connect to; None where it has none.
+        media: the type of bodies on that socket.
     """
 
     op: str
@@ -46,6 +51,8 @@ class ExecutorSpec:
     spawner: Spawner | None = None
     supervision: Supervision = field(default_factory=Supervision)
     only_plain: bool = False
+    listener: socket.socket | None = None
+    media: str = media.JSON
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +64,9 @@ class ExecutorKind:
         make: an executor for an op.
         own_processes: its workers are processes of this machine, which may die, be killed and have
             limits, CPUs and cards of their own; each opens the op for itself.
-        elsewhere: its workers are on other machines; each opens the op for itself.
+        elsewhere: its workers are started by others, here or on other machines; each opens the op
+            for itself.
+        needs_socket: its workers connect to the op's ``socket``.
         on_loop: it runs on the engine's loop, so that a call of it holds up everything else.
         one_worker: there is one, whatever the op's concurrency.
     """
@@ -66,6 +75,7 @@ class ExecutorKind:
     make: Callable[[ExecutorSpec], Executor]
     own_processes: bool = False
     elsewhere: bool = False
+    needs_socket: bool = False
     on_loop: bool = False
     one_worker: bool = False
 
@@ -90,6 +100,11 @@ def _process(spec: ExecutorSpec) -> Executor:
     )
 
 
+def _external(spec: ExecutorSpec) -> Executor:
+    assert spec.listener is not None
+    return ExternalExecutor(spec.op, spec.listener, spec.media, spec.loop)
+
+
 INLINE: Final = ExecutorKind(
     name="inline",
     make=lambda spec: InlineExecutor(spec.ops[0]),
@@ -102,8 +117,9 @@ COROUTINE: Final = ExecutorKind(
 )
 """What an op runs by whose ``process`` is a coroutine, whatever its configuration says."""
 PROCESS: Final = ExecutorKind(name="process", make=_process, own_processes=True)
+EXTERNAL: Final = ExecutorKind(name="external", make=_external, elsewhere=True, needs_socket=True)
 
-BUILT_IN: Final = (INLINE, THREAD, PROCESS)
+BUILT_IN: Final = (INLINE, THREAD, PROCESS, EXTERNAL)
 _registered: dict[str, ExecutorKind] = {kind.name: kind for kind in BUILT_IN}
 
 

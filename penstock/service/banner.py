@@ -96,6 +96,8 @@ def _inputs(plan: Plan, index: int) -> str:
 
 def _workers(options: OpOptions) -> str:
     kind = options.executor.name
+    if options.executor.needs_socket:
+        return f"{kind} workers at {options.socket}"
     if options.executor.one_worker:
         return kind
     if options.concurrency == 1:

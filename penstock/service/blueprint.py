@@ -27,7 +27,7 @@ from penstock.service.graph import Graph, graph_of
 from penstock.service.models import problems_of_model
 from penstock.service.placement import Place, available, cpu_problems
 from penstock.service.readers import outside_reader
-from penstock.service.supervision import only_for_processes
+from penstock.service.supervision import only_for_processes, problems_of_socket
 
 _OF_ONE_GRAPH = frozenset({"name", "service", "dag", "op"})
 """Top-level keys that say something of a graph; all others are about the door and the engine."""
@@ -204,6 +204,7 @@ def draw_blueprint(
         problems.extend(cpu_problems(resolved, cpus))
         problems.extend(_function_problems(op, resolved))
         problems.extend(loaded.place(each) for each in only_for_processes(resolved))
+        problems.extend(loaded.place(each) for each in problems_of_socket(resolved, config))
         problems.extend(problems_of_model(op, resolved, loaded))
     added = extras or Extras()
     instruments = [*added.instruments, *_instruments(config, problems)]
@@ -273,7 +274,8 @@ def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> 
         auto_batching_timeout=op.auto_batching_timeout,
     )
     resolved = resolve_op(op.name, arguments, config.op.get(op.name), usual, cpus)
-    return replace(resolved, executor=COROUTINE) if is_coroutine(op.process) else resolved
+    runs_here = is_coroutine(op.process) and not resolved.executor.elsewhere
+    return replace(resolved, executor=COROUTINE) if runs_here else resolved
 
 
 def _check_hooks(graph: Graph) -> None:

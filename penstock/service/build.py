@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import traceback
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.batching.stack import signature
@@ -28,6 +29,7 @@ from penstock.runtimes.model import Model
 from penstock.service.blueprint import Blueprint, Deployment
 from penstock.service.models import open_model, signature_of, specs_of
 from penstock.service.supervision import supervision_of
+from penstock.service.worker_sockets import key_of
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class Works:
         loop: asyncio.AbstractEventLoop,
         spawner: Spawner | None = None,
         instruments: Sequence[Instrument] = (),
+        sockets: Mapping[str, socket.socket] | None = None,
     ) -> Engine:
         """An engine with all graphs and workers; ``start`` these before it is given requests.
 
@@ -72,6 +75,7 @@ class Works:
             loop: the engine's.
             spawner: starts worker processes, where some op runs in such.
             instruments: are installed before those of the deployment.
+            sockets: what external workers connect to, bound, by ``worker_sockets.key_of``.
         """
         config, place = self.deployment.config, self.deployment.place
         engine = Engine(
@@ -86,7 +90,7 @@ class Works:
             Instruments([*instruments, *self.deployment.instruments], log_dropped),
         )
         for graph in self.graphs:
-            engine.add(graph.build(engine, loop, spawner))
+            engine.add(graph.build(engine, loop, spawner, sockets))
         return engine
 
 
@@ -124,7 +128,11 @@ class GraphWorks:
                 raise
 
     def build(
-        self, engine: Engine, loop: asyncio.AbstractEventLoop, spawner: Spawner | None = None
+        self,
+        engine: Engine,
+        loop: asyncio.AbstractEventLoop,
+        spawner: Spawner | None = None,
+        sockets: Mapping[str, socket.socket] | None = None,
     ) -> ServedGraph:
         """Make its stages and workers, aside from the engine's other graphs."""
         blueprint, deployment = self.blueprint, self._deployment
@@ -153,6 +161,8 @@ class GraphWorks:
                 spawner=spawner,
                 supervision=supervision_of(options, deployment.config),
                 only_plain=blueprint.outside_reader(index) is not None,
+                listener=(sockets or {}).get(key_of(name)),
+                media=options.media,
             )
             graph.add_op(
                 name,

@@ -114,7 +114,7 @@ def _about_engines(config: ServiceConfig) -> Iterator[str]:
 
 
 def _without_effect(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str]:
-    if is_coroutine(op.process):
+    if is_coroutine(op.process) and not options.executor.elsewhere:
         if entry.executor is not None:
             yield (
                 f"op {op.name!r} is a coroutine, which runs on the loop: "
@@ -130,6 +130,11 @@ def _without_effect(op: Op, options: OpOptions, entry: OpConfig) -> Iterator[str
         yield (
             f"op {op.name!r} runs {options.executor.name}, where there is one worker: "
             f"its concurrency of {options.concurrency} has no effect"
+        )
+    if options.executor.needs_socket and options.concurrency > 1:
+        yield (
+            f"op {op.name!r} runs in external workers, as many as connect:"
+            f" its concurrency of {options.concurrency} has no effect"
         )
     if may_be_coroutine(op.function if isinstance(op, FunctionOp) else op.process):
         yield (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 from penstock.api.health import Health
 from penstock.api.router import Router
@@ -18,6 +19,7 @@ from penstock.errors import StartupError
 from penstock.service.blueprint import Deployment
 from penstock.service.build import Works
 from penstock.service.opening import budget_of, make_router
+from penstock.service.worker_sockets import bind_worker_sockets
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class Embedded:
         self._deployment = deployment
         self._engine: Engine | None = None
         self._pools: list[ThreadPoolExecutor] = []
+        self._stack = ExitStack()  # sockets that workers connect to
         self.health = Health()
 
     async def start(self) -> None:
@@ -64,7 +67,8 @@ class Embedded:
         works = await asyncio.to_thread(Works, self._deployment)
         for note in (*self._deployment.warnings, *works.notes):
             _log.warning("%s", note)
-        engine = works.engine(loop)
+        sockets = bind_worker_sockets(self._deployment, self._stack)
+        engine = works.engine(loop, sockets=sockets)
         writers = ThreadPoolExecutor(2, "replies")
         ends = ThreadPoolExecutor(8, "ends") if works.blocking_ends else None
         self._pools = [each for each in (writers, ends) if each is not None]
@@ -94,3 +98,4 @@ class Embedded:
         await asyncio.gather(*(graph.close(_GRACE) for graph in engine.graphs))
         for pool in self._pools:
             pool.shutdown(wait=False, cancel_futures=True)
+        self._stack.close()

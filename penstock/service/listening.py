@@ -79,6 +79,7 @@ def make_room(processes: int) -> str | None:
 Listeners: TypeAlias = Mapping[str, socket.socket]
 """One engine's, by the key that asks for them."""
 
+_PORTS: Final = ("rpc_port", "http_port")
 _UNIX: Final = "door.unix_socket"
 _ANSWER: Final = 1.0  # seconds in which a service that lives lets somebody connect
 
@@ -109,7 +110,7 @@ def bind_all(config: ServiceConfig, stack: ExitStack) -> list[Listeners]:
         share("http_port", chosen.http)
     path = config.door.unix_socket
     if path is not None:
-        _take_over(Path(path), stack)
+        take_over(Path(path), _UNIX, stack)
         listener = bind_unix(Path(path), _UNIX)
         stack.callback(listener.close)
         stack.callback(Path(path).unlink, missing_ok=True)
@@ -120,11 +121,16 @@ def bind_all(config: ServiceConfig, stack: ExitStack) -> list[Listeners]:
     return list(found)
 
 
-def _take_over(path: Path, stack: ExitStack) -> None:
+def take_over(path: Path, key: str, stack: ExitStack) -> None:
     """Remove the socket file of a service that was killed.
 
     That nobody accepts there is not enough: a service that is about to start does not either. So
     whoever serves a path, or is about to, holds a name for it that ends with its process.
+
+    Args:
+        path: where a Unix socket will be bound.
+        key: of the configuration, in the log.
+        stack: gives the name back.
     """
     name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
     held = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
@@ -139,10 +145,15 @@ def _take_over(path: Path, stack: ExitStack) -> None:
         try:
             caller.connect(str(path))
         except ConnectionRefusedError:
-            _log.info("%s: nobody serves %s any more: it is taken over", _UNIX, path)
+            _log.info("%s: nobody serves %s any more: it is taken over", key, path)
             path.unlink(missing_ok=True)
         except OSError:
             return
+
+
+def of_the_door(listeners: Listeners) -> list[socket.socket]:
+    """Those that clients connect to; workers connect to the others."""
+    return [listeners[key] for key in (*_PORTS, _UNIX) if key in listeners]
 
 
 def listen_on_all(config: ServiceConfig, engines: Sequence[Listeners]) -> None:
@@ -151,7 +162,7 @@ def listen_on_all(config: ServiceConfig, engines: Sequence[Listeners]) -> None:
     Raises:
         StartupError: another process listens there by now.
     """
-    for key in ("rpc_port", "http_port"):
+    for key in _PORTS:
         if len(engines) > 1 and key in engines[0]:
             # The system would let another service of this user in that began when we did.
             bind(config.host, port_of(engines[0][key]), key).close()

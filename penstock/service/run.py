@@ -43,6 +43,7 @@ from penstock.service.listening import (
     bind_all,
     listen_on_all,
     make_room,
+    of_the_door,
     open_standard_descriptors,
 )
 from penstock.service.loop import run_on_a_loop, share_the_lock, spare_the_collector
@@ -56,6 +57,7 @@ from penstock.service.signals import (
 )
 from penstock.service.starting import begun
 from penstock.service.status import Report, StatusPage, report_of, text_of
+from penstock.service.worker_sockets import bind_worker_sockets
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +113,8 @@ def run_deployment(deployment: Deployment) -> None:
             with signals_stop_the_start() as signals, ExitStack() as stack:
                 stack.enter_context(hangups_are_ignored())  # a supervisor replaces its engines
                 tls = tls_of(deployment.config)
-                engines = bind_all(deployment.config, stack)
+                sockets = bind_worker_sockets(deployment, stack)
+                engines = [{**each, **sockets} for each in bind_all(deployment.config, stack)]
                 if deployment.is_supervised:
                     serve = partial(_serve, tls)
                     processes = Processes(deployment=deployment, number=number, serve=serve)
@@ -210,7 +213,7 @@ class _Service:
         if self._control is not None:
             self._supervisor = SupervisorClient(self._control, loop, self._obey)
         counters = Counters()
-        engine = self._works.engine(loop, self._supervisor, [counters])
+        engine = self._works.engine(loop, self._supervisor, [counters], self._listeners)
         self._report = partial(report_of, engine, self._health, counters)
         self._health.watch(engine.why_stuck)
         pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
@@ -263,7 +266,7 @@ class _Service:
             listen_on_all(self._config, [self._listeners])
         if self._stop.is_set():
             return  # never ready
-        for listener in self._listeners.values():
+        for listener in of_the_door(self._listeners):
             await door.listen(listener, self._tls)
         if self._stop.is_set():
             return

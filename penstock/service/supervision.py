@@ -1,4 +1,4 @@
-"""What the configuration says about looking after worker processes."""
+"""What the configuration says about workers: processes to be looked after, and those of others."""
 
 from __future__ import annotations
 
@@ -39,3 +39,21 @@ def only_for_processes(options: OpOptions) -> Iterator[Problem]:
     ):
         if value is not None:
             yield Problem(path=("op", options.name, key), text=text)
+
+
+def problems_of_socket(options: OpOptions, config: ServiceConfig) -> Iterator[Problem]:
+    """What is wrong with an op's socket, or with the lack of one."""
+    path, name = ("op", options.name, "socket"), options.executor.name
+    if not options.executor.needs_socket:
+        if options.socket is not None:
+            text = f"is for ops with executor: external, and this one has {name}: leave it out"
+            yield Problem(path=path, text=text)
+    elif options.socket is None:
+        text = f"must be set with executor: {name}: the path that its workers connect to"
+        yield Problem(path=path, text=text)
+    elif config.engines > 1:
+        text = (
+            "cannot be shared by several engines: leave out build_dag_each_worker, or start a"
+            " service for each"
+        )
+        yield Problem(path=path, text=text)

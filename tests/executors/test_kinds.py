@@ -9,7 +9,15 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.executors import kinds
 from penstock.executors.inline import InlineExecutor
-from penstock.executors.kinds import COROUTINE, INLINE, PROCESS, THREAD, ExecutorKind, kind_named
+from penstock.executors.kinds import (
+    COROUTINE,
+    EXTERNAL,
+    INLINE,
+    PROCESS,
+    THREAD,
+    ExecutorKind,
+    kind_named,
+)
 
 TOY = ExecutorKind(name="toy", make=lambda spec: InlineExecutor(spec.ops[0]))
 
@@ -20,10 +28,11 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_kinds_that_come_along_have_their_properties() -> None:
-    every = (INLINE, THREAD, COROUTINE, PROCESS)
+    every = (INLINE, THREAD, COROUTINE, PROCESS, EXTERNAL)
     assert [each.name for each in every if each.on_loop] == ["inline", "coroutine"]
     assert [each.name for each in every if each.own_processes] == ["process"]
     assert [each.name for each in every if each.opens_here] == ["inline", "thread", "coroutine"]
+    assert [each.name for each in every if each.needs_socket] == ["external"]
     assert [kind_named(each) for each in ("inline", "thread", "process")] == [
         INLINE,
         THREAD,
@@ -32,7 +41,7 @@ def test_the_kinds_that_come_along_have_their_properties() -> None:
 
 
 def test_a_kind_is_added_by_registering_it() -> None:
-    with pytest.raises(ConfigError, match="must be one of inline, process, thread"):
+    with pytest.raises(ConfigError, match="must be one of external, inline, process, thread"):
         kind_named("toy")
     kinds.register(TOY)
     assert kind_named("toy") is TOY

@@ -216,8 +216,8 @@ def recorded(recorder):
     """Let every engine of this process tell the recorder."""
     engine = build.Works.engine
 
-    def with_recorder(self, loop, spawner=None, instruments=()):
-        return engine(self, loop, spawner, [*instruments, recorder])
+    def with_recorder(self, loop, spawner=None, instruments=(), sockets=None):
+        return engine(self, loop, spawner, [*instruments, recorder], sockets)
 
     build.Works.engine = with_recorder
     close = Engine.close

@@ -1,0 +1,1 @@
+"""In workers that connect to a socket of the service, started by hand or by others."""

@@ -1,0 +1,312 @@
+"""One external worker as the engine sees it: what it was sent, what it says.
+
+It has one batch at a time. Nothing that it says is trusted: whatever breaks the protocol is a
+FrameError, which ends the connection. No read or write blocks the loop, nor takes long of a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, Protocol
+
+from penstock.errors import RequestError
+from penstock.executors.executor import Finished, Work
+from penstock.executors.external.jobs import body_of, no_answer, outcome_of, refusal_of
+from penstock.ops.failures import tell_fault, worker_died
+from penstock.protocols.worker_frames import (
+    Answer,
+    FrameError,
+    FrameReader,
+    batch_frame,
+    read_answer,
+)
+from penstock.request import Batch, Outcome, Sample
+
+_log = logging.getLogger(__name__)
+
+ANSWER_BYTES: Final = 1 << 30
+"""The largest answer that is read: as that of a worker process."""
+BATCH_BYTES: Final = 256 << 20
+"""Bytes of bodies beyond which a batch is sent in several frames, one after the other's answer."""
+
+_UNASKED_BYTES: Final = 1 << 10  # of what a worker without a batch may say
+_AT_ONCE: Final = 256 << 10  # bytes of one read
+_READS_AT_ONCE: Final = 16
+"""Reads in one turn of the loop, a few milliseconds of it at most; the rest is for the next one."""
+
+_PEER: Final = Struct("3i")  # Linux: pid, uid and gid of who has connected
+
+
+class Owner(Protocol):
+    """Who is told of a connection's moments."""
+
+    def arrived(self, connection: Connection) -> None:
+        """It has said that it is ready."""
+
+    def done(self, connection: Connection, work: Work, finished: Finished) -> None:
+        """It has answered what it had."""
+
+    def ended(self, connection: Connection, why: str | None) -> None:
+        """It is closed; ``why`` is what it did wrong, None where it left in order."""
+
+
+class Connection:
+    """See the module. Belongs to the engine's loop.
+
+    Args:
+        op: the op's name.
+        index: the worker's number within it.
+        link: the socket; closed with this.
+        kind: the media type that it reads and writes.
+        loop: the engine's.
+        owner: see Owner; called at most once for each moment.
+
+    Attributes:
+        pid: of its process, as the system tells; 0 if it cannot be seen from here.
+        ready: whether it has said so.
+        leaving: whether it wants no further batch.
+        work: what it runs now.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        index: int,
+        link: socket.socket,
+        kind: str,
+        loop: asyncio.AbstractEventLoop,
+        owner: Owner,
+    ) -> None:
+        link.setblocking(False)
+        self.index = index
+        self.pid = _pid_of(link)
+        self.ready = self.leaving = False
+        self.work: Work | None = None
+        self._op = op
+        self._link = link
+        self._kind = kind
+        self._loop = loop
+        self._owner = owner
+        self._reader = FrameReader(_UNASKED_BYTES)
+        self._unsent: deque[memoryview] = deque()
+        self._sent = False  # whether anything of the batch has been
+        self._closed = self._blocked = False
+        # An id is never used again, so that no answer is taken for a later batch's.
+        self._first_part = str(uuid.uuid4())[:24]
+        self._ids = 0
+        self._finished: Finished | None = None
+        self._jobs: dict[str, Sample] = {}  # on their way
+        self._rest: Iterator[dict[str, bytes]] = iter(())  # of the batch, for later frames
+        self._waiting: dict[str, Sample] = {}  # of the batch, by id
+        self._outcomes: dict[Sample, Outcome] = {}
+        loop.add_reader(link, self._read)
+
+    def __repr__(self) -> str:
+        return f"<Connection {self._op!r} worker={self.index} jobs={len(self._waiting)}>"
+
+    def run(self, work: Work, finished: Finished) -> None:
+        """Send the Work's one batch; ``Owner.done`` may be called before this returns."""
+        self.work, self._finished, self._sent = work, finished, False
+        batch = work.begin_next()
+        if batch is None:  # it was taken back
+            self._done()
+            return
+        now = time.monotonic()
+        batch.worker, batch.started = self.index, now
+        bodies: dict[str, bytes] = {}
+        for sample in batch.samples:
+            try:
+                body = body_of(sample, self._kind, now)
+            except RequestError as error:
+                self._outcomes[sample] = Outcome(None, error)
+                continue
+            self._ids += 1
+            key = f"{self._first_part}{self._ids:012x}"
+            bodies[key] = body
+            self._waiting[key] = sample
+        self._rest = _parts(bodies)
+        batch.prepared = time.monotonic() - now
+        self._send_next(batch)
+
+    def close(self) -> None:
+        """Hang up; the owner is not told."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._link)
+        self._loop.remove_writer(self._link)
+        self._link.close()
+        self._unsent.clear()
+
+    def bury(self) -> tuple[Work, Finished, Batch | None] | None:
+        """After its end: take away what it had, with the outcomes of a batch that was lost.
+
+        A batch of which it was not sent anything, because it had hung up, is pending again.
+
+        Returns:
+            Its Work, and the batch that was lost with it; None if it was idle.
+        """
+        work, finished = self.work, self._finished
+        self.work = self._finished = None
+        if work is None or finished is None:
+            return None
+        batch = work.current
+        if batch is not None and not self._sent:
+            batch.started = None
+            work.pending.appendleft(batch)
+            batch = None
+        elif batch is not None:
+            batch.started = None
+            error = worker_died(self._op, self.index)
+            work.add_result(batch, [Outcome(None, error) for _ in batch.samples])
+        return work, finished, batch
+
+    def _send_next(self, batch: Batch) -> None:
+        """The next part of the batch, or its end."""
+        part = next(self._rest, None)
+        if part is None:
+            self._end_of(batch)
+            return
+        self._jobs = {key: self._waiting[key] for key in part}
+        self._reader.limit = ANSWER_BYTES
+        self._unsent.extend(map(memoryview, batch_frame(part)))
+        self._write()
+
+    def _end_of(self, batch: Batch) -> None:
+        outcomes = self._outcomes
+        assert batch.started is not None
+        batch.ran = time.monotonic() - batch.started
+        batch.processed = batch.ran - batch.prepared
+        batch.started = None
+        assert self.work is not None
+        self.work.add_result(batch, [outcomes[sample] for sample in batch.samples])
+        self._done()
+
+    def _done(self) -> None:
+        work, finished = self.work, self._finished
+        assert work is not None
+        assert finished is not None
+        self.work = self._finished = None
+        self._outcomes, self._waiting, self._jobs = {}, {}, {}
+        self._reader.limit = _UNASKED_BYTES
+        self._owner.done(self, work, finished)
+
+    def _read(self) -> None:
+        for _ in range(_READS_AT_ONCE):
+            try:
+                data = self._link.recv(_AT_ONCE)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                data = b""
+            if not data:
+                at_work = self._reader or (self.work is not None and self._sent)
+                self._end("its connection ended" if at_work else None)
+                return
+            try:
+                for payload in self._reader.receive(data):
+                    self._heard(payload)
+                    if self._closed:
+                        return
+            except FrameError as error:
+                self._end(str(error))
+                return
+            if len(data) < _AT_ONCE:
+                return
+
+    def _heard(self, payload: bytes | memoryview) -> None:
+        if not payload:
+            if self._jobs:
+                raise FrameError("it says that it is ready while it has a batch")
+            if not self.ready:
+                self.ready = True
+                self._owner.arrived(self)
+            return
+        answer = read_answer(payload)
+        self.leaving = self.leaving or answer.leaving
+        if answer.leaving and not answer.bodies:
+            # Sent when it was idle; a batch that crossed it on the way is answered all the same.
+            if self.work is None:
+                self._end(None)
+            return
+        if not self._jobs:
+            raise FrameError("it answers what it was not asked")
+        self._take(answer)
+
+    def _take(self, answer: Answer) -> None:
+        jobs, bodies, kind = self._jobs, answer.bodies, self._kind
+        if not (bodies.keys() <= jobs.keys() >= answer.refused):
+            raise FrameError("it answers ids that it was not sent")
+        outcomes = self._outcomes
+        for key, sample in jobs.items():
+            body = bodies.get(key)
+            if key in answer.refused:
+                failed = key in answer.failed
+                error = refusal_of(self._op, sample, body or b"", kind, failed=failed)
+                outcomes[sample] = Outcome(None, error)
+            elif body is None:
+                outcomes[sample] = Outcome(None, no_answer(self._op, sample))
+            else:
+                outcomes[sample] = outcome = outcome_of(sample, body, kind)
+                if outcome.error is not None:
+                    tell_fault(self._op, "an external worker", sample, outcome.error)
+        assert self.work is not None
+        assert self.work.current is not None
+        self._send_next(self.work.current)
+
+    def _write(self) -> None:
+        unsent = self._unsent
+        while unsent:
+            try:
+                sent = self._link.sendmsg(unsent)
+            except (BlockingIOError, InterruptedError):
+                self._blocked = True
+                self._loop.add_writer(self._link, self._write)
+                return
+            except OSError:  # it has ended, of which the reader hears
+                unsent.clear()
+                break
+            self._sent = True
+            while unsent and sent >= len(unsent[0]):
+                sent -= len(unsent.popleft())
+            if sent:
+                unsent[0] = unsent[0][sent:]
+        if self._blocked:
+            self._blocked = False
+            self._loop.remove_writer(self._link)
+
+    def _end(self, why: str | None) -> None:
+        if not self._closed:
+            self.close()
+            self._owner.ended(self, why)
+
+
+def _parts(bodies: dict[str, bytes]) -> Iterator[dict[str, bytes]]:
+    """The bodies in pieces of at most ``BATCH_BYTES``, or of one body that is larger."""
+    if sum(map(len, bodies.values())) <= BATCH_BYTES:
+        if bodies:
+            yield bodies
+        return
+    part: dict[str, bytes] = {}
+    size = 0
+    for key, body in bodies.items():
+        if part and size + len(body) > BATCH_BYTES:
+            yield part
+            part, size = {}, 0
+        part[key] = body
+        size += len(body)
+    yield part
+
+
+def _pid_of(link: socket.socket) -> int:
+    if not hasattr(socket, "SO_PEERCRED"):
+        return 0
+    pid, _, _ = _PEER.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return int(pid)

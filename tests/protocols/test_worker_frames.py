@@ -1,0 +1,107 @@
+"""Frames of external workers: cut anywhere, and whatever breaks the protocol."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import pairwise
+from struct import pack
+
+import ormsgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.protocols.worker_frames import (
+    READY,
+    Answer,
+    FrameError,
+    FrameReader,
+    answer_frame,
+    batch_frame,
+    read_answer,
+    read_batch,
+)
+
+A, B = "a" * 36, "b" * 36
+
+
+def framed(payload: bytes) -> bytes:
+    return pack(">I", len(payload)) + payload
+
+
+@given(
+    payloads=st.lists(st.binary(max_size=70), max_size=6),
+    cuts=st.lists(st.integers(0, 400), max_size=12),
+)
+def test_frames_do_not_depend_on_how_their_bytes_are_cut(
+    payloads: list[bytes], cuts: list[int]
+) -> None:
+    stream = b"".join(map(framed, payloads))
+    places = [0, *sorted(min(cut, len(stream)) for cut in cuts), len(stream)]
+    reader = FrameReader(70)
+    found: list[bytes] = []
+    for start, end in pairwise(places):
+        found += map(bytes, reader.receive(stream[start:end]))
+        assert len(reader._buffer) < 74
+    assert found == payloads
+    assert not reader
+
+
+def test_a_frame_over_the_limit_is_refused_when_its_length_is_there() -> None:
+    for cut in range(4):
+        reader = FrameReader(10)
+        head = pack(">I", 11)
+        assert reader.receive(head[:cut]) == []
+        with pytest.raises(FrameError, match="11 bytes, over the 10"):
+            reader.receive(head[cut:])
+
+
+def test_a_batch_is_the_map_that_the_protocol_documents() -> None:
+    frame = b"".join(batch_frame({A: b"{}"}))
+    assert frame == b"\0\0\0\x2b" + b"\x81\xd9\x24" + b"a" * 36 + b"\xc4\x02{}"
+    assert read_batch(frame[4:]) == {A: b"{}"}
+    assert framed(b"") == READY
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer({A: b"1", B: b"2"}),
+        Answer({A: b"1", B: b"2"}, frozenset((A, B)), frozenset((B,)), leaving=True),
+        Answer({}, leaving=True),
+    ],
+)
+def test_an_answer_is_read_as_it_was_written(answer: Answer) -> None:
+    assert read_answer(answer_frame(answer)[1]) == answer
+
+
+@pytest.mark.parametrize("key", ["error_ids", "error_id"])
+@pytest.mark.parametrize("ids", [A + B, (A + B).encode(), [A, B]])
+def test_refused_ids_are_read_in_each_form_that_workers_use(key: str, ids: object) -> None:
+    found = read_answer(ormsgpack.packb({A: b"no", B: "neither", key: ids}))
+    assert found == Answer({A: b"no", B: b"neither"}, frozenset((A, B)))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"\xc1",
+        b"\x81",
+        ormsgpack.packb([1]),
+        ormsgpack.packb({A: 1}),
+        ormsgpack.packb({A: {}}),
+        ormsgpack.packb({A: b"", "error_ids": "short"}),
+        ormsgpack.packb({A: b"", "error_ids": 5}),
+        ormsgpack.packb({A: b"", "error_ids": [1]}),
+        ormsgpack.packb({1: b""}, option=ormsgpack.OPT_NON_STR_KEYS),
+    ],
+)
+def test_what_is_no_answer_is_refused(payload: bytes) -> None:
+    with pytest.raises(FrameError):
+        read_answer(payload)
+
+
+@given(st.binary(max_size=200))
+def test_garbage_is_an_answer_or_refused(payload: bytes) -> None:
+    with suppress(FrameError):
+        read_answer(payload)

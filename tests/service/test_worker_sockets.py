@@ -1,0 +1,65 @@
+"""Ops whose workers connect to a socket: what their configuration may say, and who binds it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Op
+from penstock.errors import ConfigError, StartupError
+from penstock.service.banner import check_report
+from penstock.service.blueprint import deploy
+from penstock.service.worker_sockets import bind_worker_sockets
+from tests.service.inside import drawn, root
+
+
+def blueprint(config: dict[str, Any] | None = None, **op: Any) -> Any:
+    return drawn(Op("work", input_ops=[root()]), {**(config or {}), "op": {"work": op}})
+
+
+@pytest.mark.parametrize(
+    ("op", "config", "problem"),
+    [
+        ({"executor": "external"}, {}, "op.work.socket: must be set"),
+        ({"socket": "x"}, {}, "op.work.socket: is for ops with executor: external"),
+        (
+            {"executor": "external", "socket": "x"},
+            {"build_dag_each_worker": True, "worker_num": 2},
+            "op.work.socket: cannot be shared",
+        ),
+        ({"executor": "external", "socket": "x", "max_batches": 5}, {}, "op.work.max_batches"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_errors(
+    op: dict[str, Any], config: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        blueprint(config, **op)
+    assert problem in str(caught.value)
+
+
+def test_what_is_served_and_what_has_no_effect_is_told() -> None:
+    found = blueprint(executor="external", socket="/run/work.sock", concurrency=3)
+    assert "external workers at /run/work.sock" in check_report(found)
+    assert any("concurrency of 3 has no effect" in each for each in found.warnings)
+
+
+def test_a_socket_is_its_user_s_alone_and_one_left_behind_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "work.sock"
+    deployment = deploy([blueprint(executor="external", socket=str(path))])
+    with ExitStack() as stack:
+        (listener,) = bind_worker_sockets(deployment, stack).values()
+        assert path.stat().st_mode & 0o777 == 0o600
+        with ExitStack() as second, pytest.raises(StartupError, match="cannot be bound"):
+            bind_worker_sockets(deployment, second)
+        assert path.exists()
+        listener.detach()
+        left_behind = path.with_name("kept")
+        path.rename(left_behind)
+    left_behind.rename(path)
+    with ExitStack() as stack:
+        bind_worker_sockets(deployment, stack)
+    assert not path.exists()
