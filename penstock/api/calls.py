@@ -16,7 +16,7 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from math import inf
@@ -575,7 +575,8 @@ class HttpCall(Call):
         if self.started:
             self.exchange.abort()
         else:
-            self.send(failure(504 if code is GrpcCode.DEADLINE_EXCEEDED else 500, text))
+            status = 504 if code is GrpcCode.DEADLINE_EXCEEDED else 500
+            self.send(self.route.refusal(status, text))
 
     def fail_with(self, error: RequestError) -> None:
         """See ``Call``."""
@@ -653,7 +654,7 @@ class HttpCall(Call):
         if self.started:
             exchange.abort()
         else:
-            self.send(failure(408, "the request took too long to arrive"))
+            self.send(self.route.refusal(408, "the request took too long to arrive"))
 
     async def _open(self, partial: PartialBody) -> None:
         """A large or compressed body, which others do not have to wait for."""
@@ -679,25 +680,67 @@ class HttpCall(Call):
         self.route.failed(self, error)
 
 
+def gateway_failure(error: RequestError) -> HttpReply:
+    """What ends a call itself, as the original's gateway says it."""
+    status = status_of(error)
+    extra: Headers = ((b"retry-after", b"1"),) if isinstance(error, ServiceBusy) else ()
+    body = paddle.gateway_error(status.grpc, str(error))
+    return HttpReply(status.http, (JSON, *extra), body, isinstance(error, TooLarge))
+
+
+def failure(status: int, text: str) -> HttpReply:
+    """A failure of the transport, as the gateway says it; an HTTP/1.1 connection ends with it."""
+    other = GrpcCode.INVALID_ARGUMENT if status < 500 else GrpcCode.UNIMPLEMENTED
+    body = paddle.gateway_error(GRPC_OF_HTTP.get(status, other), text)
+    return HttpReply(status, (JSON,), body, close=True)
+
+
 Whole: TypeAlias = Callable[[HttpCall, bytes], None]
 UnaryHandler: TypeAlias = Callable[[GrpcCall, bytes], None]
 StreamHandler: TypeAlias = Callable[[GrpcCall], Awaitable[None]]
 
 
+Contents: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""Media types of a body, each with the JSON Schema of what it holds, whose references point into
+its own ``$defs``. The schema of plain bytes is empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a description of the interface tells of the answers with one status.
+
+    Attributes:
+        text: when it is given.
+        contents: its bodies; none for an answer without a body.
+        headers: names of header fields that go with it, each with its meaning.
+    """
+
+    text: str
+    contents: Contents = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """What a description of the interface may tell of a route or a method.
+    """What a description of the interface tells of a route or a method.
 
     Attributes:
         summary: one line.
-        request: the type of its request, where it has one.
-        response: the type of its answer.
+        description: more than that, in Markdown.
+        group: what it is listed with.
+        request: bodies that it reads.
+        answers: by status, every one that it can give.
+        examples: bodies of requests, as plain values, each with the answer that is expected (None
+            where none is).
         always: answered even when more requests are open than the door allows; for probes.
     """
 
     summary: str = ""
-    request: Any = None
-    response: Any = None
+    description: str = ""
+    group: str = ""
+    request: Contents = field(default_factory=dict)
+    answers: Mapping[int, Answer] = field(default_factory=dict)
+    examples: Sequence[tuple[Any, Any]] = ()
     always: bool = False
 
 
@@ -709,6 +752,10 @@ class Http(Described):
         method: of HTTP; one of GET answers HEAD too, and gets no body.
         pattern: the path; a segment such as ``{name}`` stands for any one segment.
         failed: answers what goes wrong before the handler is called (too many bytes in flight).
+        refusal: makes the answer to what is refused without an error: a status and a text. A
+            connection of HTTP/1.1 ends with it, if it says so.
+        listed: the routes that a description lists instead of the pattern, such as one for each
+            name that is served; None for the pattern itself.
     """
 
     method: str
@@ -716,6 +763,8 @@ class Http(Described):
     whole: Whole | None = None
     stream: Callable[[HttpCall], Awaitable[None]] | None = None
     failed: Callable[[HttpCall, RequestError], None] = HttpCall.fail_with
+    refusal: Callable[[int, str], HttpReply] = failure
+    listed: Callable[[], Iterable[Http]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -739,18 +788,3 @@ def count_refusal(exchange: Exchange, error: RequestError) -> None:
         exchange.count_refusal(Limit.BODY)
     elif isinstance(error, ServiceBusy):
         exchange.count_refusal(Limit.BUDGET)
-
-
-def gateway_failure(error: RequestError) -> HttpReply:
-    """What ends a call itself, as the original's gateway says it."""
-    status = status_of(error)
-    extra: Headers = ((b"retry-after", b"1"),) if isinstance(error, ServiceBusy) else ()
-    body = paddle.gateway_error(status.grpc, str(error))
-    return HttpReply(status.http, (JSON, *extra), body, isinstance(error, TooLarge))
-
-
-def failure(status: int, text: str) -> HttpReply:
-    """A failure of the transport, as the gateway says it; an HTTP/1.1 connection ends with it."""
-    other = GrpcCode.INVALID_ARGUMENT if status < 500 else GrpcCode.UNIMPLEMENTED
-    body = paddle.gateway_error(GRPC_OF_HTTP.get(status, other), text)
-    return HttpReply(status, (JSON,), body, close=True)

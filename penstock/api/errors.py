@@ -24,6 +24,8 @@ from penstock.errors import (
     ServiceBusy,
     ServiceClosed,
     TooLarge,
+    Undecodable,
+    UnknownEncoding,
 )
 from penstock.ops.failures import without_sentence
 from penstock.protocols.heads import Headers
@@ -31,6 +33,15 @@ from penstock.protocols.status import status_of
 
 _RETRY: Headers = (JSON, (b"retry-after", b"1"))
 _HEADERS: Headers = (JSON,)
+_WORDS = {
+    400: Undecodable.code,
+    405: "method_not_allowed",
+    408: DeadlineExceeded.code,
+    415: UnknownEncoding.code,
+    503: ServiceBusy.code,
+    504: DeadlineExceeded.code,
+}
+"""What is refused by status alone."""
 _OURS = "the service failed to answer; its log says why, under this id"
 
 
@@ -68,6 +79,11 @@ def error_reply(error: RequestError, log_id: int | None = None) -> HttpReply:
     if status < 500 or isinstance(error, (ServiceClosed, ServiceBusy, DeadlineExceeded, TooLarge)):
         return error_body(status, error.code, without_sentence(str(error)))
     return error_body(status, error.code, _OURS, log_id)
+
+
+def refusal(status: int, text: str) -> HttpReply:
+    """What is refused without an error; see ``Http.refusal``."""
+    return error_body(status, _WORDS.get(status, "internal"), text)._replace(close=True)
 
 
 def failed(call: HttpCall, error: RequestError) -> None:

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Callable, Collection
 
 from google.protobuf.message import DecodeError
 
-from penstock.api.calls import Grpc, GrpcCall, Http, HttpCall
+from penstock.api.calls import Answer, Contents, Grpc, GrpcCall, Http, HttpCall, Whole
+from penstock.api.descriptions import errors
+from penstock.api.errors import failed, refusal
 from penstock.api.router import text_reply
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.grpc import GrpcError
@@ -88,8 +90,8 @@ class HealthApplication:
     def routes(self) -> list[Http | Grpc]:
         """What to serve."""
         return [
-            Http("GET", "/livez", self._live, always=True, summary="Whether the process works."),
-            Http("GET", "/readyz", self._ready, always=True, summary="Whether requests are taken."),
+            _probe("/livez", self._live, "Whether the process works."),
+            _probe("/readyz", self._ready, "Whether requests are taken."),
             Grpc(f"/{messages.HEALTH}/Check", self._check, always=True),
             Grpc(f"/{messages.HEALTH}/Watch", stream=self._watch, always=True),
         ]
@@ -134,6 +136,22 @@ class HealthApplication:
             status = messages.SERVICE_UNKNOWN
         reply: bytes = messages.HealthCheckResponse(status=status).SerializeToString()
         return reply
+
+
+def _probe(path: str, handler: Whole, summary: str) -> Http:
+    text: Contents = {"text/plain": {"type": "string"}}
+    no = Answer(text="No; the text says why.", contents=text)
+    return Http(
+        "GET",
+        path,
+        handler,
+        failed=failed,
+        refusal=refusal,
+        always=True,
+        summary=summary,
+        group="Operation",
+        answers={**errors(415), 200: Answer(text="Yes.", contents=text), 503: no},
+    )
 
 
 def _service(message: bytes) -> str:

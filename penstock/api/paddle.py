@@ -14,6 +14,7 @@ from typing import Any
 from penstock.api.body import SMALL
 from penstock.api.calls import (
     JSON,
+    Answer,
     Grpc,
     GrpcCall,
     Http,
@@ -21,16 +22,54 @@ from penstock.api.calls import (
     count_refusal,
     gateway_failure,
 )
-from penstock.api.pipeline import Answer, PipelineProtocol
+from penstock.api.descriptions import GATEWAY_ERROR, errors
+from penstock.api.pipeline import Answer as PipelineAnswer
+from penstock.api.pipeline import PipelineProtocol
 from penstock.api.replies import decode_aside, encoded, what_is_left
 from penstock.errors import PackageError, RequestError
 from penstock.protocols import paddle
 from penstock.protocols.heads import Headers
+from penstock.protocols.media import JSON as JSON_KIND
 from penstock.protocols.pb import pipeline_service_pb2
 
 SERVICE = pipeline_service_pb2.DESCRIPTOR.services_by_name["PipelineService"].full_name
 
 _HEADERS: Headers = (JSON,)
+
+_DESCRIPTION = (
+    "The JSON form of the protocol whose clients call `PipelineService/inference`: texts under"
+    " `key` and `value`, or `tensors`. Any second part of the path is taken."
+)
+_GOOD = "The reply; `err_no` other than 0 says that the service failed."
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_TENSORS = {
+    "type": "array",
+    "items": {"type": "object", "description": "`name`, `elem_type`, `shape`, `lod` and data."},
+}
+_REQUEST = {
+    "title": "PipelineRequest",
+    "type": "object",
+    "properties": {
+        "key": {**_TEXTS, "description": "Names of the texts."},
+        "value": {**_TEXTS, "description": "The texts, in the order of their names."},
+        "tensors": _TENSORS,
+        "logid": {"type": ["integer", "string"], "description": "The caller's own id: 64 bits."},
+        "clientip": {"type": "string"},
+    },
+    "examples": [{"key": ["x"], "value": ["1.0"]}],
+}
+_REPLY = {
+    "title": "PipelineReply",
+    "type": "object",
+    "required": ["err_no", "err_msg", "key", "value", "tensors"],
+    "properties": {
+        "err_no": {"type": "integer"},
+        "err_msg": {"type": "string"},
+        "key": _TEXTS,
+        "value": _TEXTS,
+        "tensors": _TENSORS,
+    },
+}
 
 _AT_ONCE = 4 << 10
 """Bytes of a request that is decoded on the loop without a look at it: whatever is in it, that
@@ -53,7 +92,14 @@ class PaddleApplication:
                 "/{name}/{method}",
                 self._request,
                 failed=self._http.failed,
-                summary="Run the service of this name.",
+                summary="Run the service of this name by the pipeline protocol.",
+                description=_DESCRIPTION,
+                group="Pipeline protocol",
+                request={JSON_KIND: _REQUEST},
+                answers={
+                    200: Answer(text=_GOOD, contents={JSON_KIND: _REPLY}),
+                    **errors(413, 415, 429, form=GATEWAY_ERROR),
+                },
             ),
             Grpc(f"/{SERVICE}/inference", self._call, failed=self._grpc.failed),
         ]
@@ -139,7 +185,9 @@ class HttpPort:
     def __init__(self, protocol: PipelineProtocol) -> None:
         self._protocol = protocol
 
-    def done(self, call: HttpCall, answer: Answer | None, error: RequestError | None, /) -> None:
+    def done(
+        self, call: HttpCall, answer: PipelineAnswer | None, error: RequestError | None, /
+    ) -> None:
         """See ``Port``."""
         if answer is not None:
             if not isinstance(answer, bytes):
@@ -167,7 +215,9 @@ class GrpcPort:
     def __init__(self, protocol: PipelineProtocol) -> None:
         self._protocol = protocol
 
-    def done(self, call: GrpcCall, answer: Answer | None, error: RequestError | None, /) -> None:
+    def done(
+        self, call: GrpcCall, answer: PipelineAnswer | None, error: RequestError | None, /
+    ) -> None:
         """See ``Port``."""
         if answer is not None:
             if not isinstance(answer, bytes):

@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+from urllib.parse import quote
 
 from pydantic_core import PydanticSerializationError
 
 from penstock.api.body import LARGE, SMALL
-from penstock.api.calls import Http, HttpCall
+from penstock.api.calls import Answer, Http, HttpCall
 from penstock.api.compression import send_packed
-from penstock.api.errors import error_reply, failed
+from penstock.api.descriptions import (
+    engine_errors,
+    graph_answer,
+    graph_request,
+    typed_answer,
+    typed_request,
+)
+from penstock.api.errors import error_reply, failed, refusal
 from penstock.api.replies import run_aside, what_is_left
 from penstock.api.typed import HEADERS
 from penstock.engine.engine import Engine
@@ -46,16 +54,24 @@ class PlainRoute:
         path: of the route; ``{name}`` stands for the graph's name.
         graph: the graph's name; None where the path has it.
         request, response: what is taken and given; None where anything is.
-        raw: the member that a body is which is neither JSON nor msgpack nor a form.
+        files: members that may be the bytes of files. A body which is neither JSON nor msgpack nor
+            a form is the first of them.
         summary: a line for people.
+        group: what a description lists it with.
     """
 
     path: str
     graph: str | None = None
     request: Schema | None = None
     response: Schema | None = None
-    raw: str | None = None
+    files: tuple[str, ...] = ()
     summary: str = ""
+    group: str = "Graphs"
+
+    @property
+    def raw(self) -> str | None:
+        """The member that a body is which is nothing but a file."""
+        return next(iter(self.files), None)
 
 
 ANY: Final = PlainRoute(path="/{name}", summary="Run the service of this name on a plain object.")
@@ -79,18 +95,36 @@ class PlainApplication:
 
     def routes(self) -> list[Http]:
         """What to serve."""
-        return [
-            Http(
-                "POST",
-                each.path,
-                partial(self._request, each),
-                failed=failed,
-                summary=each.summary,
-                request=each.request,
-                response=each.response,
-            )
-            for each in self._routes
-        ]
+        return [self._route(each) for each in self._routes]
+
+    def _route(self, route: PlainRoute, graph: ServedGraph | None = None) -> Http:
+        """The route, or what a description tells of one of the graphs behind it."""
+        if route.graph is not None:
+            graph = self._engine.graph(route.graph)
+        signature = None if graph is None else graph.signature
+        request, response = graph_request(signature), graph_answer(signature)
+        if route.request is not None:
+            request = typed_request(route.request, route.files)
+        if route.response is not None:
+            response = typed_answer(route.response)
+        name = graph and graph.name
+        return Http(
+            "POST",
+            route.path.replace("{name}", quote(name)) if name else route.path,
+            partial(self._request, route),
+            failed=failed,
+            refusal=refusal,
+            summary=route.summary or f"Run {route.graph}.",
+            group=route.group,
+            request=request,
+            answers={200: Answer(text="The result.", contents=response), **engine_errors()},
+            listed=partial(self._listed, route) if graph is None else None,
+        )
+
+    def _listed(self, route: PlainRoute) -> Iterator[Http]:
+        """One for each graph that there is; the pattern, where one takes every name."""
+        for graph in self._engine.graphs:
+            yield self._route(route, graph)
 
     def _request(self, route: PlainRoute, call: HttpCall, body: bytes) -> None:
         name = route.graph

@@ -28,7 +28,6 @@ from penstock.api.calls import (
     HttpCall,
     Shared,
     failure,
-    gateway_failure,
 )
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, StartupError, Undecodable
@@ -134,25 +133,29 @@ class Router:
             if target is None:
                 target = self._find(head)
             route, values = target.http[head.method]
-            encoding = head.fields.get(b"content-encoding")
-            if encoding is not None:
-                encoding = _encoding(head)
-            call = HttpCall(
-                exchange, self._shared, route, values, _client_timeout(head.fields), encoding
-            )
         except KeyError:
             assert target is not None
             _send(exchange, _not_served(head, target))
             return None
+        except _Refused as refused:
+            _send(exchange, refused.reply)
+            return None
+        encoding = head.fields.get(b"content-encoding")
+        try:
+            if encoding is not None:
+                encoding = _encoding(head, route)
+            call = HttpCall(
+                exchange, self._shared, route, values, _client_timeout(head.fields), encoding
+            )
         except RequestError as error:
-            _send(exchange, gateway_failure(error))
+            route.failed(HttpCall(exchange, self._shared, route, values), error)
             return None
         except _Refused as refused:
             _send(exchange, refused.reply)
             return None
         if exchange.over_limit and not route.always:
             exchange.count_refusal(Limit.CALLS)
-            _send(exchange, _TOO_MANY)
+            _send(exchange, _too_many(route))
             return None
         return call.begin()
 
@@ -180,14 +183,18 @@ class Router:
         target = Target()
         if head.method not in _METHODS:
             return target
-        if _BAD_ESCAPE.search(path):
-            raise _Refused(_gateway(400, "bad percent escape in the path"))
         segments = path.split(b"/")
+        if _BAD_ESCAPE.search(path):
+            nothing: list[str | None] = [""] * (len(segments) - 1)
+            found = (each.route for each in self._patterns if each.match(segments, nothing))
+            refusal = next((each.refusal for each in found), failure)
+            reply = refusal(400, "bad percent escape in the path")
+            raise _Refused(reply._replace(close=False))
         values = [_segment(raw) for raw in segments[1:]]
         for pattern in self._patterns:
-            found = pattern.match(segments, values)
-            if found is not None:
-                target.add(pattern.route, found)
+            taken = pattern.match(segments, values)
+            if taken is not None:
+                target.add(pattern.route, taken)
         if target.http:
             if len(self._targets) >= len(self._static) + _MOST_REMEMBERED:
                 self._targets = dict(self._static)
@@ -269,8 +276,12 @@ def _not_served(head: RequestHead, target: Target) -> HttpReply:
             return text_reply(405, "Method Not Allowed", (b"allow", b"POST"))
         return _gateway(415, "the content-type of gRPC calls is application/grpc")
     if target.http:
-        allowed = ", ".join(sorted(target.http)).encode()
-        return text_reply(405, "Method Not Allowed", (b"allow", allowed))
+        allow = (b"allow", ", ".join(sorted(target.http)).encode())
+        route, _ = next(iter(target.http.values()))
+        if route.refusal is failure:
+            return text_reply(405, "Method Not Allowed", allow)
+        status, headers, body, _ = route.refusal(405, f"{head.method} is not answered here")
+        return HttpReply(status, (*headers, allow), body)
     if head.path == b"*" and head.method != "OPTIONS":
         return failure(400, "the target * is for OPTIONS")
     return text_reply(404, "Not Found")
@@ -285,10 +296,10 @@ def _segment(raw: bytes) -> str | None:
     return None if text in ("", ".", "..") or _BAD_SEGMENT.search(text) else text
 
 
-def _encoding(head: RequestHead) -> bytes | None:
+def _encoding(head: RequestHead, route: Http) -> bytes | None:
     """The one content-encoding; None for ``identity``."""
     if [name for name, _ in head.headers].count(b"content-encoding") > 1:
-        raise _Refused(failure(415, "the header content-encoding stands more than once"))
+        raise _Refused(route.refusal(415, "the header content-encoding stands more than once"))
     encoding = head.fields[b"content-encoding"]
     return None if encoding.strip().lower() == b"identity" else encoding
 
@@ -314,10 +325,13 @@ def _gateway(status: int, text: str) -> HttpReply:
 
 
 _HEADERS: Final[Headers] = (JSON, (b"retry-after", b"1"))
+_TOO_MANY_REQUESTS: Final = "too many requests are open; try again later"
 _TOO_MANY: Final = HttpReply(
-    503,
-    _HEADERS,
-    paddle.gateway_error(
-        GrpcCode.RESOURCE_EXHAUSTED, "too many requests are open; try again later"
-    ),
+    503, _HEADERS, paddle.gateway_error(GrpcCode.RESOURCE_EXHAUSTED, _TOO_MANY_REQUESTS)
 )
+
+
+def _too_many(route: Http) -> HttpReply:
+    if route.refusal is failure:
+        return _TOO_MANY
+    return route.refusal(503, _TOO_MANY_REQUESTS)._replace(close=False)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penstock.api.calls import Grpc, Http, HttpCall
+from penstock.api.calls import Answer, Grpc, Http, HttpCall
 from penstock.api.compression import send_packed
-from penstock.api.errors import error_reply, failed
+from penstock.api.descriptions import engine_errors, typed_answer, typed_request
+from penstock.api.errors import error_reply, failed, refusal
 from penstock.engine.engine import Engine
 from penstock.engine.submission import Submission
 from penstock.errors import UnknownService
@@ -34,34 +35,49 @@ class TypedRoute:
         graph: the name of the graph that answers.
         signature: what it takes and gives.
         summary: a line for people.
-        examples: bodies of requests, as plain values.
+        description: more than that, in Markdown.
+        examples: bodies of requests, as plain values, each with the answer that is expected (None
+            where none is); those of the request's own schema, if there are none.
     """
 
     path: str
     graph: str
     signature: Signature
     summary: str = ""
-    examples: tuple[Any, ...] = ()
+    description: str = ""
+    examples: tuple[tuple[Any, Any], ...] = ()
 
 
 class TypedApplication:
-    """The typed routes of a service. Belongs to the engine's loop."""
+    """The typed routes of a service. Belongs to the engine's loop.
 
-    def __init__(self, engine: Engine, routes: Iterable[TypedRoute]) -> None:
+    Args:
+        engine: answers requests.
+        routes: what to serve.
+        title: of the service, for its description.
+    """
+
+    def __init__(self, engine: Engine, routes: Iterable[TypedRoute], title: str = "") -> None:
         self._engine = engine
         self._routes = list(routes)
+        self.title = title
 
     def routes(self) -> Iterator[Http | Grpc]:
         """What to serve."""
         for each in self._routes:
+            good = Answer(text="The result.", contents=typed_answer(each.signature.response))
             yield Http(
                 "POST",
                 each.path,
                 partial(self._answer, each.graph),
                 failed=failed,
-                summary=each.summary,
-                request=each.signature.request,
-                response=each.signature.response,
+                refusal=refusal,
+                summary=each.summary or each.graph,
+                description=each.description,
+                group=self.title or "Routes",
+                request=typed_request(each.signature.request, each.signature.files),
+                answers={200: good, **engine_errors()},
+                examples=each.examples,
             )
 
     def _answer(self, name: str, call: HttpCall, body: bytes) -> None:

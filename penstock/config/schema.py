@@ -659,6 +659,11 @@ class ServiceConfig(Section):
     door: DoorConfig = Field(
         default=DoorConfig(), description="Connections of both ports: limits, TLS, Unix socket."
     )
+    docs: bool = Field(
+        default=True,
+        description="Serve a description of all HTTP routes at `/openapi.json`, and a page that"
+        " shows it and tries them at `/docs`.",
+    )
     instruments: Importables = Field(
         default=(),
         description="What listens to requests, batches, workers and connections: classes of"

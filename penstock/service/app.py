@@ -10,12 +10,13 @@ app.run()
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.errors import GraphError
+from penstock.errors import GraphError, HookError
 from penstock.service.server import Several, WebService, run
 from penstock.service.short import Service
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.service.asgi import AsgiApplication
     from penstock.service.blueprint import Blueprint
     from penstock.typed.op import TypedOp
+    from penstock.typed.signature import Signature
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 
@@ -85,12 +87,15 @@ class App(Several):
             workers: threads or processes that run it.
             executor: ``thread`` (the default) or ``process``.
             timeout: seconds for one call of the function.
-            examples: bodies of requests, as plain values.
+            examples: bodies of requests as plain values, or pairs (tuples) of such a body and the
+                answer that is expected. The description of the service shows them; each is run
+                before the service is ready, and by ``GET /health/deep``. Those of a pydantic
+                model (``json_schema_extra``) are taken where there are none.
             options: further keys of an op's configuration, such as ``memory_limit_mib``.
 
         Raises:
             GraphError: the path is no path, or another route has it, or its name.
-            HookError: the annotations make no schema.
+            HookError: the annotations make no schema, or an example is no plain value.
         """
         self._check_route(path)
 
@@ -109,14 +114,16 @@ class App(Several):
             self._check_name(op.name)
             more = {**options, **({} if executor is None else {"executor": executor})}
             self._ops.append((op, more))
-            doc = (target.__doc__ or "").strip().partition("\n")[0]
+            told = inspect.cleandoc(target.__doc__ or "")
+            summary, _, description = told.partition("\n")
             self.routes.append(
                 TypedRoute(
                     path=path,
                     graph=op.name,
                     signature=op.signature,
-                    summary=doc,
-                    examples=tuple(examples),
+                    summary=summary,
+                    description=description.strip(),
+                    examples=_examples(path, op.signature, examples),
                 )
             )
             return target
@@ -149,7 +156,7 @@ class App(Several):
             HookError: a type makes no schema.
         """
         from penstock.api.plain import PlainRoute
-        from penstock.typed.signature import Schema, file_member
+        from penstock.typed.signature import Schema, file_members
 
         name = name or path.rpartition("/")[2]
         self._check_route(path)
@@ -159,7 +166,8 @@ class App(Several):
             graph=name,
             request=None if request is None else Schema(request, f"{path}, request"),
             response=None if response is None else Schema(response, f"{path}, response"),
-            raw=file_member(request),
+            files=file_members(request),
+            group=self.name,
         )
         self._graphs.append((route, last, options))
 
@@ -198,7 +206,7 @@ class App(Several):
 
         plain = [route for route, _, _ in self._graphs]
         applications: list[MakeApplication] = [
-            partial(TypedApplication, routes=self.routes),
+            partial(TypedApplication, routes=self.routes, title=self.name),
             partial(PlainApplication, routes=plain),
             *self._applications,
         ]
@@ -263,3 +271,22 @@ class _Route(Service):
     def blueprint(self, other_ops: Container[str] = ()) -> Blueprint:
         """See PipelineServer."""
         return replace(super().blueprint(other_ops), app=self._app, route=self._path)
+
+
+def _examples(path: str, signature: Signature, given: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
+    """Pairs of a request and the answer that is expected, None where none is; as JSON has them."""
+    from penstock.api.descriptions import own_examples
+    from penstock.protocols import media
+
+    examples = given or own_examples(signature.request.describe(refs="#/$defs/{model}"))
+    pairs = [
+        each if isinstance(each, tuple) and len(each) == 2 else (each, None) for each in examples
+    ]
+    try:
+        as_json = [
+            [media.decode(media.encode(each, media.JSON), media.JSON) for each in pair]
+            for pair in pairs
+        ]
+    except (TypeError, ValueError) as error:
+        raise HookError(f"an example of {path} is no plain value: {error}") from error
+    return tuple((request, answer) for request, answer in as_json)

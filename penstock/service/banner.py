@@ -45,7 +45,8 @@ def banner(deployment: Deployment, at: Addresses) -> str:
     scheme, over = ("https", " over TLS") if at.tls else ("http", "")
     host = f"[{at.host}]" if ":" in at.host else at.host  # an address of IPv6
     if at.http_port is not None:
-        lines.append(f"  http  {scheme}://{host}:{at.http_port}   GET /docs /livez /readyz")
+        pages = "/docs /livez" if deployment.config.docs else "/livez"
+        lines.append(f"  http  {scheme}://{host}:{at.http_port}   GET {pages} /readyz")
     lines.append(f"  grpc  {host}:{at.rpc_port}{over}   PipelineService, health, reflection")
     if at.unix_socket is not None:
         lines.append(f"  unix  {at.unix_socket}   both protocols")

@@ -9,11 +9,13 @@ from concurrent.futures import Executor
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from penstock.api.health import Health, HealthApplication
+from penstock.api.openapi import OpenApiApplication
 from penstock.api.paddle import SERVICE, PaddleApplication
 from penstock.api.pipeline import PipelineProtocol
 from penstock.api.plain import PlainApplication
 from penstock.api.reflection import ReflectionApplication
 from penstock.api.router import Router, door_failure
+from penstock.api.typed import TypedApplication
 from penstock.config.schema import ServiceConfig
 from penstock.door.budget import ByteBudget, default_budget
 from penstock.door.door import Door
@@ -55,6 +57,7 @@ def make_router(
     )
     file = FileDescriptorProto()
     pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)
+    more = [*more]
     applications: tuple[Application, ...] = (
         PaddleApplication(protocol),
         PlainApplication(engine, writers),
@@ -63,6 +66,10 @@ def make_router(
         *more,
     )
     routes = [route for application in applications for route in application.routes()]
+    if config.docs:
+        titles = [each.title for each in more if isinstance(each, TypedApplication)]
+        titles += [graph.name for graph in engine.graphs if graph.name]
+        routes += OpenApiApplication(routes, titles[0] if titles else "penstock").routes()
     return Router(routes, max_message_bytes=config.max_message_bytes, threads=writers)
 
 

@@ -13,7 +13,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final, TypeAlias
 
-from penstock.api.calls import Http, HttpCall
+from penstock.api.calls import Answer, Http, HttpCall
+from penstock.api.descriptions import ERROR, errors
+from penstock.api.errors import error_body, failed, refusal
 from penstock.api.health import Health
 from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
@@ -21,6 +23,7 @@ from penstock.engine.graph import ServedGraph
 from penstock.errors import StartupError
 from penstock.executors.processes.control import MOST_TEXT
 from penstock.observe.counters import Counters
+from penstock.protocols.media import JSON
 from penstock.service.models import described
 
 Report: TypeAlias = dict[str, Any]
@@ -125,12 +128,28 @@ class StatusPage:
 
     def routes(self) -> Iterator[Http]:
         """What it answers."""
-        yield Http("GET", "/status", self._answer, summary="How it stands.", always=True)
+        local = "Asked from another machine."
+        yield Http(
+            "GET",
+            "/status",
+            self._answer,
+            failed=failed,
+            refusal=refusal,
+            always=True,
+            summary="How the service stands.",
+            description="For callers on the same machine only.",
+            group="Operation",
+            answers={
+                **errors(415),
+                200: Answer(text="The report.", contents={JSON: {"type": "object"}}),
+                403: Answer(text=local, contents={JSON: ERROR}),
+            },
+        )
 
     def _answer(self, call: HttpCall, body: bytes) -> None:
         peer = call.exchange.peer.address.removeprefix("::ffff:")
         if peer and not is_loopback(peer):
-            call.reply(403, (), b"the status is for this machine only\n")
+            call.send(error_body(403, "forbidden", "the status is for this machine only"))
         elif self._sum_up is None:
             call.reply(200, _JSON, json.dumps(self._report()).encode())
         else:

@@ -56,17 +56,7 @@ class Array:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        kind = np.dtype(self.dtype).kind
-        name = {"f": "number", "b": "boolean", "U": "string"}.get(kind, "integer")
-        found: dict[str, Any] = {"type": name}
-        if self.shape is None:
-            return {"description": f"array of {self.dtype}, of any shape", "type": "array"}
-        for size in reversed(self.shape):
-            found = {"type": "array", "items": found}
-            if isinstance(size, int):
-                found |= {"minItems": size, "maxItems": size}
-        shape = " × ".join("any" if size is None else str(size) for size in self.shape)
-        return {**found, "description": f"array of {self.dtype}, {shape}"}
+        return nested(np.dtype(self.dtype), self.shape)
 
     def _validated(self, value: Any) -> np.ndarray[Any, Any]:
         dtype = np.dtype(self.dtype)
@@ -93,6 +83,25 @@ class Array:
         if not fits:
             wanted = ", ".join("any" if size is None else str(size) for size in shape)
             raise ValueError(f"an array of shape ({wanted}) is wanted, got {found}")
+
+
+def nested(dtype: np.dtype[Any], shape: Sequence[int | str | None] | None) -> dict[str, Any]:
+    """The JSON Schema of an array as nested lists.
+
+    Args:
+        dtype: of numpy; ``object`` for texts.
+        shape: its dimensions; None, or a name, for any size. No shape: any.
+    """
+    if shape is None:
+        return {"description": f"array of {dtype}, of any shape"}
+    kind = {"f": "number", "b": "boolean", "U": "string", "O": "string"}
+    found: dict[str, Any] = {"type": kind.get(dtype.kind, "integer")}
+    for size in reversed(shape):
+        found = {"type": "array", "items": found}
+        if isinstance(size, int):
+            found |= {"minItems": size, "maxItems": size}
+    sizes = " × ".join("any" if size is None else str(size) for size in shape) or "scalar"
+    return {**found, "description": f"array of {dtype}, {sizes}"}
 
 
 def _cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -148,7 +157,6 @@ class Image:
             "type": "string",
             "contentEncoding": "base64",
             "contentMediaType": "image/*",
-            "format": "binary",
             "description": "an image file",
         }
 

@@ -151,8 +151,9 @@ class Signature:
 
     Attributes:
         request, response: the schemas of one request.
-        raw: the parameter, or member, that a body is which is neither JSON nor msgpack nor a form;
-            None where such bodies are refused.
+        files: parameters, or members, whose values may be the bytes of files.
+        raw: the one of them that a body is which is neither JSON nor msgpack nor a form; None where
+            such bodies are refused.
 
     Raises:
         HookError: a parameter has no type, or is no list where the function is batched.
@@ -174,7 +175,8 @@ class Signature:
         whole = kinds[0] if self.whole else _members(self.name, parameters, taken)
         self.request = Schema(whole, self.name)
         self.response = response_of(function, batched=batched)
-        self.raw = file_member(kinds[0]) if self.whole else _first_file(taken)
+        self.files = file_members(kinds[0]) if self.whole else _files(taken)
+        self.raw = next(iter(self.files), None)
 
     def __repr__(self) -> str:
         return f"<Signature {self.name}({', '.join(self.names)})>"
@@ -266,11 +268,11 @@ def _is_model(kind: Any) -> bool:
     )
 
 
-def file_member(kind: Any) -> str | None:
-    """The member of a model that a raw body can be, such as an image; None where it has none."""
+def file_members(kind: Any) -> tuple[str, ...]:
+    """The members of a model that may be the bytes of files, such as an image."""
     if not isinstance(kind, type) or not issubclass(kind, BaseModel):
-        return None
-    return _first_file(
+        return ()
+    return _files(
         {
             name: Annotated[each.annotation, *each.metadata, None]
             for name, each in kind.model_fields.items()
@@ -278,8 +280,8 @@ def file_member(kind: Any) -> str | None:
     )
 
 
-def _first_file(members: Mapping[str, Any]) -> str | None:
-    return next((name for name, each in members.items() if _takes_bytes(each)), None)
+def _files(members: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(name for name, each in members.items() if _takes_bytes(each))
 
 
 def _takes_bytes(kind: Any) -> bool:

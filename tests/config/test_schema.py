@@ -48,6 +48,7 @@ SERVICE = [
     ("applications", ["a.b:c"], ("a.b:c",), "a.b:c", ["a.b"]),
     ("instruments", ["a.b:C"], ("a.b:C",), "a.b:C", ["a.b"]),
     ("strict_status", True, True, "yes", NO_RANGE),
+    ("docs", False, False, "no", NO_RANGE),
     ("drain_delay", 0, 0.0, None.__class__, -0.1),
     ("drain_timeout", 1, 1.0, "1", float("nan")),
     ("header_timeout", 2, 2.0, {}, 0),

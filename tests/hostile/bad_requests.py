@@ -76,7 +76,7 @@ HTTP = [
     *[
         _line(b"POST %s HTTP/1.1" % target, 404)
         for target in (
-            *(b"/uci", b"/uci/prediction/x", b"/uci/prediction/", b"//prediction", b"/uci/a%2fb"),
+            *(b"/ucis", b"/uci/prediction/x", b"/uci/prediction/", b"//prediction", b"/uci/a%2fb"),
             *(b"/uci/a%5cb", b"/uci/a%00b", b"/uci/a%0ab", b"/uci/%ff", b"/uci/..", b"/uci/%2e%2e"),
             *(b"/./prediction", b"/v2/repository/models/uci/load", b"/v2/shutdown/now", b"/admin"),
         )

@@ -1,0 +1,196 @@
+"""What requests and answers look like, for a description of the interface: JSON Schemas of typed
+functions, of graphs with tensors, and of errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from penstock.api.calls import Answer, Contents
+from penstock.engine.graph import GraphSignature
+from penstock.protocols import media
+from penstock.tensor import TensorSpec
+from penstock.typed.arrays import nested
+from penstock.typed.signature import Schema
+
+BYTES: Final = "application/octet-stream"
+
+_REFS = "#/$defs/{model}"
+
+ERROR: Final[dict[str, Any]] = {
+    "title": "Error",
+    "type": "object",
+    "description": "What went wrong.",
+    "required": ["error", "message"],
+    "properties": {
+        "error": {"type": "string", "description": "A word for programs."},
+        "message": {"type": "string", "description": "A sentence for people."},
+        "details": {
+            "type": "array",
+            "description": "With status 422: each place that does not fit.",
+            "items": {
+                "type": "object",
+                "required": ["loc", "msg", "type"],
+                "properties": {
+                    "loc": {
+                        "type": "array",
+                        "description": "The way to it, from the body on: names and indexes.",
+                        "items": {"type": ["string", "integer"]},
+                    },
+                    "msg": {"type": "string", "description": "What is wrong with it."},
+                    "type": {"type": "string", "description": "The same as a word."},
+                },
+            },
+        },
+        "number": {"type": "integer", "description": "Of an error that the service declares."},
+        "id": {"type": "string", "description": "Under which the service's log says more."},
+    },
+}
+"""The one form of errors on routes of our own; see ``penstock.api.errors``."""
+
+GATEWAY_ERROR: Final[dict[str, Any]] = {
+    "title": "GatewayError",
+    "type": "object",
+    "description": "What ended the call, as the gateway of the pipeline protocol says it.",
+    "required": ["error", "code", "message", "details"],
+    "properties": {
+        "error": {"type": "string"},
+        "code": {"type": "integer", "description": "The status code of gRPC."},
+        "message": {"type": "string"},
+        "details": {"type": "array"},
+    },
+}
+
+_RETRY: Final = {"Retry-After": "Seconds after which to try again."}
+
+_HEAD: Final = {
+    400: "A header, the path or the body cannot be read.",
+    408: "The request did not arrive in time.",
+    413: "The request is too large.",
+    414: "The path is too long.",
+    415: "The body is of a type, or packed in a way, that is not read here.",
+    429: "Too many requests are waiting.",
+    431: "The header fields are too large.",
+    500: "The service failed to answer.",
+    503: "The service takes no requests now: it stops, or too many are open.",
+    504: "The caller's time was over before the answer was there.",
+}
+"""What may be answered before a handler is called."""
+
+_ENGINE: Final = {
+    400: "The body, a header or the path cannot be read, or the input does not suit the service,"
+    " which may say so by a number of its own.",
+    404: "There is no such service now.",
+    408: "The request did not arrive in time, or its time was over before it was answered.",
+    422: "The body is not of the types that are asked for; `details` says where.",
+    500: "The service failed to answer; its log says why under the answer's `id`. Or it declares an"
+    " error by a `number` of its own.",
+    503: "The service takes no requests now: it stops, too many requests are open, or the process"
+    " that worked on this one has died.",
+    504: "The caller's time was over, or a step of the service took too long.",
+}
+"""What may be answered by whatever runs a graph."""
+
+
+def errors(*statuses: int, form: Mapping[str, Any] = ERROR) -> dict[int, Answer]:
+    """The answers to requests that no handler is called for.
+
+    Args:
+        statuses: beside those; each is one of ``_HEAD``.
+        form: of the body.
+    """
+    found = (400, 408, 414, 431, 500, 503, 504, *statuses)
+    return {each: _error(each, _HEAD[each], form) for each in sorted(set(found))}
+
+
+def engine_errors() -> dict[int, Answer]:
+    """The answers of a route that runs a graph, other than 200."""
+    texts = _HEAD | _ENGINE
+    return {each: _error(each, texts[each], ERROR) for each in sorted(texts)}
+
+
+def _error(status: int, text: str, form: Mapping[str, Any]) -> Answer:
+    headers = _RETRY if status in (429, 503) else {}
+    return Answer(text=text, contents={media.JSON: form}, headers=headers)
+
+
+def typed_request(request: Schema, files: Sequence[str]) -> Contents:
+    """The bodies that a route with types takes.
+
+    Args:
+        request: what they hold.
+        files: members whose values may be the bytes of files; the first of them may be all of a
+            body.
+    """
+    schema = request.describe(refs=_REFS)
+    found: dict[str, Any] = {media.JSON: schema, media.MSGPACK: schema}
+    members = _top(schema).get("properties", {})
+    kinds = {name: members.get(name, {}).get("contentMediaType", BYTES) for name in files}
+    if kinds:
+        found[media.FORM] = _as_form(schema, kinds)
+        if set(_top(schema).get("required", ())) <= {files[0]}:
+            found[kinds[files[0]]] = {}
+    return found
+
+
+def typed_answer(response: Schema) -> Contents:
+    """The bodies that it gives."""
+    schema = response.describe(of_answers=True, refs=_REFS)
+    return {media.JSON: schema, media.MSGPACK: schema}
+
+
+def own_examples(schema: Mapping[str, Any]) -> list[Any]:
+    """The examples that a request's own schema has."""
+    found = _top(schema)
+    if "examples" in found:
+        return list(found["examples"])
+    return [found["example"]] if "example" in found else []
+
+
+def graph_request(signature: GraphSignature | None) -> Contents:
+    """The bodies that a graph takes whose ops may be any."""
+    schema: dict[str, Any] = {"type": "object"}
+    if signature is not None:
+        schema = _tensors(signature.inputs)
+    form = {"type": "object", "description": "Files, and fields with texts or JSON."}
+    return {media.JSON: schema, media.MSGPACK: schema, media.FORM: form, BYTES: {}}
+
+
+def graph_answer(signature: GraphSignature | None) -> Contents:
+    """The bodies that it gives."""
+    schema: dict[str, Any] = {"type": "object"}
+    if signature is not None:
+        schema = _tensors(signature.outputs)
+    return {media.JSON: schema, media.MSGPACK: schema}
+
+
+def _tensors(specs: Iterable[TensorSpec]) -> dict[str, Any]:
+    found = {each.alias: nested(each.dtype, each.shape) for each in specs}
+    return {"type": "object", "required": list(found), "properties": found}
+
+
+def _top(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of a body itself, which stands among the definitions if it refers to itself."""
+    name = schema.get("$ref", "").rpartition("/")[2]
+    found: Mapping[str, Any] = schema["$defs"][name] if name else schema
+    return found
+
+
+def _as_form(schema: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
+    """The same members as the fields of a form, some of which are files."""
+    top = _top(schema)
+    properties = {
+        name: {
+            **{key: each[key] for key in ("title", "description") if key in each},
+            "type": "string",
+            "format": "binary",
+            "contentMediaType": files[name],
+        }
+        if name in files
+        else each
+        for name, each in top.get("properties", {}).items()
+    }
+    title = f"{top.get('title', '')}Form"
+    found = {**top, "title": title, "properties": properties}
+    return {**found, "$defs": schema["$defs"]} if "$defs" in schema else found

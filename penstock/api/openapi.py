@@ -1,0 +1,283 @@
+"""OpenAPI: what every HTTP route of a service takes and answers, at ``/openapi.json``; and a page
+that shows it, at ``/docs``.
+
+The document is built once, of the routes that are there when the door opens.
+Source: the OpenAPI Specification 3.1.1, JSON Schema draft 2020-12, Content Security Policy 3.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Any, Final
+
+import orjson
+
+from penstock.api.calls import Answer, Contents, Grpc, Http, HttpCall
+from penstock.api.compression import send_packed
+from penstock.api.descriptions import errors
+from penstock.api.errors import failed, refusal
+from penstock.protocols.heads import Headers
+from penstock.protocols.media import JSON
+
+_DEFS: Final = "#/$defs/"
+_SCHEMAS: Final = "#/components/schemas/"
+_LAST: Final = ("Graphs", "Pipeline protocol", "Operation")
+"""Groups that stand behind all others."""
+_OPERATION: Final = _LAST[-1]
+
+_DESCRIPTION: Final = (
+    "Every route takes the caller's time in seconds in the header `Penstock-Timeout`, such as"
+    " `1.5`, and bodies that are packed with gzip or zstd (`Content-Encoding`). Answers are JSON or"
+    " msgpack as `Accept` says, or as the request was sent."
+)
+
+
+class OpenApiApplication:
+    """The description of a service.
+
+    Args:
+        routes: of all other applications.
+        title: the service's name.
+    """
+
+    def __init__(self, routes: Iterable[Http | Grpc], title: str) -> None:
+        described = [each for each in routes if isinstance(each, Http)]
+        self._document = orjson.dumps(document([*described, *self.routes()], title))
+        self._page, self._page_headers = _page()
+
+    def routes(self) -> Iterator[Http]:
+        """What to serve."""
+        yield Http(
+            "GET",
+            "/openapi.json",
+            self._give_document,
+            failed=failed,
+            refusal=refusal,
+            summary="This description.",
+            group=_OPERATION,
+            answers={
+                200: Answer(text="An OpenAPI document.", contents={JSON: {"type": "object"}}),
+                **errors(415),
+            },
+        )
+        yield Http(
+            "GET",
+            "/docs",
+            self._give_page,
+            failed=failed,
+            refusal=refusal,
+            summary="A page for people, on which routes can be tried.",
+            group=_OPERATION,
+            answers={
+                200: Answer(text="The page.", contents={"text/html": {"type": "string"}}),
+                **errors(415),
+            },
+        )
+
+    def _give_document(self, call: HttpCall, _body: bytes) -> None:
+        send_packed(call, 200, _DOCUMENT_HEADERS, self._document)
+
+    def _give_page(self, call: HttpCall, _body: bytes) -> None:
+        send_packed(call, 200, self._page_headers, self._page)
+
+
+_DOCUMENT_HEADERS: Final[Headers] = (
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"no-cache"),
+)
+
+
+def document(routes: Sequence[Http], title: str) -> dict[str, Any]:
+    """The OpenAPI document of routes."""
+    parts = _Components()
+    listed = _listed(routes)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in listed:
+        paths.setdefault(route.pattern, {})[route.method.lower()] = _operation(route, parts)
+    groups = dict.fromkeys(route.group for route in listed if route.group)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": "1", "description": _DESCRIPTION},
+        "servers": [{"url": "."}],  # where the document lies, for services that are mounted
+        "tags": [{"name": each} for each in groups],
+        "paths": paths,
+        "components": {"schemas": parts.schemas, "responses": parts.responses},
+    }
+
+
+def _listed(routes: Sequence[Http]) -> list[Http]:
+    """One route for each operation, in the order of the document."""
+    literal = [each for each in routes if each.listed is None]
+    taken = {each.pattern for each in literal if "{" not in each.pattern}
+    found = {(each.method, each.pattern): each for each in literal}
+    for route in routes:
+        for each in route.listed() if route.listed else ():
+            if each.pattern not in taken:  # else it is never asked: see ``penstock.api.router``
+                found.setdefault((each.method, each.pattern), each)
+    places = {name: index for index, name in enumerate(_LAST, 1)}
+    return sorted(found.values(), key=lambda each: places.get(each.group, 0))
+
+
+def _operation(route: Http, parts: _Components) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "operationId": "_".join(re.findall("[A-Za-z0-9]+", f"{route.method} {route.pattern}")),
+        "summary": route.summary,
+    }
+    if route.group:
+        found["tags"] = [route.group]
+    if route.description:
+        found["description"] = route.description
+    names = re.findall(r"{([^}]*)}", route.pattern)
+    if names:
+        found["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in names
+        ]
+    if route.request:
+        asked = [request for request, _ in route.examples]
+        content = parts.content(route.request, asked)
+        found["requestBody"] = {"required": True, "content": content}
+    found["responses"] = {
+        str(status): _response(status, answer, route, parts)
+        for status, answer in sorted(route.answers.items())
+    } or {"default": {"description": "As the application answers."}}
+    return found
+
+
+def _response(status: int, answer: Answer, route: Http, parts: _Components) -> dict[str, Any]:
+    given = [wanted for _, wanted in route.examples if wanted is not None] if status == 200 else []
+    found: dict[str, Any] = {"description": answer.text}
+    if answer.headers:
+        found["headers"] = {
+            name: {"description": text, "schema": {"type": "string"}}
+            for name, text in answer.headers.items()
+        }
+    if answer.contents:
+        found["content"] = parts.content(answer.contents, given)
+    return found if status < 400 else parts.shared_response(status, found)
+
+
+class _Components:
+    """What several operations refer to.
+
+    Attributes:
+        schemas, responses: by their names in the document.
+    """
+
+    def __init__(self) -> None:
+        self.schemas: dict[str, Any] = {}
+        self.responses: dict[str, Any] = {}
+        self._names: dict[tuple[str, bytes], str] = {}
+
+    def content(self, contents: Contents, examples: Sequence[Any]) -> dict[str, Any]:
+        """Media types with their schemas; plain values stand beside those of JSON."""
+        found: dict[str, Any] = {}
+        for kind, schema in contents.items():
+            found[kind] = {"schema": self.place(schema)} if schema else {}
+            if examples and kind == JSON:
+                found[kind]["examples"] = {
+                    str(number): {"value": each} for number, each in enumerate(examples, 1)
+                }
+        return found
+
+    def shared_response(self, status: int, response: dict[str, Any]) -> dict[str, Any]:
+        """A reference to a response, which is kept once."""
+        name = "".join(re.findall("[A-Za-z]+", HTTPStatus(status).phrase.title()))
+        name = self._name(f"responses/{name}", response)
+        self.responses[name] = response
+        return {"$ref": f"#/components/responses/{name}"}
+
+    def place(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        """The schema as an operation has it: what has a name is kept once, and referred to.
+
+        Schemas of one name that differ get names of their own.
+        """
+        defs = dict(schema.get("$defs", {}))
+        top = {key: each for key, each in schema.items() if key != "$defs"}
+        title = re.sub(r"[^A-Za-z0-9._-]", "_", top.get("title", ""))
+        if title and top.get("type") == "object" and defs.setdefault(title, top) == top:
+            top = {"$ref": _DEFS + title}
+        names = {name: self._name(f"schemas/{name}", _closure(name, defs)) for name in defs}
+        for name, public in names.items():
+            self.schemas[public] = _renamed(defs[name], names)
+        placed: dict[str, Any] = _renamed(top, names)
+        return placed
+
+    def _name(self, wanted: str, meaning: Any) -> str:
+        """A name that nothing else has: the same one for the same meaning."""
+        kind, _, name = wanted.partition("/")
+        key = wanted, orjson.dumps(meaning, option=orjson.OPT_SORT_KEYS)
+        if key not in self._names:
+            taken = {each for (other, _), each in self._names.items() if other.startswith(kind)}
+            number, found = 1, name
+            while found in taken:
+                number += 1
+                found = f"{name}{number}"
+            self._names[key] = found
+        return self._names[key]
+
+
+def _closure(name: str, defs: Mapping[str, Any]) -> dict[str, Any]:
+    """A definition with all that it refers to."""
+    found: dict[str, Any] = {}
+    open_ = [name]
+    while open_:
+        each = open_.pop()
+        if each in found or each not in defs:
+            continue
+        found[each] = defs[each]
+        open_ += [text.removeprefix(_DEFS) for text in _references(defs[each])]
+    return {"of": name, "defs": found}
+
+
+def _references(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        if value.startswith(_DEFS):
+            yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _references(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _references(each)
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """A schema with references to where the definitions stand in the document."""
+    if isinstance(value, str) and value.startswith(_DEFS):
+        return _SCHEMAS + names[value.removeprefix(_DEFS)]
+    if isinstance(value, Mapping):
+        return {key: _renamed(each, names) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_renamed(each, names) for each in value]
+    return value
+
+
+def _page() -> tuple[bytes, Headers]:
+    """The page for people, and its head: nothing runs or loads there but what is in it."""
+    text = files("penstock.api").joinpath("docs.html").read_text("utf-8")
+    (script,) = re.findall("<script>(.*?)</script>", text, re.DOTALL)
+    (style,) = re.findall("<style>(.*?)</style>", text, re.DOTALL)
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)};"
+        " connect-src 'self'; img-src 'self' blob: data:; base-uri 'none'; form-action 'none';"
+        " frame-ancestors 'none'"
+    )
+    headers = (
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-security-policy", policy.encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cache-control", b"no-cache"),
+    )
+    return text.encode(), headers
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"

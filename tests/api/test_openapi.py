@@ -1,0 +1,272 @@
+"""The description of a service: every route with what it takes and answers, and the page of it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import httpx
+import numpy as np
+import pytest
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from penstock import App
+from penstock.api.calls import Answer, Http
+from penstock.api.descriptions import engine_errors, graph_answer, graph_request
+from penstock.api.errors import http_status
+from penstock.api.openapi import document
+from penstock.engine.graph import GraphSignature
+from penstock.errors import Cancelled, DeadlineExceeded, InvalidInput, NumberedError, RequestError
+from penstock.ops.short import op
+from penstock.protocols.status import STATUS
+from penstock.tensor import TensorSpec
+from penstock.testing import client
+from penstock.typed.arrays import Array, Image
+
+
+class Flower(BaseModel):
+    """What grows."""
+
+    model_config = {"json_schema_extra": {"example": {"size": 1.5}}}
+    size: float
+    parts: list[Flower] = []
+
+
+class Other(TypedDict):
+    name: str
+
+
+def other_flower() -> type[BaseModel]:
+    class Flower(BaseModel):
+        color: str
+
+    return Flower
+
+
+Red = other_flower()
+
+
+@op()
+def double(x: list[float]) -> dict[str, Any]:
+    return {"y": x + x}
+
+
+def make_app(**config: Any) -> App:
+    app = App("garden", **config)
+
+    @app.route("/grow", batch=4)
+    def grow(flowers: list[Flower]) -> list[Flower]:
+        """Make it larger.
+
+        By `one`.
+        """
+        return flowers
+
+    @app.route("/paint", examples=[({"flower": {"color": "red"}, "times": 2}, "red"), {"times": 1}])
+    def paint(flower: Red, times: int = 1) -> str:  # type: ignore[valid-type]
+        return "red"
+
+    @app.route("/look")
+    def look(picture: Annotated[np.ndarray, Image()], top: int = 5) -> dict[str, float]:
+        return {}
+
+    @app.route("/mean")
+    def mean(x: Annotated[np.ndarray, Array("float32", (None, 3))], data: bytes) -> float:
+        return 0.0
+
+    app.graph("/double", double, request=Other)
+    return app
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[httpx.Client]:
+    with client(make_app()) as http:
+        yield http
+
+
+@pytest.fixture(scope="module")
+def told(http: httpx.Client) -> dict[str, Any]:
+    answer = http.get("/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def at(told: dict[str, Any], reference: str) -> Any:
+    for key in reference.removeprefix("#/").split("/"):
+        told = told[key]
+    return told
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for each in value.values():
+            yield from references(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from references(each)
+
+
+def content(told: dict[str, Any], path: str) -> dict[str, Any]:
+    found: dict[str, Any] = told["paths"][path]["post"]["requestBody"]["content"]
+    return found
+
+
+def test_every_route_is_described(told: dict[str, Any]) -> None:
+    assert told["openapi"].startswith("3.1")
+    assert told["info"]["title"] == "garden"
+    typed = ["/grow", "/paint", "/look", "/mean", "/double"]
+    others = ["/{name}/{method}", "/livez", "/readyz", "/openapi.json", "/docs"]
+    assert [path for path in told["paths"] if path in typed + others] == typed + others
+    for item in told["paths"].values():
+        for operation in item.values():
+            assert operation["summary"]
+            assert "200" in operation["responses"]
+    grow = told["paths"]["/grow"]["post"]
+    assert (grow["summary"], grow["description"]) == ("Make it larger.", "By `one`.")
+
+
+def test_references_lead_to_what_is_there(told: dict[str, Any]) -> None:
+    found = set(references(told))
+    assert found
+    for each in found:
+        assert isinstance(at(told, each), dict), each
+
+
+def test_types_of_one_name_have_names_of_their_own(told: dict[str, Any]) -> None:
+    schemas = told["components"]["schemas"]
+    grown = at(told, content(told, "/grow")["application/json"]["schema"]["$ref"])
+    assert grown["properties"]["parts"]["items"]["$ref"] == "#/components/schemas/Flower"
+    painted = at(told, content(told, "/paint")["application/json"]["schema"]["$ref"])
+    assert painted["properties"]["flower"]["$ref"] == "#/components/schemas/Flower2"
+    assert "size" in schemas["Flower"]["properties"]
+    assert "color" in schemas["Flower2"]["properties"]
+
+
+def test_files_are_forms_and_bodies_of_their_own(told: dict[str, Any]) -> None:
+    look = content(told, "/look")
+    assert list(look) == [
+        "application/json",
+        "application/msgpack",
+        "multipart/form-data",
+        "image/*",
+    ]
+    form = at(told, look["multipart/form-data"]["schema"]["$ref"])
+    assert form["properties"]["picture"]["format"] == "binary"
+    assert form["properties"]["top"]["type"] == "integer"
+    mean = content(told, "/mean")
+    assert "application/octet-stream" not in mean  # it needs two things
+    form = at(told, mean["multipart/form-data"]["schema"]["$ref"])
+    assert [each["format"] for each in form["properties"].values()] == ["binary", "binary"]
+
+
+def test_examples_stand_beside_the_body_and_the_answer(told: dict[str, Any]) -> None:
+    given = content(told, "/paint")["application/json"]["examples"]
+    assert given["1"]["value"] == {"flower": {"color": "red"}, "times": 2}
+    assert given["2"]["value"] == {"times": 1}
+    good = told["paths"]["/paint"]["post"]["responses"]["200"]
+    assert good["content"]["application/json"]["examples"] == {"1": {"value": "red"}}
+    of_the_model = content(told, "/grow")["application/json"]["examples"]
+    assert of_the_model == {"1": {"value": {"size": 1.5}}}
+
+
+def test_every_error_of_a_request_has_a_status_that_is_described() -> None:
+    described = engine_errors()
+    for cls in STATUS:
+        if issubclass(cls, Cancelled):
+            continue
+        error: RequestError
+        if issubclass(cls, NumberedError):
+            error = cls(1, "no")
+        else:
+            error = cls([]) if issubclass(cls, InvalidInput) else cls("no")
+        assert http_status(error) in described, cls
+    assert http_status(DeadlineExceeded("no", by_client=True)) in described
+
+
+def test_a_graph_with_a_model_has_its_tensors() -> None:
+    signature = GraphSignature(
+        inputs=(
+            TensorSpec(name="a", alias="x", dtype=np.dtype("float32"), shape=(None, 3)),
+            TensorSpec(name="b", alias="text", dtype=np.dtype(object), shape=(None,)),
+            TensorSpec(name="c", alias="any", dtype=np.dtype("int64"), shape=None),
+        ),
+        outputs=(TensorSpec(name="d", alias="ok", dtype=np.dtype(bool), shape=(1,)),),
+    )
+    schema = graph_request(signature)["application/json"]
+    assert schema["required"] == ["x", "text", "any"]
+    rows = schema["properties"]["x"]
+    assert rows["items"] == {
+        "type": "array",
+        "items": {"type": "number"},
+        "minItems": 3,
+        "maxItems": 3,
+    }
+    assert schema["properties"]["text"]["items"] == {"type": "string"}
+    assert schema["properties"]["any"] == {"description": "array of int64, of any shape"}
+    answer = graph_answer(signature)["application/json"]["properties"]["ok"]
+    assert (answer["items"], answer["minItems"]) == ({"type": "boolean"}, 1)
+
+
+def test_a_pattern_is_listed_by_the_routes_that_stand_for_it() -> None:
+    good = {200: Answer(text="Yes.")}
+
+    def route(path: str, **more: Any) -> Http:
+        return Http("POST", path, lambda call, body: None, answers=good, **more)
+
+    pattern = route(
+        "/{name}",
+        summary="any",
+        listed=lambda: [route("/a", summary="one of them"), route("/taken", summary="never asked")],
+    )
+    other = Http("GET", "/taken", lambda call, body: None, answers=good, summary="by another verb")
+    paths = document([pattern, other], "t")["paths"]
+    assert {path: list(item) for path, item in paths.items()} == {"/taken": ["get"], "/a": ["post"]}
+
+
+def test_the_page_may_run_what_is_in_it_and_nothing_else(http: httpx.Client) -> None:
+    page = http.get("/docs")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for tag, name in (("script", "script-src"), ("style", "style-src")):
+        (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", page.text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{name} 'sha256-{digest}'" in policy
+    assert not re.search(r'(src|href)="(https?:)?//', page.text)
+    assert " style=" not in page.text
+
+
+def test_both_can_be_left_out() -> None:
+    with client(make_app(docs=False)) as http:
+        assert http.get("/docs").status_code == 405  # as any name of a graph
+        assert http.get("/openapi.json").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "headers", "status", "error"),
+    [
+        ("GET", "/grow", {}, 405, "method_not_allowed"),
+        ("POST", "/grow", {"penstock-timeout": "soon"}, 400, "undecodable"),
+        ("POST", "/%zz", {}, 400, "undecodable"),
+        ("POST", "/grow", {"content-encoding": "br"}, 415, "unknown_encoding"),
+        ("POST", "/docs", {}, 405, "method_not_allowed"),
+    ],
+)
+def test_what_is_refused_before_its_handler_has_our_form(
+    http: httpx.Client, method: str, path: str, headers: dict[str, str], status: int, error: str
+) -> None:
+    answer = http.request(method, path, headers=headers, content=b"{}")
+    assert (answer.status_code, answer.json()["error"]) == (status, error)
+
+
+def test_the_pipeline_s_routes_keep_the_gateway_s_form(http: httpx.Client) -> None:
+    refused = http.post("/grow/prediction", headers={"penstock-timeout": "soon"}, content=b"{}")
+    assert (refused.status_code, refused.json()["code"]) == (400, 3)
+    assert http.get("/grow/prediction").text == "Method Not Allowed\n"
