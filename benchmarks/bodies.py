@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import orjson
+import ormsgpack
 
 from penstock.protocols.pb import Request, Response
 
@@ -52,3 +53,31 @@ def is_large_message(answer: bytes) -> bool:
     """Whether this message answers the large one."""
     sent = Request.FromString(large_message())
     return Response.FromString(answer) == Response(key=sent.key, value=sent.value)
+
+
+FLOWER = {"length": 4.7, "width": 1.4, "names": ["Iris", "versicolor"], "count": 3}
+FEATURES = [0.0137, -0.1136, 0.2553, -0.0692, 0.0582, -0.0727, -0.1583]
+WEIGHTS = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+
+
+def typed_json() -> bytes:
+    """The body of a model."""
+    return orjson.dumps(FLOWER)
+
+
+def is_typed_json(answer: bytes) -> bool:
+    """Whether it came back."""
+    return bool(orjson.loads(answer) == FLOWER)
+
+
+def regress_body(*, packed: bool) -> bytes:
+    """One row of features, as JSON or msgpack."""
+    value = {"x": FEATURES}
+    return ormsgpack.packb(value) if packed else orjson.dumps(value)
+
+
+def is_price(answer: bytes, *, packed: bool) -> bool:
+    """Whether it is what the model makes of them."""
+    found = ormsgpack.unpackb(answer) if packed else orjson.loads(answer)
+    right = sum(weight * x for weight, x in zip(WEIGHTS, FEATURES, strict=True))
+    return bool(abs(found["price"] - right) < 1e-4)

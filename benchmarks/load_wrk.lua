@@ -1,5 +1,5 @@
--- wrk -s load_wrk.lua URL -- BODY HEADS: POST the file's content with the fields of a real client,
--- and print the counts as one line of JSON. HEADS: "same" or "different" trace ids, request ids and
+-- wrk -s load_wrk.lua URL -- BODY HEADS KIND: POST the file's content with the fields of a real client,
+-- and print the counts as one line of JSON. KIND: the body's media type. HEADS: "same" or "different" trace ids, request ids and
 -- time limits in all requests.
 
 local heads, start, rest, whole
@@ -8,7 +8,7 @@ function init(arguments)
   local file = assert(io.open(arguments[1], "rb"))
   heads = arguments[2]
   wrk.method = "POST"
-  wrk.headers["Content-Type"] = "application/json"
+  wrk.headers["Content-Type"] = arguments[3]
   wrk.headers["User-Agent"] = "python-httpx/0.28.1"
   wrk.headers["Accept"] = "*/*"
   wrk.body = file:read("*a")

@@ -20,6 +20,7 @@ from benchmarks.load import SERVER_OPTIONS, CpuClock, Plan, Report, options_of, 
 
 SCRIPT = Path(__file__).with_suffix(".lua")
 ERRORS = ("connect", "read", "write", "status", "timeout")
+JSON = "application/json"
 START_SECONDS = 30.0
 """Bound of a run beyond the time it measures."""
 
@@ -37,17 +38,18 @@ def load_wrk(
     connections: int,
     heads: str,
     plan: Plan,
+    kind: str = JSON,
 ) -> Report:
     """Load a server on 127.0.0.1.
 
     Raises:
         WrkFailed: the first answer is wrong, or wrk did not run to its end.
     """
-    weight = weight_of_answer(port, path, body.read_bytes(), expected)
+    weight = weight_of_answer(port, path, body.read_bytes(), expected, kind)
     server = CpuClock(plan.server_pid)
     for seconds in (plan.warmup_seconds, plan.seconds):
         before, own_before = server.seconds(), _children_cpu()
-        counts = _run(port, path, body, connections, heads, seconds)
+        counts = _run(port, path, body, connections, heads, seconds, kind)
         server_cpu_s, own_cpu_s = server.seconds() - before, _children_cpu() - own_before
     faults = [f"{name} errors: {counts[name]}" for name in ERRORS if counts[name]]
     answers, seconds = int(counts["requests"]), counts["seconds"]
@@ -68,7 +70,9 @@ def load_wrk(
     )
 
 
-def weight_of_answer(port: int, path: str, body: bytes, expected: bytes | None) -> int:
+def weight_of_answer(
+    port: int, path: str, body: bytes, expected: bytes | None, kind: str = JSON
+) -> int:
     """Ask once and judge the answer; gives its bytes with its head.
 
     Raises:
@@ -76,7 +80,7 @@ def weight_of_answer(port: int, path: str, body: bytes, expected: bytes | None) 
     """
     connection = HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
     try:
-        connection.request("POST", path, body, {"Content-Type": "application/json"})
+        connection.request("POST", path, body, {"Content-Type": kind})
         response = connection.getresponse()
         answer = response.read()
     finally:
@@ -89,11 +93,18 @@ def weight_of_answer(port: int, path: str, body: bytes, expected: bytes | None) 
 
 
 def _run(
-    port: int, path: str, body: Path, connections: int, heads: str, seconds: float
+    port: int, path: str, body: Path, connections: int, heads: str, seconds: float, kind: str
 ) -> dict[str, float]:
     whole = max(1, round(seconds))  # wrk knows whole seconds only
     command = ["wrk", "--threads=1", f"--connections={connections}", f"--duration={whole}s"]
-    command += [f"--script={SCRIPT}", f"http://127.0.0.1:{port}{path}", "--", str(body), heads]
+    command += [
+        f"--script={SCRIPT}",
+        f"http://127.0.0.1:{port}{path}",
+        "--",
+        str(body),
+        heads,
+        kind,
+    ]
     try:
         done = subprocess.run(
             command,
@@ -120,7 +131,11 @@ def _children_cpu() -> float:
 
 def main() -> int:
     """Exit status 0 means that no fault was found."""
-    options = options_of("benchmarks.load_wrk", *SERVER_OPTIONS, ("--path", {"required": True}))
+    more: tuple[tuple[str, dict[str, object]], ...] = (
+        ("--path", {"required": True}),
+        ("--kind", {"default": JSON}),
+    )
+    options = options_of("benchmarks.load_wrk", *SERVER_OPTIONS, *more)
     expected = options.expect.read_bytes() if options.expect is not None else None
     return load_wrk(
         port=options.port,
@@ -130,6 +145,7 @@ def main() -> int:
         connections=options.connections,
         heads=options.heads,
         plan=plan_of(options),
+        kind=options.kind,
     ).print()
 
 

@@ -24,6 +24,7 @@ from benchmarks.scenarios import Contender, Load, Scenario
 
 ROOT = Path(__file__).parent.parent
 PATH = "/bench/prediction"
+JSON = "application/json"
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 GENERATOR_SECONDS = 150.0
@@ -117,14 +118,15 @@ class Server:
                 return probe.connect_ex(("127.0.0.1", self.ports["grpc"])) == 0
         try:
             connection = HTTPConnection("127.0.0.1", self.ports["http"], timeout=5.0)
-            connection.request("GET", "/readyz")
+            path = "/" if self.contender.server == "floor_mosec" else "/readyz"
+            connection.request("GET", path)
             return connection.getresponse().status == 200
         except (OSError, HTTPException):
             return False
         finally:
             connection.close()
 
-    def ask(self, protocol: str, message: bytes) -> bytes:
+    def ask(self, protocol: str, message: bytes, kind: str = JSON) -> bytes:
         """The body of one answer, by a client that is not ours.
 
         Raises:
@@ -132,7 +134,9 @@ class Server:
         """
         port = self.ports[protocol]
         try:
-            return (ask_http if protocol == "http" else ask_grpc)(port, message)
+            if protocol == "http":
+                return ask_http(port, message, kind)
+            return ask_grpc(port, message)
         except (OSError, HTTPException, grpc.RpcError) as error:
             raise BenchmarkError(f"{self.contender.server}: {error}") from error
 
@@ -148,11 +152,11 @@ class Server:
             self._process.wait()
 
 
-def ask_http(port: int, body: bytes) -> bytes:
+def ask_http(port: int, body: bytes, kind: str = JSON) -> bytes:
     """The body of one POST's answer, by the standard library's client."""
     connection = HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
     try:
-        connection.request("POST", PATH, body, {"Content-Type": "application/json"})
+        connection.request("POST", PATH, body, {"Content-Type": kind})
         return connection.getresponse().read()
     finally:
         connection.close()
@@ -221,7 +225,9 @@ class ScenarioRun:
 
     def _judge(self, server: Server, protocol: str, folder: Path) -> None:
         messages, graph = self._scenario.messages(), self._scenario.graph
-        answers = [server.ask(protocol, message) for message in messages[:JUDGED]]
+        answers = [
+            server.ask(protocol, message, self._scenario.kind) for message in messages[:JUDGED]
+        ]
         if graph is None:
             assert self._scenario.is_right is not None
             right = list(map(self._scenario.is_right, answers))
@@ -258,7 +264,8 @@ class ScenarioRun:
             folder = self._folder / contender.name.replace(" ", "-")
             common += ["--expect", str(folder / f"expected.{load.protocol}")]
         if load.protocol == "http":
-            return ["benchmarks.load_wrk", *common, "--path", PATH, "--body", f"{messages}/000"]
+            common += ["--kind", self._scenario.kind, "--path", PATH]
+            return ["benchmarks.load_wrk", *common, "--body", f"{messages}/000"]
         calls = ["--streams", str(load.streams), "--body", str(messages)]
         return ["benchmarks.load_calls", *common, *calls]
 

@@ -11,9 +11,13 @@ from benchmarks.bodies import (
     is_echo_json,
     is_echo_message,
     is_large_message,
+    is_price,
     is_size_json,
     is_sum_json,
+    is_typed_json,
     large_message,
+    regress_body,
+    typed_json,
 )
 from benchmarks.client_calls import IN_FLIGHT, REPLY, call_message
 from benchmarks.graphs import GRAPHS, requests
@@ -83,6 +87,7 @@ class Scenario:
         exact: every answer must equal the first one, byte by byte.
         targets: (contender, load's label) to what is promised.
         seconds: how many times the usual length one measurement takes.
+        kind: the media type of messages over HTTP.
     """
 
     name: str
@@ -96,6 +101,7 @@ class Scenario:
     exact: bool = True
     targets: Mapping[tuple[str, str], Target] = field(default_factory=dict)
     seconds: float = 1.0
+    kind: str = "application/json"
 
 
 def service(name: str, *options: str) -> Contender:
@@ -328,6 +334,47 @@ def client() -> Scenario:
     )
 
 
+def typed() -> list[Scenario]:
+    """Typed functions against what people would use instead."""
+    load = http(32, "different")
+    fastapi = Contender(name="FastAPI", server="floor_fastapi")
+    echo = tuple(
+        Contender(name=f"typed, {name}", server="typed", options=("--graph", graph))
+        for name, graph in (("one request", "echo"), ("batch of 32", "echo-batch"))
+    )
+    made = [
+        Scenario(
+            name="typed-echo",
+            title="a pydantic model in and out, against FastAPI under uvicorn",
+            messages=lambda: [typed_json()],
+            is_right=is_typed_json,
+            floor=fastapi,
+            ours=echo,
+            loads=(load,),
+            targets={(each.name, load.label): Target(ratio=2.5) for each in echo},
+        )
+    ]
+    for kind, packed in (("application/json", False), ("application/msgpack", True)):
+        word = "msgpack" if packed else "json"
+        ours = Contender(name="typed", server="typed", options=("--graph", "regress"))
+        made.append(
+            Scenario(
+                name=f"typed-regress-{word}",
+                title=f"a regression model in batches of 32, {word}, against Mosec",
+                messages=lambda packed=packed: [regress_body(packed=packed)],  # type: ignore[misc]
+                is_right=lambda answer, packed=packed: is_price(answer, packed=packed),  # type: ignore[misc]
+                floor=Contender(
+                    name="Mosec", server="floor_mosec", options=("--graph", f"regress-{word}")
+                ),
+                ours=(ours,),
+                loads=(load,),
+                targets={(ours.name, load.label): Target(ratio=1.2)},
+                kind=kind,
+            )
+        )
+    return made
+
+
 def all_scenarios() -> list[Scenario]:
     """Every scenario, the main ones first."""
-    return [*heads(), *models(), *one_at_a_time(), *large(), *ops(), client()]
+    return [*heads(), *models(), *typed(), *one_at_a_time(), *large(), *ops(), client()]

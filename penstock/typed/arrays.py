@@ -15,6 +15,7 @@ import binascii
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -59,12 +60,14 @@ class Array:
         return nested(np.dtype(self.dtype), self.shape)
 
     def _validated(self, value: Any) -> np.ndarray[Any, Any]:
-        dtype = np.dtype(self.dtype)
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            value = npy.read(bytes(value))
         try:
-            # A text is an array as clients of the pipeline protocol write it.
-            array = parse_array(value) if isinstance(value, str) else np.asarray(value)
+            if isinstance(value, bytes):
+                array = npy.read(value)
+            elif isinstance(value, str):  # as clients of the pipeline protocol write arrays
+                array = parse_array(value)
+            else:
+                array = np.asarray(value)
+            dtype = _dtype(self.dtype)
             if array.dtype != dtype:
                 array = _cast(array, dtype)
         except (ValueError, TypeError, OverflowError) as error:
@@ -104,20 +107,28 @@ def nested(dtype: np.dtype[Any], shape: Sequence[int | str | None] | None) -> di
     return {**found, "description": f"array of {dtype}, {sizes}"}
 
 
+_dtype = lru_cache(maxsize=64)(np.dtype)
+
+
 def _cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """The same numbers in another dtype; those that do not fit are refused."""
+    theirs, ours = array.dtype.kind, dtype.kind
     if array.size == 0:
         return array.astype(dtype)
-    if array.dtype.kind not in "biuf" or dtype.kind not in "biuf":
+    if theirs not in "biuf" or ours not in "biuf":
         raise TypeError(f"its elements are of {array.dtype}")
-    if dtype.kind == "b" and array.dtype.kind != "b":
+    if ours == "f":
+        try:
+            with np.errstate(over="raise"):
+                return array.astype(dtype)
+        except FloatingPointError:
+            raise TypeError("it has numbers that are too large") from None
+    if ours == "b" and theirs != "b":
         raise TypeError("its elements are numbers")
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(invalid="ignore"):
         cast = array.astype(dtype)
-    if dtype.kind in "iu" and not np.array_equal(cast, array):
+    if not np.array_equal(cast, array):
         raise TypeError("it has numbers that are no such integers")
-    if dtype.kind == "f" and np.isinf(cast).sum() != np.isinf(array).sum():
-        raise TypeError("it has numbers that are too large")
     return cast
 
 
