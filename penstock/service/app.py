@@ -14,6 +14,8 @@ import inspect
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import GraphError, HookError
@@ -21,6 +23,7 @@ from penstock.service.server import Several, WebService, run
 from penstock.service.short import Service
 
 if TYPE_CHECKING:
+    from penstock.api.pages import Page
     from penstock.api.plain import PlainRoute
     from penstock.api.typed import TypedRoute
     from penstock.instrument import Instrument
@@ -59,6 +62,7 @@ class App(Several):
         self._applications = list(applications)
         self._config = {**DEFAULT_PORTS, **config}
         self._ops: list[tuple[TypedOp, dict[str, Any]]] = []
+        self._pages: list[Page] = []
         self._graphs: list[tuple[PlainRoute, Op, dict[str, Any]]] = []
 
     def __repr__(self) -> str:
@@ -171,6 +175,18 @@ class App(Several):
         )
         self._graphs.append((route, last, options))
 
+    def page(self, path: str, file: str | PathLike[str]) -> None:
+        """Answer GET at a path with a file, such as a page that shows what the service does.
+
+        Args:
+            path: such as ``/``.
+            file: relative to the script's folder, where the caller is a script.
+        """
+        from penstock.api.pages import Page
+
+        folder = Path(inspect.stack()[1].filename).parent
+        self._pages.append(Page(path, folder / file))
+
     def _check_route(self, path: str) -> None:
         if not path.startswith("/") or "{" in path or "?" in path:
             raise GraphError(f"a route's path is such as '/predict', not {path!r}")
@@ -201,6 +217,7 @@ class App(Several):
         graphs += [(each.path, each.graph or "", last, more) for each, last, more in self._graphs]
         if not graphs:
             raise GraphError(f"the app {self.name!r} has no routes: put @app.route(...) above one")
+        from penstock.api.pages import PageApplication
         from penstock.api.plain import PlainApplication
         from penstock.api.typed import TypedApplication
 
@@ -208,6 +225,7 @@ class App(Several):
         applications: list[MakeApplication] = [
             partial(TypedApplication, routes=self.routes, title=self.name),
             partial(PlainApplication, routes=plain),
+            lambda _: PageApplication(self._pages),
             *self._applications,
         ]
         found: list[WebService] = []

@@ -188,9 +188,9 @@ def _signature(target: Any, steps: _Steps | None, batched: bool) -> Signature:
     """What one request and one answer look like: of a class, from its first and last step."""
     if steps is None:
         return Signature(target, batched=batched)
-    found = Signature(steps.before or steps.run, batched=batched and not steps.before, skip=1)
-    if steps.before or steps.after:
-        last = steps.after or steps.run
-        found.response = response_of(last, batched=batched and not steps.after)
+    last = response_of(steps.after or steps.run, batched=batched and not steps.after)
+    found = Signature(
+        steps.before or steps.run, batched=batched and not steps.before, skip=1, response=last
+    )
     found.name, found.batched = target.__name__, batched
     return found

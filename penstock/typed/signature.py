@@ -148,6 +148,7 @@ class Signature:
         function: typed.
         batched: each of its parameters is a list with an element for each request, and its result.
         skip: parameters that are not the caller's, such as ``self``.
+        response: of the answers; by default that of the function's result.
 
     Attributes:
         request, response: the schemas of one request.
@@ -159,7 +160,14 @@ class Signature:
         HookError: a parameter has no type, or is no list where the function is batched.
     """
 
-    def __init__(self, function: Callable[..., Any], *, batched: bool, skip: int = 0) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        *,
+        batched: bool,
+        skip: int = 0,
+        response: Schema | None = None,
+    ) -> None:
         self.name = getattr(function, "__name__", type(function).__name__)
         self.batched = batched
         parameters = list(inspect.signature(function).parameters.values())[skip:]
@@ -174,7 +182,7 @@ class Signature:
         self.whole = len(kinds) == 1 and _is_model(kinds[0])
         whole = kinds[0] if self.whole else _members(self.name, parameters, taken)
         self.request = Schema(whole, self.name)
-        self.response = response_of(function, batched=batched)
+        self.response = response or response_of(function, batched=batched)
         self.files = file_members(kinds[0]) if self.whole else _files(taken)
         self.raw = next(iter(self.files), None)
 

@@ -1,0 +1,52 @@
+"""Single files beside a service's routes, such as a page that tries it: read once, at the start."""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from penstock.api.calls import Http, HttpCall
+from penstock.api.compression import send_packed
+from penstock.errors import StartupError
+from penstock.protocols.heads import Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A file and its path in URLs."""
+
+    path: str
+    file: Path
+
+
+class PageApplication:
+    """Answers GET with files.
+
+    Raises:
+        StartupError: a file cannot be read.
+    """
+
+    def __init__(self, pages: list[Page]) -> None:
+        self._pages: list[tuple[Page, Headers, bytes]] = []
+        for page in pages:
+            kind = mimetypes.guess_type(page.file)[0] or "application/octet-stream"
+            if kind.startswith("text/"):
+                kind += "; charset=utf-8"
+            try:
+                body = page.file.read_bytes()
+            except OSError as error:
+                raise StartupError(f"the page {page.path} cannot be read: {error}") from error
+            self._pages.append((page, ((b"content-type", kind.encode()),), body))
+
+    def routes(self) -> Iterator[Http]:
+        """What to serve."""
+        for page, headers, body in self._pages:
+            summary = f"The file {page.file.name}."
+            yield Http("GET", page.path, partial(_answer, headers, body), summary=summary)
+
+
+def _answer(headers: Headers, body: bytes, call: HttpCall, _: bytes) -> None:
+    send_packed(call, 200, headers, body)

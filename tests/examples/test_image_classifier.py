@@ -1,0 +1,61 @@
+"""The image classifier: trained, served, asked with pictures, and drawn on."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.service.scripts import PENSTOCK
+from tests.services.process import ROOT, ServiceProcess, direct, running
+
+EXAMPLE = ROOT / "examples/image_classifier"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("digits") / "image_classifier"
+    shutil.copytree(EXAMPLE, made, ignore=shutil.ignore_patterns("models"))
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=made, capture_output=True, text=True, check=True
+    )
+    share = float(done.stdout.split(": ")[1].partition("%")[0])
+    assert share > 94
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[ServiceProcess]:
+    with running(folder / "app.py", command=PENSTOCK) as server:
+        yield server
+        assert server.stop() == 0
+
+
+def curl(*arguments: str) -> list[dict[str, object]]:
+    done = subprocess.run(
+        ["curl", "-s", "--noproxy", "*", *arguments], capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def test_a_jpeg_gets_its_five_likeliest_labels(server: ServiceProcess, folder: Path) -> None:
+    url, picture = f"{server.http_url}/classify", folder / "models/seven.jpg"
+    raw = curl(url, "-H", "Content-Type: image/jpeg", "--data-binary", f"@{picture}")
+    assert [type(each["score"]) for each in raw] == [float] * 5
+    assert raw[0]["label"] == "seven"
+    assert curl(url, "-F", f"image=@{picture}") == raw
+
+
+def test_what_is_no_picture_is_refused(server: ServiceProcess) -> None:
+    url = f"{server.http_url}/classify"
+    told = curl(url, "-H", "Content-Type: image/png", "--data-binary", "@/etc/hostname")
+    assert told["error"] == "invalid_input"  # type: ignore[call-overload]
+
+
+def test_the_page_is_served(server: ServiceProcess) -> None:
+    with direct.open(f"{server.http_url}/", timeout=10) as answer:
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+        assert answer.read() == (EXAMPLE / "page.html").read_bytes()
