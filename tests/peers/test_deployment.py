@@ -1,0 +1,74 @@
+"""What docs/deployment.md shows: checked by systemd, nginx and a builder of containers."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.documents import ROOT, blocks_of
+from tests.peers.front import nginx
+from tests.peers.programs import program
+from tests.service.scripts import PENSTOCK
+from tests.services.process import direct, free_port, running
+
+pytestmark = pytest.mark.peers
+
+BLOCKS = {block.name: block.text for block in blocks_of(ROOT / "docs/deployment.md")}
+APP = """
+from penstock import App
+app = App("doubles")
+
+@app.route("/double")
+def double(x: int) -> int:
+    return 2 * x
+"""
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "penstock.service"
+    text = BLOCKS["penstock.service"].replace("/opt/classifier/.venv/bin/penstock", "/bin/true")
+    unit.write_text(text.replace("WorkingDirectory=/opt/classifier", "WorkingDirectory=/"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False
+    )
+    told = [line for line in done.stderr.splitlines() if "penstock.service" in line]
+    assert told == []
+
+
+def test_nginx_passes_requests_on(tmp_path: Path) -> None:
+    path = tmp_path / "app.py"
+    path.write_text(APP)
+    front = free_port()
+    with running(path, command=PENSTOCK) as server:
+        site = BLOCKS["penstock.conf"].replace("127.0.0.1:8080", f"127.0.0.1:{server.http_port}")
+        site = site.replace("127.0.0.1:8000", f"127.0.0.1:{front}")
+        with nginx(tmp_path / "nginx", site, front):
+            for _ in range(3):
+                url = f"http://127.0.0.1:{front}/double"
+                with direct.open(url, b'{"x": 21}', timeout=10) as answer:
+                    assert answer.read() == b"42"
+        assert server.stop() == 0
+
+
+def test_the_container_can_be_built(tmp_path: Path) -> None:
+    builder = next((each for each in ("buildah", "podman", "docker") if shutil.which(each)), None)
+    if builder is None or not _works(builder):
+        pytest.skip("no builder of containers works here")
+    (tmp_path / "Containerfile").write_text(BLOCKS["Containerfile"])
+    (tmp_path / "app.py").write_text(APP)
+    base = BLOCKS["Containerfile"].split()[1]
+    pulled = subprocess.run([builder, "pull", base], capture_output=True, timeout=60, check=False)
+    if pulled.returncode:
+        pytest.skip(f"{base} cannot be had here")
+    command = [builder, "build", "-f", "Containerfile", "-t", "penstock-test", "."]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=300)
+
+
+def _works(builder: str) -> bool:
+    done = subprocess.run([program(builder), "info"], capture_output=True, timeout=20, check=False)
+    return done.returncode == 0
