@@ -94,7 +94,7 @@ class PaddleApplication:
                 exchange.decode(size)
             decoded = decode(briefly=True)
             if size > SMALL:
-                exchange.decoded(size, decoded.held())
+                exchange.decoded(size, decoded.decoded_bytes())
         except paddle.TakesLong:
             call.aside(self._aside(call, size, decode, port))
         except RequestError as error:

@@ -407,7 +407,7 @@ class Connection(asyncio.Protocol):
     def _after(self) -> None:
         """What follows once calls may have ended or the core has something to say."""
         if self._owner.waiting:
-            self._owner.room_made(self)
+            self._owner.capacity_freed(self)
         if self._leaving and not self._calls:
             self.close()
         elif self._http2.has_output:
@@ -522,7 +522,7 @@ class EndpointChannel:
 
     # What its connections tell
 
-    def room_made(self, connection: Connection) -> None:
+    def capacity_freed(self, connection: Connection) -> None:
         """Put waiting calls on the connection while it takes them."""
         waiting = self.waiting
         while waiting and connection is self._connection:
@@ -590,7 +590,7 @@ class EndpointChannel:
                 self._failed(f"cannot connect: {problem}")
                 self._fail_waiting()
             else:
-                self.room_made(connection)
+                self.capacity_freed(connection)
 
     async def _addresses(self) -> list[str]:
         host = self._endpoint.host

@@ -36,14 +36,14 @@ _Item: TypeAlias = Feed | RequestError | _Skipped
 class _Joins:
     """What one attempt remembers beyond a straight line of ops.
 
-    ``held``: op -> {producer: (sender's name, dict, error or skipped)}; ``fired``: ops that got
+    ``waiting``: op -> {producer: (sender's name, dict, error or skipped)}; ``fired``: ops that got
     their inputs, or were jumped over; ``failure``: what reached the end without an op's help.
     """
 
-    __slots__ = ("failure", "fired", "held")
+    __slots__ = ("failure", "fired", "waiting")
 
     def __init__(self) -> None:
-        self.held: dict[int, dict[int, tuple[str, _Item]]] = {}
+        self.waiting: dict[int, dict[int, tuple[str, _Item]]] = {}
         self.fired: set[int] = set()
         self.failure: RequestError | None = None
 
@@ -62,8 +62,8 @@ class Flight:
 
     def __repr__(self) -> str:
         joins = self._joins or _Joins()
-        held = {self.plan.names[op]: len(got) for op, got in joins.held.items()}
-        return f"<Flight try={self.attempt} holds={held}{' ended' if self.ended else ''}>"
+        waiting = {self.plan.names[op]: len(got) for op, got in joins.waiting.items()}
+        return f"<Flight try={self.attempt} waiting={waiting}{' ended' if self.ended else ''}>"
 
     def begin(self, feed: Feed) -> list[Put]:
         """Begin the first attempt.
@@ -159,16 +159,16 @@ class Flight:
         if op in joins.fired:
             return None
         slots = self.plan.inputs[op]
-        held = joins.held.setdefault(op, {})
-        held.setdefault(slot, (name, item))
+        waiting = joins.waiting.setdefault(op, {})
+        waiting.setdefault(slot, (name, item))
         first_wins = self.plan.first_arrival and not isinstance(item, _Skipped)
-        if len(held) < len(slots) and not first_wins:
+        if len(waiting) < len(slots) and not first_wins:
             return None
-        del joins.held[op]
+        del joins.waiting[op]
         joins.fired.add(op)
         inputs: dict[str, Feed] = {}
         error: RequestError | None = None
-        for sender, got in (held[producer] for producer in slots if producer in held):
+        for sender, got in (waiting[producer] for producer in slots if producer in waiting):
             if isinstance(got, RequestError):
                 error = error or got
             elif not isinstance(got, _Skipped):

@@ -130,7 +130,7 @@ def _large(
     """What ``_lay_out`` gives for words that are equally wide, some thousands at a time."""
     count, last = shape[-1], len(shape) - 1
     wide = len(write(flat[:1])[0])
-    room = _words_a_line(wide, count, separator, indent + last, width - last - 1)
+    per_line = _words_a_line(wide, count, separator, indent + last, width - last - 1)
     between = separator.rstrip() + "\n" + " " * (indent + last)
     # Before a row: what closes and opens as many outer brackets as end there.
     leads = [
@@ -145,7 +145,7 @@ def _large(
         rows = range(first, min(first + at_once, flat.size // count))
         if count > _AT_ONCE:
             yield leads[_ended(first, sizes)] if first else ""
-            yield from _long_row(flat[first * count :][:count], write, separator, room, between)
+            yield from _long_row(flat[first * count :][:count], write, separator, per_line, between)
             continue
         words = write(flat[rows.start * count : rows.stop * count])
         parts = []
@@ -153,7 +153,7 @@ def _large(
             if row:
                 parts.append(leads[_ended(row, sizes)])
             at = (row - first) * count
-            parts.append(f"[{between.join(_lines(words[at : at + count], separator, room))}]")
+            parts.append(f"[{between.join(_lines(words[at : at + count], separator, per_line))}]")
         yield "".join(parts)
     yield "]" * last
 
@@ -162,12 +162,14 @@ def _ended(row: int, sizes: list[int]) -> int:
     return sum(not row % size for size in sizes)
 
 
-def _long_row(flat: Array, write: Writer, separator: str, room: int, between: str) -> Iterator[str]:
-    at_once = max(1, _AT_ONCE // room) * room
+def _long_row(
+    flat: Array, write: Writer, separator: str, per_line: int, between: str
+) -> Iterator[str]:
+    at_once = max(1, _AT_ONCE // per_line) * per_line
     yield "["
     for at in range(0, flat.size, at_once):
         over = at + at_once >= flat.size
-        lines = _lines(write(flat[at : at + at_once]), separator, room)
+        lines = _lines(write(flat[at : at + at_once]), separator, per_line)
         if separator == " " and not over:
             lines[-1] = lines[-1].rstrip()
         yield between.join(lines) + ("" if over else between)
@@ -209,10 +211,10 @@ def _rows(words: Sequence[str], count: int, separator: str, indent: int, width: 
         return [
             _wrapped(words[start : start + count], separator, indent, width) for start in starts
         ]
-    room = _words_a_line(widest, count, separator, indent, width)
+    per_line = _words_a_line(widest, count, separator, indent, width)
     between = separator.rstrip() + "\n" + " " * indent
     return [
-        f"[{between.join(_lines(words[start : start + count], separator, room))}]"
+        f"[{between.join(_lines(words[start : start + count], separator, per_line))}]"
         for start in starts
     ]
 
@@ -224,8 +226,8 @@ def _words_a_line(wide: int, count: int, separator: str, indent: int, width: int
     return max(width - indent - wide, 0) // (wide + len(separator)) + 1
 
 
-def _lines(words: Sequence[str], separator: str, room: int) -> list[str]:
-    lines = [separator.join(words[at : at + room]) for at in range(0, len(words), room)]
+def _lines(words: Sequence[str], separator: str, per_line: int) -> list[str]:
+    lines = [separator.join(words[at : at + per_line]) for at in range(0, len(words), per_line)]
     if separator == " ":  # blanks that fill up a number go with the one behind it
         lines[:-1] = [line.rstrip() for line in lines[:-1]]
     return lines

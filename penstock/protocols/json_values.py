@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import Undecodable
 from penstock.protocols.json_span import MAX_DEPTH, MAX_NUMBER, Span
-from penstock.protocols.tensors import Room
+from penstock.protocols.tensors import DecodeBudget
 
 _MAX_EXACT = 2**53  # whole numbers up to here survived being parsed as a float64
 
@@ -99,7 +99,7 @@ def as_texts(value: Any, where: str, most: int) -> list[str]:
     return [as_text(item, f"{where}[{index}]") for index, item in enumerate(texts)]
 
 
-def as_array(value: Any, where: str, dtype: np.dtype[Any], room: Room) -> NDArray[Any]:
+def as_array(value: Any, where: str, dtype: np.dtype[Any], budget: DecodeBudget) -> NDArray[Any]:
     """A list of numbers or truth values as an array, each within the range of its type."""
     if type(value) is Span and value.kind == "a list":
         count, pieces = value.count(), value.pieces(where)
@@ -107,7 +107,7 @@ def as_array(value: Any, where: str, dtype: np.dtype[Any], room: Room) -> NDArra
         count, pieces = len(value), iter([value])
     else:
         raise wrong(where, "a list", value)
-    array = room.array(count, dtype)
+    array = budget.array(count, dtype)
     done = 0
     for piece in pieces:
         stop = done + len(piece)

@@ -29,7 +29,7 @@ from penstock.protocols.paddle_records import (
 from penstock.protocols.pb import Response
 from penstock.protocols.protobuf import gathered
 from penstock.protocols.status import GrpcCode
-from penstock.protocols.tensors import Room, of_message
+from penstock.protocols.tensors import DecodeBudget, of_message
 
 _COSTS = {b",": 70, b'"': 300, b"{": 1000, b"[": 2000}
 """Nanoseconds that decoding takes for each of these in a body, down to the feed: for a number, half
@@ -88,7 +88,7 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
     if values.is_null(document):
         document = {}
     call = Call([], [], [], name, method, 0, "", len(body))
-    room = Room(len(body))
+    budget = DecodeBudget(len(body))
     numbers = False  # whether any number may stand in the body
     unknown: list[str] = []
     present: set[str] = set()
@@ -103,7 +103,7 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
         elif member == "tensors":
             numbers = True
             call.tensors = [
-                tensor_json.decode(item, f"tensors[{index}]", room)
+                tensor_json.decode(item, f"tensors[{index}]", budget)
                 for index, item in enumerate(values.as_list(content, "tensors", MAX_MEMBERS))
             ]
         elif member == "logid":
@@ -151,7 +151,7 @@ def encode_json(reply: Reply | Response) -> bytes:
         "value": value,
         "tensors": [*map(tensor_json.encode, tensors)],
     }
-    large = sum(map(len, value)) > LARGE or any(tensor.held > LARGE for tensor in tensors)
+    large = sum(map(len, value)) > LARGE or any(tensor.decoded_bytes > LARGE for tensor in tensors)
     try:
         return gathered(tensor_json.pieces(body)) if large else orjson.dumps(body)
     except orjson.JSONEncodeError:

@@ -94,7 +94,7 @@ def _decode(data: bytes, service_names: Container[str], most: int) -> Call:
     key: list[str] = []
     value: list[str] = []
     call = Call(key, value, typed := [], nbytes=len(data))
-    room = tensors.Room(len(data))
+    budget = tensors.DecodeBudget(len(data))
     for number, wire_type, begin, end in fields:
         if wire_type == VARINT:
             if number == log_id:
@@ -108,7 +108,7 @@ def _decode(data: bytes, service_names: Container[str], most: int) -> Call:
         elif number in names:
             setattr(call, names[number], long_text(data, begin, end))
         elif number == 3 and not old:
-            typed.append(tensors.read(walker, begin, end, room))
+            typed.append(tensors.read(walker, begin, end, budget))
     call.clientip = call.clientip[:MAX_CLIENT_IP]
     if max(len(key), len(value), len(typed)) > MAX_MEMBERS:
         raise _too_many()

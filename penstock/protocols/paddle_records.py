@@ -94,12 +94,12 @@ class Call:
         """Whether it carried tensors, so that its reply carries them too."""
         return bool(self.tensors)
 
-    def held(self) -> int:
+    def decoded_bytes(self) -> int:
         """Bytes that its texts take, four for each character of one that has a rare one in it, and
         the numbers of its tensors.
         """
         texts = sum(map(getsizeof, chain(self.key, self.value)))
-        return texts + sum(tensor.held for tensor in self.tensors)
+        return texts + sum(tensor.decoded_bytes for tensor in self.tensors)
 
     def message(self) -> Request:
         """A new ``pb.Request`` with the same fields, for user code that wants the real message."""

@@ -15,20 +15,20 @@ import orjson
 
 from penstock.protocols import json_values as values
 from penstock.protocols.paddle_records import MAX_MEMBERS
-from penstock.protocols.tensors import MAX_TEXTS, NUMBERS, Array, Room, WireTensor
+from penstock.protocols.tensors import MAX_TEXTS, NUMBERS, Array, DecodeBudget, WireTensor
 
 _BLOCK = 64 << 10
 """Numbers that are written between two turns of other threads."""
 _LEVELS_AROUND_MEMBER = 3  # the body, its list of tensors, the tensor
 
 
-def decode(value: Any, where: str, room: Room) -> WireTensor:
+def decode(value: Any, where: str, budget: DecodeBudget) -> WireTensor:
     """The tensor of one JSON object; whether it makes sense as a tensor is not asked here.
 
     Args:
         value: the object, parsed or not.
         where: its place, for error texts, such as ``tensors[0]``.
-        room: for its numbers.
+        budget: for its numbers.
 
     Raises:
         Undecodable: a member has the wrong JSON type or a number outside of its field's range.
@@ -41,14 +41,14 @@ def decode(value: Any, where: str, room: Room) -> WireTensor:
             values.check_depth(content, _LEVELS_AROUND_MEMBER)
         elif not values.is_null(content):
             # It may have come under its other spelling, too; the last one counts.
-            _read(tensor, field, content, f"{where}.{member}", room)
+            _read(tensor, field, content, f"{where}.{member}", budget)
     return tensor
 
 
-def _read(tensor: WireTensor, field: str, content: Any, where: str, room: Room) -> None:
+def _read(tensor: WireTensor, field: str, content: Any, where: str, budget: DecodeBudget) -> None:
     dtype = NUMBERS.get(field)
     if dtype is not None:
-        array = values.as_array(content, where, dtype, room)
+        array = values.as_array(content, where, dtype, budget)
         if field in ("shape", "lod"):
             setattr(tensor, field, array)
         else:

@@ -131,7 +131,7 @@ class WireTensor:
         return f"<WireTensor {self.name[:64]!r} of type {self.elem_type}, {[*self.data]}>"
 
     @property
-    def held(self) -> int:
+    def decoded_bytes(self) -> int:
         """Bytes of its arrays and texts."""
         return sum(
             each.nbytes if isinstance(each, np.ndarray) else sum(map(getsizeof, each))
@@ -173,7 +173,7 @@ def _packed(field: str, numbers: Array) -> Sequence[Buffer]:
     return pack_varints(numbers)
 
 
-class Room:
+class DecodeBudget:
     """How many bytes the elements of one request may still take."""
 
     __slots__ = ("_left",)
@@ -193,7 +193,7 @@ class Room:
         return np.empty(count, dtype)
 
 
-def read(walker: Walker, start: int, end: int, room: Room) -> WireTensor:
+def read(walker: Walker, start: int, end: int, budget: DecodeBudget) -> WireTensor:
     """The tensor whose protobuf message stands between two positions.
 
     Raises:
@@ -225,7 +225,7 @@ def read(walker: Walker, start: int, end: int, room: Room) -> WireTensor:
     if not tensor.data.get("byte_data", True):
         del tensor.data["byte_data"]
     for name, pieces in parts.items():
-        numbers = _numbers(data, NUMBERS[name], pieces, room)
+        numbers = _numbers(data, NUMBERS[name], pieces, budget)
         if name in ("shape", "lod"):
             setattr(tensor, name, numbers)
         elif numbers.size:
@@ -236,18 +236,18 @@ def read(walker: Walker, start: int, end: int, room: Room) -> WireTensor:
 def of_message(message: Tensor) -> WireTensor:
     """The same tensor as a ``pb.Tensor`` of a user's own."""
     data = message.SerializeToString()
-    return read(Walker(data, len(data)), 0, len(data), Room(8 * len(data)))
+    return read(Walker(data, len(data)), 0, len(data), DecodeBudget(8 * len(data)))
 
 
 def _numbers(
-    data: bytes, dtype: np.dtype[Any], pieces: list[tuple[int, int, int]], room: Room
+    data: bytes, dtype: np.dtype[Any], pieces: list[tuple[int, int, int]], budget: DecodeBudget
 ) -> Array:
     """The numbers of one field, which may stand in several pieces, packed or one by one."""
     fixed = dtype.itemsize if dtype.kind == "f" else 0
     if len(pieces) == 1 and not fixed and pieces[0][0] == LENGTH:
         few = few_varints(data, *pieces[0][1:])
         if few is not None:
-            numbers = room.array(len(few), dtype)
+            numbers = budget.array(len(few), dtype)
             numbers[:] = few
             return numbers
     single = {0: VARINT, 4: 5, 8: 1}[fixed]
@@ -259,7 +259,7 @@ def _numbers(
             counts.append((stop - begin) // fixed if fixed else count_varints(data, begin, stop))
         else:
             counts.append(wire_type == single)  # of another type it is an unknown field
-    numbers = room.array(sum(counts), dtype)
+    numbers = budget.array(sum(counts), dtype)
     done = 0
     for count, (wire_type, begin, stop) in zip(counts, pieces, strict=True):
         if count:

@@ -42,8 +42,8 @@ from penstock.service.listening import (
     addresses,
     bind_all,
     listen_on_all,
-    make_room,
     open_standard_descriptors,
+    raise_descriptor_limit,
 )
 from penstock.service.loop import run_on_a_loop, share_the_lock, spare_the_collector
 from penstock.service.opening import open_door, tls_of
@@ -104,7 +104,7 @@ def run_deployment(deployment: Deployment) -> None:
         return  # this process is for a service that the script runs later
     options = log_options(deployment.config)
     with logging_to_stderr(options, at_once=deployment.is_supervised):
-        for warning in (*deployment.warnings, make_room(deployment.processes)):
+        for warning in (*deployment.warnings, raise_descriptor_limit(deployment.processes)):
             if warning is not None:
                 _log.warning("%s", warning)
         try:

@@ -41,7 +41,7 @@ class Owner:
         self.waiting: deque[Call] = deque()
         self.told: list[str] = []
 
-    def room_made(self, connection: Connection) -> None:
+    def capacity_freed(self, connection: Connection) -> None:
         self.told.append("room made")
 
     def untouched(self, call: Call) -> None:

@@ -179,12 +179,12 @@ async def played(steps: list[Any], secure: bool) -> tuple[Any, ...]:
                 await asyncio.sleep(0)
             seen.append((bytes(wire.sent), wire.ended, wire.reading, session.lagging, shared.calls))
             seen.append((session.written, session.unsent(), session.counted, shared.budget.used))
-            seen.append((session.closing, session.dirty, shared.held, shared.rested))
+            seen.append((session.closing, session.dirty, shared.buffered, shared.rested))
             if not shared.calls:  # else a look tells that there is nothing to wait for
                 seen.append(session.due)
         wire.abort()
         await asyncio.sleep(0)
-        assert (shared.calls, shared.budget.used, shared.held) == (0, 0, 0)
+        assert (shared.calls, shared.budget.used, shared.buffered) == (0, 0, 0)
         assert not shared.connections
         return seen, app.heard, shared.counters, app.parrot.began._value, app.parrot.gone._value
 

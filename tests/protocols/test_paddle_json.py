@@ -33,7 +33,7 @@ def test_a_body_of_texts_is_the_same_call_whatever_stands_beside_them(
     call = decode(json.dumps({"key": key, "value": value}).encode())
     with_more = decode(json.dumps({"key": key, "value": value, "logid": 0}).encode())
     assert call.message() == with_more.message()
-    assert call.held() == with_more.held()
+    assert call.decoded_bytes() == with_more.decoded_bytes()
     assert (type(call) is OnePair) == (len(key) == len(value) == 1)
     if call.feed is not None:
         assert paddle.unpack(with_more) == (call.feed, False)

@@ -108,7 +108,7 @@ def test_one_small_pair_has_its_feed_from_the_start(one: bool, changed: dict[str
     assert call is not None
     assert (type(call) is OnePair, call.feed is not None) == (one, one)
     assert (call.message(), call.typed) == (request, False)
-    assert call.held() == paddle.Call(call.key, call.value, []).held()
+    assert call.decoded_bytes() == paddle.Call(call.key, call.value, []).decoded_bytes()
     if one:
         assert paddle.unpack(call) == (call.feed, False)
 

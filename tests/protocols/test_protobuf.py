@@ -78,7 +78,7 @@ def test_a_tensor_is_read_as_the_library_reads_it(data: bytes) -> None:
     except DecodeError:
         theirs = None
     try:
-        ours = tensors.read(Walker(data, 1000), 0, len(data), tensors.Room(0))
+        ours = tensors.read(Walker(data, 1000), 0, len(data), tensors.DecodeBudget(0))
     except ValueError:
         assert theirs is None
         return
@@ -90,7 +90,7 @@ def test_a_tensor_is_read_as_the_library_reads_it(data: bytes) -> None:
 @given(st.lists(st.sampled_from([(1, 5), (1, -1), (3, 300), (6, 1), (22, 2)]), max_size=30))
 def test_numbers_that_are_not_packed_are_read_too(elements: list[tuple[int, int]]) -> None:
     data = b"".join(varint(field << 3) + varint(number % 2**64) for field, number in elements)
-    ours = tensors.read(Walker(data, 1000), 0, len(data), tensors.Room(0))
+    ours = tensors.read(Walker(data, 1000), 0, len(data), tensors.DecodeBudget(0))
     assert ours.message() == Tensor.FromString(data)
 
 
@@ -100,15 +100,15 @@ def test_fields_are_counted_through_all_levels() -> None:
     walker = Walker(data, 6)
     ((_, _, begin, end),) = walker.fields(0, len(data))
     with pytest.raises(TooManyFields):
-        tensors.read(walker, begin, end, tensors.Room(0))
+        tensors.read(walker, begin, end, tensors.DecodeBudget(0))
 
 
 def test_numbers_beyond_the_room_are_refused_before_there_is_memory_for_them() -> None:
     data = b"\x0a" + varint(1 << 20) + b"\1" * (1 << 20)
-    room = tensors.Room(0)
-    room.array(tensors.MOST_DECODED - (1 << 20), np.dtype(np.int8))
+    budget = tensors.DecodeBudget(0)
+    budget.array(tensors.MOST_DECODED - (1 << 20), np.dtype(np.int8))
     with pytest.raises(TooLarge):
-        tensors.read(Walker(data, 10), 0, len(data), room)
+        tensors.read(Walker(data, 10), 0, len(data), budget)
 
 
 @given(st.text())

@@ -296,8 +296,8 @@ class FieldLines:
             BrokenRule: a line is no field, or there are too many bytes.
         """
         while True:
-            room = min(self._most_field, self._most_bytes - self._line - len(_END))
-            stop = at + self._line + room + len(_END)
+            most = min(self._most_field, self._most_bytes - self._line - len(_END))
+            stop = at + self._line + most + len(_END)
             end = buffer.find(b"\n", at + self._seen, max(stop, 0)) + 1
             if not end:
                 if len(buffer) >= stop:
