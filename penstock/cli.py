@@ -150,7 +150,8 @@ def client(
         typer.Argument(metavar="KEY=VALUE", help="The request; KEY=@FILE sends a file, base64."),
     ],
     name: Annotated[
-        str, typer.Option(help="The service's name, the first part of its URL; HTTP needs it.")
+        str,
+        typer.Option(help="The service's name, the first part of its URL, if it is not the only."),
     ] = "",
     method: Annotated[str, typer.Option(help="The second part of the URL.")] = "prediction",
     grpc: Annotated[bool, typer.Option("--grpc/--http", help="The protocol to speak.")] = False,
@@ -169,8 +170,8 @@ def client(
             target, feed_of(pairs), name=name, method=method, log_id=log_id, timeout=timeout
         )
     typer.echo(json.dumps(reply, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
-    if not grpc and lacks_name(reply, name):
-        typer.echo("error: over HTTP give --name, the service's name", err=True)
+    if lacks_name(reply, name):
+        typer.echo("error: give --name, the service's name", err=True)
     if reply.get("err_no"):
         raise typer.Exit(1)
 
