@@ -27,7 +27,7 @@ from penstock.api.body import LARGE, SMALL, SMALL_PACKED, PartialBody, decompres
 from penstock.api.replies import run_aside
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, ServiceBusy, TooLarge
-from penstock.protocols import grpc, paddle
+from penstock.protocols import grpc, paddle_json
 from penstock.protocols.grpc import GrpcError
 from penstock.protocols.heads import Headers
 from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode, status_of
@@ -745,12 +745,12 @@ def gateway_failure(error: RequestError) -> HttpReply:
     """What ends a call itself, as the original's gateway says it."""
     status = status_of(error)
     extra: Headers = ((b"retry-after", b"1"),) if isinstance(error, ServiceBusy) else ()
-    body = paddle.gateway_error(status.grpc, str(error))
+    body = paddle_json.gateway_error(status.grpc, str(error))
     return HttpReply(status.http, (JSON, *extra), body, isinstance(error, TooLarge))
 
 
 def failure(status: int, text: str) -> HttpReply:
     """A failure of the transport, as the gateway says it; an HTTP/1.1 connection ends with it."""
     other = GrpcCode.INVALID_ARGUMENT if status < 500 else GrpcCode.UNIMPLEMENTED
-    body = paddle.gateway_error(GRPC_OF_HTTP.get(status, other), text)
+    body = paddle_json.gateway_error(GRPC_OF_HTTP.get(status, other), text)
     return HttpReply(status, (JSON,), body, close=True)

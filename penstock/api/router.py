@@ -32,7 +32,7 @@ from penstock.api.calls import (
 )
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, StartupError, Undecodable
-from penstock.protocols import grpc, paddle
+from penstock.protocols import grpc, paddle_json
 from penstock.protocols.grpc import GrpcError, parse_timeout
 from penstock.protocols.heads import HTTP_2, Headers, RequestHead
 from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode
@@ -317,7 +317,7 @@ _HEADERS: Final[Headers] = (JSON, (b"retry-after", b"1"))
 _TOO_MANY: Final = HttpReply(
     503,
     _HEADERS,
-    paddle.gateway_error(
+    paddle_json.gateway_error(
         GrpcCode.RESOURCE_EXHAUSTED, "too many requests are open; try again later"
     ),
 )

@@ -204,16 +204,18 @@ class Ends:
                 return error_reply(error)
             only_tensors = self._response_op.is_tensor_format
             value = outcome.value or {}
+            op = self._response_op.only_input().name
             try:
-                reply = paddle.pack(value, typed=typed or only_tensors, keep_text=not only_tensors)
+                reply = paddle.pack(
+                    value, typed=typed or only_tensors, keep_text=not only_tensors, op=op
+                )
                 if reply.err_no:
-                    reply.err_msg += f" {self._not_sendable(value)}"
                     _log.warning("%s (data_id=%s log_id=%s)", reply.err_msg, data_id, log_id)
                 return reply
             except HOOK_FAULTS as failure:  # a value's repr may raise anything
                 _log.warning(
                     "op %s: its output %s cannot be packed (data_id=%s log_id=%s)",
-                    self._response_op.only_input().name, _keys(value), data_id, log_id,
+                    op, _keys(value), data_id, log_id,
                     exc_info=failure,
                 )  # fmt: skip
                 return error_reply(_rpc_package_error(failure))
@@ -227,13 +229,6 @@ class Ends:
             _log.warning("%s (log_id=%s)", text, log_id)
             return error_reply(WrongType(text))
         return given
-
-    def _not_sendable(self, value: Feed) -> str:
-        """Names the output that no reply can carry: one that is neither text nor array, if any."""
-        others = {key: each for key, each in value.items() if not isinstance(each, str)}
-        keys = [key for key, each in others.items() if not isinstance(each, np.ndarray)]
-        key = next(iter(keys or others), None)
-        return f"The output {key!r} of op {self._response_op.only_input().name!r} cannot be sent."
 
 
 def _keys(value: Feed) -> str:

@@ -103,6 +103,9 @@ _TAGS = {
     field.name: varint(field.number << 3 | (VARINT if field.name == "elem_type" else LENGTH))
     for field in Tensor.DESCRIPTOR.fields
 }
+_INSTEAD = {"u": "int64", "f": "float64", "c": "two arrays of floats", "O": "one type of numbers"}
+"""What to convert an array to that no tensor carries, by the kind of its dtype."""
+_SHOWN = 8  # unknown members, and 40 characters of each
 _NO_NUMBERS = np.empty(0, np.int32)
 
 
@@ -116,9 +119,10 @@ class WireTensor:
         lod: offsets; a flat array of int32.
         data: the contents of those data fields that are not empty, by the field's name: a flat
             array, a list of texts, or bytes.
+        unknown: members that mean nothing, of a tensor that had some.
     """
 
-    __slots__ = ("data", "elem_type", "lod", "name", "shape")
+    __slots__ = ("data", "elem_type", "lod", "name", "shape", "unknown")
 
     def __init__(self, name: str = "", elem_type: int = 0) -> None:
         self.name = name
@@ -126,6 +130,7 @@ class WireTensor:
         self.shape: Array = _NO_NUMBERS
         self.lod: Array = _NO_NUMBERS
         self.data: dict[str, Any] = {}
+        self.unknown: Sequence[str] = ()
 
     def __repr__(self) -> str:
         return f"<WireTensor {self.name[:64]!r} of type {self.elem_type}, {[*self.data]}>"
@@ -315,7 +320,9 @@ def _fill(tensor: WireTensor, value: Array) -> None:
     value = value.astype(value.dtype.newbyteorder("="), copy=False)
     code = _CODE_OF.get(value.dtype)
     if code is None:
-        raise TypeError(f"tensor {tensor.name!r}: an array of {value.dtype} cannot be sent")
+        text = f"tensor {tensor.name!r}: an array of {value.dtype} cannot be sent"
+        instead = _INSTEAD.get(value.dtype.kind)
+        raise TypeError(f"{text}: convert it to {instead}" if instead else text)
     flat = value.reshape(-1)  # an empty array may have dimensions that no wider type allows
     tensor.elem_type = code
     if flat.size:
@@ -382,7 +389,8 @@ def _from_field(tensor: WireTensor, data: Any, dtype: np.dtype[Any]) -> Array:
     if shape and min(shape) < 0:
         raise _wrong(tensor, f"the shape {shape} has a negative dimension")
     if prod(shape) != len(data):
-        raise _wrong(tensor, f"the shape {shape} needs {prod(shape)} elements, got {len(data)}")
+        text = f"the shape {shape} needs {prod(shape)} elements, got {len(data)}"
+        raise _wrong(tensor, text + unknown_members(tensor))
     wide = data if len(data) else np.empty(0, dtype)
     try:
         return _narrowed(tensor, wide, dtype).reshape(shape)
@@ -414,6 +422,13 @@ def _lod(tensor: WireTensor, value: Array | str) -> NDArray[np.int32]:
     if isinstance(value, np.ndarray) and value.shape[:1] != (int(offsets[-1]),):
         raise _wrong(tensor, f"the lod ends at {offsets[-1]}, but the shape is {value.shape}")
     return offsets.reshape(2, -1)
+
+
+def unknown_members(tensor: WireTensor | Tensor) -> str:
+    """For an error about a member that is missing: what the tensor has instead, if anything."""
+    unknown = () if isinstance(tensor, Tensor) else tensor.unknown
+    names = ", ".join(repr(name[:40]) for name in unknown[:_SHOWN])
+    return f" (unknown members: {names})" if names else ""
 
 
 def _wrong(tensor: WireTensor, text: str) -> PackageError:

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import Undecodable
 from penstock.protocols import paddle, pb, tensors
-from penstock.protocols.paddle_message import decode_message, encode_message
+from penstock.protocols.paddle_message import decode, encode
 from tests.api.resident import memory, most_memory, take_the_mark_down
 
 # key "x", value "1", name "uci", method "prediction", logid 7, clientip "10.0.0.1", one by one in
@@ -34,18 +34,18 @@ def test_millions_of_empty_members_are_refused_before_each_is_an_object(
     take_the_mark_down()
     start = memory()
     with pytest.raises(Undecodable, match="more than 10000"):
-        decode_message(data, ())
+        decode(data, ())
     assert most_memory() - start < 4 * len(data)
 
 
 def test_as_many_members_of_each_kind_as_are_allowed_are_read() -> None:
     data = b"\x0a\x00\x12\x00\x1a\x00" * 10_000 + b"\x2a\x01m"
-    call = decode_message(data, ())
+    call = decode(data, ())
     assert (len(call.key), len(call.value), len(call.tensors)) == (10_000, 10_000, 10_000)
 
 
 def test_an_old_request_is_told_apart_and_read() -> None:
-    call = decode_message(old(*OLD), ("uci",))
+    call = decode(old(*OLD), ("uci",))
     assert (call.key, call.value, call.tensors) == (["x"], ["1"], [])
     assert (call.name, call.method, call.logid) == ("uci", "prediction", 7)
     assert call.clientip == "10.0.0.1"
@@ -64,7 +64,7 @@ def test_an_old_request_is_told_apart_and_read() -> None:
     ids=", ".join,
 )
 def test_one_sign_of_age_is_enough(fields: tuple[str, ...]) -> None:
-    call = decode_message(old(*fields), ("uci",))
+    call = decode(old(*fields), ("uci",))
     assert call.logid == (7 if "logid" in fields else 0)
     assert call.clientip == ("10.0.0.1" if "clientip" in fields else "")
     assert call.name == ("uci" if "name" in fields else "")
@@ -72,23 +72,23 @@ def test_one_sign_of_age_is_enough(fields: tuple[str, ...]) -> None:
 
 
 def test_an_old_request_for_another_service_keeps_that_name() -> None:
-    assert decode_message(old("name", "method", "logid"), ("ocr",)).name == "uci"
+    assert decode(old("name", "method", "logid"), ("ocr",)).name == "uci"
 
 
 @pytest.mark.parametrize("service", ["ocr", ""])
 def test_without_a_sign_only_the_services_own_name_makes_it_old(service: str) -> None:
     with pytest.raises(Undecodable):
-        decode_message(old("key", "value", "name", "method"), (service,))
+        decode(old("key", "value", "name", "method"), (service,))
 
 
 def test_a_negative_old_log_id_is_negative() -> None:
     data = bytes.fromhex("28 ff ff ff ff ff ff ff ff ff 01")
-    assert decode_message(data, ()).logid == -1
+    assert decode(data, ()).logid == -1
 
 
 def test_an_old_text_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(Undecodable):
-        decode_message(b"\x12\x01\xff" + OLD["clientip"], ())
+        decode(b"\x12\x01\xff" + OLD["clientip"], ())
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_an_old_text_that_is_not_utf8_is_refused() -> None:
 )
 def test_a_request_of_today_is_never_taken_for_an_old_one(request_: pb.Request) -> None:
     for service in ("uci", ""):
-        call = decode_message(request_.SerializeToString(), (service,))
+        call = decode(request_.SerializeToString(), (service,))
         assert call.message() == request_
         assert call.typed == bool(request_.tensors)
 
@@ -114,20 +114,20 @@ def test_a_request_of_today_is_never_taken_for_an_old_one(request_: pb.Request) 
 def test_unknown_fields_are_ignored() -> None:
     data = pb.Request(key=["x"]).SerializeToString()
     extra = bytes.fromhex("c0 3e 01")  # field 1000, a number
-    assert decode_message(data + extra, ("uci",)).key == ["x"]
-    assert decode_message(old(*OLD) + extra, ("uci",)).name == "uci"
+    assert decode(data + extra, ("uci",)).key == ["x"]
+    assert decode(old(*OLD) + extra, ("uci",)).name == "uci"
 
 
 def test_signs_of_both_ages_are_read_as_of_today() -> None:
-    call = decode_message(OLD["logid"] + pb.Request(logid=3).SerializeToString(), ("uci",))
+    call = decode(OLD["logid"] + pb.Request(logid=3).SerializeToString(), ("uci",))
     assert call.logid == 3
 
 
 def test_a_client_ip_is_cut() -> None:
     data = pb.Request(clientip="9" * 100).SerializeToString()
-    assert decode_message(data, ()).clientip == "9" * 64
+    assert decode(data, ()).clientip == "9" * 64
     aged = b"\x32\x64" + b"9" * 100
-    assert decode_message(aged, ()).clientip == "9" * 64
+    assert decode(aged, ()).clientip == "9" * 64
 
 
 requests = st.builds(
@@ -147,7 +147,7 @@ requests = st.builds(
 
 @given(requests)
 def test_every_request_comes_back(request: pb.Request) -> None:
-    assert decode_message(request.SerializeToString(), ("uci",)).message() == request
+    assert decode(request.SerializeToString(), ("uci",)).message() == request
 
 
 @given(
@@ -159,7 +159,7 @@ def test_every_request_comes_back(request: pb.Request) -> None:
 )
 def test_any_bytes_are_a_call_or_undecodable(data: bytes, service: str) -> None:
     try:
-        call = decode_message(data, (service,))
+        call = decode(data, (service,))
     except Undecodable:
         return
     assert call.message() is not None
@@ -167,13 +167,13 @@ def test_any_bytes_are_a_call_or_undecodable(data: bytes, service: str) -> None:
 
 def test_a_reply_is_the_message() -> None:
     reply = paddle.Reply(50, "no", ["a"], ["1"], [tensors.of_message(pb.Tensor(name="t"))])
-    assert pb.Response.FromString(encode_message(reply)) == pb.Response(
+    assert pb.Response.FromString(encode(reply)) == pb.Response(
         err_no=50, err_msg="no", key=["a"], value=["1"], tensors=[pb.Tensor(name="t")]
     )
     message = pb.Response(err_no=3)
-    assert encode_message(message) == message.SerializeToString()
+    assert encode(message) == message.SerializeToString()
 
 
 def test_a_text_that_is_no_unicode_still_gets_out() -> None:
     reply = paddle.Reply(50, "bad \udcff", ["k"], ["v\ud800"])
-    assert pb.Response.FromString(encode_message(reply)).err_msg.startswith("bad \ufffd")
+    assert pb.Response.FromString(encode(reply)).err_msg.startswith("bad \ufffd")

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PackageError
-from penstock.protocols import paddle, pb
-from penstock.protocols.paddle_records import OnePair, Reply
-from penstock.protocols.paddle_texts import read_texts, write_texts
+from penstock.protocols import paddle, paddle_message, pb
+from penstock.protocols.paddle import OnePair, Reply
+from penstock.protocols.paddle_message import read_texts, write_texts
 from penstock.protocols.tensors import WireTensor
 
 TEXT = st.text(max_size=140) | st.builds("x".__mul__, st.sampled_from([127, 128, 16384, 70_000]))
@@ -191,7 +191,7 @@ def test_a_result_is_written_as_its_reply_would_be_or_not_at_all(value: dict[Any
     except PackageError:
         assert written is None
         return
-    assert written in (None, paddle.encode_message(reply))
+    assert written in (None, paddle_message.encode(reply))
     kinds = {*map(type, value), *map(type, value.values())}
     plain = not kinds - {str} and all(map(is_unicode, [*value, *value.values()]))
     assert (written is not None) == plain
@@ -220,7 +220,7 @@ def test_what_is_no_text_is_left_to_others(key: list[Any], value: list[Any]) -> 
     ids=["an error", "a text of an error", "tensors"],
 )
 def test_other_replies_are_left_to_the_library(reply: Reply) -> None:
-    assert paddle.encode_message(reply) == pb.Response(
+    assert paddle_message.encode(reply) == pb.Response(
         err_no=reply.err_no,
         err_msg=reply.err_msg,
         key=reply.key,
