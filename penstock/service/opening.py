@@ -23,7 +23,7 @@ from penstock.executors.processes.executor import ProcessExecutor
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
 from penstock.protocols.pb import pipeline_service_pb2
-from penstock.service.applications import Application
+from penstock.service.blueprint import Application
 from penstock.service.listening import max_connections
 
 # So many requests may be open for each that may be admitted. Beyond the first the answer is busy,

@@ -28,15 +28,20 @@ from penstock.door.door import Door
 from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
-from penstock.executors.processes.control import Leave, Order, ReportWanted, Serve, Stop
-from penstock.executors.processes.supervisor_client import SupervisorClient
+from penstock.executors.processes.control import (
+    Leave,
+    Order,
+    ReportWanted,
+    Serve,
+    Stop,
+    SupervisorClient,
+)
 from penstock.observe.counters import Counters
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags
 from penstock.service.banner import announce, banner, check_report
 from penstock.service.blueprint import Deployment
-from penstock.service.build import Works
-from penstock.service.daemons import DaemonPool
+from penstock.service.build import Works, begun
 from penstock.service.listening import (
     Listeners,
     addresses,
@@ -45,7 +50,7 @@ from penstock.service.listening import (
     open_standard_descriptors,
     raise_descriptor_limit,
 )
-from penstock.service.loop import run_on_a_loop, share_the_lock, spare_the_collector
+from penstock.service.loop import DaemonPool, run_on_a_loop, share_the_lock, spare_the_collector
 from penstock.service.opening import open_door, tls_of
 from penstock.service.processes import Processes, log_options, spawned_role
 from penstock.service.signals import (
@@ -54,7 +59,6 @@ from penstock.service.signals import (
     hangups_are_ignored,
     signals_stop_the_start,
 )
-from penstock.service.starting import begun
 from penstock.service.status import Report, StatusPage, report_of, text_of
 
 _log = logging.getLogger(__name__)

@@ -21,8 +21,7 @@ from penstock.service import flags
 if TYPE_CHECKING:
     from penstock.config.load import Loaded
     from penstock.instrument import Instrument
-    from penstock.service.applications import MakeApplication
-    from penstock.service.blueprint import Blueprint
+    from penstock.service.blueprint import Blueprint, MakeApplication
 
 DEFAULT_NAME = "default_service"
 _PORTS = ("rpc_port", "http_port")
@@ -143,7 +142,7 @@ class PipelineServer:
         """Names of the ops of its graph; none without one."""
         if self._response_op is None:
             return frozenset()
-        from penstock.service.graph import graph_of
+        from penstock.service.blueprint import graph_of
 
         return frozenset(graph_of(self._response_op).plan.names)
 

@@ -12,7 +12,7 @@ from penstock.service.server import WebService
 
 if TYPE_CHECKING:
     from penstock.instrument import Instrument
-    from penstock.service.applications import MakeApplication
+    from penstock.service.blueprint import MakeApplication
 
 DEFAULT_PORTS = {"http_port": 8080, "rpc_port": 8081}
 

@@ -109,7 +109,7 @@ def _sum_named(things: list[Report]) -> list[Report]:
 
 
 class StatusPage:
-    """``GET /status``. An application; see ``penstock.service.applications``.
+    """``GET /status``. An application; see ``penstock.service.blueprint``.
 
     Args:
         report: this engine's.

@@ -334,7 +334,7 @@ class Supervisor:
 
     Args:
         engine_main: run in an engine, with its place and its end of the control line (see
-            ``executors/processes/supervisor_client.py``); gives its exit status.
+            ``executors/processes/control.py``); gives its exit status.
         worker_main: run in a worker, with its engine's place, the op's name, the worker's index
             and its end of the socket pair; gives its exit status. It is to end when that socket
             does.

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.executors import kinds
-from penstock.executors.inline import InlineExecutor
 from penstock.executors.kinds import COROUTINE, INLINE, PROCESS, THREAD, ExecutorKind, kind_named
+from penstock.executors.local import InlineExecutor
 
 TOY = ExecutorKind(name="toy", make=lambda spec: InlineExecutor(spec.ops[0]))
 

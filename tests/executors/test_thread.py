@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.executors.executor import Result, Work
-from penstock.executors.thread import ThreadExecutor
-from penstock.executors.turn import TURN
+from penstock.executors.local import TURN, ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.op import Op
 from tests.executors.house import Desk, Doing, batch_of, executor_of

@@ -28,7 +28,7 @@ import numpy as np
 
 import penstock.executors.processes.executor
 import penstock.executors.processes.worker
-import penstock.service.worker
+import penstock.service.processes
 from penstock import Op, WebService
 from penstock.engine.engine import Engine
 from penstock.service import build
@@ -198,7 +198,7 @@ def limited():
     answer = os.environ.get("FAULTS_ANSWER_BYTES")
     if answer is not None:
         penstock.executors.processes.worker.ANSWER_BYTES = int(answer)
-        penstock.service.worker.ANSWER_BYTES = int(answer)
+        penstock.service.processes.ANSWER_BYTES = int(answer)
 
 
 class Stream:

@@ -22,7 +22,7 @@ DONE = 7
 PROLOGUE = """
 done = 7
 import asyncio, os, signal, socket, subprocess, sys, uvloop
-from penstock.executors.processes.supervisor_client import SupervisorClient
+from penstock.executors.processes.control import SupervisorClient
 from penstock.service.signals import signals_stop_the_start
 from penstock.service.supervisor import Supervisor
 

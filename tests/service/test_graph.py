@@ -8,7 +8,7 @@ import pytest
 
 from penstock import Op, PipelineServer, RequestOp, ResponseOp
 from penstock.errors import GraphError, StartupError
-from penstock.service.graph import graph_of
+from penstock.service.blueprint import graph_of
 from tests.service.inside import drawn, inside, pairs
 
 

@@ -91,7 +91,7 @@ async def serve(zygote):
 def test_an_engine_that_says_nonsense_is_killed(tmp_path: Path) -> None:
     script = """
 def engine_main(place, control):
-    control.send(b'["spawn", "no number", 7]')
+    control.send(b'["Spawn", "no number", 7]')
     signal.pause()
 """
     with run(tmp_path, script) as service:

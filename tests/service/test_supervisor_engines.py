@@ -91,7 +91,7 @@ def test_what_an_engine_says_of_its_failed_start_is_raised_by_the_supervisor(
 ) -> None:
     script = f"""
 engines = 3
-from penstock.executors.processes.supervisor_client import report_failure
+from penstock.executors.processes.control import report_failure
 def failing(place, control, plain=engine_main):
     if place.index == {index}:
         report_failure(control, "no such model")
@@ -377,7 +377,7 @@ def test_when_the_new_process_fails_the_old_one_goes_on_and_the_others_are_left_
     tmp_path: Path,
 ) -> None:
     script = """
-from penstock.executors.processes.supervisor_client import report_failure
+from penstock.executors.processes.control import report_failure
 def failing(place, control, plain=engine_main):
     if place.generation == 1:
         report_failure(control, "the model is half written")

@@ -16,11 +16,10 @@ from typing import Any, Final
 
 from penstock.errors import InferenceFailed, StartupError
 from penstock.executors.executor import Finished, Work
-from penstock.executors.processes.control import Exited
+from penstock.executors.processes.control import Exited, Spawner
 from penstock.executors.processes.crash_report import frames_of_the_op, how_it_ended, report
 from penstock.executors.processes.restarts import LONGEST, Restarts
 from penstock.executors.processes.slabs import SlabPool
-from penstock.executors.processes.supervisor_client import Spawner
 from penstock.executors.processes.watchdog import (
     Supervision,
     Watchdog,

@@ -18,12 +18,11 @@ from typing import Any, Final, NoReturn
 from penstock.errors import StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.channel import UNASKED_BYTES, Channel
-from penstock.executors.processes.control import Exited
+from penstock.executors.processes.control import Exited, Spawned
 from penstock.executors.processes.frames import Frame, FrameError, Kind, header
 from penstock.executors.processes.marshalling import batches_out, outcomes_in
 from penstock.executors.processes.slabs import Loan, Slab, SlabPool
 from penstock.executors.processes.status_page import StatusPage
-from penstock.executors.processes.supervisor_client import Spawned
 from penstock.executors.processes.values import LARGE, Blob, Decoder, decode, encode
 from penstock.executors.processes.watchdog import Doing, Watch
 from penstock.ops.failures import cannot_travel
