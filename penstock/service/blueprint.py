@@ -28,7 +28,7 @@ from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
 from penstock.service.models import problems_of_model
-from penstock.service.placement import Place, available, cpu_problems
+from penstock.service.placement import EngineId, available, cpu_problems
 
 _OF_ONE_GRAPH = frozenset({"name", "service", "dag", "op"})
 """Top-level keys that say something of a graph; all others are about the door and the engine."""
@@ -94,12 +94,12 @@ class Deployment:
     Attributes:
         graphs: at least one, with names of their own.
         config: the keys of the door and the engine, in which they agree.
-        place: of the engine that this is for.
+        engine_id: of the engine that this is for.
     """
 
     graphs: tuple[Blueprint, ...]
     config: ServiceConfig
-    place: Place = field(default_factory=Place)
+    engine_id: EngineId = field(default_factory=EngineId)
 
     @property
     def has_processes(self) -> bool:
@@ -131,9 +131,9 @@ class Deployment:
         """Of all graphs, each once."""
         return tuple(dict.fromkeys(each for graph in self.graphs for each in graph.applications))
 
-    def at(self, place: Place) -> Deployment:
+    def at(self, engine_id: EngineId) -> Deployment:
         """The same for another engine."""
-        return replace(self, place=place)
+        return replace(self, engine_id=engine_id)
 
     def op_name(self, graph: Blueprint, op: str) -> str:
         """What an op is called in the engine: with its graph's name, where there are several."""

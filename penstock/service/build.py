@@ -79,15 +79,15 @@ class Works:
             spawner: starts worker processes, where some op runs in such.
             instruments: are installed before those of the deployment.
         """
-        config, place = self.deployment.config, self.deployment.place
+        config, engine_id = self.deployment.config, self.deployment.engine_id
         engine = Engine(
             LoopClock(loop),
             EngineOptions(
                 max_requests=config.max_requests,
                 max_running=config.most_running,
                 time_limit=min(config.deadline, config.max_deadline),
-                first_id=place.first_id,
-                id_step=place.engines,
+                first_id=engine_id.first_id,
+                id_step=engine_id.engines,
             ),
             Instruments([*instruments, *self.deployment.instruments], log_dropped),
         )
@@ -115,7 +115,7 @@ class GraphWorks:
                 here.append(op)
                 entry = blueprint.config.op.get(op.name)
                 begins(op.name, "its model is being opened")
-                model = open_model(op, options, entry, deployment.place.card())
+                model = open_model(op, options, entry, deployment.engine_id.card())
                 _prepare(op, options, model)
             if model is not None:
                 notes.update((f"op {op.name!r}: {note}", None) for note in model.notes)
@@ -201,7 +201,7 @@ def bound_op(deployment: Deployment, name: str, index: int) -> tuple[BoundOp, tu
     blueprint, at = deployment.find_op(name)
     op, options = blueprint.graph.ops[at], blueprint.options[at]
     entry = blueprint.config.op.get(op.name)
-    turn = deployment.place.card(options.concurrency, index)
+    turn = deployment.engine_id.card(options.concurrency, index)
     model = open_model(op, options, entry, turn, alone=True)
     _prepare(op, options, model)
     op.concurrency_idx = index

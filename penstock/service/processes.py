@@ -40,7 +40,13 @@ from penstock.service.build import bound_op
 from penstock.service.children import take_over
 from penstock.service.listening import Listeners
 from penstock.service.models import card_of, described, signature_of
-from penstock.service.placement import Place, engine_title, name_process, stay_on_cpus, worker_title
+from penstock.service.placement import (
+    EngineId,
+    engine_title,
+    name_process,
+    stay_on_cpus,
+    worker_title,
+)
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
 from penstock.service.supervisor import Supervisor
 
@@ -66,7 +72,7 @@ class Role:
 
     Attributes:
         service: how many services the script ran before that one.
-        place: which engine it is, or works for.
+        engine_id: which engine it is, or works for.
         line: descriptor of its line to the supervisor, or to its engine.
         listeners: descriptors of an engine's, by the key that asks for them.
         op: whose worker it is; None for an engine.
@@ -75,7 +81,7 @@ class Role:
     """
 
     service: int
-    place: Place
+    engine_id: EngineId
     line: int
     listeners: Mapping[str, int] = field(default_factory=dict)
     op: str | None = None
@@ -149,7 +155,7 @@ def spawned_role() -> Role | None:
         return None
     try:
         given: dict[str, Any] = json.loads(text)
-        found = Role(**{**given, "place": Place(**given["place"])})
+        found = Role(**{**given, "engine_id": EngineId(**given["engine_id"])})
     except (ValueError, TypeError, KeyError) as error:
         raise StartupError(f"{_VARIABLE} is set by the service itself, not to {text!r}") from error
     return found if found.pid == os.getpid() else None
@@ -204,19 +210,19 @@ class Processes:
         """
         spawns = self._cannot_fork()
 
-        def engine(place: Place, control: socket.socket) -> int:
-            own = engines[place.index]
+        def engine(engine_id: EngineId, control: socket.socket) -> int:
+            own = engines[engine_id.index]
             if spawns:
                 listeners = {key: each.fileno() for key, each in own.items()}
-                self._spawn(Role(service=self.number, place=place, line=control.fileno(),
+                self._spawn(Role(service=self.number, engine_id=engine_id, line=control.fileno(),
                                  listeners=listeners))  # fmt: skip
-            return self._engine(own, place, control)
+            return self._engine(own, engine_id, control)
 
-        def worker(place: Place, op: str, index: int, channel: socket.socket) -> int:
+        def worker(engine_id: EngineId, op: str, index: int, channel: socket.socket) -> int:
             if spawns:
-                self._spawn(Role(service=self.number, place=place, line=channel.fileno(),
+                self._spawn(Role(service=self.number, engine_id=engine_id, line=channel.fileno(),
                                  op=op, index=index))  # fmt: skip
-            return self._worker(place, op, index, channel)
+            return self._worker(engine_id, op, index, channel)
 
         sockets = [tuple(each.values()) for each in engines]
         supervisor = Supervisor(
@@ -230,17 +236,17 @@ class Processes:
         line = socket.socket(fileno=role.line)
         if role.op is None:
             listeners = {key: socket.socket(fileno=fd) for key, fd in role.listeners.items()}
-            name = role.place.name or "the engine"
-            take_over(name, partial(self._engine, listeners, role.place, line), stoppable=True)
-        main = partial(self._worker, role.place, role.op, role.index, line)
+            name = role.engine_id.name or "the engine"
+            take_over(name, partial(self._engine, listeners, role.engine_id, line), stoppable=True)
+        main = partial(self._worker, role.engine_id, role.op, role.index, line)
         take_over(f"{role.op}|{role.index}", main, stoppable=False)
 
-    def _engine(self, listeners: Listeners, place: Place, control: socket.socket) -> int:
-        name_process(engine_title(place))
-        with logging_to_stderr(log_options(self.deployment.config), writer=place.name):
+    def _engine(self, listeners: Listeners, engine_id: EngineId, control: socket.socket) -> int:
+        name_process(engine_title(engine_id))
+        with logging_to_stderr(log_options(self.deployment.config), writer=engine_id.name):
             try:
                 with signals_stop_the_start() as signals:
-                    self.serve(self.deployment.at(place), listeners, signals, control)
+                    self.serve(self.deployment.at(engine_id), listeners, signals, control)
             except StartupError as error:
                 if not report_failure(control, str(error)):
                     _log.error("%s", error)
@@ -249,12 +255,12 @@ class Processes:
                 return 0
         return 0
 
-    def _worker(self, place: Place, op: str, index: int, channel: socket.socket) -> int:
+    def _worker(self, engine_id: EngineId, op: str, index: int, channel: socket.socket) -> int:
         name_process(worker_title(op, index))
         # The engine always reads what it writes.
         options = log_options(self.deployment.config)
-        with logging_to_stderr(options, at_once=True, writer=place.name):
-            return serve_op(self.deployment.at(place), op, index, channel)
+        with logging_to_stderr(options, at_once=True, writer=engine_id.name):
+            return serve_op(self.deployment.at(engine_id), op, index, channel)
 
     @staticmethod
     def _spawn(role: Role) -> NoReturn:
@@ -338,7 +344,7 @@ def _card(deployment: Deployment, name: str, index: int) -> str | None:
     """The card that it was given, if any."""
     blueprint, at = deployment.find_op(name)
     op, options = blueprint.graph.ops[at], blueprint.options[at]
-    turn = deployment.place.card(options.concurrency, index)
+    turn = deployment.engine_id.card(options.concurrency, index)
     return card_of(op, options, blueprint.config.op.get(name), turn)
 
 

@@ -140,7 +140,7 @@ def _serve(
     """An engine's part, in this process."""
     works = begun(deployment)
     signals.stop_if_told()
-    if deployment.place.is_first:
+    if deployment.engine_id.is_first:
         for note in works.notes:
             _log.warning("%s", note)
     run_on_a_loop(_Service(works, listeners, tls, control).run(signals))

@@ -92,11 +92,11 @@ def test_what_an_engine_says_of_its_failed_start_is_raised_by_the_supervisor(
     script = f"""
 engines = 3
 from penstock.executors.processes.control import report_failure
-def failing(place, control, plain=engine_main):
-    if place.index == {index}:
+def failing(engine_id, control, plain=engine_main):
+    if engine_id.index == {index}:
         report_failure(control, "no such model")
         return 1
-    return plain(place, control)
+    return plain(engine_id, control)
 engine_main = failing
 
 async def serve(zygote):
@@ -194,7 +194,7 @@ async def serve(zygote):
     await zygote.exited(worker.pid)
     say("lost", here.index)
 
-def worker_main(place, op, index, channel):
+def worker_main(engine_id, op, index, channel):
     return len(channel.recv(1))
 """
     with run(tmp_path, script) as service:
@@ -221,8 +221,8 @@ async def serve(zygote):
     zygote.ready()
     await for_ever()
 
-def worker_main(place, op, index, channel):
-    channel.send(f"{place.index} of {place.engines}: {index}".encode())
+def worker_main(engine_id, op, index, channel):
+    channel.send(f"{engine_id.index} of {engine_id.engines}: {index}".encode())
     return len(channel.recv(1))
 """
     with run(tmp_path, script) as service:
@@ -244,10 +244,10 @@ def open_ports():
     for each in shared:
         each.listen()
 
-def engine_main(place, control, plain=engine_main):
-    if place.generation and place.index:
+def engine_main(engine_id, control, plain=engine_main):
+    if engine_id.generation and engine_id.index:
         os._exit(3)
-    return plain(place, control)
+    return plain(engine_id, control)
 
 async def serve(zygote):
     zygote.ready()
@@ -378,11 +378,11 @@ def test_when_the_new_process_fails_the_old_one_goes_on_and_the_others_are_left_
 ) -> None:
     script = """
 from penstock.executors.processes.control import report_failure
-def failing(place, control, plain=engine_main):
-    if place.generation == 1:
+def failing(engine_id, control, plain=engine_main):
+    if engine_id.generation == 1:
         report_failure(control, "the model is half written")
         return 1
-    return plain(place, control)
+    return plain(engine_id, control)
 engine_main = failing
 """
     with run(tmp_path, OBEDIENT + script) as service:
