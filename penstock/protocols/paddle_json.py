@@ -276,27 +276,20 @@ def _object(tensor: WireTensor) -> dict[str, Any]:
     }
 
 
-def _numbers(field: str, array: Array) -> orjson.Fragment | LongList:
-    """The list of them: 64-bit integers as texts, float32 numbers in their own shortest digits."""
+def _numbers(field: str, array: Array) -> orjson.Fragment | tuple[str, Array]:
+    """The list of them; a long one is left for ``pieces`` to write."""
     if array.size > _BLOCK:
-        return LongList(field, array)
+        return field, array
     return orjson.Fragment(b"[%b]" % _piece(field, array) if array.size else b"[]")
 
 
-class LongList:
-    """Numbers that are written in pieces."""
-
-    def __init__(self, field: str, array: Array) -> None:
-        self._field = field
-        self._array = array
-
-    def pieces(self) -> Iterator[bytes]:
-        """The JSON list."""
-        array = self._array
-        for at in range(0, array.size, _BLOCK):
-            yield b"," if at else b"["
-            yield _piece(self._field, array[at : at + _BLOCK])
-        yield b"]"
+def pieces(self) -> Iterator[bytes]:
+    """The JSON list."""
+    array = self._array
+    for at in range(0, array.size, _BLOCK):
+        yield b"," if at else b"["
+        yield _piece(self._field, array[at : at + _BLOCK])
+    yield b"]"
 
 
 def pieces(value: Any) -> Iterator[bytes]:
@@ -315,8 +308,11 @@ def pieces(value: Any) -> Iterator[bytes]:
             yield b"," if index else b"["
             yield from pieces(item)
         yield b"]"
-    elif type(value) is LongList:
-        yield from value.pieces()
+    elif type(value) is tuple:
+        field, array = value
+        for at in range(0, array.size, _BLOCK):
+            yield (b"," if at else b"[") + _piece(field, array[at : at + _BLOCK])
+        yield b"]"
     elif type(value) is str:
         yield b'"'
         for at in range(0, len(value), _BLOCK):
@@ -327,6 +323,7 @@ def pieces(value: Any) -> Iterator[bytes]:
 
 
 def _piece(field: str, array: Array) -> bytes:
+    """Numbers between commas: 64-bit integers as texts, floats in their own shortest digits."""
     dtype = NUMBERS[field]
     array = np.ascontiguousarray(array, dtype)
     text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]

@@ -10,11 +10,10 @@ Pure; safe from any thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from operator import index
 from sys import getsizeof
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,40 +45,30 @@ number of one byte on the wire is one of eight bytes in memory."""
 FP16, BF16, STRING, BYTES = 5, 6, 12, 13
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElementType:
-    """One element type of the wire.
-
-    Attributes:
-        name: as people know it.
-        field: where its data stands.
-        dtype: the numpy dtype of the value; None for types that are no arrays or not supported.
-    """
+class ElementType(NamedTuple):
+    """One element type of the wire: its name, the field of its data, and the value's dtype, which
+    is None for types that are no arrays or not supported."""
 
     name: str
     field: str
-    dtype: np.dtype[Any] | None
-
-
-def _type(name: str, field: str, dtype: str | None = None) -> ElementType:
-    return ElementType(name=name, field=field, dtype=np.dtype(dtype) if dtype else None)
+    dtype: np.dtype[Any] | None = None
 
 
 TYPES: dict[int, ElementType] = {
-    0: _type("INT64", "int64_data", "int64"),
-    1: _type("FP32", "float_data", "float32"),
-    2: _type("INT32", "int_data", "int32"),
-    3: _type("FP64", "float64_data", "float64"),
-    4: _type("INT16", "int_data", "int16"),
-    FP16: _type("FP16", "float_data", "float16"),
-    BF16: _type("BF16", "uint32_data", "uint16"),  # raw bit patterns
-    7: _type("UINT8", "uint32_data", "uint8"),
-    8: _type("INT8", "int_data", "int8"),
-    9: _type("BOOL", "bool_data", "bool"),
-    10: _type("COMPLEX64", "complex64_data"),
-    11: _type("COMPLEX128", "complex128_data"),
-    STRING: _type("STRING", "str_data"),
-    BYTES: _type("BYTES", "byte_data"),
+    0: ElementType("INT64", "int64_data", np.dtype("int64")),
+    1: ElementType("FP32", "float_data", np.dtype("float32")),
+    2: ElementType("INT32", "int_data", np.dtype("int32")),
+    3: ElementType("FP64", "float64_data", np.dtype("float64")),
+    4: ElementType("INT16", "int_data", np.dtype("int16")),
+    FP16: ElementType("FP16", "float_data", np.dtype("float16")),
+    BF16: ElementType("BF16", "uint32_data", np.dtype("uint16")),  # raw bit patterns
+    7: ElementType("UINT8", "uint32_data", np.dtype("uint8")),
+    8: ElementType("INT8", "int_data", np.dtype("int8")),
+    9: ElementType("BOOL", "bool_data", np.dtype("bool")),
+    10: ElementType("COMPLEX64", "complex64_data"),
+    11: ElementType("COMPLEX128", "complex128_data"),
+    STRING: ElementType("STRING", "str_data"),
+    BYTES: ElementType("BYTES", "byte_data"),
 }
 
 _CODE_OF = {row.dtype: code for code, row in TYPES.items() if row.dtype is not None}
@@ -367,19 +356,15 @@ def decode(tensor: WireTensor | Tensor) -> tuple[Array | str, NDArray[np.int32] 
     if code == STRING:
         value = "".join(data)
     elif code == BYTES:
-        value = _from_npy(tensor, data or b"")
+        try:
+            value = npy.read(data or b"")
+        except ValueError as error:
+            raise _wrong(tensor, str(error)) from error
     elif row.dtype is None:
         raise _wrong(tensor, f"the element type {row.name} is not supported")
     else:
         value = _from_field(tensor, data, row.dtype)
     return value, _lod(tensor, value) if tensor.lod.size else None
-
-
-def _from_npy(tensor: WireTensor, data: bytes) -> Array:
-    try:
-        return npy.read(data)
-    except ValueError as error:
-        raise _wrong(tensor, str(error)) from error
 
 
 def _from_field(tensor: WireTensor, data: Any, dtype: np.dtype[Any]) -> Array:
