@@ -283,15 +283,6 @@ def _numbers(field: str, array: Array) -> orjson.Fragment | tuple[str, Array]:
     return orjson.Fragment(b"[%b]" % _piece(field, array) if array.size else b"[]")
 
 
-def pieces(self) -> Iterator[bytes]:
-    """The JSON list."""
-    array = self._array
-    for at in range(0, array.size, _BLOCK):
-        yield b"," if at else b"["
-        yield _piece(self._field, array[at : at + _BLOCK])
-    yield b"]"
-
-
 def pieces(value: Any) -> Iterator[bytes]:
     """The JSON of a value as ``orjson.dumps`` would write it, no part of which takes long.
 

@@ -47,7 +47,8 @@ FP16, BF16, STRING, BYTES = 5, 6, 12, 13
 
 class ElementType(NamedTuple):
     """One element type of the wire: its name, the field of its data, and the value's dtype, which
-    is None for types that are no arrays or not supported."""
+    is None for types that are no arrays or not supported.
+    """
 
     name: str
     field: str
