@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock import CustomExceptionCode, Op, ProductErrCode, ResponseOp
+from penstock import CustomExceptionCode, Op, ProductErrCode
 from penstock.errors import HookError
 from penstock.ops.hooks import bind
 from tests.service.inside import drawn, inside, pairs, root
@@ -130,13 +130,6 @@ def test_no_hook_may_be_a_generator(hook: str, function: Any) -> None:
         drawn(made(**{hook: function}))
 
 
-@pytest.mark.parametrize("hook", ["init_op", "pack_response_package"])
-def test_the_ends_hooks_are_checked_at_start_too(hook: str) -> None:
-    end_class = type("End", (ResponseOp,), {hook: lambda self, a, b: None})
-    with pytest.raises(HookError, match=f"{hook} takes 2 arguments"):
-        drawn(end_class(input_ops=[made()]))
-
-
 # What preprocess returns
 
 
@@ -215,11 +208,6 @@ def wrapped(text: str) -> str:
 async def test_other_results_of_process_are_errors(result: Any, number: int, text: str) -> None:
     reply = await asked(made(process=lambda self, feeds: result))
     assert (reply.err_no, reply.err_msg) == (number, text)
-
-
-async def test_an_own_process_runs_without_a_model_and_the_default_one_is_skipped() -> None:
-    assert pairs(await asked(made(process=lambda self, feeds: {"y": "ran"}))) == {"y": "ran"}
-    assert pairs(await asked(made())) == {"a": "1"}
 
 
 async def test_typical_logid_is_the_log_id_of_the_first_request() -> None:
@@ -345,6 +333,3 @@ async def test_a_product_s_number_and_text_are_the_reply(hook: str, number: Any,
     after = Op("after", input_ops=[made(**{hook: HOOKS[hook](number)})])
     reply = await asked(after)
     assert (reply.err_no, reply.err_msg, list(reply.key)) == (sent, "no cat", [])
-
-
-# Exceptions
