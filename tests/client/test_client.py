@@ -108,15 +108,6 @@ def test_an_endpoint_that_refuses_is_passed_over(
     assert service.received.qsize() == 3
 
 
-def test_a_dead_endpoint_alone_fails_the_call_and_says_so(
-    client: PipelineClient, dead_endpoint: str
-) -> None:
-    client.connect([dead_endpoint])
-    with pytest.raises(CallFailed, match="UNAVAILABLE: " + dead_endpoint) as caught:
-        client.predict({"x": "1"}, timeout=PATIENCE)
-    assert caught.value.retryable
-
-
 def test_a_call_that_a_server_saw_is_not_sent_to_another(
     serve: Serve, client: PipelineClient
 ) -> None:
@@ -202,14 +193,6 @@ def test_a_failed_future_is_freed_as_soon_as_it_is_dropped(
         assert freed.wait(PATIENCE)
     finally:
         gc.enable()
-
-
-def test_a_future_passes_over_an_endpoint_that_refuses(
-    serve: Serve, client: PipelineClient, dead_endpoint: str
-) -> None:
-    client.connect([dead_endpoint, serve(echo).endpoint])
-    future = client.predict({"x": "1"}, asyn=True, timeout=PATIENCE)
-    assert list(future.result(PATIENCE).value) == ["1"]
 
 
 def test_closing_ends_a_call_under_way(serve: Serve, client: PipelineClient, stuck: Stuck) -> None:
