@@ -1,9 +1,11 @@
+from typing import NoReturn
+
 import numpy as np
 import pytest
 
 from penstock.errors import InferenceFailed, InputMismatch, WrongType
 from penstock.runtimes.model import Model
-from penstock.runtimes.python import PythonSession
+from penstock.runtimes.python import Function, PythonSession
 from penstock.tensor import TensorSpec
 
 X = TensorSpec(name="x", alias="x", dtype=np.dtype(np.float32), shape=(None,))
@@ -20,31 +22,27 @@ def test_plain_values_become_arrays() -> None:
     assert isinstance(session.run({"x": np.ones(1)}, ["y"])[0], np.ndarray)
 
 
-def test_what_the_callable_raises_is_an_inference_failure_that_names_it() -> None:
-    def fail(feeds):
-        raise ZeroDivisionError("no rows")
+def raising(error: Exception) -> Function:
+    def fail(feeds: object) -> NoReturn:
+        raise error
 
-    with pytest.raises(InferenceFailed, match="ZeroDivisionError: no rows") as caught:
-        PythonSession(fail, [X], [Y]).run({}, ["y"])
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    return fail
 
 
-def test_a_request_error_passes_through() -> None:
-    def refuse(feeds):
-        raise InputMismatch("too cold")
-
-    with pytest.raises(InputMismatch, match="too cold"):
-        PythonSession(refuse, [X], [Y]).run({}, ["y"])
-
-
-def test_a_missing_output_is_an_inference_failure() -> None:
-    with pytest.raises(InferenceFailed, match=r"\['y'\], only \['z'\]"):
-        PythonSession(lambda feeds: {"z": 1}, [X], [Y]).run({}, ["y"])
-
-
-def test_a_result_that_is_no_mapping_is_a_wrong_type() -> None:
-    with pytest.raises(WrongType, match="not list"):
-        PythonSession(lambda feeds: [1], [X], [Y]).run({}, ["y"])  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("function", "kind", "text"),
+    [
+        (raising(ZeroDivisionError("no rows")), InferenceFailed, "ZeroDivisionError: no rows"),
+        (raising(InputMismatch("too cold")), InputMismatch, "too cold"),
+        (lambda feeds: {"z": 1}, InferenceFailed, r"\['y'\], only \['z'\]"),
+        (lambda feeds: [1], WrongType, "not list"),
+    ],
+)
+def test_what_the_callable_does_wrong_is_an_error_that_names_it(
+    function: Function, kind: type[Exception], text: str
+) -> None:
+    with pytest.raises(kind, match=text):
+        PythonSession(function, [X], [Y]).run({}, ["y"])
 
 
 def test_a_stateful_callable_is_copied_for_each_clone() -> None:
