@@ -9,7 +9,6 @@ from penstock.runtimes import local_service
 from penstock.runtimes.local_service import LocalPredictor, LocalServiceHandler
 from penstock.runtimes.runtime import ModelOptions
 
-
 PARAMETERS = """
 model_config client_type workdir thread_num device_type devices fetch_names mem_optim ir_optim
 available_port_generator use_profile precision use_mkldnn mkldnn_cache_capacity mkldnn_op_list
