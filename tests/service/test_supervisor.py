@@ -29,21 +29,20 @@ def run(folder: Path, script: str) -> Supervised:
 # The engine's end
 
 
-def test_the_engines_exit_status_is_the_services(tmp_path: Path) -> None:
-    with run(tmp_path, "async def serve(zygote): return 7") as service:
-        assert service.hear("over") == ["7"]
-        assert service.status() == 7
-
-
-def test_an_engine_that_is_killed_before_it_was_ready_decides_the_status(tmp_path: Path) -> None:
-    with run(tmp_path, "async def serve(zygote): os.kill(os.getpid(), 9)") as service:
-        assert service.status() == 128 + signal.SIGKILL
-
-
-def test_an_engine_that_raises_before_it_was_ready_ends_the_service(tmp_path: Path) -> None:
-    with run(tmp_path, "async def serve(zygote): raise OSError('no such model')") as service:
-        assert service.status() == 1
-        assert "no such model" in service.errors.read_text()
+@pytest.mark.parametrize(
+    ("end", "status", "told"),
+    [
+        ("return 7", 7, ""),
+        ("os.kill(os.getpid(), 9)", 128 + signal.SIGKILL, "ended before it was ready"),
+        ("raise OSError('no such model')", 1, "no such model"),
+    ],
+)
+def test_an_engine_that_ends_before_it_was_ready_decides_the_status(
+    tmp_path: Path, end: str, status: int, told: str
+) -> None:
+    with run(tmp_path, f"async def serve(zygote): {end}") as service:
+        assert service.status() == status
+        assert told in service.errors.read_text()
 
 
 def test_an_engine_that_dies_is_replaced_and_its_workers_with_it(tmp_path: Path) -> None:

@@ -260,12 +260,12 @@ async def serve(zygote):
         connection.close()
 
 import penstock.service.supervisor
-class Hasty:
+class Fixed:
     deaths = 0
     def died(self, now, *, had_worked):
         self.deaths += 1
         return 0.0 if self.deaths < 3 else None
-penstock.service.supervisor.Restarts = Hasty
+penstock.service.supervisor.Restarts = Fixed
 """
     with run(tmp_path, script) as service:
         ports = [service.hear("pid")[1:] for _ in range(2)]
@@ -290,10 +290,10 @@ async def serve(zygote):
     os._exit(3)
 
 import penstock.service.supervisor
-class Hasty:
+class Fixed:
     def died(self, now, *, had_worked):
         return None
-penstock.service.supervisor.Restarts = Hasty
+penstock.service.supervisor.Restarts = Fixed
 """
     with run(tmp_path, script) as service:
         assert service.status() == 1
@@ -303,10 +303,10 @@ penstock.service.supervisor.Restarts = Hasty
 def test_killing_engines_leaves_nothing_in_the_supervisor(tmp_path: Path) -> None:
     script = """
 import penstock.service.supervisor
-class Hasty:
+class Fixed:
     def died(self, now, *, had_worked):
         return 0.0
-penstock.service.supervisor.Restarts = Hasty
+penstock.service.supervisor.Restarts = Fixed
 """
     with run(tmp_path, OBEDIENT + script) as service:
         engines = all_serve(service)
