@@ -8,23 +8,11 @@ import numpy as np
 import pytest
 
 from penstock.protocols import paddle, paddle_message, tensors
+from tests.wire.test_original_proto import PROTO_FIRST
 
 ROOT = Path(__file__).parents[2]
 PROTO = "penstock/protocols/pb/pipeline_service.proto"
 PACKAGE = "baidu.paddle_serving.pipeline_serving"
-
-OLD_PROTO = """
-syntax = "proto2";
-package old;
-message Request {
-  repeated string key = 1;
-  repeated string value = 2;
-  optional string name = 3;
-  optional string method = 4;
-  optional int64 logid = 5;
-  optional string clientip = 6;
-};
-"""
 
 
 def protoc(mode: str, message: str, data: bytes, folder: Path, proto: str) -> bytes:
@@ -122,9 +110,9 @@ def test_what_we_encode_the_compiler_reads() -> None:
 
 
 def test_a_request_of_the_older_numbering_is_read(tmp_path: Path) -> None:
-    (tmp_path / "old.proto").write_text(OLD_PROTO)
+    (tmp_path / "old.proto").write_text(PROTO_FIRST)
     text = b'key: "x" value: "1" name: "uci" method: "p" logid: -3 clientip: "1.2.3.4"'
-    data = protoc("encode", "old.Request", text, tmp_path, "old.proto")
+    data = protoc("encode", f"{PACKAGE}.Request", text, tmp_path, "old.proto")
     call = paddle_message.decode(data, ("uci",))
     assert (call.key, call.value, call.tensors) == (["x"], ["1"], [])
     assert (call.name, call.method, call.logid, call.clientip) == ("uci", "p", -3, "1.2.3.4")
