@@ -128,7 +128,10 @@ class Router:
         head = exchange.head
         target = self._targets.get(head.path)
         kind = head.fields.get(b"content-type")
-        if kind is not None and kind.startswith(_GRPC) and is_grpc(head):
+        # The first is what nearly every call says: is_grpc without the call.
+        if kind is not None and (
+            (kind == _GRPC and head.version == HTTP_2) or (kind[:16] == _GRPC and is_grpc(head))
+        ):
             return self._begin_grpc(exchange, head, None if target is None else target.grpc)
         try:
             if target is None:

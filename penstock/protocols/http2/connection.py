@@ -651,15 +651,19 @@ class Http2Connection(Sending):
                 self._abuse.spend(Abuse.RESET, self._finished())
                 events.append(HeadTooLarge(stream, tuple(error.fields)))
         else:
-            if self._has_place(stream, events):
-                event = HeadReceived()
-                event.stream = stream
-                event.head = head
-                event.data = b""
-                event.ended = end != 0
-                events.append(event)
-                if not end:
-                    self._fresh[id] = event
+            # What _has_place does, without the call, where there is one.
+            if len(self.streams) < self.limits.max_streams:
+                self.streams[id] = stream
+            elif not self._has_place(stream, events):
+                return
+            event = HeadReceived()
+            event.stream = stream
+            event.head = head
+            event.data = b""
+            event.ended = end != 0
+            events.append(event)
+            if not end:
+                self._fresh[id] = event
 
     def _has_place(self, stream: Stream, events: list[Event]) -> bool:
         """Whether one stream more may be open; otherwise it is refused."""

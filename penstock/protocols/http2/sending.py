@@ -52,6 +52,8 @@ one counts as closed in good order. Eight times the streams that may be open by 
 
 _TABLE_SIZE_ZERO: Final = b"\x20"
 
+_LAST_BLOCK: Final = END_HEADERS | END_STREAM
+
 _MOST_BLOCK: Final = 16 << 10
 """Bytes of a header block that every peer takes in one frame."""
 
@@ -191,6 +193,7 @@ class Sending:
             or stream.outbox is not None
             or len(head_block) > _MOST_BLOCK
             or self._table_notice
+            or (trailer_block is not None and len(trailer_block) > _MOST_BLOCK)
         ):
             self.send_head(stream, head_block, end=trailer_block is None and not body)
             if body:
@@ -201,17 +204,19 @@ class Sending:
         self._window -= size
         stream.window -= size
         id = stream.id
-        end = END_STREAM if trailer_block is None else 0
-        self._out += (
-            _pack(len(head_block) << 8 | HEADERS, END_HEADERS, id),
-            head_block,
-            _pack(size << 8 | DATA, end, id),
-            body,
-        )
+        head = _pack(len(head_block) << 8 | HEADERS, END_HEADERS, id)
         if trailer_block is None:
-            self._end_local(stream)
+            self._out += (head, head_block, _pack(size << 8 | DATA, END_STREAM, id), body)
         else:
-            self.send_trailers(stream, trailer_block)
+            self._out += (
+                head,
+                head_block,
+                _pack(size << 8 | DATA, 0, id),
+                body,
+                _pack(len(trailer_block) << 8 | HEADERS, _LAST_BLOCK, id),
+                trailer_block,
+            )
+        self._end_local(stream)
 
     def send_head(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
         """Send a head; a server's interim ones too."""
