@@ -8,7 +8,6 @@ import pytest
 from penstock.errors import ModelError
 from penstock.runtimes import runtime
 from penstock.runtimes.onnx import OnnxRuntime
-from penstock.runtimes.python import PythonSession
 from penstock.runtimes.runtime import (
     ModelOptions,
     OptionProblem,
@@ -17,6 +16,7 @@ from penstock.runtimes.runtime import (
     open_session,
     runtime_names,
 )
+from tests.kit.python_session import PythonSession
 
 
 class ToyRuntime:
