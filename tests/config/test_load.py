@@ -94,28 +94,6 @@ def test_a_blank_key_with_a_default_has_the_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "config"),
-    [
-        ("dag:\nop:\n", ServiceConfig(rpc_port=0)),
-        ("dag:\n  tracer:\n", ServiceConfig(rpc_port=0)),
-        ("op:\n  uci:\n", ServiceConfig(rpc_port=0, op={"uci": OpConfig()})),
-        (
-            "op:\n  uci:\n    local_service_conf:\n",
-            ServiceConfig(rpc_port=0, op={"uci": OpConfig()}),
-        ),
-        (
-            "op:\n  bert:\n    local_service_conf:\n      fetch_list:\n",
-            ServiceConfig(rpc_port=0, op={"bert": OpConfig()}),
-        ),
-    ],
-)
-def test_blank_sections_and_a_blank_fetch_list_of_a_local_model_are_absent(
-    tmp_path: Path, text: str, config: ServiceConfig
-) -> None:
-    assert load(yml_file=write(tmp_path, "rpc_port: 0\n" + text), environ={}).config == config
-
-
-@pytest.mark.parametrize(
     ("place", "key"),
     [
         *(((), key) for key in ("rpc_port", "http_port", "grpc_gateway_port")),
@@ -227,16 +205,6 @@ def test_a_variable_sets_inner_keys_above_constructors_and_below_flags() -> None
     assert problems_of(yml_dict={"rpc_port": 0}, environ={"PENSTOCK_SET": "dag.retri=1"}) == [
         "environment PENSTOCK_SET: dag.retri: is not a known key; did you mean retry?"
     ]
-
-
-def test_an_op_remembers_what_flags_set() -> None:
-    loaded = load(
-        yml_dict={"rpc_port": 0, "op": {"a": {"retry": 2}, "b": {}}},
-        overrides={"op.a.concurrency": 2, "op.a.local_service_conf.fetch_list": ["x"]},
-        environ={},
-    )
-    assert loaded.config.op["a"].forced == {"concurrency", "local_service_conf.fetch_list"}
-    assert loaded.config.op["b"].forced == frozenset()
 
 
 def test_a_relative_file_is_looked_up_in_the_base_folder(tmp_path: Path) -> None:

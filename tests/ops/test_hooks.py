@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from enum import Enum
 from typing import Any
 
 import numpy as np
 import pytest
 
-from penstock import CustomExceptionCode, Op, ProductErrCode
+from penstock import CustomExceptionCode, Op
 from penstock.errors import HookError
 from penstock.ops.hooks import bind
 from tests.service.inside import drawn, inside, pairs, root
@@ -300,15 +299,6 @@ async def test_what_is_no_dict_from_postprocess_is_7000(result: Any) -> None:
 # Product errors
 
 
-class Plain(Enum):
-    NO_CAT = 51
-
-
-class Coded(ProductErrCode):
-    NO_CAT = 51
-    WITH_COMMA = (52,)
-
-
 HOOKS = {
     "preprocess": lambda number: lambda self, x: ({}, False, number, "no cat"),
     "postprocess": lambda number: lambda self, x, y: ({}, number, "no cat"),
@@ -316,20 +306,7 @@ HOOKS = {
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize(
-    ("number", "sent"),
-    [
-        (51, 51),
-        (Plain.NO_CAT, 51),
-        (Coded.NO_CAT, 51),
-        (Coded.WITH_COMMA, 52),
-        ((52,), 52),
-        (np.int64(53), 53),
-        (100001, 100001),
-        (-5, -5),
-    ],
-)
-async def test_a_product_s_number_and_text_are_the_reply(hook: str, number: Any, sent: int) -> None:
-    after = Op("after", input_ops=[made(**{hook: HOOKS[hook](number)})])
+async def test_a_product_s_number_and_text_are_the_reply(hook: str) -> None:
+    after = Op("after", input_ops=[made(**{hook: HOOKS[hook](51)})])
     reply = await asked(after)
-    assert (reply.err_no, reply.err_msg, list(reply.key)) == (sent, "no cat", [])
+    assert (reply.err_no, reply.err_msg, list(reply.key)) == (51, "no cat", [])
