@@ -51,13 +51,19 @@ CONNECT_SECONDS = 2.0
 the server's first word."""
 
 MAX_ATTEMPTS = 3
-"""How often a call is put on a connection whose server does not look at it; a guess."""
+"""How often a call is put on a connection whose server does not look at it, and how often one to a
+server that is being replaced is tried; a guess."""
 
 FIRST_PAUSE = 0.1
 """Seconds. A guess: a service that is restarted is back within some of these."""
 
 LONGEST_PAUSE = 5.0
 """Seconds. A guess: as long as a caller should be refused after the server is back."""
+
+
+class _Dismissed(ConnectionError):
+    """The server said goodbye before any call: it is being replaced."""
+
 
 _GOODBYE_SECONDS = 0.25
 """How long the goodbye may take. All calls have ended by then: no reply is at stake, and a server
@@ -175,6 +181,7 @@ class Connection(asyncio.Protocol):
         settled: done when the server has sent its settings, or has failed to.
         gone: done when the transport is closed.
         problem: why it ends, in words.
+        dismissed: the server has said goodbye, and nothing is wrong.
         opened: how many calls it has taken.
         proved: the server has answered a call on it.
         descriptor: the socket's number and inode; None before and after its life.
@@ -194,6 +201,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._leaving = False
         self.problem = "the connection was closed"
+        self.dismissed = False
         self._keepalive = Keepalive(time.monotonic())
         self._keepalive_timer: asyncio.TimerHandle | None = None
         self._refilled = 0.0
@@ -359,6 +367,7 @@ class Connection(asyncio.Protocol):
         elif isinstance(event, GoawayReceived):
             debug = event.debug[:100].decode("ascii", "replace")
             self.problem = f"the server said goodbye with code {event.code} {debug}".rstrip()
+            self.dismissed = event.code == ErrorCode.NO_ERROR
             self._leave()  # the core resets the streams that the server will not look at
         elif isinstance(event, ConnectionFailed):
             self._fail(f"the server broke the protocol: {event.text}")
@@ -608,6 +617,19 @@ class EndpointChannel:
         )
 
     async def _connect_to(self, host: str) -> Connection:
+        """A connection that takes calls; where a process is being replaced, to its successor.
+
+        Raises:
+            OSError: there is none.
+        """
+        for _ in range(MAX_ATTEMPTS - 1):
+            try:
+                return await self._attempt(host)
+            except _Dismissed:
+                continue
+        return await self._attempt(host)
+
+    async def _attempt(self, host: str) -> Connection:
         """A connection whose server has sent its settings.
 
         Raises:
@@ -631,7 +653,8 @@ class EndpointChannel:
                 connected = True
                 await asyncio.shield(connection.settled)
             if not connection.usable:
-                raise ConnectionError(connection.problem)
+                kind = _Dismissed if connection.dismissed else ConnectionError
+                raise kind(connection.problem)
         except BaseException:
             connection.abort()
             if not connected:

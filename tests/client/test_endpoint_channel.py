@@ -135,6 +135,22 @@ def test_after_a_failure_the_endpoint_is_left_alone_for_a_while(
     answered(server, 1, asked)
 
 
+def test_a_server_that_is_being_replaced_is_asked_again_at_once(server: Called) -> None:
+    asked = server.start()
+    for _ in range(2):
+        server.accept(greet=False).send(f.settings(), f.goaway(0))
+    server.accept()
+    answered(server, 1, asked)
+
+
+def test_a_server_that_dismisses_everybody_is_left_alone(server: Called) -> None:
+    asked = server.start()
+    for _ in range(3):
+        server.accept(greet=False).send(f.settings(), f.goaway(0))
+    assert ended(asked) == UNSENT
+    assert server.nobody_came()
+
+
 def test_a_server_that_drops_every_call_is_left_alone_too(server: Called) -> None:
     asked = server.first()
     server.link.socket.close()
