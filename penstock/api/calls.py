@@ -534,8 +534,16 @@ class HttpCall(Call):
     def begin(self) -> Receiver | None:
         """The request may be answered. What was announced is reserved before it is read."""
         exchange, route = self.exchange, self.route
-        if self.timeout is not None and exchange.whole is None:
-            exchange.deadline = monotonic() + self.timeout
+        body = exchange.whole
+        if body is None:
+            if self.timeout is not None:
+                exchange.deadline = monotonic() + self.timeout
+        elif route.whole is not None and route.method != "GET" and self._encoding is None:
+            # What nearly every request is, without the steps that others need.
+            size = len(body)
+            if size <= SMALL and size <= self.shared.most and exchange.try_small(size):
+                route.whole(self, body)
+                return None
         if route.whole is not None and route.method == "GET":
             route.whole(self, b"")
             return None

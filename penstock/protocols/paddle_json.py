@@ -93,18 +93,18 @@ def decode(body: bytes | bytearray, *, name: str, method: str, briefly: bool = F
         document = None
     if type(document) is dict and len(document) == 2:
         key, value = document.get("key"), document.get("value")
-        if type(key) is list and type(value) is list and len(key) + len(value) <= MAX_MEMBERS:
-            for item in key + value:
-                if type(item) is not str:
-                    break
-            else:
-                if len(key) == len(value) == 1 and key[0] != PROFILE_KEY:
-                    call: OnePair = OnePair()
-                    call.feed = {key[0]: value[0]}
-                    call.name, call.method, call.logid, call.clientip = name, method, 0, ""
-                    call.nbytes = len(body)
-                    return call
-                return Call(key, value, [], name, method, 0, "", len(body))
+        if type(key) is not list or type(value) is not list:
+            pass
+        elif len(key) == len(value) == 1:
+            (member,), (text,) = key, value
+            if type(member) is type(text) is str and member != PROFILE_KEY:
+                call: OnePair = OnePair()
+                call.feed = {member: text}
+                call.name, call.method, call.logid, call.clientip = name, method, 0, ""
+                call.nbytes = len(body)
+                return call
+        elif len(key) + len(value) <= MAX_MEMBERS and {str}.issuperset(map(type, key + value)):
+            return Call(key, value, [], name, method, 0, "", len(body))
     return _decode_members(document, body, name, method)
 
 
