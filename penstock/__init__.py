@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from penstock.protocols.status import CustomExceptionCode as ChannelDataEcode
     from penstock.protocols.status import CustomExceptionCode as ChannelDataErrcode
     from penstock.runtimes.local_service import LocalServiceHandler
-    from penstock.service.server import PipelineServer, WebService, run
-    from penstock.service.short import Service
+    from penstock.service.server import PipelineServer, Service, WebService, run
 
 __version__ = "0.1.0"
 
@@ -59,8 +58,7 @@ _HOMES = {
     "penstock.ops.short": ("FunctionOp", "Model", "op"),
     "penstock.protocols.status": ("CustomExceptionCode", *_ALIASES),
     "penstock.runtimes.local_service": ("LocalServiceHandler",),
-    "penstock.service.server": ("PipelineServer", "WebService", "run"),
-    "penstock.service.short": ("Service",),
+    "penstock.service.server": ("PipelineServer", "Service", "WebService", "run"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
