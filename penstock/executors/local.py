@@ -22,7 +22,7 @@ TURN: Final = 0.001
 """Seconds of work after which no further batch of a Work is begun: they were predicted wrongly, and
 others wait, for the worker or for what has been run."""
 
-_LAST_WORDS = 1.0
+_CANCEL_TIMEOUT = 1.0
 """Seconds that cancelled calls are given at the end; a guess that covers closing a connection."""
 
 
@@ -199,7 +199,7 @@ class CoroutineExecutor(LocalExecutor):
             task.cancel()
         if left:
             _log.warning("op %s: %s calls did not return in time", self._name, len(left))
-            await asyncio.wait(left, timeout=_LAST_WORDS)
+            await asyncio.wait(left, timeout=_CANCEL_TIMEOUT)
         return not left
 
     async def _run(self, work: Work, finished: Finished) -> None:

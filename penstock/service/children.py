@@ -148,11 +148,11 @@ class Child:
         self._parent_death.close()
 
 
-def end_all(children: Sequence[Child], patience: float) -> None:
+def end_all(children: Sequence[Child], timeout: float) -> None:
     """Kill them and reap them; those that have not ended after so many seconds are named."""
     for child in children:
         child.kill()
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     for child in children:
         if _ends_within(child.pidfd, max(0.0, deadline - time.monotonic())):
             child.reap()
@@ -371,7 +371,7 @@ class Reaper:
         adopts: whether processes that lose their parent become this one's.
 
     Attributes:
-        patience: seconds until it is to be asked to ``reap`` again, though nothing happens.
+        poll_interval: seconds until it is to be asked to ``reap`` again, though nothing happens.
     """
 
     def __init__(self, *, adopts: bool) -> None:
@@ -379,7 +379,7 @@ class Reaper:
         self._traced: set[int] = set()
         # What the script has started it may wait for itself.
         self._scripts = frozenset(_children()) if adopts else frozenset[int]()
-        self.patience = _ADOPTED if adopts else math.inf
+        self.poll_interval = _ADOPTED if adopts else math.inf
 
     def __repr__(self) -> str:
         return f"<Reaper {len(self._traced)} traced{', adopts' if self._adopts else ''}>"
@@ -389,7 +389,7 @@ class Reaper:
         status = child.reap()
         if not child.is_reaped:
             self._traced.add(child.pid)
-            self.patience = min(self.patience, _TRACED)
+            self.poll_interval = min(self.poll_interval, _TRACED)
         return status
 
     def reap(self, known: Container[int]) -> None:
@@ -401,7 +401,7 @@ class Reaper:
                 if pid not in known and pid not in self._scripts and pid not in self._traced:
                     _is_reaped(pid)
         if not self._traced:
-            self.patience = _ADOPTED if self._adopts else math.inf
+            self.poll_interval = _ADOPTED if self._adopts else math.inf
 
 
 def _is_reaped(pid: int) -> bool:

@@ -51,7 +51,7 @@ def spared_pages() -> Iterator[None]:
         gc.unfreeze()
 
 
-_LAST_WORDS: Final = 1.0
+_CANCEL_TIMEOUT: Final = 1.0
 """Seconds that cancelled tasks are given, and then calls in threads; a guess, the same as an
 executor's for its calls."""
 
@@ -87,7 +87,7 @@ async def _cancel_all(service: asyncio.Task[None]) -> None:
         return
     for task in others:
         task.cancel()
-    _, left = await asyncio.wait(others, timeout=_LAST_WORDS)
+    _, left = await asyncio.wait(others, timeout=_CANCEL_TIMEOUT)
     if left:
         names = ", ".join(sorted({task.get_name() for task in left}))
         _log.error(
@@ -102,7 +102,7 @@ async def _end(pool: DaemonPool) -> None:
     calls = [asyncio.wrap_future(each) for each in pool.unfinished()]
     if not calls:
         return
-    _, left = await asyncio.wait(calls, timeout=_LAST_WORDS)
+    _, left = await asyncio.wait(calls, timeout=_CANCEL_TIMEOUT)
     for call in left:
         call.cancel()  # else it would tell this loop of its end, which is closed by then
     if left:

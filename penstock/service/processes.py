@@ -193,8 +193,8 @@ class Processes:
         engines: Sequence[Listeners],
         open_ports: Callable[[], None],
         signals: StopSignals,
-        patience: float,
-        silence: float,
+        stop_timeout: float,
+        answer_timeout: float,
     ) -> int:
         """Be the supervisor; the exit status of the service.
 
@@ -202,8 +202,8 @@ class Processes:
             engines: each one's listeners.
             open_ports: makes them listen.
             signals: what stops the service.
-            patience: seconds that an engine may take to end.
-            silence: seconds for which a ready engine may answer nothing.
+            stop_timeout: seconds that an engine may take to end.
+            answer_timeout: seconds for which a ready engine may answer nothing.
 
         Raises:
             StartupError: the service cannot start.
@@ -226,7 +226,7 @@ class Processes:
 
         sockets = [tuple(each.values()) for each in engines]
         supervisor = Supervisor(
-            engine, worker, sockets, open_ports, patience, silence, spawns=spawns
+            engine, worker, sockets, open_ports, stop_timeout, answer_timeout, spawns=spawns
         )
         return supervisor.run(signals)
 

@@ -76,8 +76,8 @@ class EngineProcess:
         engine_id: which of the service's engines it is.
         child: the process.
         control: our end of the line.
-        patience: seconds that it may take to end, once it is told to.
-        silence: seconds that it may take to answer, while it is ready.
+        stop_timeout: seconds that it may take to end, once it is told to.
+        answer_timeout: seconds that it may take to answer, while it is ready.
 
     Attributes:
         engine_id: which of the service's engines it is.
@@ -95,8 +95,8 @@ class EngineProcess:
         engine_id: EngineId,
         child: Child,
         control: socket.socket,
-        patience: float = math.inf,
-        silence: float = math.inf,
+        stop_timeout: float = math.inf,
+        answer_timeout: float = math.inf,
     ) -> None:
         self.engine_id = engine_id
         self.child = child
@@ -106,8 +106,8 @@ class EngineProcess:
         self.is_leaving = False
         self.kill_at: float | None = None
         self.look_at = math.inf
-        self._patience = patience
-        self._silence = silence
+        self._stop_timeout = stop_timeout
+        self._answer_timeout = answer_timeout
         self._was_asked = False
         self._serves_since: float | None = None
         self._talks = True
@@ -142,14 +142,14 @@ class EngineProcess:
         if self._was_asked:
             return False
         self._was_asked = True
-        self.look_at = now + self._silence
+        self.look_at = now + self._answer_timeout
         self.say(Ping())
         return True
 
     def answered(self) -> None:
         """Its loop runs; or the time that has passed says nothing about it."""
         self._was_asked = False
-        self.look_at = time.monotonic() + self._silence / 2
+        self.look_at = time.monotonic() + self._answer_timeout / 2
 
     def serve(self) -> None:
         """Have it accept connections."""
@@ -179,7 +179,7 @@ class EngineProcess:
 
     def _expect_the_end(self) -> None:
         if self.kill_at is None:
-            self.kill_at = time.monotonic() + self._patience
+            self.kill_at = time.monotonic() + self._stop_timeout
 
     def messages(self) -> Iterator[Message]:
         """What it has said, as long as it takes the answers.
@@ -342,8 +342,9 @@ class Supervisor:
             the supervisor when it is told to stop; until then, connections wait for the next
             process of that engine.
         open_ports: called once, when all engines are ready: makes the listeners listen.
-        patience: seconds that an engine may take to end; it is killed then.
-        silence: seconds that a ready engine may take to answer; it is killed and replaced then.
+        stop_timeout: seconds that an engine may take to end; it is killed then.
+        answer_timeout: seconds that a ready engine may take to answer, before it is killed and
+            replaced.
         spawns: both functions become other programs; then there may be other threads.
 
     Threads: the main thread only, and otherwise there may be no other.
@@ -355,12 +356,12 @@ class Supervisor:
         worker_main: WorkerMain,
         listeners: Sequence[Sequence[socket.socket]] = ((),),
         open_ports: Callable[[], None] = lambda: None,
-        patience: float = math.inf,
-        silence: float = math.inf,
+        stop_timeout: float = math.inf,
+        answer_timeout: float = math.inf,
         *,
         spawns: bool = False,
     ) -> None:
-        self._silence = silence
+        self._answer_timeout = answer_timeout
         self._spawns = spawns
         self._engine_main = engine_main
         self._worker_main = worker_main
@@ -369,7 +370,7 @@ class Supervisor:
             for index, own in enumerate(listeners)
         ]
         self._open_ports = open_ports
-        self._patience = patience
+        self._stop_timeout = stop_timeout
         self._is_open = False
         self._told = 0
         self._forwarded = 0
@@ -457,7 +458,7 @@ class Supervisor:
                     engine.answered()
         for engine in self._processes():
             if not engine.look(now):
-                engine.failure = f"its loop has not answered for {self._silence:g} s"
+                engine.failure = f"its loop has not answered for {self._answer_timeout:g} s"
                 _log.error("%s (pid %d) is killed: %s", engine.child.name, engine.child.pid,
                            engine.failure)  # fmt: skip
                 engine.kill()
@@ -478,7 +479,7 @@ class Supervisor:
         times.append(self._sums.due)
         times += [at for each in self._processes() for at in (each.kill_at, each.look_at)]
         first = min((each for each in times if each is not None), default=math.inf)
-        first = min(max(0.0, first - time.monotonic()), self._reaper.patience, _LONGEST_WAIT)
+        first = min(max(0.0, first - time.monotonic()), self._reaper.poll_interval, _LONGEST_WAIT)
         return first * 1000 + 1
 
     def _forward_signals(self) -> None:
@@ -512,7 +513,9 @@ class Supervisor:
             except BaseException:
                 ours.close()
                 raise
-        slot.processes.append(EngineProcess(engine_id, child, ours, self._patience, self._silence))
+        slot.processes.append(
+            EngineProcess(engine_id, child, ours, self._stop_timeout, self._answer_timeout)
+        )
 
     def _start_first(self, slot: EngineSlot) -> None:
         try:

@@ -54,7 +54,7 @@ async def for_ever():
 listeners = ()
 engines = 1
 of_each = None
-patience = silence = float("inf")
+stop_timeout = answer_timeout = float("inf")
 orders = asyncio.Queue()  # of the supervisor, in an engine
 
 def open_ports():
@@ -63,7 +63,7 @@ def open_ports():
 EPILOGUE = """
 with signals_stop_the_start() as signals:
     of_each = of_each or [listeners] * engines
-    limits = patience, silence
+    limits = stop_timeout, answer_timeout
     status = Supervisor(engine_main, worker_main, of_each, open_ports, *limits).run(signals)
 say("over", status)
 sys.exit(status)

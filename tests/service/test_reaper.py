@@ -37,12 +37,12 @@ given = os.dup(0)  # children have another standard input
 mine = fork("thing", lambda: os.read(given, 1)[0], lambda: None, stoppable=True)
 print(mine.pid, flush=True)
 reaper = Reaper(adopts=False)
-assert reaper.patience == math.inf
+assert reaper.poll_interval == math.inf
 status = reaper.take(mine)
 print(os.waitstatus_to_exitcode(status), mine.is_reaped)
 reaper.reap(())
-print(reaper.patience, zombies() == [str(mine.pid)], flush=True)
-while reaper.patience < math.inf:
+print(reaper.poll_interval, zombies() == [str(mine.pid)], flush=True)
+while reaper.poll_interval < math.inf:
     reaper.reap(())
 print(zombies())
 """
@@ -70,7 +70,7 @@ ADOPTED = """
 assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER: as process 1
 scripts = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
 reaper = Reaper(adopts=True)
-print(reaper.patience)
+print(reaper.poll_interval)
 mine = fork("thing", lambda: 5, lambda: None, stoppable=True)
 for child in (scripts.pid, mine.pid):
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)

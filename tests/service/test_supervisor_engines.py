@@ -162,7 +162,7 @@ def test_only_the_engine_that_died_is_replaced(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_is_stopped_is_replaced(tmp_path: Path) -> None:
-    with run(tmp_path, "silence = 0.5\n" + OBEDIENT) as service:
+    with run(tmp_path, "answer_timeout = 0.5\n" + OBEDIENT) as service:
         engines = all_serve(service)
         os.kill(engines[1], signal.SIGSTOP)
         index, _ = service.hear("Serve")
@@ -173,7 +173,7 @@ def test_an_engine_that_is_stopped_is_replaced(tmp_path: Path) -> None:
 
 
 def test_when_all_processes_were_stopped_none_is_replaced(tmp_path: Path) -> None:
-    with run(tmp_path, "silence = 0.5\n" + OBEDIENT) as service:
+    with run(tmp_path, "answer_timeout = 0.5\n" + OBEDIENT) as service:
         every = [service.process.pid, *all_serve(service).values()]
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for pid in every:
@@ -423,7 +423,7 @@ def test_a_hangup_of_a_child_ends_it(tmp_path: Path) -> None:
 def test_a_process_that_does_not_end_in_time_is_killed(tmp_path: Path, end: str) -> None:
     script = """
 engines = 1
-patience = 0.2
+stop_timeout = 0.2
 async def serve(zygote):
     zygote.ready()
     while True:

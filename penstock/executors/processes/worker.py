@@ -35,9 +35,9 @@ SLAB_BYTES: Final = 512 << 20
 """Most bytes of shared memory for one op's large arrays; what does not fit goes through the
 socket."""
 
-_LAST_WORDS: Final = 1.0
+_STACK_TIMEOUT: Final = 1.0
 """Seconds that a worker which hangs is given to write down where."""
-_FAREWELL: Final = 5.0
+_LEAVE_TIMEOUT: Final = 5.0
 """Seconds within which an idle worker ends when it is asked to."""
 
 
@@ -178,7 +178,7 @@ class Worker:
         """It ends as it is idle now, to make room for another; that is no death."""
         self.condemned = self.sent_away = True
         self.ask_to_stop()
-        self._closing = self._loop.call_later(_FAREWELL, self.kill)
+        self._closing = self._loop.call_later(_LEAVE_TIMEOUT, self.kill)
 
     def kill(self) -> None:
         """End it now."""
@@ -190,7 +190,7 @@ class Worker:
         self.condemned = True
         self._signal(signal.SIGABRT)
         self._signal(signal.SIGCONT)  # it may be stopped; it does not run on, as SIGABRT came first
-        self._closing = self._loop.call_later(_LAST_WORDS, self.kill)
+        self._closing = self._loop.call_later(_STACK_TIMEOUT, self.kill)
 
     def stacks(self) -> list[str]:
         """Where it was when a signal ended it."""
