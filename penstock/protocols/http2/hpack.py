@@ -111,6 +111,14 @@ class FieldDecoder:
         while at < size and block[at] & 0xE0 == 0x20:
             at = self._resize(block, at)
         free = self._free
+        if not at and size <= most_fields:
+            # Most blocks begin with fields that are indexed: as below, in half the time.
+            append = fields.append
+            for octet in block:
+                if not 0x80 < octet < 0xFF:
+                    break
+                append(table[octet])
+            at = len(fields)
         while at < size:
             octet = block[at]
             at += 1
@@ -121,19 +129,32 @@ class FieldDecoder:
                 if at > most_fields and len(fields) > most_fields:
                     break
                 continue
-            if octet == _INDEXED:
-                raise HPACKError("an index of zero")
-            if octet & 0xE0 == 0x20:
+            if octet >= 0x40:
+                if octet == _INDEXED:
+                    raise HPACKError("an index of zero")
+                prefix = 0x3F
+            elif octet >= 0x20:
                 raise HPACKError("a change of the table's size behind a field")
-            prefix = 0x3F if octet >= 0x40 else 0x0F
+            else:
+                prefix = 0x0F
             index = octet & prefix
             if index == prefix:
-                index, at = _read_integer(block, at, prefix)
+                index += block[at]
+                at += 1
+                if index >= prefix + 0x80:
+                    index, at = _read_integer(block, at - 1, prefix)
             if index:
                 name = table[_INDEXED + index][0]
             else:
                 name, at = _read_string(block, at)
-            value, at = _read_string(block, at)
+            first = block[at]
+            end = at + first - 0x7F
+            if 0x80 <= first < 0xFF and end <= size:
+                # As _read_string decodes a short string, without the call.
+                value = _decode_fields(0, _ONE_LITERAL + block[at:end])[1][0][1]
+                at = end
+            else:
+                value, at = _read_string(block, at)
             if names.get(name, True) is None and not value.translate(None, _VISIBLE):
                 field: Field = (name, value)  # most are so, and right
             else:
@@ -144,8 +165,9 @@ class FieldDecoder:
                 self._block = None
                 cost = length + FIELD_OVERHEAD
                 free -= cost
-                if free < 0:
-                    free = self._evict(free)
+                while free < 0 and len(table) > _FIRST_DYNAMIC:
+                    oldest, its_value = table.pop()
+                    free += len(oldest) + len(its_value) + FIELD_OVERHEAD
                 if free >= 0:
                     table.insert(_FIRST_DYNAMIC, field)
                     if cost > self._largest:
