@@ -30,7 +30,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from penstock.protocols.protobuf import grown_text
+from penstock.protocols.protobuf import join_text
 
 Array: TypeAlias = NDArray[Any]
 Writer: TypeAlias = Callable[[Array], list[str]]
@@ -38,7 +38,7 @@ Writer: TypeAlias = Callable[[Array], list[str]]
 _LINE_WIDTH = 75
 _CLASS = "array("
 _AT_ONCE = 4096
-"""Numbers that one step writes, in a few milliseconds: other threads wait for it."""
+"""Numbers that are written in one step, in a few milliseconds."""
 
 # Python's own types hold these, so their arrays are written without a dtype.
 _IMPLIED = (np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.complex128), np.dtype(np.bool_))
@@ -46,7 +46,7 @@ _IMPLIED = (np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.complex128), n
 _PRECISION = 8
 _FIXED = f"%.{_PRECISION}f"
 _FEW = 64
-"""Numbers that are looked at one by one, which is quicker than with arrays."""
+"""Numbers up to which a Python loop is quicker than numpy."""
 
 MAX_AXES = 16
 MAX_ELEMENTS = 1_000_000
@@ -79,13 +79,13 @@ def format_array(array: Array | np.generic) -> str:
     """
     if isinstance(array, np.generic):
         return scalar_text(array)
-    return grown_text(_array_pieces(np.asarray(array)))
+    return join_text(_array_pieces(np.asarray(array)))
 
 
 def _array_pieces(array: Array) -> Iterator[str]:
     column = 0
     if array.size:
-        for piece in chain((_CLASS,), _body(array, ", ", _CLASS, ")")):
+        for piece in chain((_CLASS,), _formatted(array, ", ", _CLASS, ")")):
             yield piece
             line = piece.rfind("\n") + 1
             column = len(piece) - line + (0 if line else column)
@@ -127,11 +127,11 @@ def array_str(array: Array | np.generic) -> str:
     if not array.ndim:
         scalar: Any = array[()]
         return str(scalar) if array.dtype.kind in "USO" else scalar_text(scalar)
-    return grown_text(_body(array, " ", "", "")) if array.size else "[]"
+    return join_text(_formatted(array, " ", "", "")) if array.size else "[]"
 
 
-def _body(array: Array, separator: str, prefix: str, suffix: str) -> Iterator[str]:
-    """The brackets and what is in them, in pieces."""
+def _formatted(array: Array, separator: str, prefix: str, suffix: str) -> Iterator[str]:
+    """The brackets and their contents, in pieces."""
     indent, width = len(prefix) + 1, _LINE_WIDTH - len(suffix)
     if array.dtype.kind == "O":
         words = _object_words(array)
@@ -155,22 +155,22 @@ def _body(array: Array, separator: str, prefix: str, suffix: str) -> Iterator[st
             return
         flat = array.reshape(-1)
         if flat.size > _AT_ONCE and array.dtype.kind not in "US":
-            yield from _large(flat, write, array.shape, separator, indent, width)
+            yield from _streamed(flat, write, array.shape, separator, indent, width)
             return
         words = write(flat)
-    yield _lay_out(words, array.shape, separator, indent, width) if array.ndim else words[0]
+    yield _layout(words, array.shape, separator, indent, width) if array.ndim else words[0]
 
 
-def _large(
+def _streamed(
     flat: Array, write: Writer, shape: tuple[int, ...], separator: str, indent: int, width: int
 ) -> Iterator[str]:
-    """What ``_lay_out`` gives for words that are equally wide, some thousands at a time."""
+    """What ``_layout`` gives for words that are equally wide, some thousands at a time."""
     count, last = shape[-1], len(shape) - 1
     wide = len(write(flat[:1])[0])
     per_line = _words_a_line(wide, count, separator, indent + last, width - last - 1)
     between = separator.rstrip() + "\n" + " " * (indent + last)
     # Before a row: what closes and opens as many outer brackets as end there.
-    leads = [
+    row_prefixes = [
         "]" * ended + separator.rstrip() + "\n" * (ended + 1)
         + " " * (indent + last - 1 - ended) + "[" * ended
         for ended in range(max(last, 1))
@@ -181,21 +181,21 @@ def _large(
     for first in range(0, flat.size // count, at_once):
         rows = range(first, min(first + at_once, flat.size // count))
         if count > _AT_ONCE:
-            yield leads[_ended(first, sizes)] if first else ""
+            yield row_prefixes[_axes_ended(first, sizes)] if first else ""
             yield from _long_row(flat[first * count :][:count], write, separator, per_line, between)
             continue
         words = write(flat[rows.start * count : rows.stop * count])
         parts = []
         for row in rows:
             if row:
-                parts.append(leads[_ended(row, sizes)])
+                parts.append(row_prefixes[_axes_ended(row, sizes)])
             at = (row - first) * count
             parts.append(f"[{between.join(_lines(words[at : at + count], separator, per_line))}]")
         yield "".join(parts)
     yield "]" * last
 
 
-def _ended(row: int, sizes: list[int]) -> int:
+def _axes_ended(row: int, sizes: list[int]) -> int:
     return sum(not row % size for size in sizes)
 
 
@@ -220,7 +220,7 @@ def _object_words(array: Array) -> list[str]:
     ]
 
 
-def _lay_out(
+def _layout(
     words: Sequence[str], shape: tuple[int, ...], separator: str, indent: int, width: int
 ) -> str:
     """Brackets around the words; ``indent`` is the column where the second line starts."""
@@ -359,74 +359,85 @@ def _complex_writer(flat: Array) -> Writer:
 
 def _float_writer(flat: Array, *, plus: bool = False) -> Writer:
     dtype = flat.dtype.newbyteorder("=")
-    facts = _Facts(flat)
+    stats = _FloatStats(flat)
     left = right = digits = longest = 0
-    scientific = _needs_exponent(facts, dtype)
+    scientific = _needs_exponent(stats, dtype)
     kept: list[tuple[str, str]] | None = None
-    if facts.numbers:
+    if stats.numbers:
         for block in _blocks(flat):
-            numbers = _finite(block) if facts.strangers else block.tolist()
+            numbers = _finite(block) if stats.has_nonfinite else block.tolist()
             shortest = _shortest(numbers, dtype)
             if scientific:
                 digits = max(digits, _fraction_digits(numbers, shortest))
                 if digits == _PRECISION:
                     break
             elif numbers:
-                kept = _parts(numbers, shortest, plus)
+                kept = _split_at_point(numbers, shortest, plus)
                 left = max(left, max(len(whole) for whole, _ in kept))
                 right = max(right, max(len(fraction) for _, fraction in kept))
         if scientific:
             longest = max(
-                len(_exponent(f"{n:.{digits}e}")) for n in (facts.largest, facts.smallest)
+                len(_exponent(f"{n:.{digits}e}")) for n in (stats.largest, stats.smallest)
             )
-            left = 2 if plus or facts.negative else 1
+            left = 2 if plus or stats.has_negative else 1
             right = longest + 2 + digits
     if flat.size > _AT_ONCE:
         kept = None
 
     def write(block: Array) -> list[str]:
-        numbers = _finite(block) if facts.strangers else block.tolist()
+        numbers = _finite(block) if stats.has_nonfinite else block.tolist()
         if scientific:
             words = _scientific(numbers, digits, longest, left + 1 + right, plus)
         else:
-            parts = kept if kept is not None else _parts(numbers, _shortest(numbers, dtype), plus)
+            parts = (
+                kept
+                if kept is not None
+                else _split_at_point(numbers, _shortest(numbers, dtype), plus)
+            )
             words = [f"{whole.rjust(left)}.{fraction.ljust(right)}" for whole, fraction in parts]
-        if facts.strangers:
-            sign = plus or facts.minus_infinity
-            return _with_strangers(block.tolist(), words, left, right, plus, sign)
+        if stats.has_nonfinite:
+            sign = plus or stats.has_minus_infinity
+            return _with_nonfinite(block.tolist(), words, left, right, plus, sign)
         return words
 
     return write
 
 
-class _Facts:
-    """What decides how all floats of an array are written.
+class _FloatStats:
+    """What decides how the floats of an array are written.
 
     Attributes:
         numbers: whether there is any that is finite.
-        strangers: whether there is any that is not.
-        negative: whether a finite one has a sign.
-        largest, smallest: magnitudes of the finite ones; the smallest but zero.
+        has_nonfinite: whether there is any that is not.
+        has_negative: whether a finite one has a sign.
+        largest, smallest: magnitudes of the finite numbers, zeros left out.
     """
 
-    __slots__ = ("largest", "minus_infinity", "negative", "numbers", "smallest", "strangers")
+    __slots__ = (
+        "has_minus_infinity",
+        "has_negative",
+        "has_nonfinite",
+        "largest",
+        "numbers",
+        "smallest",
+    )
 
     def __init__(self, flat: Array) -> None:
-        self.numbers = self.strangers = self.negative = self.minus_infinity = False
+        self.numbers = self.has_nonfinite = self.has_negative = self.has_minus_infinity = False
         self.largest, self.smallest = 0.0, inf
         if flat.size <= _FEW:
-            self._look(flat.tolist())
+            self._scan_few(flat.tolist())
             return
         for block in _blocks(flat):
             finite = np.isfinite(block)
             if not finite.all():
-                self.strangers = True
-                self.minus_infinity |= bool((block == -inf).any())
+                self.has_nonfinite = True
+                self.has_minus_infinity |= bool((block == -inf).any())
                 block = block[finite]
             if not block.size:
                 continue
             self.numbers = True
-            self.negative |= bool(np.signbit(block).any())
+            self.has_negative |= bool(np.signbit(block).any())
             magnitudes = np.abs(block.astype(np.float64))
             self.largest = max(self.largest, float(magnitudes.max()))
             nonzero = magnitudes[magnitudes > 0]
@@ -435,13 +446,13 @@ class _Facts:
         if self.smallest == inf:
             self.smallest = 0.0
 
-    def _look(self, values: list[float]) -> None:
-        """The same for a few, without arrays."""
+    def _scan_few(self, values: list[float]) -> None:
+        """The same for a few numbers, without numpy."""
         numbers = [value for value in values if isfinite(value)]
         self.numbers = bool(numbers)
-        self.strangers = len(numbers) < len(values)
-        self.minus_infinity = self.strangers and -inf in values
-        self.negative = any(copysign(1.0, number) < 0 for number in numbers)
+        self.has_nonfinite = len(numbers) < len(values)
+        self.has_minus_infinity = self.has_nonfinite and -inf in values
+        self.has_negative = any(copysign(1.0, number) < 0 for number in numbers)
         magnitudes = [abs(number) for number in numbers if number]
         if magnitudes:
             self.largest, self.smallest = max(magnitudes), min(magnitudes)
@@ -457,8 +468,8 @@ def _blocks(flat: Array) -> Iterator[Array]:
     return (flat[at : at + _AT_ONCE] for at in range(0, flat.size, _AT_ONCE))
 
 
-def _needs_exponent(facts: _Facts, dtype: np.dtype[Any]) -> bool:
-    largest, smallest = facts.largest, facts.smallest
+def _needs_exponent(stats: _FloatStats, dtype: np.dtype[Any]) -> bool:
+    largest, smallest = stats.largest, stats.smallest
     if not largest:
         return False
     # Compared as doubles: float32(0.0001) lies below 0.0001, and numpy 1.x saw it so.
@@ -481,8 +492,8 @@ def _shortest(numbers: list[float], dtype: np.dtype[Any]) -> list[str]:
     return octets[1:-1].decode().split(",") if numbers else []
 
 
-def _parts(numbers: list[float], shortest: list[str], plus: bool) -> list[tuple[str, str]]:
-    """What stands before and behind the point, in fixed notation."""
+def _split_at_point(numbers: list[float], shortest: list[str], plus: bool) -> list[tuple[str, str]]:
+    """The digits before and after the point, in fixed notation."""
     parts = []
     for text, number in zip(shortest, numbers, strict=True):
         whole, _, fraction = text.partition(".")
@@ -498,7 +509,7 @@ def _scientific(
     numbers: list[float], digits: int, longest: int, width: int, plus: bool
 ) -> list[str]:
     word = f"%{'+' if plus else ''}#.{digits}e"
-    # One call for many of them takes half the time of one call for each.
+    # One formatting call for all numbers takes half the time of one call each.
     words = (f"{word} " * len(numbers) % tuple(numbers)).split()
     if longest > 2:
         words = [
@@ -529,10 +540,10 @@ def _fraction_digits(numbers: list[float], shortest: list[str]) -> int:
     return most
 
 
-def _with_strangers(
+def _with_nonfinite(
     values: list[float], words: list[str], left: int, right: int, plus: bool, sign: bool
 ) -> list[str]:
-    """The words with ``nan`` and ``inf`` put in between, all widened where those need it."""
+    """Insert ``nan`` and ``inf`` between the words, and widen all to fit."""
     behind_point = right + 1
     width = behind_point + max(left, 3 - behind_point, 3 + sign - behind_point)
     following = iter(words)
@@ -565,25 +576,25 @@ def parse_array(text: str, *, max_elements: int = MAX_ELEMENTS) -> Array:
     text = text.strip()
     dtype, shape = None, None
     if text.startswith("array("):
-        text, dtype, shape = _unwrapped(text)
+        text, dtype, shape = _unwrap(text)
     elif not text.startswith("["):
         raise ValueError("the text is neither array(...) nor a list in brackets")
     if text.count(",") >= max_elements:
         raise ValueError(f"the text has more than {max_elements} elements")
     if text.startswith("["):
-        sizes, words = _nested(text)
+        sizes, words = _parse_nested(text)
     else:
-        sizes, words = [], _parsed_row(text)
+        sizes, words = [], _parse_row(text)
         if len(words) != 1:
             raise ValueError("the text is not one number")
     if shape is not None:
         if words or 0 not in shape or len(shape) > MAX_AXES:
             raise ValueError("a shape is stated for empty arrays only")
         sizes = shape
-    return _converted(words, dtype).reshape(sizes)
+    return _convert(words, dtype).reshape(sizes)
 
 
-def _unwrapped(text: str) -> tuple[str, np.dtype[Any] | None, list[int] | None]:
+def _unwrap(text: str) -> tuple[str, np.dtype[Any] | None, list[int] | None]:
     """Body, dtype and shape of ``array(body, shape=(...), dtype=...)``."""
     start = len("array(")
     end = text.rfind("]") + 1
@@ -601,7 +612,7 @@ def _unwrapped(text: str) -> tuple[str, np.dtype[Any] | None, list[int] | None]:
     return text[start:end].strip(), _DTYPES.get(dtype or ""), sizes
 
 
-def _nested(text: str) -> tuple[list[int], list[str]]:
+def _parse_nested(text: str) -> tuple[list[int], list[str]]:
     """Sizes of the axes, and the numbers as they are written, of evenly nested brackets."""
     opening = _OPENING.match(text)
     depth = opening[0].count("[") if opening else 0
@@ -628,7 +639,7 @@ def _nested(text: str) -> tuple[list[int], list[str]]:
         if not after_row:
             if level != depth:
                 raise ValueError("brackets are not nested evenly")
-            row = _parsed_row(between)
+            row = _parse_row(between)
             counts[level - 1] = len(row)
             words += row
         level, after_row = level - 1, True
@@ -642,7 +653,7 @@ def _nested(text: str) -> tuple[list[int], list[str]]:
     return sizes, words
 
 
-def _parsed_row(text: str) -> list[str]:
+def _parse_row(text: str) -> list[str]:
     if _ROW.fullmatch(text) is None:
         raise ValueError("an element is not a number")
     words = text.replace(",", " ").split()
@@ -651,7 +662,7 @@ def _parsed_row(text: str) -> list[str]:
     return words
 
 
-def _converted(words: list[str], dtype: np.dtype[Any] | None) -> Array:
+def _convert(words: list[str], dtype: np.dtype[Any] | None) -> Array:
     """The numbers in the dtype, without wrapping, overflow or cutting of fractions."""
     truths = words.count("True") + words.count("False")
     if truths and truths != len(words):

@@ -1,10 +1,10 @@
 """Checked readings of JSON values by the rules of proto3 JSON, in two forms: parsed, and not yet.
 
-A parsed document takes up to thirty times its bytes, and the parser holds the interpreter until it
-is done. So a large body is taken apart before anything is built of it: a ``Span`` is a value that
-has not been parsed, only found. Lists and objects are cut at their commas by numpy, in blocks, so
-that other threads get their turns; what nobody asks for is never built. Of that, brackets and
-quotes are checked, and nothing more.
+A parsed document takes up to thirty times the memory of its bytes, and the parser holds the GIL
+until it is done. So a large body is split before it is parsed: a ``Span`` is the place of a value
+in the body. Lists and objects are split at their commas by numpy, block by block, so that other
+threads can run. A value that nobody asks for is never parsed; only its brackets and quotes are
+checked.
 
 Each reader takes a parsed value or a ``Span``, and where the value stands (``tensors[0].shape``);
 it names that place when it refuses.
@@ -27,7 +27,7 @@ import orjson
 from numpy.typing import NDArray
 
 from penstock.errors import Undecodable
-from penstock.protocols.protobuf import grown_text
+from penstock.protocols.protobuf import join_text
 from penstock.protocols.tensors import DecodeBudget
 
 MAX_DEPTH: Final = 64
@@ -45,7 +45,7 @@ _TEXT = re.compile(
     rb'(?:[^"\\]++|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}'
     rb"|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\[^u])*+"
 )
-"""As much of a text as may be cut off: no part of an escape, nor half of a surrogate pair."""
+"""Whole characters of a text: never part of an escape, nor half of a surrogate pair."""
 _FLAT = b"0123456789+-.eE, \t\r\n"
 
 _STEPS = np.zeros(256, np.int8)
@@ -53,7 +53,7 @@ _STEPS[[ord("["), ord("{")]] = 1
 _STEPS[[ord("]"), ord("}")]] = -1
 _QUOTE, _COMMA = ord('"'), ord(",")
 
-_KINDS_OF_FIRST = {
+_KIND_OF_FIRST_BYTE = {
     ord("t"): "a truth value",
     ord("f"): "a truth value",
     ord("n"): "null",
@@ -99,9 +99,9 @@ class Span:
     __slots__ = ("_body", "_depth", "_end", "_start")
 
     def __init__(self, body: bytes, start: int, end: int, depth: int = 0) -> None:
-        first, end = _stripped(body, start, end)
+        first, end = _strip_blanks(body, start, end)
         if first == end:
-            raise _broken(start)
+            raise _malformed(start)
         self._start = first
         self._body = body
         self._end = end
@@ -112,18 +112,18 @@ class Span:
 
     @property
     def kind(self) -> str:
-        """What it is, or would be if it were legal."""
-        return _KINDS_OF_FIRST.get(self._body[self._start], "a number")
+        """Its JSON type, judged by the first byte."""
+        return _KIND_OF_FIRST_BYTE.get(self._body[self._start], "a number")
 
     def load(self) -> Any:
-        """The value, built."""
+        """Parse the value."""
         try:
             return orjson.loads(memoryview(self._body)[self._start : self._end])
         except orjson.JSONDecodeError:
-            raise _broken(self._start) from None
+            raise _malformed(self._start) from None
 
     def scalar(self) -> Any:
-        """The value of what is neither a list nor an object; a long text is built in pieces.
+        """Parse a value that is neither a list nor an object; a long text in pieces.
 
         Raises:
             Undecodable: it is no JSON value, or a number that is too long.
@@ -133,20 +133,20 @@ class Span:
             if size > MAX_NUMBER:
                 raise Undecodable(f"a number has more than {MAX_NUMBER} characters")
         elif size > _BLOCK:
-            return grown_text(self._text_pieces())
+            return join_text(self._text_pieces())
         return self.load()
 
     def _text_pieces(self) -> Iterator[str]:
         body, at, end = self._body, self._start + 1, self._end - 1
         if body[end] != _QUOTE:
-            raise _broken(end)
+            raise _malformed(end)
         while at < end:
             found = _TEXT.match(body, at, min(end, at + _BLOCK))
             stop = at if found is None else found.end()
             while stop > at and body[stop] & 0xC0 == 0x80:  # within the bytes of one character
                 stop -= 1
             if stop == at:
-                raise _broken(at)
+                raise _malformed(at)
             yield Span(b'"%b"' % body[at:stop], 0, stop - at + 2).load()
             at = stop
 
@@ -156,22 +156,24 @@ class Span:
         Raises:
             Undecodable: there are more than ``most``, or brackets or quotes do not match.
         """
-        return [Span(self._body, *place, self._depth + 1) for place in self._places(most, where)]
+        return [
+            Span(self._body, *place, self._depth + 1) for place in self._element_bounds(most, where)
+        ]
 
     def members(self, most: int, where: str) -> list[tuple[str, Span]]:
         """The members of an object, which may have equal names; raises as ``items`` does."""
         body = self._body
         members = []
-        for start, end in self._places(most, where):
+        for start, end in self._element_bounds(most, where):
             found = _NAME.match(body, start, min(end, start + _LONGEST_NAME))
             if found is None:
-                raise _broken(start)
+                raise _malformed(start)
             name = Span(body, *found.span(1)).load()
             members.append((name, Span(body, found.end(), end, self._depth + 1)))
         return members
 
     def count(self) -> int:
-        """How many elements a flat list has."""
+        """The number of elements of a list without lists or objects in it."""
         start, end = self._start + 1, self._end - 1
         if _is_blank(self._body, start, end):
             return 0
@@ -180,14 +182,14 @@ class Span:
         )
 
     def pieces(self, where: str) -> Iterator[list[Any]]:
-        """The elements of a flat list, some thousands at a time.
+        """The elements of a list without lists or objects in it, some thousands at a time.
 
         Raises:
             Undecodable: it is no list, or has texts with commas, or numbers that are too long.
         """
         body, at, end = self._body, self._start + 1, self._end - 1
         if body[end] != ord("]"):
-            raise _broken(end)
+            raise _malformed(end)
         if _is_blank(body, at, end):
             return
         while at <= end:
@@ -198,19 +200,19 @@ class Span:
                 raise Undecodable(f"{where} has an element that is too long for a number")
             piece = body[at:stop]
             if not piece.strip(BLANK):
-                raise _broken(at)
+                raise _malformed(at)
             check_numbers(piece)
             try:
                 yield orjson.loads(b"[%b]" % piece)
             except orjson.JSONDecodeError:
-                raise _broken(at) from None
+                raise _malformed(at) from None
             at = stop + 1
 
-    def _places(self, most: int, where: str) -> Iterator[tuple[int, int]]:
-        """Where the elements of this list, or the members of this object, begin and end."""
+    def _element_bounds(self, most: int, where: str) -> Iterator[tuple[int, int]]:
+        """Start and end of each element of this list, or member of this object."""
         body, start, end = self._body, self._start, self._end
         if body[end - 1] != body[start] + 2:  # "]" and "}" stand two places behind their opening
-            raise _broken(end)
+            raise _malformed(end)
         if _is_blank(body, start + 1, end - 1):
             return
         begin = start + 1
@@ -222,20 +224,20 @@ class Span:
         yield begin, end - 1
 
     def _commas(self) -> Iterator[int]:
-        """The commas between its elements."""
+        """The positions of the commas between its elements."""
         body, at, end = self._body, self._start, self._end
         level, quoted = 0, False
         while at < end:
             if level > 1 and not quoted:
                 block = body[at : min(end, at + _BLOCK)]
-                if not block.translate(None, _FLAT):  # numbers in a list further inside
+                if not block.translate(None, _FLAT):  # only numbers of an inner list
                     at += len(block)
                     continue
             stop = min(end, at + _BLOCK)
             block = body[at:stop]
             if b"\\" in block:
                 if (len(block) - len(block.rstrip(b"\\"))) % 2 and stop < end:
-                    stop += 1  # what the last one of them escapes
+                    stop += 1  # keep the last backslash with the character it escapes
                     block = body[at:stop]
                 block = block.replace(b"\\\\", b"__").replace(b'\\"', b"__")
             octets = np.frombuffer(block, np.uint8)
@@ -249,27 +251,27 @@ class Span:
             if int(levels.max()) + self._depth > MAX_DEPTH:
                 raise Undecodable(f"the body is nested deeper than {MAX_DEPTH} levels")
             if (levels[:-1] < 1).any() or levels[-1] < (stop < end):
-                raise _broken(at)
+                raise _malformed(at)
             commas = np.flatnonzero((octets == _COMMA) & (levels == 1) & ~within)
             for comma in commas.tolist():
                 yield at + comma
             level, quoted = int(levels[-1]), bool(within[-1])
             at = stop
         if level or quoted:
-            raise _broken(end)
+            raise _malformed(end)
 
 
-def wrong(where: str, wanted: str, got: Any) -> Undecodable:
+def wrong_type(where: str, wanted: str, got: Any) -> Undecodable:
     """The error for a value of the wrong JSON type."""
     kind = got.kind if type(got) is Span else _KINDS[type(got)]
     return Undecodable(f"{where} must be {wanted}, got {kind}")
 
 
-def built(value: Any, where: str, wanted: str) -> Any:
-    """The value itself, of a span that is neither a list nor an object."""
+def scalar_of(value: Any, where: str, wanted: str) -> Any:
+    """The value, parsed if it is a span; lists and objects are refused."""
     if type(value) is Span:
         if value.kind in ("a list", "an object"):
-            raise wrong(where, wanted, value)
+            raise wrong_type(where, wanted, value)
         return value.scalar()
     return value
 
@@ -284,7 +286,7 @@ def as_list(value: Any, where: str, most: int) -> list[Any]:
     if type(value) is Span and value.kind == "a list":
         return value.items(most, where)
     if type(value) is not list:
-        raise wrong(where, "a list", value)
+        raise wrong_type(where, "a list", value)
     if len(value) > most:
         raise Undecodable(f"{where} has more than {most} elements")
     return value
@@ -297,7 +299,7 @@ def members_of(value: Any, where: str, most: int) -> list[tuple[str, Any]]:
     if type(value) is Span and value.kind == "an object":
         return [*dict(value.members(most, where)).items()]
     if type(value) is not dict:
-        raise wrong(where, "an object", value)
+        raise wrong_type(where, "an object", value)
     if len(value) > most:
         raise Undecodable(f"{where} has more than {most} members")
     return [*value.items()]
@@ -305,9 +307,9 @@ def members_of(value: Any, where: str, most: int) -> list[tuple[str, Any]]:
 
 def as_text(value: Any, where: str) -> str:
     """The value, which must be a text; numbers are not coerced."""
-    text = built(value, where, "a text")
+    text = scalar_of(value, where, "a text")
     if type(text) is not str:
-        raise wrong(where, "a text", text)
+        raise wrong_type(where, "a text", text)
     return text
 
 
@@ -318,13 +320,13 @@ def as_texts(value: Any, where: str, most: int) -> list[str]:
 
 
 def as_array(value: Any, where: str, dtype: np.dtype[Any], budget: DecodeBudget) -> NDArray[Any]:
-    """A list of numbers or truth values as an array, each within the range of its type."""
+    """Read a list of numbers or truth values as an array; each must fit the dtype."""
     if type(value) is Span and value.kind == "a list":
         count, pieces = value.count(), value.pieces(where)
     elif type(value) is list:
         count, pieces = len(value), iter([value])
     else:
-        raise wrong(where, "a list", value)
+        raise wrong_type(where, "a list", value)
     array = budget.array(count, dtype)
     done = 0
     for piece in pieces:
@@ -340,7 +342,7 @@ def as_array(value: Any, where: str, dtype: np.dtype[Any], budget: DecodeBudget)
 
 def as_integer(value: Any, where: str, low: int, high: int) -> int:
     """A whole number from ``low`` to ``high``, given as number or decimal text."""
-    value = number = built(value, where, "a whole number")
+    value = number = scalar_of(value, where, "a whole number")
     if type(value) is str:
         if _WHOLE.fullmatch(value) is None:
             raise Undecodable(f"{where} must be a whole number, got another text")
@@ -350,7 +352,7 @@ def as_integer(value: Any, where: str, low: int, high: int) -> int:
             raise Undecodable(f"{where} must be a whole number from {low} to {high}")
         number = int(value)
     elif type(value) is not int:
-        raise wrong(where, "a whole number", value)
+        raise wrong_type(where, "a whole number", value)
     if not low <= number <= high:
         raise Undecodable(f"{where} must be a whole number from {low} to {high}")
     return number  # type: ignore[no-any-return]
@@ -360,7 +362,7 @@ def _truths(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) -> A
     if set(map(type, piece)) <= {bool}:
         return piece
     index = next(index for index, item in enumerate(piece) if type(item) is not bool)
-    raise wrong(f"{where}[{first + index}]", "true or false", piece[index])
+    raise wrong_type(f"{where}[{first + index}]", "true or false", piece[index])
 
 
 def _integers(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) -> Any:
@@ -393,7 +395,7 @@ def _as_float(value: Any, where: str) -> float:
     if type(value) is float or type(value) is int:
         return float(value)
     if type(value) is not str:
-        raise wrong(where, "a number", value)
+        raise wrong_type(where, "a number", value)
     special = _SPECIAL_FLOATS.get(value)
     if special is not None:
         return special
@@ -417,9 +419,9 @@ def as_bytes(value: Any, where: str) -> bytes:
 
 
 def check_depth(value: Any, taken: int) -> None:
-    """Refuse containers nested deeper than 64 levels, ``taken`` of which lie around the value."""
+    """Refuse containers nested deeper than 64 levels, ``taken`` of them around the value."""
     if type(value) is Span:
-        return  # it was looked at when what is around it was taken apart
+        return  # checked when the value around it was split
     level = [value]
     while containers := [item for item in level if type(item) is list or type(item) is dict]:
         if taken == MAX_DEPTH:
@@ -434,7 +436,7 @@ def check_depth(value: Any, taken: int) -> None:
 
 def check_numbers(body: bytes | bytearray) -> None:
     """Refuse a number of over 1,000 characters; the same characters inside a text are legal."""
-    # A number that long covers a whole block, so looking where blocks start is enough to acquit.
+    # A number that long covers a whole block, so if no block starts with digits there is none.
     if not any(_NUMBER_BLOCK.match(body, start) for start in range(0, len(body), _NUMBER_STEP)):
         return
     for token in _STRING_OR_NUMBER.finditer(body):
@@ -447,8 +449,8 @@ _NUMBER_BLOCK = re.compile(rb"[-+.0-9eE]{%d}" % _NUMBER_STEP)
 _STRING_OR_NUMBER = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+.0-9eE]++', re.DOTALL)
 
 
-def _stripped(body: bytes, start: int, end: int) -> tuple[int, int]:
-    """The same places without blanks at both sides; equal ones when there are only blanks."""
+def _strip_blanks(body: bytes, start: int, end: int) -> tuple[int, int]:
+    """Start and end without blanks at either side; equal if there are only blanks."""
     while start < end:
         block = body[start : min(end, start + _EDGE)]
         blanks = len(block) - len(block.lstrip(BLANK))
@@ -465,9 +467,9 @@ def _stripped(body: bytes, start: int, end: int) -> tuple[int, int]:
 
 
 def _is_blank(body: bytes, start: int, end: int) -> bool:
-    start, end = _stripped(body, start, end)
+    start, end = _strip_blanks(body, start, end)
     return start == end
 
 
-def _broken(at: int) -> Undecodable:
+def _malformed(at: int) -> Undecodable:
     return Undecodable(f"the body is not a JSON document (near byte {at})")

@@ -126,10 +126,10 @@ class Call:
 
 
 class OnePair(Call):
-    """A call that carries one pair of texts and nothing else, as most do; its feed is that pair.
+    """A call of one pair of texts and nothing else, as most are; its feed is that pair.
 
-    Whoever makes one sets every attribute: in place that takes half the time of a whole ``Call``,
-    and hardly anybody asks for the lists.
+    The decoder sets every attribute: that takes half the time of calling ``Call``, and the lists
+    are hardly ever asked for.
     """
 
     __slots__ = ()
@@ -141,12 +141,12 @@ class OnePair(Call):
 
     @property
     def key(self) -> list[str]:
-        """Its name, until somebody takes the feed."""
+        """The pair's name, as long as the feed was not taken."""
         return [*self.feed]
 
     @property
     def value(self) -> list[str]:
-        """Its text, until somebody takes the feed."""
+        """The pair's text, as long as the feed was not taken."""
         return [*self.feed.values()]
 
 
@@ -312,7 +312,7 @@ def reply_size(value: Feed, *, typed: bool, keep_text: bool) -> int:
     return size
 
 
-def mended(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """The text with lone surrogates replaced, which no encoding of the wire can carry.
 
     User code makes such texts, mostly from file names; a reply must go out even so.

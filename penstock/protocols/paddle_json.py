@@ -26,10 +26,10 @@ from penstock.protocols.paddle import (
     OnePair,
     Reply,
     TakesLong,
-    mended,
+    replace_surrogates,
 )
 from penstock.protocols.pb import Response
-from penstock.protocols.protobuf import gathered
+from penstock.protocols.protobuf import join_bytes
 from penstock.protocols.status import GrpcCode
 from penstock.protocols.tensors import (
     MAX_TEXTS,
@@ -47,7 +47,7 @@ _BRIEF = 3_000_000
 """Nanoseconds."""
 _SHOWN = 40  # names, and characters of each
 _BLOCK = 64 << 10
-"""Numbers that are written between two turns of other threads."""
+"""Numbers, or characters, that are written in one step."""
 _LEVELS_AROUND_MEMBER = 3  # the body, its list of tensors, the tensor
 
 
@@ -127,7 +127,7 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
         elif member == "tensors":
             numbers = True
             call.tensors = [
-                _tensor(item, f"tensors[{index}]", budget)
+                _decode_tensor(item, f"tensors[{index}]", budget)
                 for index, item in enumerate(values.as_list(content, "tensors", MAX_MEMBERS))
             ]
         elif member == "logid":
@@ -149,7 +149,7 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
 
 
 def _not_a_request(present: set[str], unknown: list[str]) -> str:
-    """What is wrong with a body whose members are called otherwise."""
+    """The error text for a body whose members have other names."""
     missing = " and ".join(repr(name) for name in ("key", "value") if name not in present)
     names = ", ".join(repr(name[:_SHOWN]) for name in unknown[:_SHOWN])
     return (
@@ -158,7 +158,7 @@ def _not_a_request(present: set[str], unknown: list[str]) -> str:
     )
 
 
-def _tensor(value: Any, where: str, budget: DecodeBudget) -> WireTensor:
+def _decode_tensor(value: Any, where: str, budget: DecodeBudget) -> WireTensor:
     """The tensor of one JSON object; whether it makes sense as a tensor is not asked here.
 
     Args:
@@ -177,7 +177,7 @@ def _tensor(value: Any, where: str, budget: DecodeBudget) -> WireTensor:
             values.check_depth(content, _LEVELS_AROUND_MEMBER)
             tensor.unknown = (*tensor.unknown[:_SHOWN], member)
         elif not values.is_null(content):
-            # It may have come under its other spelling, too; the last one counts.
+            # If it comes under both spellings, the last one counts.
             _read(tensor, field, content, f"{where}.{member}", budget)
     return tensor
 
@@ -223,16 +223,16 @@ def encode(reply: Reply | Response) -> bytes:
         "err_msg": reply.err_msg,
         "key": key,
         "value": value,
-        "tensors": [*map(_object, tensors)],
+        "tensors": [*map(_tensor_object, tensors)],
     }
     large = sum(map(len, value)) > LARGE or any(tensor.decoded_bytes > LARGE for tensor in tensors)
     try:
-        return gathered(pieces(body)) if large else orjson.dumps(body)
+        return join_bytes(json_pieces(body)) if large else orjson.dumps(body)
     except orjson.JSONEncodeError:
-        body["err_msg"] = mended(reply.err_msg)
-        body["key"] = list(map(mended, key))
-        body["value"] = list(map(mended, value))
-        return gathered(pieces(body)) if large else orjson.dumps(body)
+        body["err_msg"] = replace_surrogates(reply.err_msg)
+        body["key"] = list(map(replace_surrogates, key))
+        body["value"] = list(map(replace_surrogates, value))
+        return join_bytes(json_pieces(body)) if large else orjson.dumps(body)
 
 
 def write_texts(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
@@ -258,11 +258,11 @@ def write_texts(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
 
 def gateway_error(code: GrpcCode, text: str) -> bytes:
     """The HTTP body of a failed call, in the form of the original's gateway."""
-    text = mended(text)
+    text = replace_surrogates(text)
     return orjson.dumps({"error": text, "code": int(code), "message": text, "details": []})
 
 
-def _object(tensor: WireTensor) -> dict[str, Any]:
+def _tensor_object(tensor: WireTensor) -> dict[str, Any]:
     """The JSON object of a tensor, for ``orjson.dumps``."""
     data = tensor.data
     return {
@@ -277,14 +277,14 @@ def _object(tensor: WireTensor) -> dict[str, Any]:
 
 
 def _numbers(field: str, array: Array) -> orjson.Fragment | tuple[str, Array]:
-    """The list of them; a long one is left for ``pieces`` to write."""
+    """The list of them; a long one is left for ``json_pieces`` to write."""
     if array.size > _BLOCK:
         return field, array
-    return orjson.Fragment(b"[%b]" % _piece(field, array) if array.size else b"[]")
+    return orjson.Fragment(b"[%b]" % _numbers_text(field, array) if array.size else b"[]")
 
 
-def pieces(value: Any) -> Iterator[bytes]:
-    """The JSON of a value as ``orjson.dumps`` would write it, no part of which takes long.
+def json_pieces(value: Any) -> Iterator[bytes]:
+    """The JSON of a value as ``orjson.dumps`` writes it, in pieces that take little time each.
 
     Raises:
         orjson.JSONEncodeError: a text in it is no Unicode.
@@ -292,17 +292,17 @@ def pieces(value: Any) -> Iterator[bytes]:
     if type(value) is dict:
         for index, (name, member) in enumerate(value.items()):
             yield (b"," if index else b"{") + orjson.dumps(name) + b":"
-            yield from pieces(member)
+            yield from json_pieces(member)
         yield b"}"
     elif type(value) is list and value:
         for index, item in enumerate(value):
             yield b"," if index else b"["
-            yield from pieces(item)
+            yield from json_pieces(item)
         yield b"]"
     elif type(value) is tuple:
         field, array = value
         for at in range(0, array.size, _BLOCK):
-            yield (b"," if at else b"[") + _piece(field, array[at : at + _BLOCK])
+            yield (b"," if at else b"[") + _numbers_text(field, array[at : at + _BLOCK])
         yield b"]"
     elif type(value) is str:
         yield b'"'
@@ -313,7 +313,7 @@ def pieces(value: Any) -> Iterator[bytes]:
         yield orjson.dumps(value)
 
 
-def _piece(field: str, array: Array) -> bytes:
+def _numbers_text(field: str, array: Array) -> bytes:
     """Numbers between commas: 64-bit integers as texts, floats in their own shortest digits."""
     dtype = NUMBERS[field]
     array = np.ascontiguousarray(array, dtype)

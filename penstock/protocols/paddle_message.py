@@ -29,7 +29,7 @@ from penstock.protocols.paddle import (
     OnePair,
     Reply,
     TakesLong,
-    mended,
+    replace_surrogates,
 )
 from penstock.protocols.pb import Response
 from penstock.protocols.protobuf import (
@@ -37,10 +37,10 @@ from penstock.protocols.protobuf import (
     VARINT,
     TooManyFields,
     Walker,
-    gathered,
-    long_text,
+    decode_text,
+    encode_text,
+    join_bytes,
     read_varint,
-    text_pieces,
     varint,
 )
 
@@ -60,10 +60,10 @@ _OLD = {3: "name", 4: "method", 6: "clientip"}
 
 # Of messages that are read and written in place:
 _MOST: Final = 64  # keys, or values
-_MOST_LAST: Final = 16  # fields behind them
+_MOST_TRAILING: Final = 16  # fields behind them
 _LARGE: Final = 64 << 10  # bytes from which on a copy costs more than a view
 _LONG: Final = 256 << 10  # characters of a text that is not written with others waiting
-_LONG_END: Final = 512  # bytes after the pairs that are worth being remembered
+_MOST_TRAILING_BYTES: Final = 512  # bytes after the pairs that are worth being remembered
 _KEY, _VALUE, _TENSOR, _NAME, _METHOD, _LOGID, _CLIENTIP = b"\x0a\x12\x1a\x22\x2a\x30\x3a"
 _REPLY_KEY: Final = [bytes((0x1A, size)) for size in range(128)]
 _REPLY_VALUE: Final = [bytes((0x22, size)) for size in range(128)]
@@ -120,11 +120,11 @@ def _decode(data: bytes, service_names: Container[str], most: int) -> Call:
         elif wire_type != LENGTH:
             continue
         elif number == 1:
-            key.append(long_text(data, begin, end))
+            key.append(decode_text(data, begin, end))
         elif number == 2:
-            value.append(long_text(data, begin, end))
+            value.append(decode_text(data, begin, end))
         elif number in names:
-            setattr(call, names[number], long_text(data, begin, end))
+            setattr(call, names[number], decode_text(data, begin, end))
         elif number == 3 and not old:
             typed.append(tensors.read(walker, begin, end, budget))
     call.clientip = call.clientip[:MAX_CLIENT_IP]
@@ -170,13 +170,13 @@ def read_texts(data: bytes) -> Call | None:
             if (
                 size <= _LARGE
                 and data[end] > _TENSOR
-                and len(data) - end <= _LONG_END
+                and len(data) - end <= _MOST_TRAILING_BYTES
                 and (key := data[2:at].decode()) != PROFILE_KEY
-                and (said := _read_end(data[end:])) is not None
+                and (trailing := _read_trailing_fields(data[end:])) is not None
             ):
                 call: OnePair = OnePair()
                 call.feed = {key: data[begin:end].decode()}
-                call.name, call.method, call.logid, call.clientip = said
+                call.name, call.method, call.logid, call.clientip = trailing
                 call.nbytes = len(data)
                 return call
         key_texts, at = _read_run(data, 0, _KEY)
@@ -185,8 +185,12 @@ def read_texts(data: bytes) -> Call | None:
             return None  # before it is copied
         # What is cut off, or goes on with more texts, is no end, and for the general way too.
         rest = data[at:]
-        said = _read_end(rest) if len(rest) <= _LONG_END else _read_end.__wrapped__(rest)
-        return None if said is None else Call(key_texts, value_texts, [], *said, len(data))
+        trailing = (
+            _read_trailing_fields(rest)
+            if len(rest) <= _MOST_TRAILING_BYTES
+            else _read_trailing_fields.__wrapped__(rest)
+        )
+        return None if trailing is None else Call(key_texts, value_texts, [], *trailing, len(data))
     except (IndexError, ValueError):
         return None
 
@@ -205,22 +209,22 @@ def _read_run(data: bytes, at: int, tag: int) -> tuple[list[str], int]:
             size, begin = read_varint(data, at + 1)
         at = begin + size
         if size > _LARGE:
-            texts.append(long_text(data, begin, at))
+            texts.append(decode_text(data, begin, at))
         else:
             texts.append(data[begin:at].decode())
     return texts, at
 
 
 @lru_cache(maxsize=256)
-def _read_end(data: bytes) -> tuple[str, str, int, str] | None:
+def _read_trailing_fields(data: bytes) -> tuple[str, str, int, str] | None:
     """Name, method, log id and ``clientip``, which one client says again and again.
 
     Raises:
         IndexError, ValueError: the bytes are no fields.
     """
-    said: dict[int, str] = {}
+    trailing: dict[int, str] = {}
     logid = at = 0
-    for _ in range(_MOST_LAST):
+    for _ in range(_MOST_TRAILING):
         if at >= len(data):
             break
         tag = data[at]
@@ -233,10 +237,10 @@ def _read_end(data: bytes) -> tuple[str, str, int, str] | None:
         begin, at = at, at + size
         if at > len(data) or tag not in (_NAME, _METHOD, _CLIENTIP):
             return None
-        said[tag] = data[begin:at].decode()
-    if at < len(data) or not (_METHOD in said or _CLIENTIP in said):
+        trailing[tag] = data[begin:at].decode()
+    if at < len(data) or not (_METHOD in trailing or _CLIENTIP in trailing):
         return None
-    name, method, clientip = (said.get(tag, "") for tag in (_NAME, _METHOD, _CLIENTIP))
+    name, method, clientip = (trailing.get(tag, "") for tag in (_NAME, _METHOD, _CLIENTIP))
     return name, method, logid, clientip[:MAX_CLIENT_IP]
 
 
@@ -255,16 +259,16 @@ def encode(reply: Reply | Response) -> bytes:
         texts = write_texts(reply.key, reply.value)
     if texts is None:
         try:
-            texts = gathered(_texts(reply, str))
+            texts = join_bytes(_texts(reply, str))
         except UnicodeEncodeError:
-            texts = gathered(_texts(reply, mended))
+            texts = join_bytes(_texts(reply, replace_surrogates))
     if not reply.tensors:
         return texts
     pieces: list[tensors.Buffer] = [texts]
     for tensor in reply.tensors:
         content = tensor.encode()
         pieces += (b"\x2a", varint(sum(map(len, content))), *content)
-    return gathered(pieces)
+    return join_bytes(pieces)
 
 
 def _texts(reply: Reply, legal: Callable[[str], str]) -> Iterator[bytes]:
@@ -275,7 +279,7 @@ def _texts(reply: Reply, legal: Callable[[str], str]) -> Iterator[bytes]:
     for tag, texts in ((b"\x12", [reply.err_msg]), (b"\x1a", reply.key), (b'"', reply.value)):
         for text in texts:
             if text or tag != b"\x12":
-                written = [*text_pieces(legal(text))]
+                written = [*encode_text(legal(text))]
                 yield tag + varint(sum(map(len, written)))
                 yield from written
 

@@ -14,8 +14,8 @@ from penstock.protocols.protobuf import (
     TooManyFields,
     Walker,
     count_varints,
+    decode_text,
     few_varints,
-    long_text,
     pack_varints,
     read_varint,
     read_varints,
@@ -114,13 +114,13 @@ def test_numbers_beyond_the_room_are_refused_before_there_is_memory_for_them() -
 @given(st.text())
 def test_a_text_is_decoded_in_pieces(text: str) -> None:
     data = b"xx" + text.encode() + b"yy"
-    assert long_text(data, 2, len(data) - 2) == text
+    assert decode_text(data, 2, len(data) - 2) == text
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"x" * 40 + b"\xc3", b"\xed\xa0\x80" * 20])
 def test_what_is_no_text_is_refused(data: bytes) -> None:
     with pytest.raises(UnicodeDecodeError):
-        long_text(data, 0, len(data))
+        decode_text(data, 0, len(data))
 
 
 def packed(plain: Any) -> bytes:
