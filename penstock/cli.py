@@ -205,7 +205,7 @@ def _flags(
     lenient: bool,
     arguments: list[str] | None,
 ) -> flags.Flags:
-    from penstock.config.overrides import parse_override
+    from penstock.config.load import parse_override
 
     values = dict(parse_override(text) for text in overrides or ())
     values.update({key: value for key, value in given.items() if value is not None})
@@ -215,7 +215,7 @@ def _flags(
 @contextmanager
 def _log_of_imports(now: flags.Flags) -> Iterator[None]:
     """Until the script's configuration is read, flags and environment alone say what is logged."""
-    from penstock.config.overrides import from_environment
+    from penstock.config.load import from_environment
 
     told = {key: value for key, (_, value) in from_environment(os.environ).items()}
     told.update(now.overrides)

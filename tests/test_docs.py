@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from penstock.config.describe import json_schema
-from penstock.config.overrides import parse_override
+from penstock.config.load import parse_override
 from penstock.config.schema import ServiceConfig, keys_of
 from penstock.protocols import pb
 from penstock.protocols.status import CustomExceptionCode

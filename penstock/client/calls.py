@@ -88,7 +88,7 @@ def ask_http(
 
 
 def _only_name(target: str, timeout: float) -> str | None:
-    """The name of the only service there, if it tells; it tells only callers on its machine."""
+    """The name of the only service there; ``/status`` answers callers on the same machine only."""
     try:
         names = {graph["name"] for graph in _ask(target, "status", timeout)["graphs"]}
     except (CallFailed, KeyError, TypeError):

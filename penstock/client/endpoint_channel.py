@@ -47,27 +47,26 @@ from penstock.protocols.status import GrpcCode
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 
 CONNECT_SECONDS = 2.0
-"""How long one attempt to connect may take, as in the original's client configuration; it ends with
-the server's first word."""
+"""How long one attempt to connect may take, until the server's SETTINGS; the original's default."""
 
 MAX_ATTEMPTS = 3
-"""How often a call is put on a connection whose server does not look at it, and how often one to a
-server that is being replaced is tried; a guess."""
+"""How often a call is sent that servers refuse unprocessed (REFUSED_STREAM, GOAWAY), and how often to
+connect to a server that is being replaced; a guess."""
 
 FIRST_PAUSE = 0.1
 """Seconds. A guess: a service that is restarted is back within some of these."""
 
 LONGEST_PAUSE = 5.0
-"""Seconds. A guess: as long as a caller should be refused after the server is back."""
+"""Seconds. A guess: how long calls may fail although the server is back."""
 
 
 class _Dismissed(ConnectionError):
-    """The server said goodbye before any call: it is being replaced."""
+    """The server sent GOAWAY before any call: it is being replaced."""
 
 
-_GOODBYE_SECONDS = 0.25
-"""How long the goodbye may take. All calls have ended by then: no reply is at stake, and a server
-that does not read, or does not end its side of TLS, is no reason to wait."""
+_CLOSE_SECONDS = 0.25
+"""How long a connection may take to close. All calls have ended by then, so there is no reason to
+wait for a server that does not read or does not finish TLS."""
 
 _CLOSED = "the client was closed"
 
@@ -240,14 +239,14 @@ class Connection(asyncio.Protocol):
         return True
 
     def leave(self, call: Call) -> None:
-        """Take a call off: nobody waits for it any more."""
+        """Cancel a call on this connection: send RST_STREAM and forget it."""
         assert call.stream is not None
         self._http2.reset(call.stream, ErrorCode.CANCEL)
         self._detach(call)
         self._after()
 
     def close(self, failed: CallFailed | None = None) -> None:
-        """Say goodbye and disconnect; calls end with ``failed``, or as lost ones."""
+        """Send GOAWAY and disconnect; calls end with ``failed``, or with UNAVAILABLE."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -257,12 +256,12 @@ class Connection(asyncio.Protocol):
         transport.close()
 
     def abort(self) -> None:
-        """Disconnect at once, without a goodbye."""
+        """Disconnect at once, without GOAWAY."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the server."""
+        """Send the preface and our SETTINGS."""
         self._transport = cast(asyncio.Transport, transport)
         socket = transport.get_extra_info("socket")
         if socket is not None:
@@ -274,7 +273,7 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Work through what came, then write everything that it asked for at once."""
+        """Handle all events in the data, then write the responses at once."""
         now = time.monotonic()
         self._keepalive.last_received = now
         http2 = self._http2
@@ -366,7 +365,7 @@ class Connection(asyncio.Protocol):
             self._reset(event)
         elif isinstance(event, GoawayReceived):
             debug = event.debug[:100].decode("ascii", "replace")
-            self.problem = f"the server said goodbye with code {event.code} {debug}".rstrip()
+            self.problem = f"the server sent GOAWAY with code {event.code} {debug}".rstrip()
             self.dismissed = event.code == ErrorCode.NO_ERROR
             self._leave()  # the core resets the streams that the server will not look at
         elif isinstance(event, ConnectionFailed):
@@ -388,14 +387,14 @@ class Connection(asyncio.Protocol):
             self._owner.leaving(self)
 
     def _fail(self, problem: str) -> None:
-        """End the connection, after the core's last words."""
+        """End the connection; the HTTP/2 core's GOAWAY is sent first."""
         self.problem = problem
         self.close(failure(GrpcCode.INTERNAL, f"{self._name}: {problem}"))
 
     def _ended(self, call: Call, outcome: Outcome) -> None:
         stream = call.stream
         if stream is not None and not stream.closed:
-            # It may still be sending its request, or receiving what nobody will read.
+            # The request may not be sent in full yet, or the rest of the answer is not needed.
             whole = stream.remote_ended
             self._http2.reset(stream, ErrorCode.NO_ERROR if whole else ErrorCode.CANCEL)
         self._detach(call)
@@ -414,7 +413,7 @@ class Connection(asyncio.Protocol):
             call.end(failed or failure(GrpcCode.UNAVAILABLE, text))
 
     def _after(self) -> None:
-        """What follows once calls may have ended or the core has something to say."""
+        """After calls may have ended, or the core may have something to send."""
         if self._owner.waiting:
             self._owner.capacity_freed(self)
         if self._leaving and not self._calls:
@@ -437,7 +436,7 @@ class Connection(asyncio.Protocol):
             transport.write(output)
 
     def _keep_alive(self) -> None:
-        """See whether the peer lives, for as long as calls wait for it."""
+        """Check that the server is alive, while there are calls."""
         self._keepalive_timer = None
         if not self._calls:
             return
@@ -520,7 +519,7 @@ class EndpointChannel:
             await asyncio.wait({self._connecting})
         ends = {connection.gone for connection in self._connections}
         if ends:
-            await asyncio.wait(ends, timeout=_GOODBYE_SECONDS)
+            await asyncio.wait(ends, timeout=_CLOSE_SECONDS)
             for connection in list(self._connections):
                 connection.abort()
 
@@ -643,7 +642,7 @@ class EndpointChannel:
             tls = {
                 "ssl": self._security.context,
                 "server_hostname": self._security.server_name or self._endpoint.host,
-                "ssl_shutdown_timeout": _GOODBYE_SECONDS,
+                "ssl_shutdown_timeout": _CLOSE_SECONDS,
             }
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -691,10 +690,10 @@ class EndpointChannel:
             call.abandon(failure(GrpcCode.DEADLINE_EXCEEDED, text, sent=sent))
 
     def _block(self, call: Call) -> bytes:
-        """The call's header block: equal ones for times that are about equal.
+        """The call's header block. Calls with about the same time left share one.
 
-        A server parses a field that it knows at less cost. Hence the time told is rounded up; the
-        time kept is not.
+        The ``grpc-timeout`` that is sent is rounded up, because servers decode a value faster that
+        they have seen before. Our own timer is exact.
         """
         if call.deadline is None:
             return self._unlimited
@@ -757,7 +756,7 @@ class Endpoints:
 
 
 def cancel(call: Call) -> None:
-    """End a call because its caller wants so; the server is told."""
+    """Cancel a call on behalf of its caller."""
     call.abandon(failure(GrpcCode.CANCELLED, "cancelled by the caller"))
 
 

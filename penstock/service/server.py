@@ -153,7 +153,7 @@ class _Servable:
 
     def _public_name(self, configured: str | None) -> str | None:
         """The name in the URL: a flag, the environment, the constructor, the file, the default."""
-        from penstock.config.overrides import from_environment
+        from penstock.config.load import from_environment
 
         outranks = "name" in flags.current().overrides or "name" in from_environment(os.environ)
         given = None if self.name == DEFAULT_NAME else self.name
