@@ -306,7 +306,7 @@ LINES = st.builds(
 
 
 @given(st.text(max_size=40) | st.lists(LINES, max_size=8).map("\n".join), st.booleans())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_any_file_is_loaded_or_a_config_error(tmp_path: Path, text: str, lenient: bool) -> None:
     path = tmp_path / "config.yml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
