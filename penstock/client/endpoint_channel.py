@@ -50,8 +50,8 @@ CONNECT_SECONDS = 2.0
 """How long one attempt to connect may take, until the server's SETTINGS; the original's default."""
 
 MAX_ATTEMPTS = 3
-"""How often a call is sent that servers refuse unprocessed (REFUSED_STREAM, GOAWAY), and how often to
-connect to a server that is being replaced; a guess."""
+"""How often a call is sent that servers refuse unprocessed (REFUSED_STREAM, GOAWAY), and how often
+to connect to a server that is being replaced; a guess."""
 
 FIRST_PAUSE = 0.1
 """Seconds. A guess: a service that is restarted is back within some of these."""
@@ -180,7 +180,7 @@ class Connection(asyncio.Protocol):
         settled: done when the server has sent its settings, or has failed to.
         gone: done when the transport is closed.
         problem: why it ends, in words.
-        dismissed: the server has said goodbye, and nothing is wrong.
+        dismissed: the server has sent GOAWAY, and not because of an error.
         opened: how many calls it has taken.
         proved: the server has answered a call on it.
         descriptor: the socket's number and inode; None before and after its life.
