@@ -40,7 +40,7 @@ from penstock.protocols.tensors import (
     of_message,
 )
 
-_COSTS = {b",": 70, b'"': 300, b"{": 1000, b"[": 2000}
+_COSTS = {b",": 70, b'"': 300, b"{": 3000, b"[": 2000}
 """Nanoseconds that decoding takes for each of these in a body, down to the feed: for a number, half
 a text, an object and a list; measured with bodies of nothing else."""
 _BRIEF = 3_000_000
