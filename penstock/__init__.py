@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from penstock.protocols.status import CustomExceptionCode as ChannelDataErrcode
     from penstock.runtimes.local_service import LocalServiceHandler
     from penstock.service.app import App
-    from penstock.service.server import PipelineServer, WebService, run
-    from penstock.service.short import Service
+    from penstock.service.server import PipelineServer, Service, WebService, run
     from penstock.typed.arrays import Array, Image
 
 __version__ = "0.1.0"
@@ -65,8 +64,7 @@ _HOMES = {
     "penstock.protocols.status": ("CustomExceptionCode", *_ALIASES),
     "penstock.runtimes.local_service": ("LocalServiceHandler",),
     "penstock.service.app": ("App",),
-    "penstock.service.server": ("PipelineServer", "WebService", "run"),
-    "penstock.service.short": ("Service",),
+    "penstock.service.server": ("PipelineServer", "Service", "WebService", "run"),
     "penstock.typed.arrays": ("Array", "Image"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

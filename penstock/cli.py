@@ -163,7 +163,8 @@ def client(
         typer.Argument(metavar="KEY=VALUE", help="The request; KEY=@FILE sends a file, base64."),
     ],
     name: Annotated[
-        str, typer.Option(help="The service's name, the first part of its URL; HTTP needs it.")
+        str,
+        typer.Option(help="The service's name, the first part of its URL, if it is not the only."),
     ] = "",
     method: Annotated[str, typer.Option(help="The second part of the URL.")] = "prediction",
     grpc: Annotated[bool, typer.Option("--grpc/--http", help="The protocol to speak.")] = False,
@@ -182,8 +183,8 @@ def client(
             target, feed_of(pairs), name=name, method=method, log_id=log_id, timeout=timeout
         )
     typer.echo(json.dumps(reply, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None))
-    if not grpc and lacks_name(reply, name):
-        typer.echo("error: over HTTP give --name, the service's name", err=True)
+    if lacks_name(reply, name):
+        typer.echo("error: give --name, the service's name", err=True)
     if reply.get("err_no"):
         raise typer.Exit(1)
 
@@ -217,7 +218,7 @@ def _flags(
     lenient: bool,
     arguments: list[str] | None,
 ) -> flags.Flags:
-    from penstock.config.overrides import parse_override
+    from penstock.config.load import parse_override
 
     values = dict(parse_override(text) for text in overrides or ())
     values.update({key: value for key, value in given.items() if value is not None})
@@ -227,7 +228,7 @@ def _flags(
 @contextmanager
 def _log_of_imports(now: flags.Flags) -> Iterator[None]:
     """Until the script's configuration is read, flags and environment alone say what is logged."""
-    from penstock.config.overrides import from_environment
+    from penstock.config.load import from_environment
 
     told = {key: value for key, (_, value) in from_environment(os.environ).items()}
     told.update(now.overrides)

@@ -155,6 +155,17 @@ class Instruments:
             setattr(self, moment, self._teller(hooks) if hooks else None)
 
     def _teller(self, hooks: list[tuple[Instrument, Callable[..., None]]]) -> Callable[..., None]:
+        if len(hooks) == 1:  # as a rule: without a loop it takes half the time
+            ((only, to_call),) = hooks
+
+            def tell_it(*facts: Any) -> None:
+                try:
+                    to_call(*facts)
+                except Exception as error:  # noqa: BLE001 - as below
+                    self._drop(only, error)
+
+            return tell_it
+
         def tell(*facts: Any) -> None:
             for instrument, hook in hooks:
                 try:

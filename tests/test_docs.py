@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock.config.describe import json_schema
+from penstock.config.load import parse_override
 from penstock.config.schema import ServiceConfig, keys_of
 from penstock.protocols import pb
 from penstock.protocols.status import CustomExceptionCode
@@ -99,10 +100,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("document", RUNNABLE, ids=from_root)
 def test_every_service_of_a_document_passes_its_checks(document: Path, folder: Path):
     run_offline(document, folder)  # it makes the models that the services open
-    served = [line.split()[-1] for line in commands(document) if line.startswith("penstock run ")]
+    served = [line.split()[2:] for line in commands(document) if line.startswith("penstock run ")]
     assert served
-    for script in served:
-        with flags.using(flags.Flags(check_only=True)) as now:
+    for script, *options in served:
+        overrides = dict(map(parse_override, options[1::2]))  # each is behind its own -o
+        with flags.using(flags.Flags(check_only=True, overrides=overrides)) as now:
             run_file(Path(script))
         assert now.reports
         for report in now.reports:

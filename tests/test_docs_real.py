@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -83,12 +84,13 @@ class Reader:
         }
 
     @contextmanager
-    def serving(self, script: str, banner: str) -> Iterator[None]:
-        """A service that says what the document shows."""
-        with running(self.folder / script, command=PENSTOCK, cwd=self.folder) as server:
+    def serving(self, script: str, *options: str, banner: str) -> Iterator[None]:
+        """A service that says what the document shows, and ends in good order."""
+        with running(self.folder / script, *options, command=PENSTOCK, cwd=self.folder) as server:
             self.http_port, self.rpc_port = server.http_port, server.rpc_port
             assert self.here(banner) in server.log()
             yield
+            assert server.stop(signal.SIGINT) == 0
 
 
 @pytest.mark.timeout(120)
@@ -111,8 +113,9 @@ def test_the_examples_do_what_the_document_shows(document: Path, section: str, t
 def _follow(reader: Reader, block: Block, stack: ExitStack) -> None:
     for command in commands_of(block):
         if command.line.startswith("penstock run "):
-            script = command.line.removeprefix("penstock run ")
-            stack.enter_context(reader.serving(script, command.output))
+            stack.close()  # a service that runs already has the same ports
+            script = command.line.split()[2:]
+            stack.enter_context(reader.serving(*script, banner=command.output))
         else:
             expected = reader.here(command.output).rstrip("\n")
             assert reader.type(command.line) == expected, f"{block}"

@@ -27,7 +27,7 @@ from penstock.api.body import LARGE, SMALL, SMALL_PACKED, PartialBody, decompres
 from penstock.api.replies import run_aside
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, ServiceBusy, TooLarge
-from penstock.protocols import grpc, paddle
+from penstock.protocols import grpc, paddle_json
 from penstock.protocols.grpc import GrpcError
 from penstock.protocols.heads import Headers
 from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode, status_of
@@ -534,8 +534,16 @@ class HttpCall(Call):
     def begin(self) -> Receiver | None:
         """The request may be answered. What was announced is reserved before it is read."""
         exchange, route = self.exchange, self.route
-        if self.timeout is not None and exchange.whole is None:
-            exchange.deadline = monotonic() + self.timeout
+        body = exchange.whole
+        if body is None:
+            if self.timeout is not None:
+                exchange.deadline = monotonic() + self.timeout
+        elif route.whole is not None and route.method != "GET" and self._encoding is None:
+            # What nearly every request is, without the steps that others need.
+            size = len(body)
+            if size <= SMALL and size <= self.shared.most and exchange.try_small(size):
+                route.whole(self, body)
+                return None
         if route.whole is not None and route.method == "GET":
             route.whole(self, b"")
             return None
@@ -684,14 +692,14 @@ def gateway_failure(error: RequestError) -> HttpReply:
     """What ends a call itself, as the original's gateway says it."""
     status = status_of(error)
     extra: Headers = ((b"retry-after", b"1"),) if isinstance(error, ServiceBusy) else ()
-    body = paddle.gateway_error(status.grpc, str(error))
+    body = paddle_json.gateway_error(status.grpc, str(error))
     return HttpReply(status.http, (JSON, *extra), body, isinstance(error, TooLarge))
 
 
 def failure(status: int, text: str) -> HttpReply:
     """A failure of the transport, as the gateway says it; an HTTP/1.1 connection ends with it."""
     other = GrpcCode.INVALID_ARGUMENT if status < 500 else GrpcCode.UNIMPLEMENTED
-    body = paddle.gateway_error(GRPC_OF_HTTP.get(status, other), text)
+    body = paddle_json.gateway_error(GRPC_OF_HTTP.get(status, other), text)
     return HttpReply(status, (JSON,), body, close=True)
 
 

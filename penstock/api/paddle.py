@@ -27,7 +27,7 @@ from penstock.api.pipeline import Answer as PipelineAnswer
 from penstock.api.pipeline import PipelineProtocol
 from penstock.api.replies import decode_aside, encoded, what_is_left
 from penstock.errors import PackageError, RequestError
-from penstock.protocols import paddle
+from penstock.protocols import paddle, paddle_json, paddle_message
 from penstock.protocols.heads import Headers
 from penstock.protocols.media import JSON as JSON_KIND
 from penstock.protocols.pb import pipeline_service_pb2
@@ -107,11 +107,11 @@ class PaddleApplication:
     def _request(self, call: HttpCall, body: bytes) -> None:
         name, method = call.values
         if len(body) > _AT_ONCE:
-            decode = partial(paddle.decode_json, body, name=name, method=method)
+            decode = partial(paddle_json.decode, body, name=name, method=method)
             self._larger(call, len(body), decode, self._http)
             return
         try:
-            decoded = paddle.decode_json(body, name=name, method=method)
+            decoded = paddle_json.decode(body, name=name, method=method)
         except RequestError as error:
             self._http.failed(call, error)
             return
@@ -119,11 +119,11 @@ class PaddleApplication:
 
     def _call(self, call: GrpcCall, message: bytes) -> None:
         if len(message) > _AT_ONCE:
-            decode = partial(paddle.decode_message, message, self._protocol.names)
+            decode = partial(paddle_message.decode, message, self._protocol.names)
             self._larger(call, len(message), decode, self._grpc)
             return
         try:
-            decoded = paddle.decode_message(message, self._protocol.names)
+            decoded = paddle_message.decode(message, self._protocol.names)
         except RequestError as error:
             self._grpc.failed(call, error)
             return
@@ -140,7 +140,7 @@ class PaddleApplication:
                 exchange.decode(size)
             decoded = decode(briefly=True)
             if size > SMALL:
-                exchange.decoded(size, decoded.held())
+                exchange.decoded(size, decoded.decoded_bytes())
         except paddle.TakesLong:
             call.aside(self._aside(call, size, decode, port))
         except RequestError as error:
@@ -178,58 +178,53 @@ def _reserve(call: HttpCall | GrpcCall, size: int) -> None:
 class HttpPort:
     """Replies as JSON; see ``Port``."""
 
-    write = staticmethod(paddle.write_json)
-    encode = staticmethod(paddle.encode_json)
+    write = staticmethod(paddle_json.write_texts)
+    encode = staticmethod(paddle_json.encode)
     reserve = staticmethod(_reserve)
 
     def __init__(self, protocol: PipelineProtocol) -> None:
         self._protocol = protocol
 
-    def done(
-        self, call: HttpCall, answer: PipelineAnswer | None, error: RequestError | None, /
-    ) -> None:
+    def done(self, call: Any, answer: PipelineAnswer | None, error: RequestError | None, /) -> None:
         """See ``Port``."""
         if answer is not None:
             if not isinstance(answer, bytes):
-                answer = encoded(paddle.encode_json, answer)
-            call.exchange.reply(200, _HEADERS, answer)
+                answer = encoded(self.encode, answer)
+            self.reply(call, answer)
         elif error is not None:
             self.failed(call, error)
 
-    def failed(self, call: HttpCall, error: RequestError) -> None:
+    def failed(self, call: Any, error: RequestError) -> None:
         """The answer to what ends the call itself, which may be a reply after all."""
         reply = self._protocol.as_reply(error)
         if reply is None:
-            call.send(gateway_failure(error))
+            self.fail(call, error)
         else:
-            call.exchange.reply(200, _HEADERS, paddle.encode_json(reply))
+            self.reply(call, self.encode(reply))
+
+    @staticmethod
+    def reply(call: Any, body: bytes) -> None:
+        """Answer with an encoded reply."""
+        call.exchange.reply(200, _HEADERS, body)
+
+    @staticmethod
+    def fail(call: Any, error: RequestError) -> None:
+        """End the call with an error of the transport."""
+        call.send(gateway_failure(error))
 
 
-class GrpcPort:
+class GrpcPort(HttpPort):
     """Replies as messages; see ``Port``."""
 
-    write = staticmethod(paddle.write_texts)
-    encode = staticmethod(paddle.encode_message)
-    reserve = staticmethod(_reserve)
+    write = staticmethod(paddle_message.write_texts)
+    encode = staticmethod(paddle_message.encode)
 
-    def __init__(self, protocol: PipelineProtocol) -> None:
-        self._protocol = protocol
+    @staticmethod
+    def reply(call: GrpcCall, body: bytes) -> None:
+        """Answer with an encoded reply."""
+        call.reply(body)
 
-    def done(
-        self, call: GrpcCall, answer: PipelineAnswer | None, error: RequestError | None, /
-    ) -> None:
-        """See ``Port``."""
-        if answer is not None:
-            if not isinstance(answer, bytes):
-                answer = encoded(paddle.encode_message, answer)
-            call.reply(answer)
-        elif error is not None:
-            self.failed(call, error)
-
-    def failed(self, call: GrpcCall, error: RequestError) -> None:
-        """The answer to what ends the call itself, which may be a reply after all."""
-        reply = self._protocol.as_reply(error)
-        if reply is None:
-            call.fail_with(error)
-        else:
-            call.reply(paddle.encode_message(reply))
+    @staticmethod
+    def fail(call: GrpcCall, error: RequestError) -> None:
+        """End the call with a status."""
+        call.fail_with(error)

@@ -219,7 +219,7 @@ def decode(body: bytes, kind: str, graph: ServedGraph, route: PlainRoute = ANY) 
         where = {"loc": ["body"], "msg": "Input should be an object", "type": "dict_type"}
         raise InvalidInput([where])
     for key, each in value.items():
-        if isinstance(each, bytes) and each.startswith(npy.MAGIC):
+        if isinstance(each, bytes) and each.startswith(b"\x93NUMPY"):
             try:
                 value[key] = npy.read(each)
             except ValueError as error:

@@ -94,7 +94,7 @@ async def decode_aside(
         raise
     except Exception as error:  # noqa: BLE001 - a promise is broken
         raise ours(error) from None
-    exchange.decoded(size, call.held())
+    exchange.decoded(size, call.decoded_bytes())
     return call
 
 

@@ -31,7 +31,7 @@ from penstock.api.calls import (
 )
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, StartupError, Undecodable
-from penstock.protocols import grpc, paddle
+from penstock.protocols import grpc, paddle_json
 from penstock.protocols.grpc import GrpcError, parse_timeout
 from penstock.protocols.heads import HTTP_2, Headers, RequestHead
 from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode
@@ -127,7 +127,10 @@ class Router:
         head = exchange.head
         target = self._targets.get(head.path)
         kind = head.fields.get(b"content-type")
-        if kind is not None and kind.startswith(_GRPC) and is_grpc(head):
+        # The first is what nearly every call says: is_grpc without the call.
+        if kind is not None and (
+            (kind == _GRPC and head.version == HTTP_2) or (kind[:16] == _GRPC and is_grpc(head))
+        ):
             return self._begin_grpc(exchange, head, None if target is None else target.grpc)
         try:
             if target is None:
@@ -327,7 +330,7 @@ def _gateway(status: int, text: str) -> HttpReply:
 _HEADERS: Final[Headers] = (JSON, (b"retry-after", b"1"))
 _TOO_MANY_REQUESTS: Final = "too many requests are open; try again later"
 _TOO_MANY: Final = HttpReply(
-    503, _HEADERS, paddle.gateway_error(GrpcCode.RESOURCE_EXHAUSTED, _TOO_MANY_REQUESTS)
+    503, _HEADERS, paddle_json.gateway_error(GrpcCode.RESOURCE_EXHAUSTED, _TOO_MANY_REQUESTS)
 )
 
 

@@ -120,7 +120,7 @@ class Call:
         return of_end(trailers, self._message)
 
     def detach(self) -> None:
-        """Forget the connection and what came from it: the call waits again."""
+        """Forget the connection and what was received on it: the call waits again."""
         self.connection = self.stream = self._reader = self._message = None
 
     def end(self, outcome: Outcome) -> None:
@@ -148,7 +148,7 @@ class Call:
         on_outcome(outcome)
 
     def abandon(self, failed: CallFailed) -> None:
-        """End it from our side; a server that works on it is told."""
+        """End it from our side; if it was sent, the server gets RST_STREAM."""
         if not self.ended:
             self.untried = ()
             if self.connection is not None:

@@ -68,7 +68,10 @@ def ask_grpc(
 def ask_http(
     target: str, feed: dict[str, str], *, name: str, method: str, log_id: int, timeout: float
 ) -> dict[str, Any]:
-    """Ask over HTTP. The URL needs a name; without one it is ``-`` (see ``lacks_name``).
+    """Ask over HTTP, where the URL needs a name.
+
+    Without one it is ``-``, which a service without a name takes; one that refuses it is asked for
+    its name, and called by that if it is the only one there.
 
     Raises:
         CallFailed: no reply comes, or it is not the JSON of a reply.
@@ -76,9 +79,27 @@ def ask_http(
     """
     _check(target)
     body = {"key": list(feed), "value": list(feed.values()), "logid": log_id}
-    url = f"http://{target}/{quote(name or '-', safe='')}/{quote(method, safe='')}"
+    data = json.dumps(body).encode()
+    reply = _ask(target, f"{quote(name or '-', safe='')}/{quote(method, safe='')}", timeout, data)
+    if lacks_name(reply, name) and (only := _only_name(target, timeout)):
+        path = f"{quote(only, safe='')}/{quote(method, safe='')}"
+        reply = _ask(target, path, timeout, data)
+    return reply
+
+
+def _only_name(target: str, timeout: float) -> str | None:
+    """The name of the only service there; ``/status`` answers callers on the same machine only."""
+    try:
+        names = {graph["name"] for graph in _ask(target, "status", timeout)["graphs"]}
+    except (CallFailed, KeyError, TypeError):
+        return None
+    return str(names.pop()) if len(names) == 1 else None
+
+
+def _ask(target: str, path: str, timeout: float, body: bytes | None = None) -> dict[str, Any]:
+    """The JSON object in an answer; see ``ask_http``."""
     request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+        f"http://{target}/{path}", body, {"Content-Type": "application/json"}
     )
     # No proxy from the environment: the target is what was typed.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirects())
@@ -103,7 +124,7 @@ def ask_http(
 
 
 def lacks_name(reply: dict[str, Any], name: str) -> bool:
-    """Whether a service refused a call over HTTP for want of a name."""
+    """Whether a service refused a call for want of a name."""
     return not name and reply.get("err_no") == CustomExceptionCode.NO_SERVICE.value
 
 

@@ -1,12 +1,12 @@
-"""Channels for threads and for an event loop: what the clients know of the transport.
+"""Channels: the endpoints of one client, for threads and for an event loop.
 
-Bytes go in, bytes or ``CallFailed`` come out. A connection is made by the first call and made again
-after it broke. A compressed reply is refused, because its size is unknown until it is unpacked.
-Proxy settings of the environment are not used.
+A call takes the bytes of a request and ends with the bytes of a reply or ``CallFailed``. The first
+call opens a connection; a broken one is opened again by the next call. A compressed reply is
+refused, because its size is unknown until it is unpacked. Proxy settings are not used.
 
-All threaded channels of a process share one thread with an event loop. It is started by the first
-call of any and ends when the last of them is closed, at the latest when the interpreter exits. A
-forked child forgets its parent's and starts one of its own.
+All threaded channels of a process share one thread with an event loop. The first call starts it; it
+ends when the last channel is closed, or when the interpreter exits. A forked child does not use its
+parent's thread and starts its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.protocols.grpc import encode_message
 from penstock.protocols.status import GrpcCode
 
 _CLOSE_TIMEOUT = 5.0
-"""Seconds that a caller of ``close`` waits for the thread: more than all goodbyes take."""
+"""Seconds that ``close`` waits for the thread: longer than disconnecting takes."""
 
 
 class LoopThread:
@@ -56,7 +56,7 @@ class LoopThread:
         """
         self._orders.append((act, argument))
         if not self._woken:
-            # Only who finds the thread asleep wakes it: once for many calls.
+            # One wake-up for all calls that are handed over before the thread runs.
             self._woken = True
             if not self._stopped:
                 try:
@@ -94,7 +94,7 @@ class LoopThread:
             self._drain()
 
     def _drain(self) -> None:
-        # Lowered first: who adds something afterwards wakes again.
+        # Reset first, so that an order that is added from now on wakes the thread again.
         self._woken = False
         while self._orders:
             try:
@@ -128,7 +128,7 @@ class LoopThread:
 
 _lock = threading.Lock()
 _running: LoopThread | None = None
-_forgotten: list[LoopThread] = []  # of parents; to free one would end what it shares with them
+_forgotten: list[LoopThread] = []  # parents' threads: freeing one would disturb the parent
 
 
 def _open(endpoints: Sequence[Endpoint], security: Security | None) -> tuple[LoopThread, Endpoints]:
@@ -158,10 +158,11 @@ def _at_exit() -> None:
 
 
 def _forget_the_parents() -> None:
-    """In a forked child: leave the parent's loop as it is, and let go of the parent's sockets.
+    """In a forked child: forget the parent's thread, and give up the copies of its sockets.
 
-    Each of the child's copies becomes the null device in place, so that the parent alone decides
-    when a connection ends, and whoever still knows the number closes nothing else.
+    Otherwise a connection would stay open after the parent has closed it. Each descriptor is
+    replaced by the null device instead of being closed, because objects copied from the parent may
+    still close that number later.
     """
     global _lock, _running
     former, _running = _running, None
@@ -233,7 +234,7 @@ class Channel(_Channel):
         return call
 
     def cancel(self, call: Call) -> None:
-        """Tell the server that nobody waits any more; nothing happens if the call has ended."""
+        """Cancel the call on the server too; no effect if it has ended."""
         if self._open is not None:
             self._open[0].hand_over(cancel, call)
 

@@ -47,21 +47,26 @@ from penstock.protocols.status import GrpcCode
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 
 CONNECT_SECONDS = 2.0
-"""How long one attempt to connect may take, as in the original's client configuration; it ends with
-the server's first word."""
+"""How long one attempt to connect may take, until the server's SETTINGS; the original's default."""
 
 MAX_ATTEMPTS = 3
-"""How often a call is put on a connection whose server does not look at it; a guess."""
+"""How often a call is sent that servers refuse unprocessed (REFUSED_STREAM, GOAWAY), and how often
+to connect to a server that is being replaced; a guess."""
 
 FIRST_PAUSE = 0.1
 """Seconds. A guess: a service that is restarted is back within some of these."""
 
 LONGEST_PAUSE = 5.0
-"""Seconds. A guess: as long as a caller should be refused after the server is back."""
+"""Seconds. A guess: how long calls may fail although the server is back."""
 
-_GOODBYE_SECONDS = 0.25
-"""How long the goodbye may take. All calls have ended by then: no reply is at stake, and a server
-that does not read, or does not end its side of TLS, is no reason to wait."""
+
+class _Dismissed(ConnectionError):
+    """The server sent GOAWAY before any call: it is being replaced."""
+
+
+_CLOSE_SECONDS = 0.25
+"""How long a connection may take to close. All calls have ended by then, so there is no reason to
+wait for a server that does not read or does not finish TLS."""
 
 _CLOSED = "the client was closed"
 
@@ -175,6 +180,7 @@ class Connection(asyncio.Protocol):
         settled: done when the server has sent its settings, or has failed to.
         gone: done when the transport is closed.
         problem: why it ends, in words.
+        dismissed: the server has sent GOAWAY, and not because of an error.
         opened: how many calls it has taken.
         proved: the server has answered a call on it.
         descriptor: the socket's number and inode; None before and after its life.
@@ -194,6 +200,7 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._leaving = False
         self.problem = "the connection was closed"
+        self.dismissed = False
         self._keepalive = Keepalive(time.monotonic())
         self._keepalive_timer: asyncio.TimerHandle | None = None
         self._refilled = 0.0
@@ -232,14 +239,14 @@ class Connection(asyncio.Protocol):
         return True
 
     def leave(self, call: Call) -> None:
-        """Take a call off: nobody waits for it any more."""
+        """Cancel a call on this connection: send RST_STREAM and forget it."""
         assert call.stream is not None
         self._http2.reset(call.stream, ErrorCode.CANCEL)
         self._detach(call)
         self._after()
 
     def close(self, failed: CallFailed | None = None) -> None:
-        """Say goodbye and disconnect; calls end with ``failed``, or as lost ones."""
+        """Send GOAWAY and disconnect; calls end with ``failed``, or with UNAVAILABLE."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -249,12 +256,12 @@ class Connection(asyncio.Protocol):
         transport.close()
 
     def abort(self) -> None:
-        """Disconnect at once, without a goodbye."""
+        """Disconnect at once, without GOAWAY."""
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the server."""
+        """Send the preface and our SETTINGS."""
         self._transport = cast(asyncio.Transport, transport)
         socket = transport.get_extra_info("socket")
         if socket is not None:
@@ -266,7 +273,7 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Work through what came, then write everything that it asked for at once."""
+        """Handle all events in the data, then write the responses at once."""
         now = time.monotonic()
         self._keepalive.last_received = now
         http2 = self._http2
@@ -358,7 +365,8 @@ class Connection(asyncio.Protocol):
             self._reset(event)
         elif isinstance(event, GoawayReceived):
             debug = event.debug[:100].decode("ascii", "replace")
-            self.problem = f"the server said goodbye with code {event.code} {debug}".rstrip()
+            self.problem = f"the server sent GOAWAY with code {event.code} {debug}".rstrip()
+            self.dismissed = event.code == ErrorCode.NO_ERROR
             self._leave()  # the core resets the streams that the server will not look at
         elif isinstance(event, ConnectionFailed):
             self._fail(f"the server broke the protocol: {event.text}")
@@ -379,14 +387,14 @@ class Connection(asyncio.Protocol):
             self._owner.leaving(self)
 
     def _fail(self, problem: str) -> None:
-        """End the connection, after the core's last words."""
+        """End the connection; the HTTP/2 core's GOAWAY is sent first."""
         self.problem = problem
         self.close(failure(GrpcCode.INTERNAL, f"{self._name}: {problem}"))
 
     def _ended(self, call: Call, outcome: Outcome) -> None:
         stream = call.stream
         if stream is not None and not stream.closed:
-            # It may still be sending its request, or receiving what nobody will read.
+            # The request may not be sent in full yet, or the rest of the answer is not needed.
             whole = stream.remote_ended
             self._http2.reset(stream, ErrorCode.NO_ERROR if whole else ErrorCode.CANCEL)
         self._detach(call)
@@ -405,9 +413,9 @@ class Connection(asyncio.Protocol):
             call.end(failed or failure(GrpcCode.UNAVAILABLE, text))
 
     def _after(self) -> None:
-        """What follows once calls may have ended or the core has something to say."""
+        """After calls may have ended, or the core may have something to send."""
         if self._owner.waiting:
-            self._owner.room_made(self)
+            self._owner.capacity_freed(self)
         if self._leaving and not self._calls:
             self.close()
         elif self._http2.has_output:
@@ -428,7 +436,7 @@ class Connection(asyncio.Protocol):
             transport.write(output)
 
     def _keep_alive(self) -> None:
-        """See whether the peer lives, for as long as calls wait for it."""
+        """Check that the server is alive, while there are calls."""
         self._keepalive_timer = None
         if not self._calls:
             return
@@ -511,7 +519,7 @@ class EndpointChannel:
             await asyncio.wait({self._connecting})
         ends = {connection.gone for connection in self._connections}
         if ends:
-            await asyncio.wait(ends, timeout=_GOODBYE_SECONDS)
+            await asyncio.wait(ends, timeout=_CLOSE_SECONDS)
             for connection in list(self._connections):
                 connection.abort()
 
@@ -522,7 +530,7 @@ class EndpointChannel:
 
     # What its connections tell
 
-    def room_made(self, connection: Connection) -> None:
+    def capacity_freed(self, connection: Connection) -> None:
         """Put waiting calls on the connection while it takes them."""
         waiting = self.waiting
         while waiting and connection is self._connection:
@@ -590,7 +598,7 @@ class EndpointChannel:
                 self._failed(f"cannot connect: {problem}")
                 self._fail_waiting()
             else:
-                self.room_made(connection)
+                self.capacity_freed(connection)
 
     async def _addresses(self) -> list[str]:
         host = self._endpoint.host
@@ -608,6 +616,19 @@ class EndpointChannel:
         )
 
     async def _connect_to(self, host: str) -> Connection:
+        """A connection that takes calls; where a process is being replaced, to its successor.
+
+        Raises:
+            OSError: there is none.
+        """
+        for _ in range(MAX_ATTEMPTS - 1):
+            try:
+                return await self._attempt(host)
+            except _Dismissed:
+                continue
+        return await self._attempt(host)
+
+    async def _attempt(self, host: str) -> Connection:
         """A connection whose server has sent its settings.
 
         Raises:
@@ -621,7 +642,7 @@ class EndpointChannel:
             tls = {
                 "ssl": self._security.context,
                 "server_hostname": self._security.server_name or self._endpoint.host,
-                "ssl_shutdown_timeout": _GOODBYE_SECONDS,
+                "ssl_shutdown_timeout": _CLOSE_SECONDS,
             }
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -631,7 +652,8 @@ class EndpointChannel:
                 connected = True
                 await asyncio.shield(connection.settled)
             if not connection.usable:
-                raise ConnectionError(connection.problem)
+                kind = _Dismissed if connection.dismissed else ConnectionError
+                raise kind(connection.problem)
         except BaseException:
             connection.abort()
             if not connected:
@@ -668,10 +690,10 @@ class EndpointChannel:
             call.abandon(failure(GrpcCode.DEADLINE_EXCEEDED, text, sent=sent))
 
     def _block(self, call: Call) -> bytes:
-        """The call's header block: equal ones for times that are about equal.
+        """The call's header block. Calls with about the same time left share one.
 
-        A server parses a field that it knows at less cost. Hence the time told is rounded up; the
-        time kept is not.
+        The ``grpc-timeout`` that is sent is rounded up, because servers decode a value faster that
+        they have seen before. Our own timer is exact.
         """
         if call.deadline is None:
             return self._unlimited
@@ -734,7 +756,7 @@ class Endpoints:
 
 
 def cancel(call: Call) -> None:
-    """End a call because its caller wants so; the server is told."""
+    """Cancel a call on behalf of its caller."""
     call.abandon(failure(GrpcCode.CANCELLED, "cancelled by the caller"))
 
 

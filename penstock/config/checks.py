@@ -1,4 +1,4 @@
-"""What single keys cannot tell: keys that contradict each other, what is not built, which ports."""
+"""Checks that no single key can make: contradictions, features not built yet, the ports to bind."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HARDWARE = {3: "ARM CPU", 4: "Kunlun XPU", 5: "Ascend 310", 6: "Ascend 910"}
 
 
 def unavailable(config: ServiceConfig) -> list[Problem]:
-    """Everything switched on that would have to be silently left out."""
+    """Every key that asks for something that is not built."""
     problems: list[Problem] = []
     for name, op in config.op.items():
         problems += unavailable_op(op, ("op", name))
@@ -41,8 +41,8 @@ def unavailable_op(op: OpConfig, path: KeyPath = ()) -> Iterator[Problem]:
         yield Problem(path=(*inner, "device_type"), text=text)
 
 
-def unheard(config: ServiceConfig) -> list[Problem]:
-    """Reports that were switched on and will not appear; nothing else changes without them."""
+def without_effect(config: ServiceConfig) -> list[Problem]:
+    """Reports that are switched on but not built: warnings, as the service works without them."""
     dag = config.dag
     switched_on = {
         ("dag", "use_profile"): dag.use_profile,
@@ -91,7 +91,13 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """The ports to bind. ``http`` None: gRPC only. 0: any free port. ``rpc_chosen``: to be told."""
+    """The ports to bind; 0 is any free one.
+
+    Attributes:
+        rpc: the gRPC port.
+        http: the HTTP port; None is gRPC only.
+        rpc_chosen: whether the gRPC port was chosen here; the user has to be told which.
+    """
 
     rpc: int
     http: int | None

@@ -26,7 +26,7 @@ from penstock.config.schema import (
     section_of,
 )
 
-_TOLD = 1_000_000
+_SHOWN_BELOW = 1_000_000
 """Upper bounds from here on only keep arithmetic sane; the tables leave them out."""
 
 _INTRODUCTION = """\
@@ -83,7 +83,7 @@ def _shape(schema: dict[str, Any]) -> str:
     words = {"array": "list of texts", "boolean": "true, false", "string": "text"}
     kind = words.get(schema.get("type", ""), schema.get("type", "mapping"))
     low, above, high = (schema.get(k) for k in ("minimum", "exclusiveMinimum", "maximum"))
-    if low is not None and high is not None and high < _TOLD:
+    if low is not None and high is not None and high < _SHOWN_BELOW:
         return f"{kind}, {low} to {high}"
     if low is not None:
         return f"{kind} ≥ {low:g}"

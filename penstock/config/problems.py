@@ -1,7 +1,7 @@
 """What is wrong with a configuration, in sentences for the person who wrote it.
 
 A Problem belongs to a key path; where that path was written (file and line, variable, flag) is
-added by whoever reports it.
+added by the code that reports it.
 """
 
 from __future__ import annotations

@@ -155,22 +155,22 @@ class Reservation:
         if budget.there + 2 * size > budget.most:
             raise budget.refuse()
 
-    def decoded(self, size: int, held: int) -> None:
-        """A body of ``size`` bytes is gone, and ``held`` bytes of what it decoded to are there.
+    def decoded(self, size: int, kept: int) -> None:
+        """A body of ``size`` bytes is gone, and ``kept`` bytes of what it decoded to are there.
 
-        The room that it had stays reserved, for what is made of them.
+        What it had reserved beyond that stays so, for what is made of them.
 
         Raises:
             ServiceBusy: they are more than the body had, and do not fit.
         """
-        more = held - size
+        more = kept - size
         if more > 0:
             if self._budget.used + more > self._budget.most:
                 raise self._budget.refuse()
             self.add(more)
-        room = self.taken - max(held, size)
-        self._budget.to_come += room - self.to_come
-        self.to_come = room
+        reserved = self.taken - max(kept, size)
+        self._budget.to_come += reserved - self.to_come
+        self.to_come = reserved
 
     def add(self, count: int) -> None:
         """Count bytes that exist already."""

@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol, ABC):
         closing: it is ending: input is thrown away, and nothing more is begun.
         dirty: it will be flushed in this turn anyway.
         lagging: its client does not read what we write; so it is not read either.
-        counted: bytes of it that the budget counts as held for its client.
+        counted: bytes of it that the budget counts as buffered for its client.
         piece: bytes of the largest piece that was written since its client last read everything.
         secure: it speaks TLS.
         written: bytes written until now.
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol, ABC):
         """Bytes that wait behind the peer's windows."""
         return 0
 
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Bytes that are kept for those: of a long piece all while any of it waits."""
         return 0
 
@@ -269,16 +269,16 @@ class Connection(asyncio.Protocol, ABC):
         return self.pending() + self.waiting() if self.lagging else self.pending()
 
     def count(self) -> None:
-        """Let the budget know what is held for the client to read."""
+        """Let the budget know what is buffered for the client to read."""
         shared = self.shared
-        held = 0 if self._cut else self.held()
+        buffered = 0 if self._cut else self.buffered()
         if self.lagging and not self._cut:
             # What has gone of a large piece is memory of ours as long as the rest of it is.
-            held += max(self.waiting() + self._in_system(), self.piece)
-        more = held - self.counted
+            buffered += max(self.waiting() + self._in_system(), self.piece)
+        more = buffered - self.counted
         if more:
-            self.counted = held
-            shared.held += more
+            self.counted = buffered
+            shared.buffered += more
             if more > 0:
                 shared.budget.add(more)
             else:
@@ -419,7 +419,7 @@ class Connection(asyncio.Protocol, ABC):
         """The transport's last word."""
         self.closing = True
         shared = self.shared
-        shared.held -= self.counted
+        shared.buffered -= self.counted
         shared.budget.release(self.counted)
         self.counted = 0
         try:

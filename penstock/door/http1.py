@@ -81,12 +81,8 @@ class Http1Exchange(DoorExchange):
         shared = self.shared
         session.core.date = shared.date_line
         answer = None
-        # At once only without company: clients that are answered one by one ask one by one again,
-        # and the engine makes the most of those who come together.
-        if (
-            shared.calls == 1
-            and len(body) <= _LARGE
-            and not (close or shared.draining or session.out or session.lagging or session.closing)
+        if len(body) <= _LARGE and not (
+            close or shared.draining or session.out or session.lagging or session.closing
         ):
             answer = session.core.conclude(status, headers, body)
         if answer is None:
@@ -95,6 +91,9 @@ class Http1Exchange(DoorExchange):
                 session.out.append(session.core.respond(status, headers, body, last))
             else:
                 session.out += session.core.respond_apart(status, headers, body, last)
+            session.answered = True
+        else:
+            session.conclude()
         # What close() does, without the call.
         self.over = True
         shared.calls -= 1
@@ -103,12 +102,15 @@ class Http1Exchange(DoorExchange):
         self.receiver = self.on_gone = self.on_writable = self.state = None
         if self.taken:
             self.release()
-        if answer is None:
-            session.answered = True
+        # At once only without company: clients that are answered one by one ask one by one again,
+        # and the engine makes the most of those who come together.
+        if answer is not None and not shared.calls:
+            session.write_answer(answer)
+        else:
+            if answer is not None:
+                session.out.append(answer)
             if not session.dirty:
                 session.mark()
-        else:
-            session.conclude(answer)
 
     def start(self, status: int, headers: Headers) -> None:
         """See ``Exchange``."""
@@ -263,7 +265,7 @@ class Http1Session(Connection):
             self._take(self.core.receive(data))
         except Exception:  # noqa: BLE001 - nothing but this connection ends by it
             self.broken()
-        self.flush()
+        self._flush_all()
 
     def _go_on(self) -> None:
         """Take more of what has come."""
@@ -276,12 +278,14 @@ class Http1Session(Connection):
             self._take(self.core.go_on())
         except Exception:  # noqa: BLE001 - nothing but this connection ends by it
             self.broken()
-        self.flush()
+        self._flush_all()
 
     def eof_received(self) -> bool:
         """The client sends no more; but it may still want the answer to what it sent."""
         if self.closing:
             return False
+        if self.out:  # an answer that waits for the end of the turn
+            self.flush()
         self.eof = True
         broken = self.core.eof()
         if self._exchange is None or broken:
@@ -334,11 +338,14 @@ class Http1Session(Connection):
 
     # Output.
 
-    def conclude(self, answer: bytes) -> None:
-        """Write an answer that is all there is, behind which the core is ready for the next."""
+    def conclude(self) -> None:
+        """The core has made the answer in turn and is ready for the next request."""
         self._exchange = None
         self._in_head = False
         self.due = self.shared.sweeper.now + self._keep_alive
+
+    def write_answer(self, answer: bytes) -> None:
+        """Write an answer that is all there is to write."""
         transport = self.transport
         try:
             if self.secure:
@@ -358,14 +365,9 @@ class Http1Session(Connection):
     def flush(self) -> None:
         """Write, and begin the next request when an answer is complete and its client reads."""
         out = self.out
-        if (
-            self.answered
-            and len(out) == 1
-            and not (self.closing or self.lagging or self._write_blocked)
-            and self.core.rest()
-        ):
-            self.answered = self.dirty = False
-            self.conclude(out.pop())
+        if len(out) == 1 and self._exchange is None and not self.answered:
+            self.dirty = False
+            self.write_answer(out.pop())
         else:
             self._flush_all()
 
@@ -408,7 +410,7 @@ class Http1Session(Connection):
                 self._exchange.check_writable()
 
     def _write(self) -> None:
-        if self.out:
+        if self.out:  # an answer that waits for the end of the turn
             self.write_joined(self.out)
             self.out.clear()
             if self.lagging or self.counted:

@@ -341,7 +341,7 @@ class Http2Session(Connection):
 
     @property
     def _slice(self) -> int:
-        return _SHORT_SLICE if self.core.annoyed else _SLICE
+        return _SHORT_SLICE if self.core.is_abused else _SLICE
 
     def _turn(self, events: list[Event]) -> Iterator[Event]:
         """These events and those behind them, until the turn is over.
@@ -352,7 +352,7 @@ class Http2Session(Connection):
         until = monotonic() + _TURN
         while True:
             yield from events if len(events) <= _MANY else with_data_joined(events)
-            if not core.behind or core.annoyed or self.closing or monotonic() >= until:
+            if not core.behind or core.is_abused or self.closing or monotonic() >= until:
                 return
             events = core.go_on(_SLICE)
 
@@ -365,7 +365,7 @@ class Http2Session(Connection):
         if not self._resuming and not self.lagging:
             self._resuming = True
             loop = asyncio.get_running_loop()
-            if self.core.annoyed:
+            if self.core.is_abused:
                 loop.call_later(PAUSE, self._go_on)
             else:
                 loop.call_soon(self._go_on)
@@ -518,9 +518,9 @@ class Http2Session(Connection):
         """See ``Connection``."""
         return self.core.queued
 
-    def held(self) -> int:
+    def buffered(self) -> int:
         """See ``Connection``."""
-        return self.core.held
+        return self.core.buffered
 
     def unsent(self) -> int:
         """Bytes that wait for the client to read, whatever its windows say."""

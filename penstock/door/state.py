@@ -163,7 +163,7 @@ class DoorState:
         glance: seconds within which a connection is looked at again while something waits for its
             client.
         handshakes: connections that have not agreed on TLS yet.
-        held: bytes that connections keep for clients who have not read them.
+        buffered: bytes that connections keep for clients who have not read them.
         draining: every answer from now on is the last of its connection.
         last_head: when a request's head must have come at the latest, as the door closes.
         leaving: requests that are not whole when they are begun are refused.
@@ -185,6 +185,7 @@ class DoorState:
         "application",
         "body_time",
         "budget",
+        "buffered",
         "calls",
         "connections",
         "counters",
@@ -194,7 +195,6 @@ class DoorState:
         "failure",
         "glance",
         "handshakes",
-        "held",
         "instruments",
         "last_head",
         "leaving",
@@ -231,7 +231,7 @@ class DoorState:
         self.handshakes = 0
         self.calls = 0
         self.body_time = limits.body_timeout + self.sweeper.tick
-        self.held = 0
+        self.buffered = 0
         self.draining = False
         self.last_head = inf
         self.leaving = False
@@ -336,7 +336,7 @@ class DoorState:
         long as they are a small part, requests in flight fill the budget, and will end.
         """
         budget = self.budget
-        if self._relieving or self.held <= budget.limit // _SMALL_PART:
+        if self._relieving or self.buffered <= budget.limit // _SMALL_PART:
             return
         self._relieving = True
         try:

@@ -98,7 +98,10 @@ class ResultQueue:
                     )
             tell = self._instruments.returned
             if tell is not None:
-                failed = sum([outcome.error is not None for outcome in outcomes])
+                failed = 0
+                for outcome in outcomes:
+                    if outcome.error is not None:
+                        failed += 1
                 tell(self._op, batch, failed, now())
             if waiting and now() > until:
                 self._clock.soon(self._settle_some)

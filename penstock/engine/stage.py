@@ -259,9 +259,10 @@ class Stage:
         if tell is not None:
             for batch in batches:
                 tell(self.name, batch, now)
-        self._hand_over.carried(sum([len(batch.samples) for batch in batches]))
+        samples = sum([len(batch.samples) for batch in batches])
+        self._hand_over.carried(samples)
         self._batches += len(batches)
-        self._samples += sum([len(batch.samples) for batch in batches])
+        self._samples += samples
         self._out[work] = now
 
     def _tell_closed(self, batches: list[Batch], now: float) -> None:

@@ -14,14 +14,12 @@ from importlib import metadata
 from typing import Final
 
 from penstock.errors import ConfigError
-from penstock.executors.coroutine import CoroutineExecutor
 from penstock.executors.executor import Executor
 from penstock.executors.external.executor import ExternalExecutor
-from penstock.executors.inline import InlineExecutor
+from penstock.executors.local import CoroutineExecutor, InlineExecutor, ThreadExecutor
+from penstock.executors.processes.control import Spawner
 from penstock.executors.processes.executor import ProcessExecutor
-from penstock.executors.processes.supervisor_client import Spawner
 from penstock.executors.processes.watchdog import Supervision
-from penstock.executors.thread import ThreadExecutor
 from penstock.executors.work import BoundOp
 from penstock.protocols import media
 

@@ -1,8 +1,8 @@
-"""Checks a graph of ops and compiles it into a Plan that a flight can walk.
+"""Checks a graph of ops and compiles it into a Plan, which the flight of each request follows.
 
-Any directed acyclic graph is legal that has one root (the request), one end, unique names and at
-least one op in between: fan-out, fan-in, diamonds and edges that skip levels. Pure: it sees
-OpSpecs, never the ops themselves. Source: ``docs/compatibility.md`` (legal graphs, channel names).
+A graph is legal if it is acyclic, has one root (the request), one last op, at least one op, and
+unique op names. Pure: it works on OpSpecs, not on the ops themselves.
+Source: ``docs/compatibility.md`` (legal graphs).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 from penstock.errors import GraphError
 from penstock.request import REQUEST_OP_NAME
@@ -25,7 +26,7 @@ class OpSpec:
     Attributes:
         key: tells ops apart whatever their names are.
         name: the op's public name.
-        inputs: keys of its predecessors, in the order the user gave them.
+        inputs: keys of its predecessors, in the order in which the user gave them.
         is_request: True for the root.
         jump_to: keys of the ops that it may jump over.
     """
@@ -35,15 +36,6 @@ class OpSpec:
     inputs: tuple[int, ...] = ()
     is_request: bool = False
     jump_to: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelSpec:
-    """A named edge bundle: these producers feed these consumers."""
-
-    name: str
-    producers: tuple[str, ...]
-    consumers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +49,15 @@ class Plan:
         entry: the ops that read the request.
         last: the op whose output is the reply.
         jump_to: per op, the indices of the ops it may jump over.
-        channels: the edges as the original groups and names them.
         attempts: how often the whole graph may run for one request (``dag.retry``).
-        first_arrival: a join passes with the first delivery instead of waiting for all.
-        plain: no op jumps and every join waits for all.
-        only: per op, and at the end (index ``REQUEST``) for the request: its one consumer, when
-            that consumer reads nothing else, so that there is nothing to join; else None.
-        straight: the op that ``only`` has for the request, where the graph runs once: a flight
-            need not be asked how it begins.
+        first_arrival: an op with several inputs runs on the first that arrives instead of waiting
+            for all of them.
+        plain: no op jumps, and every op waits for all its inputs.
+        only: per op, the index of its single consumer if that consumer has no other input, so that
+            nothing has to be joined; else None. The last entry (index ``REQUEST``) is that of the
+            request.
+        straight: the same as ``only[REQUEST]``, but None if the graph may run more than once. If it
+            is set, the engine puts a request there directly and never asks its flight to begin.
     """
 
     names: tuple[str, ...]
@@ -73,7 +66,6 @@ class Plan:
     entry: tuple[int, ...]
     last: int
     jump_to: tuple[tuple[int, ...], ...]
-    channels: tuple[ChannelSpec, ...]
     only: tuple[int | None, ...]
     straight: int | None = None
     attempts: int = 1
@@ -121,7 +113,6 @@ def compile_graph(
         entry=entry,
         last=index[last],
         jump_to=jump_to,
-        channels=_channels(order, inputs, consumers, index[last]),
         only=only,
         straight=only[REQUEST] if attempts == 1 else None,
         attempts=attempts,
@@ -162,32 +153,21 @@ def _check_roots(specs: Sequence[OpSpec], ops: list[OpSpec]) -> None:
 
 
 def _sort(ops: list[OpSpec], by_key: dict[int, OpSpec]) -> list[OpSpec]:
-    """Topological order (Kahn); of ops that could come next, the one named first."""
-    placed = {key for key, spec in by_key.items() if spec.is_request}
-    left = list(ops)
+    """Every op after its inputs; ops that could swap places stay in the order given."""
+    sorter = TopologicalSorter({spec.key: spec.inputs for spec in ops})
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        ring = " <- ".join(repr(by_key[key].name) for key in reversed(error.args[1]))
+        raise GraphError(
+            f"the graph has a cycle through {ring}: remove one of its edges"
+        ) from error
     order: list[OpSpec] = []
-    while left:
-        ready = [spec for spec in left if placed.issuperset(spec.inputs)]
-        if not ready:
-            raise GraphError(
-                f"the graph has a cycle through {_cycle(left, by_key)}: remove one of its edges"
-            )
-        order.extend(ready)
-        placed.update(spec.key for spec in ready)
-        left = [spec for spec in left if spec.key not in placed]
+    while sorter.is_active():
+        ready = sorter.get_ready()
+        order += [spec for spec in ops if spec.key in ready]
+        sorter.done(*ready)
     return order
-
-
-def _cycle(left: list[OpSpec], by_key: dict[int, OpSpec]) -> str:
-    """Walk backwards among unplaced ops until one repeats; each has an unplaced input."""
-    unplaced = {spec.key for spec in left}
-    path: list[int] = []
-    key = left[0].key
-    while key not in path:
-        path.append(key)
-        key = next(k for k in by_key[key].inputs if k in unplaced)
-    ring = [*path[path.index(key) :], key]
-    return " <- ".join(repr(by_key[k].name) for k in ring)
 
 
 def _jumps(
@@ -214,31 +194,3 @@ def _jumps(
             )
         targets.append(target)
     return tuple(targets)
-
-
-def _channels(
-    order: list[OpSpec],
-    inputs: tuple[tuple[int, ...], ...],
-    consumers: tuple[tuple[int, ...], ...],
-    last: int,
-) -> tuple[ChannelSpec, ...]:
-    """Ops with exactly the same predecessors share a channel; named in order of level."""
-    level = [0] * len(order)
-    for op in reversed(range(len(order))):
-        level[op] = max((level[c] + 1 for c in consumers[op]), default=0)
-
-    def name(op: int) -> str:
-        return REQUEST_OP_NAME if op == REQUEST else order[op].name
-
-    readers: dict[frozenset[int], list[int]] = {}
-    for op in sorted(range(len(order)), key=lambda op: -level[op]):
-        readers.setdefault(frozenset(inputs[op]), []).append(op)
-    channels = [
-        (tuple(name(p) for p in sorted(producers)), tuple(name(c) for c in mine))
-        for producers, mine in readers.items()
-    ]
-    channels.append(((name(last),), (REQUEST_OP_NAME,)))
-    return tuple(
-        ChannelSpec(name=f"chl{number}", producers=producers, consumers=mine)
-        for number, (producers, mine) in enumerate(channels)
-    )

@@ -1,14 +1,15 @@
-"""One request's journey through the graph: what runs next, and when it ends.
+"""The state of one request in the graph: which ops run next, and when the request is answered.
 
-It must not know threads, clocks or batches; outcomes come in by op, orders go out as values.
+It knows no threads, clocks or batches. The engine reports the outcome of each op, and is told
+which ops to put the request into next, or the outcome of the request.
 
-Guarantees, whatever the order in which outcomes arrive:
-    - every op is put at most once per attempt, after all of its inputs;
-    - each consumer gets a top-level dict of its own (arrays may be shared);
-    - an error passes through to the end without running a hook; where several meet in a join, the
-      join still waits for all of its producers and the first error in their order wins, so the
-      answer does not depend on timing;
-    - the journey ends exactly once; what arrives afterwards is ignored.
+Guarantees, in whatever order outcomes arrive:
+    - each op runs at most once per attempt, after all of its inputs;
+    - each consumer gets a dict of its own; the arrays in it may be shared;
+    - after an error no further op runs on that path. An op with several inputs waits for all of
+      them even if one failed, and passes on the error of the first one in its list of inputs, so
+      that the answer does not depend on timing;
+    - a flight ends exactly once; outcomes that arrive later are ignored.
 
 Source: ``docs/compatibility.md`` (joins, errors on the way, jumping ops).
 """
@@ -22,11 +23,11 @@ from penstock.graph.dag import REQUEST, Plan
 from penstock.request import REQUEST_OP_NAME, Feed, Outcome
 
 Put: TypeAlias = tuple[int, dict[str, Feed]]
-"""Order: offer these inputs (predecessor name to dict) to the op of this index."""
+"""An op's index and its inputs, by predecessor: the engine puts them into that op's queue."""
 
 
 class _Skipped:
-    """What reaches an op from a predecessor that was jumped over."""
+    """Stands for the output of a predecessor that was jumped over."""
 
 
 _SKIPPED = _Skipped()
@@ -34,22 +35,25 @@ _Item: TypeAlias = Feed | RequestError | _Skipped
 
 
 class _Joins:
-    """What one attempt remembers beyond a straight line of ops.
+    """What one attempt has to remember where the graph is more than one op after the other.
 
-    ``held``: op -> {producer: (sender's name, dict, error or skipped)}; ``fired``: ops that got
-    their inputs, or were jumped over; ``failure``: what reached the end without an op's help.
+    Attributes:
+        waiting: inputs that have arrived for ops that wait for others: op -> {predecessor:
+            (sender's name, its dict, error or ``_SKIPPED``)}.
+        fired: ops that have all their inputs, or were jumped over.
+        failure: an error that reached the end of the graph past ops that did not run.
     """
 
-    __slots__ = ("failure", "fired", "held")
+    __slots__ = ("failure", "fired", "waiting")
 
     def __init__(self) -> None:
-        self.held: dict[int, dict[int, tuple[str, _Item]]] = {}
+        self.waiting: dict[int, dict[int, tuple[str, _Item]]] = {}
         self.fired: set[int] = set()
         self.failure: RequestError | None = None
 
 
 class Flight:
-    """The state of one request in the graph. Not thread-safe; owned by the engine's loop."""
+    """One request in the graph. Not thread-safe; belongs to the engine's loop."""
 
     __slots__ = ("_feed", "_joins", "attempt", "ended", "plan")
 
@@ -62,15 +66,11 @@ class Flight:
 
     def __repr__(self) -> str:
         joins = self._joins or _Joins()
-        held = {self.plan.names[op]: len(got) for op, got in joins.held.items()}
-        return f"<Flight try={self.attempt} holds={held}{' ended' if self.ended else ''}>"
+        waiting = {self.plan.names[op]: len(got) for op, got in joins.waiting.items()}
+        return f"<Flight try={self.attempt} waiting={waiting}{' ended' if self.ended else ''}>"
 
     def begin(self, feed: Feed) -> list[Put]:
-        """Begin the first attempt.
-
-        Args:
-            feed: the request's dict; the entry ops own it afterwards.
-        """
+        """Begin the first attempt; ``feed``, the request's dict, belongs to the first ops then."""
         plan = self.plan
         if plan.attempts > 1:
             self._feed = dict(feed)
@@ -80,10 +80,10 @@ class Flight:
         return self._deliver(REQUEST, REQUEST_OP_NAME, feed, plan.entry)
 
     def arrived(self, op: int, outcome: Outcome) -> list[Put] | Outcome:
-        """An op answered, once per time it was put.
+        """Take the outcome of an op; each put has one.
 
         Returns:
-            the orders that follow; or the Outcome that ends the journey.
+            what to put next, which may be nothing; or the request's outcome.
         """
         if self.ended:
             return []
@@ -122,7 +122,7 @@ class Flight:
     def _deliver(
         self, sender: int, name: str, item: _Item, consumers: tuple[int, ...]
     ) -> list[Put]:
-        """Hand one op's output to these consumers, each in the sender's slot."""
+        """Give one op's output to these consumers, as the input from ``sender``."""
         last = len(consumers) - 1
         joins = self._joins = self._joins or _Joins()
         puts: list[Put] = []
@@ -134,7 +134,7 @@ class Flight:
     def _receive(
         self, joins: _Joins, op: int, slot: int, name: str, item: _Item, puts: list[Put]
     ) -> None:
-        """One delivery at one op; runs on through ops that only pass an error or a skip along."""
+        """Give one input to one op; errors and skips go on to the ops behind it."""
         plan = self.plan
         # A list of deliveries, not a recursion: graphs may be longer than Python's stack.
         deliveries = [(op, slot, name, item)]
@@ -155,20 +155,20 @@ class Flight:
     def _join(
         self, joins: _Joins, op: int, slot: int, name: str, item: _Item
     ) -> dict[str, Feed] | RequestError | _Skipped | None:
-        """The op's inputs once they are complete, or what it passes on instead; None before."""
+        """The op's inputs once all are there, or what it passes on instead; None before."""
         if op in joins.fired:
             return None
         slots = self.plan.inputs[op]
-        held = joins.held.setdefault(op, {})
-        held.setdefault(slot, (name, item))
+        waiting = joins.waiting.setdefault(op, {})
+        waiting.setdefault(slot, (name, item))
         first_wins = self.plan.first_arrival and not isinstance(item, _Skipped)
-        if len(held) < len(slots) and not first_wins:
+        if len(waiting) < len(slots) and not first_wins:
             return None
-        del joins.held[op]
+        del joins.waiting[op]
         joins.fired.add(op)
         inputs: dict[str, Feed] = {}
         error: RequestError | None = None
-        for sender, got in (held[producer] for producer in slots if producer in held):
+        for sender, got in (waiting[producer] for producer in slots if producer in waiting):
             if isinstance(got, RequestError):
                 error = error or got
             elif not isinstance(got, _Skipped):
@@ -176,7 +176,7 @@ class Flight:
         return error or inputs or _SKIPPED
 
     def _jump(self, op: int, outcome: Outcome) -> list[Put] | Outcome:
-        """The op's result takes the place of its targets' results; what lies between is skipped."""
+        """The op's result stands for the results of its targets; the ops in between are skipped."""
         plan = self.plan
         joins = self._joins = self._joins or _Joins()
         targets = [target for target in plan.jump_to[op] if target not in joins.fired]

@@ -196,10 +196,10 @@ class AtOnce(logging.StreamHandler[TextIO]):
         try:
             data = (self.format(record) + self.terminator).encode(errors="backslashreplace")
             self.flush()
-            room = select.poll()
-            room.register(descriptor, select.POLLOUT)
+            writable = select.poll()
+            writable.register(descriptor, select.POLLOUT)
             for at in range(0, len(data), select.PIPE_BUF):
-                if not room.poll(self._waits_ms):
+                if not writable.poll(self._waits_ms):
                     self._waits_ms = 0
                     return
                 os.write(descriptor, data[at : at + select.PIPE_BUF])

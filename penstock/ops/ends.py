@@ -119,11 +119,7 @@ class ResponseOp(Op):
             if product is not None:
                 return pb.Response(err_no=product, err_msg=channeldata.prod_error_info)
             return pb.Response(err_no=channeldata.error_code, err_msg=channeldata.error_info)
-        reply = paddle.pack(
-            channeldata.parse(),
-            typed=channeldata.typed or self.is_tensor_format,
-            keep_text=not self.is_tensor_format,
-        )
+        reply = self._default_reply(channeldata.parse(), channeldata.typed)
         return pb.Response(
             err_no=reply.err_no,
             err_msg=reply.err_msg,
@@ -131,6 +127,12 @@ class ResponseOp(Op):
             value=reply.value,
             tensors=[tensor.message() for tensor in reply.tensors],
         )
+
+    def _default_reply(self, value: Feed, typed: bool) -> paddle.Reply:
+        """The default reply; ``typed``: the request carried tensors."""
+        alone = self.is_tensor_format
+        op = self.get_input_ops()[0].name
+        return paddle.pack(value, typed=typed or alone, keep_text=not alone, op=op)
 
 
 class Ends:
@@ -141,28 +143,15 @@ class Ends:
             run on the loop.
     """
 
-    __slots__ = (
-        "_pack",
-        "_request_op",
-        "_response_op",
-        "_unpack",
-        "blocking_pack",
-        "blocking_unpack",
-    )
+    __slots__ = ("_pack", "_response_op", "_unpack", "blocking_pack", "blocking_unpack")
 
     def __init__(self, request_op: RequestOp, response_op: ResponseOp) -> None:
-        self._request_op = request_op
         self._response_op = response_op
-        self._unpack = (
-            bind(request_op, "unpack_request_package")
-            if overrides(request_op, "unpack_request_package", RequestOp)
-            else None
-        )
-        self._pack = (
-            bind(response_op, "pack_response_package")
-            if overrides(response_op, "pack_response_package", ResponseOp)
-            else None
-        )
+        self._unpack = self._pack = None
+        if overrides(request_op, "unpack_request_package", RequestOp):
+            self._unpack = bind(request_op, "unpack_request_package")
+        if overrides(response_op, "pack_response_package", ResponseOp):
+            self._pack = bind(response_op, "pack_response_package")
         self.blocking_unpack = self._unpack is not None
         self.blocking_pack = self._pack is not None
 
@@ -202,12 +191,10 @@ class Ends:
             error = outcome.error
             if error is not None:
                 return error_reply(error)
-            only_tensors = self._response_op.is_tensor_format
             value = outcome.value or {}
             try:
-                reply = paddle.pack(value, typed=typed or only_tensors, keep_text=not only_tensors)
+                reply = self._response_op._default_reply(value, typed)
                 if reply.err_no:
-                    reply.err_msg += f" {self._not_sendable(value)}"
                     _log.warning("%s (data_id=%s log_id=%s)", reply.err_msg, data_id, log_id)
                 return reply
             except HOOK_FAULTS as failure:  # a value's repr may raise anything
@@ -227,13 +214,6 @@ class Ends:
             _log.warning("%s (log_id=%s)", text, log_id)
             return error_reply(WrongType(text))
         return given
-
-    def _not_sendable(self, value: Feed) -> str:
-        """Names the output that no reply can carry: one that is neither text nor array, if any."""
-        others = {key: each for key, each in value.items() if not isinstance(each, str)}
-        keys = [key for key, each in others.items() if not isinstance(each, np.ndarray)]
-        key = next(iter(keys or others), None)
-        return f"The output {key!r} of op {self._response_op.only_input().name!r} cannot be sent."
 
 
 def _keys(value: Feed) -> str:

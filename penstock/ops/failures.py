@@ -1,4 +1,4 @@
-"""What the caller and the log read when an op fails: the one place that words the errors of hooks.
+"""The texts of an op's errors, for the caller and for the log.
 
 Whatever a hook raised becomes a RequestError here, in the sentences that deployed clients know.
 Every failure is logged once, with op, hook, data ids and log id: a warning, with the traceback
@@ -39,14 +39,15 @@ from penstock.request import Batch, Sample
 _log = logging.getLogger(__name__)
 
 HOOK_FAULTS = BaseException
-"""What a hook may raise without ending its worker, or harming others of its batch: anything, since
-nobody else raises there. Only while a coroutine waits its loop may."""
+"""Exceptions of a hook that fail its request and nothing else. That is all of them: where they are
+caught, only the hook can have raised them (an awaiting coroutine excepted)."""
 
 
 _CALLERS = (NumberedError, InvalidInput, Undecodable, TooLarge)
 """What an op declares, and what a typed function's caller sent wrong: nobody here has to act."""
 
-_MOST_TEXT = 16 << 10  # characters of what an exception says; a guess at what anybody reads
+_MOST_TEXT = 16 << 10
+"""Characters of an exception's text in an answer; a guess at what anybody reads."""
 _SHOWN = 16  # ids of a batch in one line of the log; a guess at what anybody reads
 
 
@@ -87,7 +88,7 @@ def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
 
 
 class _Reason(Exception):
-    """The cause of an error behind which there is no exception of the user's; this says why."""
+    """The cause of an error for which the user's code raised nothing; its text is for the log."""
 
 
 def tell_culprits(op: str, failed: Iterable[tuple[Sample, RequestError]]) -> None:
@@ -260,7 +261,7 @@ def _raise_message(op: Op, hook: str, sample: Sample, text: str) -> str:
 
 
 def short_text_of(error: BaseException) -> str:
-    """What a hook's exception says, as far as anybody reads; its type, where it says too little."""
+    """The text of a hook's exception, shortened; its type, if the text is not enough."""
     text = text_of(error)[:_MOST_TEXT]
     if isinstance(error, KeyError) and text:
         return f"KeyError: {text}"
@@ -270,7 +271,7 @@ def short_text_of(error: BaseException) -> str:
 def instead(given: Any) -> str:
     """What came where a dict was wanted, and what to do about it where that is known.
 
-    A coroutine is closed, because nobody will await it.
+    A coroutine is closed, to avoid the warning that it was never awaited.
     """
     kind = type(given).__name__
     if isinstance(given, CoroutineType):

@@ -1,4 +1,4 @@
-"""Which generation of the API an op's hooks speak: decided once, at start, by their signatures.
+"""Which generation of the API an op's hooks follow: decided at start, by their signatures.
 
     hook                     v0.3                   v0.4 to v0.6         v0.7 to v0.9
     preprocess               (inputs)               (inputs, data_id, log_id)

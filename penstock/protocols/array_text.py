@@ -1,37 +1,74 @@
-"""Arrays as the text of numpy 1.x: what deployed clients parse.
+"""Arrays as the text of numpy 1.x, which deployed clients parse, and back.
 
 A text reply carries ``repr`` of each array without summarising, such as
-``array([[18.901152]], dtype=float32)``. These functions give the same bytes whatever numpy is
-installed and whatever its print options say. The reverse, ``parse_array``, reads such a text
-strictly and never evaluates it.
+``array([[18.901152]], dtype=float32)``. ``format_array`` gives the same bytes whatever numpy is
+installed and whatever its print options say. Its rules are those of ``numpy.core.arrayprint`` 1.26
+under default options (precision 8, ``floatmode='maxprec'``), found out by comparing; the method is
+our own. An element's text is a *word*. All words of a numeric array are padded to one width, and
+how a float is written depends on the others around it: fixed or scientific notation, how many
+digits. Shortest round-trip digits come from orjson (float32) and Python (float64), correctly
+rounded ones from ``%e`` and ``%f``: several times faster than numpy itself.
+
+``parse_array`` reads such a text. Old clients send arrays so, and old ops evaluated it; evaluating
+what a stranger sends runs his code, so this reader knows numbers, brackets and dtype names, nothing
+else. Its time grows with the length of the text, its memory with ``max_elements`` at most.
 
 Pure; safe from any thread. Source: ``docs/compatibility.md`` (text replies).
 """
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
-from math import prod
-from typing import Any
+from math import copysign, inf, isfinite, prod
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+import orjson
+from numpy.typing import NDArray
 
-from penstock.protocols.array_parse import parse_array
-from penstock.protocols.array_words import Array, Writer, scalar_text, word_writer
-from penstock.protocols.protobuf import grown_text
+from penstock.protocols.protobuf import join_text
 
-__all__ = ["array_str", "format_array", "format_value", "parse_array"]
+Array: TypeAlias = NDArray[Any]
+Writer: TypeAlias = Callable[[Array], list[str]]
 
 _LINE_WIDTH = 75
 _CLASS = "array("
 _AT_ONCE = 4096
-"""Numbers that one step writes, in a few milliseconds: other threads wait for it."""
+"""Numbers that are written in one step, in a few milliseconds."""
 
 # Python's own types hold these, so their arrays are written without a dtype.
 _IMPLIED = (np.dtype(np.int64), np.dtype(np.float64), np.dtype(np.complex128), np.dtype(np.bool_))
+
+_PRECISION = 8
+_FIXED = f"%.{_PRECISION}f"
+_FEW = 64
+"""Numbers up to which a Python loop is quicker than numpy."""
+
+MAX_AXES = 16
+MAX_ELEMENTS = 1_000_000
+
+_DTYPES = {
+    name: np.dtype(name)
+    for name in (
+        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *("float16", "float32", "float64", "bool"),
+    )
+}
+
+_NUMBER = r"(?:[-+]?(?:(?:[0-9]++\.?[0-9]*+|\.[0-9]++)(?:[eE][-+]?[0-9]{1,5})?|inf|nan)|True|False)"
+_ROW = re.compile(rf"\s*+(?:{_NUMBER}\s*+(?:,\s*+{_NUMBER}\s*+)*+)?+")
+_TAIL = re.compile(
+    r"(?:\s*,\s*shape\s*=\s*\((?P<shape>[0-9, ]*)\))?"
+    r"(?:\s*,\s*dtype\s*=\s*(?P<quote>['\"]?)(?P<dtype>[a-z]+[0-9]*)(?P=quote))?"
+    r"\s*\)"
+)
+_BRACKET = re.compile(r"[\[\]]")
+_OPENING = re.compile(r"(?:\[\s*+)+")
+_MAX_DIGITS = 400  # every float64 fits, and no number takes long to read
 
 
 def format_array(array: Array | np.generic) -> str:
@@ -42,13 +79,13 @@ def format_array(array: Array | np.generic) -> str:
     """
     if isinstance(array, np.generic):
         return scalar_text(array)
-    return grown_text(_array_pieces(np.asarray(array)))
+    return join_text(_array_pieces(np.asarray(array)))
 
 
 def _array_pieces(array: Array) -> Iterator[str]:
     column = 0
     if array.size:
-        for piece in chain((_CLASS,), _body(array, ", ", _CLASS, ")")):
+        for piece in chain((_CLASS,), _formatted(array, ", ", _CLASS, ")")):
             yield piece
             line = piece.rfind("\n") + 1
             column = len(piece) - line + (0 if line else column)
@@ -90,11 +127,11 @@ def array_str(array: Array | np.generic) -> str:
     if not array.ndim:
         scalar: Any = array[()]
         return str(scalar) if array.dtype.kind in "USO" else scalar_text(scalar)
-    return grown_text(_body(array, " ", "", "")) if array.size else "[]"
+    return join_text(_formatted(array, " ", "", "")) if array.size else "[]"
 
 
-def _body(array: Array, separator: str, prefix: str, suffix: str) -> Iterator[str]:
-    """The brackets and what is in them, in pieces."""
+def _formatted(array: Array, separator: str, prefix: str, suffix: str) -> Iterator[str]:
+    """The brackets and their contents, in pieces."""
     indent, width = len(prefix) + 1, _LINE_WIDTH - len(suffix)
     if array.dtype.kind == "O":
         words = _object_words(array)
@@ -118,22 +155,22 @@ def _body(array: Array, separator: str, prefix: str, suffix: str) -> Iterator[st
             return
         flat = array.reshape(-1)
         if flat.size > _AT_ONCE and array.dtype.kind not in "US":
-            yield from _large(flat, write, array.shape, separator, indent, width)
+            yield from _streamed(flat, write, array.shape, separator, indent, width)
             return
         words = write(flat)
-    yield _lay_out(words, array.shape, separator, indent, width) if array.ndim else words[0]
+    yield _layout(words, array.shape, separator, indent, width) if array.ndim else words[0]
 
 
-def _large(
+def _streamed(
     flat: Array, write: Writer, shape: tuple[int, ...], separator: str, indent: int, width: int
 ) -> Iterator[str]:
-    """What ``_lay_out`` gives for words that are equally wide, some thousands at a time."""
+    """What ``_layout`` gives for words that are equally wide, some thousands at a time."""
     count, last = shape[-1], len(shape) - 1
     wide = len(write(flat[:1])[0])
-    room = _words_a_line(wide, count, separator, indent + last, width - last - 1)
+    per_line = _words_a_line(wide, count, separator, indent + last, width - last - 1)
     between = separator.rstrip() + "\n" + " " * (indent + last)
     # Before a row: what closes and opens as many outer brackets as end there.
-    leads = [
+    row_prefixes = [
         "]" * ended + separator.rstrip() + "\n" * (ended + 1)
         + " " * (indent + last - 1 - ended) + "[" * ended
         for ended in range(max(last, 1))
@@ -144,30 +181,32 @@ def _large(
     for first in range(0, flat.size // count, at_once):
         rows = range(first, min(first + at_once, flat.size // count))
         if count > _AT_ONCE:
-            yield leads[_ended(first, sizes)] if first else ""
-            yield from _long_row(flat[first * count :][:count], write, separator, room, between)
+            yield row_prefixes[_axes_ended(first, sizes)] if first else ""
+            yield from _long_row(flat[first * count :][:count], write, separator, per_line, between)
             continue
         words = write(flat[rows.start * count : rows.stop * count])
         parts = []
         for row in rows:
             if row:
-                parts.append(leads[_ended(row, sizes)])
+                parts.append(row_prefixes[_axes_ended(row, sizes)])
             at = (row - first) * count
-            parts.append(f"[{between.join(_lines(words[at : at + count], separator, room))}]")
+            parts.append(f"[{between.join(_lines(words[at : at + count], separator, per_line))}]")
         yield "".join(parts)
     yield "]" * last
 
 
-def _ended(row: int, sizes: list[int]) -> int:
+def _axes_ended(row: int, sizes: list[int]) -> int:
     return sum(not row % size for size in sizes)
 
 
-def _long_row(flat: Array, write: Writer, separator: str, room: int, between: str) -> Iterator[str]:
-    at_once = max(1, _AT_ONCE // room) * room
+def _long_row(
+    flat: Array, write: Writer, separator: str, per_line: int, between: str
+) -> Iterator[str]:
+    at_once = max(1, _AT_ONCE // per_line) * per_line
     yield "["
     for at in range(0, flat.size, at_once):
         over = at + at_once >= flat.size
-        lines = _lines(write(flat[at : at + at_once]), separator, room)
+        lines = _lines(write(flat[at : at + at_once]), separator, per_line)
         if separator == " " and not over:
             lines[-1] = lines[-1].rstrip()
         yield between.join(lines) + ("" if over else between)
@@ -181,7 +220,7 @@ def _object_words(array: Array) -> list[str]:
     ]
 
 
-def _lay_out(
+def _layout(
     words: Sequence[str], shape: tuple[int, ...], separator: str, indent: int, width: int
 ) -> str:
     """Brackets around the words; ``indent`` is the column where the second line starts."""
@@ -209,10 +248,10 @@ def _rows(words: Sequence[str], count: int, separator: str, indent: int, width: 
         return [
             _wrapped(words[start : start + count], separator, indent, width) for start in starts
         ]
-    room = _words_a_line(widest, count, separator, indent, width)
+    per_line = _words_a_line(widest, count, separator, indent, width)
     between = separator.rstrip() + "\n" + " " * indent
     return [
-        f"[{between.join(_lines(words[start : start + count], separator, room))}]"
+        f"[{between.join(_lines(words[start : start + count], separator, per_line))}]"
         for start in starts
     ]
 
@@ -224,8 +263,8 @@ def _words_a_line(wide: int, count: int, separator: str, indent: int, width: int
     return max(width - indent - wide, 0) // (wide + len(separator)) + 1
 
 
-def _lines(words: Sequence[str], separator: str, room: int) -> list[str]:
-    lines = [separator.join(words[at : at + room]) for at in range(0, len(words), room)]
+def _lines(words: Sequence[str], separator: str, per_line: int) -> list[str]:
+    lines = [separator.join(words[at : at + per_line]) for at in range(0, len(words), per_line)]
     if separator == " ":  # blanks that fill up a number go with the one behind it
         lines[:-1] = [line.rstrip() for line in lines[:-1]]
     return lines
@@ -253,3 +292,399 @@ def _dtype_text(dtype: np.dtype[Any]) -> str:
     # numpy 1.x and 2.x agree on these names, but for the flag of truth.
     name = "bool" if dtype.kind == "b" else dtype.name
     return name if name.isalnum() else repr(name)
+
+
+def word_writer(array: Array) -> Writer | None:
+    """What writes the words of an array, some of its elements at a time; None for a dtype that is
+    not ours to write.
+
+    How one is written depends on all: they are looked at first, in blocks, so that other threads
+    get their turns. All words but texts are equally wide.
+
+    Args:
+        array: any shape with at least one element.
+    """
+    kind = array.dtype.kind
+    flat = array.reshape(-1)
+    if kind == "f" and array.dtype.itemsize <= 8:
+        return _float_writer(flat)
+    if kind in "iu":
+        width = max(len(str(int(flat.max()))), len(str(int(flat.min()))))
+        word = f"%{width}d"
+        return lambda block: [word % value for value in block.tolist()]
+    if kind == "b":
+        true = " True" if array.ndim else "True"
+        return lambda block: [true if value else "False" for value in block.tolist()]
+    if kind in "US":
+        return lambda block: [repr(value) for value in block.tolist()]
+    if kind == "c" and array.dtype.itemsize <= 16:
+        return _complex_writer(flat)
+    return None
+
+
+def scalar_text(value: np.generic) -> str:
+    """``repr`` of a numpy scalar as numpy 1.x writes it: without its type."""
+    if isinstance(value, np.float32 | np.float16):
+        return _short_float(value)
+    if isinstance(value, np.complex64):
+        real, imag = np.float32(value.real), np.float32(value.imag)
+        sign = "" if np.signbit(imag) or np.isnan(imag) else "+"
+        tail = f"{_short_float(imag, '-')}j"
+        if real == 0 and not np.signbit(real):
+            return tail
+        return f"({_short_float(real, '-')}{sign}{tail})"
+    return repr(value.item())
+
+
+def _short_float(value: np.floating[Any], trim: Literal["0", "-"] = "0") -> str:
+    if not np.isfinite(value):
+        return str(float(value))
+    if value == 0 or 1e-4 <= abs(float(value)) < 1e16:
+        return np.format_float_positional(value, unique=True, trim=trim)
+    return np.format_float_scientific(value, unique=True, trim="-")
+
+
+def _complex_writer(flat: Array) -> Writer:
+    real, imag = _float_writer(flat.real), _float_writer(flat.imag, plus=True)
+
+    def write(block: Array) -> list[str]:
+        words = []
+        for left, right in zip(real(block.real), imag(block.imag), strict=True):
+            number = right.rstrip()
+            words.append(f"{left}{number}j{' ' * (len(right) - len(number))}")
+        return words
+
+    return write
+
+
+def _float_writer(flat: Array, *, plus: bool = False) -> Writer:
+    dtype = flat.dtype.newbyteorder("=")
+    stats = _FloatStats(flat)
+    left = right = digits = longest = 0
+    scientific = _needs_exponent(stats, dtype)
+    kept: list[tuple[str, str]] | None = None
+    if stats.numbers:
+        for block in _blocks(flat):
+            numbers = _finite(block) if stats.has_nonfinite else block.tolist()
+            shortest = _shortest(numbers, dtype)
+            if scientific:
+                digits = max(digits, _fraction_digits(numbers, shortest))
+                if digits == _PRECISION:
+                    break
+            elif numbers:
+                kept = _split_at_point(numbers, shortest, plus)
+                left = max(left, max(len(whole) for whole, _ in kept))
+                right = max(right, max(len(fraction) for _, fraction in kept))
+        if scientific:
+            longest = max(
+                len(_exponent(f"{n:.{digits}e}")) for n in (stats.largest, stats.smallest)
+            )
+            left = 2 if plus or stats.has_negative else 1
+            right = longest + 2 + digits
+    if flat.size > _AT_ONCE:
+        kept = None
+
+    def write(block: Array) -> list[str]:
+        numbers = _finite(block) if stats.has_nonfinite else block.tolist()
+        if scientific:
+            words = _scientific(numbers, digits, longest, left + 1 + right, plus)
+        else:
+            parts = (
+                kept
+                if kept is not None
+                else _split_at_point(numbers, _shortest(numbers, dtype), plus)
+            )
+            words = [f"{whole.rjust(left)}.{fraction.ljust(right)}" for whole, fraction in parts]
+        if stats.has_nonfinite:
+            sign = plus or stats.has_minus_infinity
+            return _with_nonfinite(block.tolist(), words, left, right, plus, sign)
+        return words
+
+    return write
+
+
+class _FloatStats:
+    """What decides how the floats of an array are written.
+
+    Attributes:
+        numbers: whether there is any that is finite.
+        has_nonfinite: whether there is any that is not.
+        has_negative: whether a finite one has a sign.
+        largest, smallest: magnitudes of the finite numbers, zeros left out.
+    """
+
+    __slots__ = (
+        "has_minus_infinity",
+        "has_negative",
+        "has_nonfinite",
+        "largest",
+        "numbers",
+        "smallest",
+    )
+
+    def __init__(self, flat: Array) -> None:
+        self.numbers = self.has_nonfinite = self.has_negative = self.has_minus_infinity = False
+        self.largest, self.smallest = 0.0, inf
+        if flat.size <= _FEW:
+            self._scan_few(flat.tolist())
+            return
+        for block in _blocks(flat):
+            finite = np.isfinite(block)
+            if not finite.all():
+                self.has_nonfinite = True
+                self.has_minus_infinity |= bool((block == -inf).any())
+                block = block[finite]
+            if not block.size:
+                continue
+            self.numbers = True
+            self.has_negative |= bool(np.signbit(block).any())
+            magnitudes = np.abs(block.astype(np.float64))
+            self.largest = max(self.largest, float(magnitudes.max()))
+            nonzero = magnitudes[magnitudes > 0]
+            if nonzero.size:
+                self.smallest = min(self.smallest, float(nonzero.min()))
+        if self.smallest == inf:
+            self.smallest = 0.0
+
+    def _scan_few(self, values: list[float]) -> None:
+        """The same for a few numbers, without numpy."""
+        numbers = [value for value in values if isfinite(value)]
+        self.numbers = bool(numbers)
+        self.has_nonfinite = len(numbers) < len(values)
+        self.has_minus_infinity = self.has_nonfinite and -inf in values
+        self.has_negative = any(copysign(1.0, number) < 0 for number in numbers)
+        magnitudes = [abs(number) for number in numbers if number]
+        if magnitudes:
+            self.largest, self.smallest = max(magnitudes), min(magnitudes)
+        else:
+            self.smallest = 0.0
+
+
+def _finite(block: Array) -> list[float]:
+    return [value for value in block.tolist() if isfinite(value)]
+
+
+def _blocks(flat: Array) -> Iterator[Array]:
+    return (flat[at : at + _AT_ONCE] for at in range(0, flat.size, _AT_ONCE))
+
+
+def _needs_exponent(stats: _FloatStats, dtype: np.dtype[Any]) -> bool:
+    largest, smallest = stats.largest, stats.smallest
+    if not largest:
+        return False
+    # Compared as doubles: float32(0.0001) lies below 0.0001, and numpy 1.x saw it so.
+    if largest >= 1e8 or smallest < 1e-4:
+        return True
+    # The quotient, however, was rounded to the array's own type before it was compared.
+    ratio = largest / smallest
+    return ratio > 1001.0 or (ratio > 999.0 and float(dtype.type(ratio)) > 1000.0)
+
+
+def _shortest(numbers: list[float], dtype: np.dtype[Any]) -> list[str]:
+    """The shortest digits that tell each number from its neighbours, in any notation."""
+    kind = dtype.char  # comparing types takes longer than writing a few numbers
+    if kind not in "df":
+        array = np.array(numbers, dtype)
+        return [np.format_float_positional(number, unique=True, trim="0") for number in array]
+    if kind == "d":
+        return [*map(repr, numbers)]
+    octets = orjson.dumps(np.array(numbers, dtype), option=orjson.OPT_SERIALIZE_NUMPY)
+    return octets[1:-1].decode().split(",") if numbers else []
+
+
+def _split_at_point(numbers: list[float], shortest: list[str], plus: bool) -> list[tuple[str, str]]:
+    """The digits before and after the point, in fixed notation."""
+    parts = []
+    for text, number in zip(shortest, numbers, strict=True):
+        whole, _, fraction = text.partition(".")
+        if len(fraction) > _PRECISION or "e" in text:
+            whole, _, fraction = (_FIXED % number).partition(".")
+        elif fraction == "0":
+            whole = f"{number:.0f}"  # the shortest digits of 37382392 end in 0 for a float32
+        parts.append((f"+{whole}" if plus and whole[0] != "-" else whole, fraction.rstrip("0")))
+    return parts
+
+
+def _scientific(
+    numbers: list[float], digits: int, longest: int, width: int, plus: bool
+) -> list[str]:
+    word = f"%{'+' if plus else ''}#.{digits}e"
+    # One formatting call for all numbers takes half the time of one call each.
+    words = (f"{word} " * len(numbers) % tuple(numbers)).split()
+    if longest > 2:
+        words = [
+            text[: len(text) - len(exponent)] + exponent.zfill(longest)
+            for text in words
+            for exponent in (_exponent(text),)
+        ]
+    return [text.rjust(width) for text in words]
+
+
+def _exponent(text: str) -> str:
+    return text[text.rindex("e") + 2 :]
+
+
+def _fraction_digits(numbers: list[float], shortest: list[str]) -> int:
+    """How many digits after the point the neediest number asks for, at most the precision."""
+    most = 0
+    for text, number in zip(shortest, numbers, strict=True):
+        digits = text.partition("e")[0].lstrip("-").replace(".", "").strip("0")
+        needed = len(digits) - 1
+        if needed > _PRECISION:
+            rounded = f"{number:.{_PRECISION}e}".partition("e")[0]
+            needed = len(rounded.rstrip("0").partition(".")[2])
+        if needed > most:
+            most = needed
+            if most == _PRECISION:
+                break
+    return most
+
+
+def _with_nonfinite(
+    values: list[float], words: list[str], left: int, right: int, plus: bool, sign: bool
+) -> list[str]:
+    """Insert ``nan`` and ``inf`` between the words, and widen all to fit."""
+    behind_point = right + 1
+    width = behind_point + max(left, 3 - behind_point, 3 + sign - behind_point)
+    following = iter(words)
+    mixed = []
+    for value in values:
+        if isfinite(value):
+            word = next(following)
+        else:
+            word = f"{value:+}" if plus else f"{value}"
+        mixed.append(word.rjust(width))
+    return mixed
+
+
+def parse_array(text: str, *, max_elements: int = MAX_ELEMENTS) -> Array:
+    """The array that a text stands for.
+
+    Without a dtype, whole numbers give int64, truth values bool and everything else float64.
+
+    Args:
+        text: such as ``array([[1., nan]], dtype=float32)``, ``array(3)`` or ``[[1, 2], [3, 4]]``.
+        max_elements: more than so many elements are refused.
+
+    Returns:
+        A new writable array.
+
+    Raises:
+        ValueError: for anything else: other names, ``...``, rows of unequal length, more than 16
+            axes, numbers outside of the dtype.
+    """
+    text = text.strip()
+    dtype, shape = None, None
+    if text.startswith("array("):
+        text, dtype, shape = _unwrap(text)
+    elif not text.startswith("["):
+        raise ValueError("the text is neither array(...) nor a list in brackets")
+    if text.count(",") >= max_elements:
+        raise ValueError(f"the text has more than {max_elements} elements")
+    if text.startswith("["):
+        sizes, words = _parse_nested(text)
+    else:
+        sizes, words = [], _parse_row(text)
+        if len(words) != 1:
+            raise ValueError("the text is not one number")
+    if shape is not None:
+        if words or 0 not in shape or len(shape) > MAX_AXES:
+            raise ValueError("a shape is stated for empty arrays only")
+        sizes = shape
+    return _convert(words, dtype).reshape(sizes)
+
+
+def _unwrap(text: str) -> tuple[str, np.dtype[Any] | None, list[int] | None]:
+    """Body, dtype and shape of ``array(body, shape=(...), dtype=...)``."""
+    start = len("array(")
+    end = text.rfind("]") + 1
+    if not end:
+        end = start + min(len(part) for part in (text[start:].partition(mark)[0] for mark in ",)"))
+    tail = _TAIL.fullmatch(text, end)
+    if tail is None:
+        raise ValueError("the text does not end like array(..., dtype=...)")
+    dtype, shape = tail["dtype"], tail["shape"]
+    if dtype is not None and dtype not in _DTYPES:
+        raise ValueError("the dtype is unknown")
+    sizes = None
+    if shape is not None:
+        sizes = [int(size) if len(size) < 10 else 2**31 for size in shape.replace(",", " ").split()]
+    return text[start:end].strip(), _DTYPES.get(dtype or ""), sizes
+
+
+def _parse_nested(text: str) -> tuple[list[int], list[str]]:
+    """Sizes of the axes, and the numbers as they are written, of evenly nested brackets."""
+    opening = _OPENING.match(text)
+    depth = opening[0].count("[") if opening else 0
+    if depth > MAX_AXES:
+        raise ValueError(f"the text has more than {MAX_AXES} axes")
+    words: list[str] = []
+    sizes = [-1] * depth  # -1: not known yet
+    counts = [0] * depth
+    level = end = 0
+    after_row = False  # something was closed inside of the bracket that is open now
+    for bracket in _BRACKET.finditer(text):
+        between = text[end : bracket.start()]
+        end = bracket.end()
+        if bracket[0] == "[":
+            if level == depth or between.strip() != ("," if after_row else ""):
+                raise ValueError("brackets are not nested evenly")
+            if level:
+                counts[level - 1] += 1
+            counts[level] = 0
+            level, after_row = level + 1, False
+            continue
+        if after_row and between.strip():
+            raise ValueError("rows and numbers are mixed")
+        if not after_row:
+            if level != depth:
+                raise ValueError("brackets are not nested evenly")
+            row = _parse_row(between)
+            counts[level - 1] = len(row)
+            words += row
+        level, after_row = level - 1, True
+        if sizes[level] not in (-1, counts[level]):
+            raise ValueError("rows have unequal lengths")
+        sizes[level] = counts[level]
+        if not level:
+            break
+    if level or end != len(text):
+        raise ValueError("brackets do not match")
+    return sizes, words
+
+
+def _parse_row(text: str) -> list[str]:
+    if _ROW.fullmatch(text) is None:
+        raise ValueError("an element is not a number")
+    words = text.replace(",", " ").split()
+    if words and max(map(len, words)) > _MAX_DIGITS:
+        raise ValueError("a number has too many digits")
+    return words
+
+
+def _convert(words: list[str], dtype: np.dtype[Any] | None) -> Array:
+    """The numbers in the dtype, without wrapping, overflow or cutting of fractions."""
+    truths = words.count("True") + words.count("False")
+    if truths and truths != len(words):
+        raise ValueError("numbers and truth values are mixed")
+    whole = words and not any(mark in word for word in words for mark in ".eEni")
+    if dtype is None:
+        dtype = _DTYPES["bool" if truths else "int64" if whole else "float64"]
+    if dtype.kind == "f" and not truths:
+        with np.errstate(over="ignore"):
+            array = np.array([float(word) for word in words], dtype=dtype)
+        if np.count_nonzero(np.isinf(array)) != sum("inf" in word for word in words):
+            raise ValueError("a number is too large for the dtype")
+        return array
+    if not words:
+        return np.empty(0, dtype)
+    if (dtype.kind == "b") != bool(truths):
+        raise ValueError("numbers and truth values are mixed")
+    if truths:
+        return np.array([word == "True" for word in words])
+    if not whole:
+        raise ValueError("a fraction is given for whole numbers")
+    numbers, limits = [int(word) for word in words], np.iinfo(dtype)
+    if min(numbers) < limits.min or max(numbers) > limits.max:
+        raise ValueError("a number is outside of the dtype")
+    return np.array(numbers, dtype=dtype)

@@ -1,8 +1,16 @@
-"""Checked readings of parsed JSON values by the rules of proto3 JSON.
+"""Checked readings of JSON values by the rules of proto3 JSON, in two forms: parsed, and not yet.
+
+A parsed document takes up to thirty times the memory of its bytes, and the parser holds the GIL
+until it is done. So a large body is split before it is parsed: a ``Span`` is the place of a value
+in the body. Lists and objects are split at their commas by numpy, block by block, so that other
+threads can run. A value that nobody asks for is never parsed; only its brackets and quotes are
+checked.
 
 Each reader takes a parsed value or a ``Span``, and where the value stands (``tensors[0].shape``);
-it names that place when it refuses. Source: the protocol buffers language guide, "JSON mapping";
-``docs/compatibility.md``.
+it names that place when it refuses.
+
+Source: RFC 8259; the protocol buffers language guide, "JSON mapping"; ``docs/compatibility.md``.
+Pure; safe from any thread.
 """
 
 from __future__ import annotations
@@ -10,15 +18,49 @@ from __future__ import annotations
 import re
 from binascii import Error as Base64Error
 from binascii import a2b_base64
+from collections.abc import Iterator
 from math import isinf
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+import orjson
 from numpy.typing import NDArray
 
 from penstock.errors import Undecodable
-from penstock.protocols.json_span import MAX_DEPTH, MAX_NUMBER, Span
-from penstock.protocols.tensors import Room
+from penstock.protocols.protobuf import join_text
+from penstock.protocols.tensors import DecodeBudget
+
+MAX_DEPTH: Final = 64
+MAX_NUMBER: Final = 1000
+"""Characters of a number."""
+LARGE: Final = 256 << 10
+"""Bytes of a body from which on it is not parsed as a whole."""
+
+_BLOCK = 64 << 10
+_EDGE = 256
+_LONGEST_NAME = 4096
+BLANK = b" \t\r\n"
+_NAME = re.compile(rb'[ \t\r\n]*+("[^"\\]*+(?:\\.[^"\\]*+)*+")[ \t\r\n]*+:')
+_TEXT = re.compile(
+    rb'(?:[^"\\]++|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}'
+    rb"|\\u(?![dD][89abAB])[0-9a-fA-F]{4}|\\[^u])*+"
+)
+"""Whole characters of a text: never part of an escape, nor half of a surrogate pair."""
+_FLAT = b"0123456789+-.eE, \t\r\n"
+
+_STEPS = np.zeros(256, np.int8)
+_STEPS[[ord("["), ord("{")]] = 1
+_STEPS[[ord("]"), ord("}")]] = -1
+_QUOTE, _COMMA = ord('"'), ord(",")
+
+_KIND_OF_FIRST_BYTE = {
+    ord("t"): "a truth value",
+    ord("f"): "a truth value",
+    ord("n"): "null",
+    ord("{"): "an object",
+    ord("["): "a list",
+    _QUOTE: "a text",
+}
 
 _MAX_EXACT = 2**53  # whole numbers up to here survived being parsed as a float64
 
@@ -41,17 +83,195 @@ _FLOAT = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][-+]?[0-9]++)?")
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
-def wrong(where: str, wanted: str, got: Any) -> Undecodable:
+class Span:
+    """A JSON value that has not been parsed.
+
+    Args:
+        body: the document.
+        start: where it begins, or blanks before it.
+        end: where it ends, or blanks behind it.
+        depth: lists and objects around it.
+
+    Raises:
+        Undecodable: there is nothing but blanks.
+    """
+
+    __slots__ = ("_body", "_depth", "_end", "_start")
+
+    def __init__(self, body: bytes, start: int, end: int, depth: int = 0) -> None:
+        first, end = _strip_blanks(body, start, end)
+        if first == end:
+            raise _malformed(start)
+        self._start = first
+        self._body = body
+        self._end = end
+        self._depth = depth
+
+    def __repr__(self) -> str:
+        return f"<Span of {self.kind}, {self._end - self._start} bytes>"
+
+    @property
+    def kind(self) -> str:
+        """Its JSON type, judged by the first byte."""
+        return _KIND_OF_FIRST_BYTE.get(self._body[self._start], "a number")
+
+    def load(self) -> Any:
+        """Parse the value."""
+        try:
+            return orjson.loads(memoryview(self._body)[self._start : self._end])
+        except orjson.JSONDecodeError:
+            raise _malformed(self._start) from None
+
+    def scalar(self) -> Any:
+        """Parse a value that is neither a list nor an object; a long text in pieces.
+
+        Raises:
+            Undecodable: it is no JSON value, or a number that is too long.
+        """
+        size = self._end - self._start
+        if self._body[self._start] != _QUOTE:
+            if size > MAX_NUMBER:
+                raise Undecodable(f"a number has more than {MAX_NUMBER} characters")
+        elif size > _BLOCK:
+            return join_text(self._text_pieces())
+        return self.load()
+
+    def _text_pieces(self) -> Iterator[str]:
+        body, at, end = self._body, self._start + 1, self._end - 1
+        if body[end] != _QUOTE:
+            raise _malformed(end)
+        while at < end:
+            found = _TEXT.match(body, at, min(end, at + _BLOCK))
+            stop = at if found is None else found.end()
+            while stop > at and body[stop] & 0xC0 == 0x80:  # within the bytes of one character
+                stop -= 1
+            if stop == at:
+                raise _malformed(at)
+            yield Span(b'"%b"' % body[at:stop], 0, stop - at + 2).load()
+            at = stop
+
+    def items(self, most: int, where: str) -> list[Span]:
+        """The elements of a list.
+
+        Raises:
+            Undecodable: there are more than ``most``, or brackets or quotes do not match.
+        """
+        return [
+            Span(self._body, *place, self._depth + 1) for place in self._element_bounds(most, where)
+        ]
+
+    def members(self, most: int, where: str) -> list[tuple[str, Span]]:
+        """The members of an object, which may have equal names; raises as ``items`` does."""
+        body = self._body
+        members = []
+        for start, end in self._element_bounds(most, where):
+            found = _NAME.match(body, start, min(end, start + _LONGEST_NAME))
+            if found is None:
+                raise _malformed(start)
+            name = Span(body, *found.span(1)).load()
+            members.append((name, Span(body, found.end(), end, self._depth + 1)))
+        return members
+
+    def count(self) -> int:
+        """The number of elements of a list without lists or objects in it."""
+        start, end = self._start + 1, self._end - 1
+        if _is_blank(self._body, start, end):
+            return 0
+        return 1 + sum(
+            self._body.count(b",", at, min(end, at + _BLOCK)) for at in range(start, end, _BLOCK)
+        )
+
+    def pieces(self, where: str) -> Iterator[list[Any]]:
+        """The elements of a list without lists or objects in it, some thousands at a time.
+
+        Raises:
+            Undecodable: it is no list, or has texts with commas, or numbers that are too long.
+        """
+        body, at, end = self._body, self._start + 1, self._end - 1
+        if body[end] != ord("]"):
+            raise _malformed(end)
+        if _is_blank(body, at, end):
+            return
+        while at <= end:
+            stop = body.find(b",", min(end, at + _BLOCK), end)
+            if stop < 0:
+                stop = end
+            if stop - at > _BLOCK + 2 * MAX_NUMBER:
+                raise Undecodable(f"{where} has an element that is too long for a number")
+            piece = body[at:stop]
+            if not piece.strip(BLANK):
+                raise _malformed(at)
+            check_numbers(piece)
+            try:
+                yield orjson.loads(b"[%b]" % piece)
+            except orjson.JSONDecodeError:
+                raise _malformed(at) from None
+            at = stop + 1
+
+    def _element_bounds(self, most: int, where: str) -> Iterator[tuple[int, int]]:
+        """Start and end of each element of this list, or member of this object."""
+        body, start, end = self._body, self._start, self._end
+        if body[end - 1] != body[start] + 2:  # "]" and "}" stand two places behind their opening
+            raise _malformed(end)
+        if _is_blank(body, start + 1, end - 1):
+            return
+        begin = start + 1
+        for count, comma in enumerate(self._commas(), 2):
+            if count > most:
+                raise Undecodable(f"{where} has more than {most} elements")
+            yield begin, comma
+            begin = comma + 1
+        yield begin, end - 1
+
+    def _commas(self) -> Iterator[int]:
+        """The positions of the commas between its elements."""
+        body, at, end = self._body, self._start, self._end
+        level, quoted = 0, False
+        while at < end:
+            if level > 1 and not quoted:
+                block = body[at : min(end, at + _BLOCK)]
+                if not block.translate(None, _FLAT):  # only numbers of an inner list
+                    at += len(block)
+                    continue
+            stop = min(end, at + _BLOCK)
+            block = body[at:stop]
+            if b"\\" in block:
+                if (len(block) - len(block.rstrip(b"\\"))) % 2 and stop < end:
+                    stop += 1  # keep the last backslash with the character it escapes
+                    block = body[at:stop]
+                block = block.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+            octets = np.frombuffer(block, np.uint8)
+            within = np.logical_xor.accumulate(octets == _QUOTE)
+            if quoted:
+                within = ~within
+            steps = _STEPS[octets]
+            steps[within] = 0
+            levels = np.cumsum(steps, dtype=np.int32)
+            levels += level
+            if int(levels.max()) + self._depth > MAX_DEPTH:
+                raise Undecodable(f"the body is nested deeper than {MAX_DEPTH} levels")
+            if (levels[:-1] < 1).any() or levels[-1] < (stop < end):
+                raise _malformed(at)
+            commas = np.flatnonzero((octets == _COMMA) & (levels == 1) & ~within)
+            for comma in commas.tolist():
+                yield at + comma
+            level, quoted = int(levels[-1]), bool(within[-1])
+            at = stop
+        if level or quoted:
+            raise _malformed(end)
+
+
+def wrong_type(where: str, wanted: str, got: Any) -> Undecodable:
     """The error for a value of the wrong JSON type."""
     kind = got.kind if type(got) is Span else _KINDS[type(got)]
     return Undecodable(f"{where} must be {wanted}, got {kind}")
 
 
-def built(value: Any, where: str, wanted: str) -> Any:
-    """The value itself, of a span that is neither a list nor an object."""
+def scalar_of(value: Any, where: str, wanted: str) -> Any:
+    """The value, parsed if it is a span; lists and objects are refused."""
     if type(value) is Span:
         if value.kind in ("a list", "an object"):
-            raise wrong(where, wanted, value)
+            raise wrong_type(where, wanted, value)
         return value.scalar()
     return value
 
@@ -66,7 +286,7 @@ def as_list(value: Any, where: str, most: int) -> list[Any]:
     if type(value) is Span and value.kind == "a list":
         return value.items(most, where)
     if type(value) is not list:
-        raise wrong(where, "a list", value)
+        raise wrong_type(where, "a list", value)
     if len(value) > most:
         raise Undecodable(f"{where} has more than {most} elements")
     return value
@@ -79,7 +299,7 @@ def members_of(value: Any, where: str, most: int) -> list[tuple[str, Any]]:
     if type(value) is Span and value.kind == "an object":
         return [*dict(value.members(most, where)).items()]
     if type(value) is not dict:
-        raise wrong(where, "an object", value)
+        raise wrong_type(where, "an object", value)
     if len(value) > most:
         raise Undecodable(f"{where} has more than {most} members")
     return [*value.items()]
@@ -87,9 +307,9 @@ def members_of(value: Any, where: str, most: int) -> list[tuple[str, Any]]:
 
 def as_text(value: Any, where: str) -> str:
     """The value, which must be a text; numbers are not coerced."""
-    text = built(value, where, "a text")
+    text = scalar_of(value, where, "a text")
     if type(text) is not str:
-        raise wrong(where, "a text", text)
+        raise wrong_type(where, "a text", text)
     return text
 
 
@@ -99,15 +319,15 @@ def as_texts(value: Any, where: str, most: int) -> list[str]:
     return [as_text(item, f"{where}[{index}]") for index, item in enumerate(texts)]
 
 
-def as_array(value: Any, where: str, dtype: np.dtype[Any], room: Room) -> NDArray[Any]:
-    """A list of numbers or truth values as an array, each within the range of its type."""
+def as_array(value: Any, where: str, dtype: np.dtype[Any], budget: DecodeBudget) -> NDArray[Any]:
+    """Read a list of numbers or truth values as an array; each must fit the dtype."""
     if type(value) is Span and value.kind == "a list":
         count, pieces = value.count(), value.pieces(where)
     elif type(value) is list:
         count, pieces = len(value), iter([value])
     else:
-        raise wrong(where, "a list", value)
-    array = room.array(count, dtype)
+        raise wrong_type(where, "a list", value)
+    array = budget.array(count, dtype)
     done = 0
     for piece in pieces:
         stop = done + len(piece)
@@ -122,7 +342,7 @@ def as_array(value: Any, where: str, dtype: np.dtype[Any], room: Room) -> NDArra
 
 def as_integer(value: Any, where: str, low: int, high: int) -> int:
     """A whole number from ``low`` to ``high``, given as number or decimal text."""
-    value = number = built(value, where, "a whole number")
+    value = number = scalar_of(value, where, "a whole number")
     if type(value) is str:
         if _WHOLE.fullmatch(value) is None:
             raise Undecodable(f"{where} must be a whole number, got another text")
@@ -132,7 +352,7 @@ def as_integer(value: Any, where: str, low: int, high: int) -> int:
             raise Undecodable(f"{where} must be a whole number from {low} to {high}")
         number = int(value)
     elif type(value) is not int:
-        raise wrong(where, "a whole number", value)
+        raise wrong_type(where, "a whole number", value)
     if not low <= number <= high:
         raise Undecodable(f"{where} must be a whole number from {low} to {high}")
     return number  # type: ignore[no-any-return]
@@ -142,7 +362,7 @@ def _truths(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) -> A
     if set(map(type, piece)) <= {bool}:
         return piece
     index = next(index for index, item in enumerate(piece) if type(item) is not bool)
-    raise wrong(f"{where}[{first + index}]", "true or false", piece[index])
+    raise wrong_type(f"{where}[{first + index}]", "true or false", piece[index])
 
 
 def _integers(piece: list[Any], where: str, first: int, dtype: np.dtype[Any]) -> Any:
@@ -175,7 +395,7 @@ def _as_float(value: Any, where: str) -> float:
     if type(value) is float or type(value) is int:
         return float(value)
     if type(value) is not str:
-        raise wrong(where, "a number", value)
+        raise wrong_type(where, "a number", value)
     special = _SPECIAL_FLOATS.get(value)
     if special is not None:
         return special
@@ -199,9 +419,9 @@ def as_bytes(value: Any, where: str) -> bytes:
 
 
 def check_depth(value: Any, taken: int) -> None:
-    """Refuse containers nested deeper than 64 levels, ``taken`` of which lie around the value."""
+    """Refuse containers nested deeper than 64 levels, ``taken`` of them around the value."""
     if type(value) is Span:
-        return  # it was looked at when what is around it was taken apart
+        return  # checked when the value around it was split
     level = [value]
     while containers := [item for item in level if type(item) is list or type(item) is dict]:
         if taken == MAX_DEPTH:
@@ -212,3 +432,44 @@ def check_depth(value: Any, taken: int) -> None:
             for container in containers
             for child in (container.values() if type(container) is dict else container)
         ]
+
+
+def check_numbers(body: bytes | bytearray) -> None:
+    """Refuse a number of over 1,000 characters; the same characters inside a text are legal."""
+    # A number that long covers a whole block, so if no block starts with digits there is none.
+    if not any(_NUMBER_BLOCK.match(body, start) for start in range(0, len(body), _NUMBER_STEP)):
+        return
+    for token in _STRING_OR_NUMBER.finditer(body):
+        if token.end() - token.start() > MAX_NUMBER and body[token.start()] != _QUOTE:
+            raise Undecodable(f"a number has more than {MAX_NUMBER} characters")
+
+
+_NUMBER_STEP = MAX_NUMBER // 2
+_NUMBER_BLOCK = re.compile(rb"[-+.0-9eE]{%d}" % _NUMBER_STEP)
+_STRING_OR_NUMBER = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+.0-9eE]++', re.DOTALL)
+
+
+def _strip_blanks(body: bytes, start: int, end: int) -> tuple[int, int]:
+    """Start and end without blanks at either side; equal if there are only blanks."""
+    while start < end:
+        block = body[start : min(end, start + _EDGE)]
+        blanks = len(block) - len(block.lstrip(BLANK))
+        start += blanks
+        if blanks < len(block):
+            break
+    while start < end:
+        block = body[max(start, end - _EDGE) : end]
+        blanks = len(block) - len(block.rstrip(BLANK))
+        end -= blanks
+        if blanks < len(block):
+            break
+    return start, end
+
+
+def _is_blank(body: bytes, start: int, end: int) -> bool:
+    start, end = _strip_blanks(body, start, end)
+    return start == end
+
+
+def _malformed(at: int) -> Undecodable:
+    return Undecodable(f"the body is not a JSON document (near byte {at})")

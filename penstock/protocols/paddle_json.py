@@ -1,22 +1,24 @@
 """The pipeline's JSON: bodies to calls, replies to bodies.
 
-The form is that of the original's HTTP gateway: proto3 JSON with the proto's own names, every
-member of a reply always present, 64-bit numbers as texts. The usual body, texts only, takes a path
-of its own. Source: ``docs/compatibility.md`` (HTTP).
+The form is that of the original's HTTP gateway, proto3 JSON. Members of tensors are accepted under
+their proto names (``float_data``) and their lower camel names (``floatData``); replies use the
+proto's own names, always have every member, and write 64-bit numbers as texts. The usual body,
+texts only, takes a path of its own. Source: ``docs/compatibility.md`` (HTTP).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
+import numpy as np
 import orjson
 
 from penstock.errors import Undecodable
 from penstock.protocols import json_values as values
-from penstock.protocols import tensor_json
-from penstock.protocols.json_span import LARGE, Span, check_numbers
-from penstock.protocols.paddle_records import (
+from penstock.protocols.json_values import LARGE, Span
+from penstock.protocols.paddle import (
     MAX_CLIENT_IP,
     MAX_MEMBERS,
     PROFILE_KEY,
@@ -24,23 +26,45 @@ from penstock.protocols.paddle_records import (
     OnePair,
     Reply,
     TakesLong,
-    mended,
+    replace_surrogates,
 )
 from penstock.protocols.pb import Response
-from penstock.protocols.protobuf import gathered
+from penstock.protocols.protobuf import join_bytes
 from penstock.protocols.status import GrpcCode
-from penstock.protocols.tensors import Room, of_message
+from penstock.protocols.tensors import (
+    MAX_TEXTS,
+    NUMBERS,
+    Array,
+    DecodeBudget,
+    WireTensor,
+    of_message,
+)
 
-_COSTS = {b",": 70, b'"': 300, b"{": 1000, b"[": 2000}
+_COSTS = {b",": 70, b'"': 300, b"{": 3000, b"[": 2000}
 """Nanoseconds that decoding takes for each of these in a body, down to the feed: for a number, half
 a text, an object and a list; measured with bodies of nothing else."""
 _BRIEF = 3_000_000
 """Nanoseconds."""
 _SHOWN = 40  # names, and characters of each
-_BLANK = b" \t\r\n"
+_BLOCK = 64 << 10
+"""Numbers, or characters, that are written in one step."""
+_LEVELS_AROUND_MEMBER = 3  # the body, its list of tensors, the tensor
 
 
-def decode_json(body: bytes | bytearray, *, name: str, method: str, briefly: bool = False) -> Call:
+def _lower_camel(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+_DATA: Final = [field for field in NUMBERS if field not in ("shape", "lod")]
+_FIELDS = {
+    spelling: name
+    for name in (*NUMBERS, "str_data", "byte_data", "elem_type", "name")
+    for spelling in (name, _lower_camel(name))
+}
+
+
+def decode(body: bytes | bytearray, *, name: str, method: str, briefly: bool = False) -> Call:
     """The call in an HTTP body.
 
     Args:
@@ -62,25 +86,25 @@ def decode_json(body: bytes | bytearray, *, name: str, method: str, briefly: boo
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        if body.strip(_BLANK):
+        if body.strip(values.BLANK):
             raise Undecodable(
                 f"the body is not a JSON document (line {error.lineno}, column {error.colno})"
             ) from None
         document = None
     if type(document) is dict and len(document) == 2:
         key, value = document.get("key"), document.get("value")
-        if type(key) is list and type(value) is list and len(key) + len(value) <= MAX_MEMBERS:
-            for item in key + value:
-                if type(item) is not str:
-                    break
-            else:
-                if len(key) == len(value) == 1 and key[0] != PROFILE_KEY:
-                    call: OnePair = OnePair()
-                    call.feed = {key[0]: value[0]}
-                    call.name, call.method, call.logid, call.clientip = name, method, 0, ""
-                    call.nbytes = len(body)
-                    return call
-                return Call(key, value, [], name, method, 0, "", len(body))
+        if type(key) is not list or type(value) is not list:
+            pass
+        elif len(key) == len(value) == 1:
+            (member,), (text,) = key, value
+            if type(member) is type(text) is str and member != PROFILE_KEY:
+                call: OnePair = OnePair()
+                call.feed = {member: text}
+                call.name, call.method, call.logid, call.clientip = name, method, 0, ""
+                call.nbytes = len(body)
+                return call
+        elif len(key) + len(value) <= MAX_MEMBERS and {str}.issuperset(map(type, key + value)):
+            return Call(key, value, [], name, method, 0, "", len(body))
     return _decode_members(document, body, name, method)
 
 
@@ -88,7 +112,7 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
     if values.is_null(document):
         document = {}
     call = Call([], [], [], name, method, 0, "", len(body))
-    room = Room(len(body))
+    budget = DecodeBudget(len(body))
     numbers = False  # whether any number may stand in the body
     unknown: list[str] = []
     present: set[str] = set()
@@ -103,7 +127,7 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
         elif member == "tensors":
             numbers = True
             call.tensors = [
-                tensor_json.decode(item, f"tensors[{index}]", room)
+                _decode_tensor(item, f"tensors[{index}]", budget)
                 for index, item in enumerate(values.as_list(content, "tensors", MAX_MEMBERS))
             ]
         elif member == "logid":
@@ -120,12 +144,12 @@ def _decode_members(document: Any, body: bytes | bytearray, name: str, method: s
     if unknown and not ("tensors" in present or {"key", "value"} <= present):
         raise Undecodable(_not_a_request(present, unknown))
     if numbers and type(document) is not Span:
-        check_numbers(body)
+        values.check_numbers(body)
     return call
 
 
 def _not_a_request(present: set[str], unknown: list[str]) -> str:
-    """What is wrong with a body whose members are called otherwise."""
+    """The error text for a body whose members have other names."""
     missing = " and ".join(repr(name) for name in ("key", "value") if name not in present)
     names = ", ".join(repr(name[:_SHOWN]) for name in unknown[:_SHOWN])
     return (
@@ -134,7 +158,57 @@ def _not_a_request(present: set[str], unknown: list[str]) -> str:
     )
 
 
-def encode_json(reply: Reply | Response) -> bytes:
+def _decode_tensor(value: Any, where: str, budget: DecodeBudget) -> WireTensor:
+    """The tensor of one JSON object; whether it makes sense as a tensor is not asked here.
+
+    Args:
+        value: the object, parsed or not.
+        where: its place, for error texts, such as ``tensors[0]``.
+        budget: for its numbers.
+
+    Raises:
+        Undecodable: a member has the wrong JSON type or a number outside of its field's range.
+        TooLarge: it has more numbers than there is budget for.
+    """
+    tensor = WireTensor()
+    for member, content in values.members_of(value, where, MAX_MEMBERS):
+        field = _FIELDS.get(member)
+        if field is None:
+            values.check_depth(content, _LEVELS_AROUND_MEMBER)
+            tensor.unknown = (*tensor.unknown[:_SHOWN], member)
+        elif not values.is_null(content):
+            # If it comes under both spellings, the last one counts.
+            _read(tensor, field, content, f"{where}.{member}", budget)
+    return tensor
+
+
+def _read(tensor: WireTensor, field: str, content: Any, where: str, budget: DecodeBudget) -> None:
+    dtype = NUMBERS.get(field)
+    if dtype is not None:
+        array = values.as_array(content, where, dtype, budget)
+        if field in ("shape", "lod"):
+            setattr(tensor, field, array)
+        else:
+            _keep(tensor, field, array, array.size)
+    elif field == "str_data":
+        texts = values.as_texts(content, where, MAX_TEXTS)
+        _keep(tensor, field, texts, len(texts))
+    elif field == "byte_data":
+        octets = values.as_bytes(content, where)
+        _keep(tensor, field, octets, len(octets))
+    elif field == "elem_type":
+        tensor.elem_type = values.as_integer(content, where, -(2**31), 2**31 - 1)
+    else:
+        tensor.name = values.as_text(content, where)
+
+
+def _keep(tensor: WireTensor, field: str, content: Any, size: int) -> None:
+    tensor.data.pop(field, None)
+    if size:
+        tensor.data[field] = content
+
+
+def encode(reply: Reply | Response) -> bytes:
     """The HTTP body of a reply: all five members, in the order of the message's fields.
 
     Texts that are not Unicode (lone surrogates) go out with replacement characters.
@@ -149,19 +223,19 @@ def encode_json(reply: Reply | Response) -> bytes:
         "err_msg": reply.err_msg,
         "key": key,
         "value": value,
-        "tensors": [*map(tensor_json.encode, tensors)],
+        "tensors": [*map(_tensor_object, tensors)],
     }
-    large = sum(map(len, value)) > LARGE or any(tensor.held > LARGE for tensor in tensors)
+    large = sum(map(len, value)) > LARGE or any(tensor.decoded_bytes > LARGE for tensor in tensors)
     try:
-        return gathered(tensor_json.pieces(body)) if large else orjson.dumps(body)
+        return join_bytes(json_pieces(body)) if large else orjson.dumps(body)
     except orjson.JSONEncodeError:
-        body["err_msg"] = mended(reply.err_msg)
-        body["key"] = list(map(mended, key))
-        body["value"] = list(map(mended, value))
-        return gathered(tensor_json.pieces(body)) if large else orjson.dumps(body)
+        body["err_msg"] = replace_surrogates(reply.err_msg)
+        body["key"] = list(map(replace_surrogates, key))
+        body["value"] = list(map(replace_surrogates, value))
+        return join_bytes(json_pieces(body)) if large else orjson.dumps(body)
 
 
-def write_json(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
+def write_texts(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
     """The HTTP body of a good reply that carries texts only, and no long one; None for any other to
     be encoded.
 
@@ -184,5 +258,77 @@ def write_json(names: Iterable[Any], texts: Iterable[Any]) -> bytes | None:
 
 def gateway_error(code: GrpcCode, text: str) -> bytes:
     """The HTTP body of a failed call, in the form of the original's gateway."""
-    text = mended(text)
+    text = replace_surrogates(text)
     return orjson.dumps({"error": text, "code": int(code), "message": text, "details": []})
+
+
+def _tensor_object(tensor: WireTensor) -> dict[str, Any]:
+    """The JSON object of a tensor, for ``orjson.dumps``."""
+    data = tensor.data
+    return {
+        **{field: _numbers(field, data[field]) if field in data else [] for field in _DATA},
+        "str_data": data.get("str_data", []),
+        "byte_data": b64encode(data.get("byte_data", b"")).decode("ascii"),
+        "elem_type": tensor.elem_type,
+        "shape": tensor.shape.tolist(),
+        "lod": tensor.lod.tolist(),
+        "name": tensor.name,
+    }
+
+
+def _numbers(field: str, array: Array) -> orjson.Fragment | tuple[str, Array]:
+    """The list of them; a long one is left for ``json_pieces`` to write."""
+    if array.size > _BLOCK:
+        return field, array
+    return orjson.Fragment(b"[%b]" % _numbers_text(field, array) if array.size else b"[]")
+
+
+def json_pieces(value: Any) -> Iterator[bytes]:
+    """The JSON of a value as ``orjson.dumps`` writes it, in pieces that take little time each.
+
+    Raises:
+        orjson.JSONEncodeError: a text in it is no Unicode.
+    """
+    if type(value) is dict:
+        for index, (name, member) in enumerate(value.items()):
+            yield (b"," if index else b"{") + orjson.dumps(name) + b":"
+            yield from json_pieces(member)
+        yield b"}"
+    elif type(value) is list and value:
+        for index, item in enumerate(value):
+            yield b"," if index else b"["
+            yield from json_pieces(item)
+        yield b"]"
+    elif type(value) is tuple:
+        field, array = value
+        for at in range(0, array.size, _BLOCK):
+            yield (b"," if at else b"[") + _numbers_text(field, array[at : at + _BLOCK])
+        yield b"]"
+    elif type(value) is str:
+        yield b'"'
+        for at in range(0, len(value), _BLOCK):
+            yield orjson.dumps(value[at : at + _BLOCK])[1:-1]
+        yield b'"'
+    else:
+        yield orjson.dumps(value)
+
+
+def _numbers_text(field: str, array: Array) -> bytes:
+    """Numbers between commas: 64-bit integers as texts, floats in their own shortest digits."""
+    dtype = NUMBERS[field]
+    array = np.ascontiguousarray(array, dtype)
+    text = orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]
+    if field == "int64_data":
+        return b'"%b"' % text.replace(b",", b'","')
+    if dtype.kind == "f" and not np.isfinite(array).all():
+        words = text.split(b",")
+        for index in np.flatnonzero(~np.isfinite(array)).tolist():
+            words[index] = b'"%b"' % _special(array[index])
+        return b",".join(words)
+    return text
+
+
+def _special(number: float) -> bytes:
+    if number != number:
+        return b"NaN"
+    return b"Infinity" if number > 0 else b"-Infinity"

@@ -1,8 +1,8 @@
 """The protobuf wire format, read and written without message objects.
 
-A message object costs up to a hundred times its bytes, and the library holds the interpreter while
-it parses. The walker here builds nothing: it yields where each field stands. Packed numbers become
-numpy arrays in blocks, so that other threads get their turns.
+A message object takes up to a hundred times the memory of its bytes, and the library holds the GIL
+while it parses. The walker here builds no objects: it yields the position of each field. Packed
+numbers become numpy arrays block by block, so that other threads can run.
 
 Source: the protocol buffers encoding guide. Pure; safe from any thread.
 """
@@ -34,7 +34,7 @@ _MOST_FEW = 2**31 - 1
 _UTF_8 = codecs.getincrementaldecoder("utf-8")
 _COPIED = 1 << 20
 _BLOCK = 64 << 10
-"""Bytes, or numbers, between two turns of other threads: a millisecond or so."""
+"""Bytes, or numbers, that are handled in one step, in about a millisecond."""
 
 
 class TooManyFields(ValueError):
@@ -122,8 +122,8 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
     raise ValueError("a number is longer than ten bytes")
 
 
-def gathered(pieces: Iterable[bytes | memoryview]) -> bytes:
-    """All pieces as one, of which no more than a megabyte is copied at a time."""
+def join_bytes(pieces: Iterable[bytes | memoryview]) -> bytes:
+    """Join pieces, copying no more than a megabyte at a time."""
     whole = io.BytesIO()
     for piece in pieces:
         if len(piece) <= _COPIED:
@@ -135,8 +135,8 @@ def gathered(pieces: Iterable[bytes | memoryview]) -> bytes:
     return whole.getvalue()
 
 
-def text_pieces(text: str) -> Iterator[bytes]:
-    """A text as UTF-8, in pieces.
+def encode_text(text: str) -> Iterator[bytes]:
+    """Encode a text as UTF-8, in pieces.
 
     Raises:
         UnicodeEncodeError: it is no Unicode.
@@ -144,30 +144,28 @@ def text_pieces(text: str) -> Iterator[bytes]:
     return (text[at : at + _BLOCK].encode() for at in range(0, len(text), _BLOCK))
 
 
-def long_text(data: bytes, start: int, end: int) -> str:
-    """The UTF-8 text between two positions; a long one is decoded in pieces.
+def decode_text(data: bytes, start: int, end: int) -> str:
+    """Decode the UTF-8 text between two positions, a long one in pieces.
 
     Raises:
         UnicodeDecodeError: it is not UTF-8.
-        ValueError: it goes on behind the end of the data.
+        ValueError: it ends behind the end of the data.
     """
     if end > len(data):
         raise ValueError("the message is cut off")
     if end - start <= _BLOCK:
         return data[start:end].decode()
     decoder = _UTF_8()
-    return grown_text(
+    return join_text(
         decoder.decode(data[at : min(end, at + _BLOCK)], at + _BLOCK >= end)
         for at in range(start, end, _BLOCK)
     )
 
 
-def grown_text(pieces: Iterable[str]) -> str:
-    """All pieces as one text, which grows where it is: nothing is copied, so that nobody waits for
-    that, unless wider characters come late.
-    """
+def join_text(pieces: Iterable[str]) -> str:
+    """Join pieces by appending in place, which copies nothing unless wider characters come late."""
     whole = ""
-    # CPython 3.11 adds in place only what it has specialised, and that only in `for` loops.
+    # CPython 3.11 appends in place only in specialised code, and specialises only `for` loops.
     for piece in pieces:
         whole += piece
     return whole
@@ -188,10 +186,7 @@ def varint(number: int) -> bytes:
 
 
 def few_varints(data: bytes, start: int, end: int) -> list[int] | None:
-    """Packed varints below 2**31 between two positions, where they are few, as a shape's are.
-
-    None for all others, right ones and wrong ones.
-    """
+    """A few packed varints below 2**31, such as a shape's; None for any others."""
     if end - start > _FEW:
         return None
     numbers: list[int] = []

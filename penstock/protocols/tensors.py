@@ -10,11 +10,10 @@ Pure; safe from any thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from operator import index
 from sys import getsizeof
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,40 +45,31 @@ number of one byte on the wire is one of eight bytes in memory."""
 FP16, BF16, STRING, BYTES = 5, 6, 12, 13
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ElementType:
-    """One element type of the wire.
-
-    Attributes:
-        name: as people know it.
-        field: where its data stands.
-        dtype: the numpy dtype of the value; None for types that are no arrays or not supported.
+class ElementType(NamedTuple):
+    """One element type of the wire: its name, the field of its data, and the value's dtype, which
+    is None for types that are no arrays or not supported.
     """
 
     name: str
     field: str
-    dtype: np.dtype[Any] | None
-
-
-def _type(name: str, field: str, dtype: str | None = None) -> ElementType:
-    return ElementType(name=name, field=field, dtype=np.dtype(dtype) if dtype else None)
+    dtype: np.dtype[Any] | None = None
 
 
 TYPES: dict[int, ElementType] = {
-    0: _type("INT64", "int64_data", "int64"),
-    1: _type("FP32", "float_data", "float32"),
-    2: _type("INT32", "int_data", "int32"),
-    3: _type("FP64", "float64_data", "float64"),
-    4: _type("INT16", "int_data", "int16"),
-    FP16: _type("FP16", "float_data", "float16"),
-    BF16: _type("BF16", "uint32_data", "uint16"),  # raw bit patterns
-    7: _type("UINT8", "uint32_data", "uint8"),
-    8: _type("INT8", "int_data", "int8"),
-    9: _type("BOOL", "bool_data", "bool"),
-    10: _type("COMPLEX64", "complex64_data"),
-    11: _type("COMPLEX128", "complex128_data"),
-    STRING: _type("STRING", "str_data"),
-    BYTES: _type("BYTES", "byte_data"),
+    0: ElementType("INT64", "int64_data", np.dtype("int64")),
+    1: ElementType("FP32", "float_data", np.dtype("float32")),
+    2: ElementType("INT32", "int_data", np.dtype("int32")),
+    3: ElementType("FP64", "float64_data", np.dtype("float64")),
+    4: ElementType("INT16", "int_data", np.dtype("int16")),
+    FP16: ElementType("FP16", "float_data", np.dtype("float16")),
+    BF16: ElementType("BF16", "uint32_data", np.dtype("uint16")),  # raw bit patterns
+    7: ElementType("UINT8", "uint32_data", np.dtype("uint8")),
+    8: ElementType("INT8", "int_data", np.dtype("int8")),
+    9: ElementType("BOOL", "bool_data", np.dtype("bool")),
+    10: ElementType("COMPLEX64", "complex64_data"),
+    11: ElementType("COMPLEX128", "complex128_data"),
+    STRING: ElementType("STRING", "str_data"),
+    BYTES: ElementType("BYTES", "byte_data"),
 }
 
 _CODE_OF = {row.dtype: code for code, row in TYPES.items() if row.dtype is not None}
@@ -103,6 +93,9 @@ _TAGS = {
     field.name: varint(field.number << 3 | (VARINT if field.name == "elem_type" else LENGTH))
     for field in Tensor.DESCRIPTOR.fields
 }
+_INSTEAD = {"u": "int64", "f": "float64", "c": "two arrays of floats", "O": "one type of numbers"}
+"""What to convert an array to that no tensor carries, by the kind of its dtype."""
+_SHOWN = 8  # unknown members, and 40 characters of each
 _NO_NUMBERS = np.empty(0, np.int32)
 
 
@@ -116,9 +109,10 @@ class WireTensor:
         lod: offsets; a flat array of int32.
         data: the contents of those data fields that are not empty, by the field's name: a flat
             array, a list of texts, or bytes.
+        unknown: members that mean nothing, of a tensor that had some.
     """
 
-    __slots__ = ("data", "elem_type", "lod", "name", "shape")
+    __slots__ = ("data", "elem_type", "lod", "name", "shape", "unknown")
 
     def __init__(self, name: str = "", elem_type: int = 0) -> None:
         self.name = name
@@ -126,12 +120,13 @@ class WireTensor:
         self.shape: Array = _NO_NUMBERS
         self.lod: Array = _NO_NUMBERS
         self.data: dict[str, Any] = {}
+        self.unknown: Sequence[str] = ()
 
     def __repr__(self) -> str:
         return f"<WireTensor {self.name[:64]!r} of type {self.elem_type}, {[*self.data]}>"
 
     @property
-    def held(self) -> int:
+    def decoded_bytes(self) -> int:
         """Bytes of its arrays and texts."""
         return sum(
             each.nbytes if isinstance(each, np.ndarray) else sum(map(getsizeof, each))
@@ -173,7 +168,7 @@ def _packed(field: str, numbers: Array) -> Sequence[Buffer]:
     return pack_varints(numbers)
 
 
-class Room:
+class DecodeBudget:
     """How many bytes the elements of one request may still take."""
 
     __slots__ = ("_left",)
@@ -193,7 +188,7 @@ class Room:
         return np.empty(count, dtype)
 
 
-def read(walker: Walker, start: int, end: int, room: Room) -> WireTensor:
+def read(walker: Walker, start: int, end: int, budget: DecodeBudget) -> WireTensor:
     """The tensor whose protobuf message stands between two positions.
 
     Raises:
@@ -225,7 +220,7 @@ def read(walker: Walker, start: int, end: int, room: Room) -> WireTensor:
     if not tensor.data.get("byte_data", True):
         del tensor.data["byte_data"]
     for name, pieces in parts.items():
-        numbers = _numbers(data, NUMBERS[name], pieces, room)
+        numbers = _numbers(data, NUMBERS[name], pieces, budget)
         if name in ("shape", "lod"):
             setattr(tensor, name, numbers)
         elif numbers.size:
@@ -236,18 +231,18 @@ def read(walker: Walker, start: int, end: int, room: Room) -> WireTensor:
 def of_message(message: Tensor) -> WireTensor:
     """The same tensor as a ``pb.Tensor`` of a user's own."""
     data = message.SerializeToString()
-    return read(Walker(data, len(data)), 0, len(data), Room(8 * len(data)))
+    return read(Walker(data, len(data)), 0, len(data), DecodeBudget(8 * len(data)))
 
 
 def _numbers(
-    data: bytes, dtype: np.dtype[Any], pieces: list[tuple[int, int, int]], room: Room
+    data: bytes, dtype: np.dtype[Any], pieces: list[tuple[int, int, int]], budget: DecodeBudget
 ) -> Array:
     """The numbers of one field, which may stand in several pieces, packed or one by one."""
     fixed = dtype.itemsize if dtype.kind == "f" else 0
     if len(pieces) == 1 and not fixed and pieces[0][0] == LENGTH:
         few = few_varints(data, *pieces[0][1:])
         if few is not None:
-            numbers = room.array(len(few), dtype)
+            numbers = budget.array(len(few), dtype)
             numbers[:] = few
             return numbers
     single = {0: VARINT, 4: 5, 8: 1}[fixed]
@@ -259,7 +254,7 @@ def _numbers(
             counts.append((stop - begin) // fixed if fixed else count_varints(data, begin, stop))
         else:
             counts.append(wire_type == single)  # of another type it is an unknown field
-    numbers = room.array(sum(counts), dtype)
+    numbers = budget.array(sum(counts), dtype)
     done = 0
     for count, (wire_type, begin, stop) in zip(counts, pieces, strict=True):
         if count:
@@ -315,7 +310,9 @@ def _fill(tensor: WireTensor, value: Array) -> None:
     value = value.astype(value.dtype.newbyteorder("="), copy=False)
     code = _CODE_OF.get(value.dtype)
     if code is None:
-        raise TypeError(f"tensor {tensor.name!r}: an array of {value.dtype} cannot be sent")
+        text = f"tensor {tensor.name!r}: an array of {value.dtype} cannot be sent"
+        instead = _INSTEAD.get(value.dtype.kind)
+        raise TypeError(f"{text}: convert it to {instead}" if instead else text)
     flat = value.reshape(-1)  # an empty array may have dimensions that no wider type allows
     tensor.elem_type = code
     if flat.size:
@@ -360,19 +357,15 @@ def decode(tensor: WireTensor | Tensor) -> tuple[Array | str, NDArray[np.int32] 
     if code == STRING:
         value = "".join(data)
     elif code == BYTES:
-        value = _from_npy(tensor, data or b"")
+        try:
+            value = npy.read(data or b"")
+        except ValueError as error:
+            raise _wrong(tensor, str(error)) from error
     elif row.dtype is None:
         raise _wrong(tensor, f"the element type {row.name} is not supported")
     else:
         value = _from_field(tensor, data, row.dtype)
     return value, _lod(tensor, value) if tensor.lod.size else None
-
-
-def _from_npy(tensor: WireTensor, data: bytes) -> Array:
-    try:
-        return npy.read(data)
-    except ValueError as error:
-        raise _wrong(tensor, str(error)) from error
 
 
 def _from_field(tensor: WireTensor, data: Any, dtype: np.dtype[Any]) -> Array:
@@ -382,7 +375,8 @@ def _from_field(tensor: WireTensor, data: Any, dtype: np.dtype[Any]) -> Array:
     if shape and min(shape) < 0:
         raise _wrong(tensor, f"the shape {shape} has a negative dimension")
     if prod(shape) != len(data):
-        raise _wrong(tensor, f"the shape {shape} needs {prod(shape)} elements, got {len(data)}")
+        text = f"the shape {shape} needs {prod(shape)} elements, got {len(data)}"
+        raise _wrong(tensor, text + unknown_members(tensor))
     wide = data if len(data) else np.empty(0, dtype)
     try:
         return _narrowed(tensor, wide, dtype).reshape(shape)
@@ -414,6 +408,13 @@ def _lod(tensor: WireTensor, value: Array | str) -> NDArray[np.int32]:
     if isinstance(value, np.ndarray) and value.shape[:1] != (int(offsets[-1]),):
         raise _wrong(tensor, f"the lod ends at {offsets[-1]}, but the shape is {value.shape}")
     return offsets.reshape(2, -1)
+
+
+def unknown_members(tensor: WireTensor | Tensor) -> str:
+    """For an error about a member that is missing: what the tensor has instead, if anything."""
+    unknown = () if isinstance(tensor, Tensor) else tensor.unknown
+    names = ", ".join(repr(name[:40]) for name in unknown[:_SHOWN])
+    return f" (unknown members: {names})" if names else ""
 
 
 def _wrong(tensor: WireTensor, text: str) -> PackageError:

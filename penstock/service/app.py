@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.errors import GraphError, HookError
-from penstock.service.server import Several, WebService, run
-from penstock.service.short import Service
+from penstock.service.server import Service, Several, WebService, run
 
 if TYPE_CHECKING:
     from penstock.api.pages import Page
@@ -28,9 +27,8 @@ if TYPE_CHECKING:
     from penstock.api.typed import TypedRoute
     from penstock.instrument import Instrument
     from penstock.ops.op import Op
-    from penstock.service.applications import MakeApplication
     from penstock.service.asgi import AsgiApplication
-    from penstock.service.blueprint import Blueprint
+    from penstock.service.blueprint import Blueprint, MakeApplication
     from penstock.typed.op import TypedOp
     from penstock.typed.signature import Signature
 

@@ -6,28 +6,29 @@ serves: one graph or several, behind one door and in one engine, or in several e
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
+from penstock.api.calls import Grpc, Http
 from penstock.config.load import Loaded
+from penstock.config.problems import Problem
 from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
 from penstock.config.schema import ServiceConfig
-from penstock.errors import ConfigError, HookError
+from penstock.engine.engine import Engine
+from penstock.errors import ConfigError, GraphError, HookError
 from penstock.executors.kinds import COROUTINE, PROCESS, THREAD, ExecutorKind
+from penstock.executors.processes.watchdog import Supervision
+from penstock.graph.dag import OpSpec, Plan, compile_graph
 from penstock.instrument import Instrument
 from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.hooks import bind, is_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp
-from penstock.service.applications import MakeApplication
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
-from penstock.service.graph import Graph, graph_of
 from penstock.service.models import problems_of_model
-from penstock.service.placement import Place, available, cpu_problems
-from penstock.service.readers import outside_reader
-from penstock.service.supervision import only_for_processes, problems_of_socket
+from penstock.service.placement import EngineId, available, cpu_problems
 
 _OF_ONE_GRAPH = frozenset({"name", "service", "dag", "op"})
 """Top-level keys that say something of a graph; all others are about the door and the engine."""
@@ -97,12 +98,12 @@ class Deployment:
     Attributes:
         graphs: at least one, with names of their own.
         config: the keys of the door and the engine, in which they agree.
-        place: of the engine that this is for.
+        engine_id: of the engine that this is for.
     """
 
     graphs: tuple[Blueprint, ...]
     config: ServiceConfig
-    place: Place = field(default_factory=Place)
+    engine_id: EngineId = field(default_factory=EngineId)
 
     @property
     def has_processes(self) -> bool:
@@ -148,9 +149,9 @@ class Deployment:
         )
         return replace(self, graphs=graphs)
 
-    def at(self, place: Place) -> Deployment:
+    def at(self, engine_id: EngineId) -> Deployment:
         """The same for another engine."""
-        return replace(self, place=place)
+        return replace(self, engine_id=engine_id)
 
     def op_name(self, graph: Blueprint, op: str) -> str:
         """What an op is called in the engine: with its graph's name, where there are several."""
@@ -327,3 +328,163 @@ def _instruments(config: ServiceConfig, problems: list[str]) -> list[Instrument]
         else:
             problems.append(f"instruments: {make!r} makes a {type(instrument).__name__}")
     return made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A checked graph and its ops.
+
+    Attributes:
+        plan: what flights walk.
+        ops: the ops by the plan's index.
+        request_op: the root.
+        response_op: the end.
+        left_out: names of ops that read from the graph but do not reach its end.
+    """
+
+    plan: Plan
+    ops: tuple[Op, ...]
+    request_op: RequestOp
+    response_op: ResponseOp
+    left_out: tuple[str, ...]
+
+
+def graph_of(response_op: ResponseOp, *, attempts: int = 1, first_arrival: bool = False) -> Graph:
+    """Check the graph that ends in ``response_op``.
+
+    Raises:
+        GraphError: names the op and the way to mend it.
+    """
+    last = response_op.only_input()
+    if isinstance(last, ResponseOp):
+        raise GraphError("a ResponseOp feeds another one: give the last its input_ops=[last_op]")
+    if isinstance(last, RequestOp):
+        raise GraphError("the graph has no op: put one between the RequestOp and the ResponseOp")
+    found: dict[int, Op] = {}
+    frontier = [last]
+    while frontier:
+        op = frontier.pop()
+        if id(op) in found:
+            continue
+        if isinstance(op, RequestOp) and op.get_input_ops():
+            names = ", ".join(repr(source.name) for source in op.get_input_ops())
+            raise GraphError(
+                f"the RequestOp has inputs, {names}: it is the graph's root and reads no op"
+            )
+        if any(isinstance(source, ResponseOp) for source in op.get_input_ops()):
+            raise GraphError(
+                f"a ResponseOp feeds another op, {op.name!r}: it may only be the end of the graph"
+            )
+        found[id(op)] = op
+        # Reversed, so that ops are met in the order in which the user named them.
+        frontier.extend(reversed(op.get_input_ops()))
+    specs = [
+        OpSpec(
+            key=key,
+            name=op.name,
+            inputs=tuple(id(source) for source in op.get_input_ops()),
+            is_request=isinstance(op, RequestOp),
+            jump_to=tuple(id(target) for target in op.get_jump_to_ops()),
+        )
+        for key, op in found.items()
+    ]
+    plan = compile_graph(specs, id(last), attempts=attempts, first_arrival=first_arrival)
+    by_name = {op.name: op for op in found.values() if not isinstance(op, RequestOp)}
+    request_op = next(op for op in found.values() if isinstance(op, RequestOp))
+    return Graph(
+        plan=plan,
+        ops=tuple(by_name[name] for name in plan.names),
+        request_op=request_op,
+        response_op=response_op,
+        left_out=_left_out(found),
+    )
+
+
+def _left_out(found: dict[int, Op]) -> tuple[str, ...]:
+    """Names of the ops that read from the graph, or from one another, but do not reach its end."""
+    outside: dict[int, Op] = {}
+    frontier = list(found.values())
+    while frontier:
+        for op in frontier.pop().followers():
+            if id(op) in found or id(op) in outside or isinstance(op, ResponseOp):
+                continue
+            outside[id(op)] = op
+            frontier.append(op)
+    return tuple(sorted(op.name for op in outside.values()))
+
+
+def outside_reader(plan: Plan, options: Sequence[OpOptions], op: int) -> str | None:
+    """The first that reads the op's output and is no worker process; None when all of them are.
+
+    Args:
+        plan: the graph.
+        options: each op's options, by the plan's index.
+        op: the index of an op.
+    """
+    senders = (op, *plan.jump_to[op])  # where it jumps, its output takes the place of theirs
+    for sender in senders:
+        for reader in plan.consumers[sender]:
+            if not options[reader].executor.own_processes:
+                return f"op {plan.names[reader]!r}"
+    return "the ResponseOp" if plan.last in senders else None
+
+
+def supervision_of(options: OpOptions, config: ServiceConfig) -> Supervision:
+    """How the workers of one op are to be looked after."""
+    return Supervision(
+        kill_late=options.kill_late,
+        start_timeout=config.start_timeout or None,
+        hang_limit=config.hang_limit or None,
+        memory_limit=options.memory_limit,
+        max_batches=options.max_batches,
+        crash_dir=config.crash_dir,
+    )
+
+
+def only_for_processes(options: OpOptions) -> Iterator[Problem]:
+    """What is asked of an op without processes: nobody can end its calls or replace its workers."""
+    if options.executor.own_processes:
+        return
+    if options.kill_late:
+        text = (
+            "kill is for ops that run in processes, and this one does not:"
+            " its calls cannot be ended; write abandon, or executor: process"
+        )
+        yield Problem(path=("op", options.name, "on_timeout"), text=text)
+    text = "is for ops that run in processes, and this one does not: leave it out"
+    for key, value in (
+        ("memory_limit_mib", options.memory_limit),
+        ("max_batches", options.max_batches),
+    ):
+        if value is not None:
+            yield Problem(path=("op", options.name, key), text=text)
+
+
+def problems_of_socket(options: OpOptions, config: ServiceConfig) -> Iterator[Problem]:
+    """What is wrong with an op's socket, or with the lack of one."""
+    path, name = ("op", options.name, "socket"), options.executor.name
+    if not options.executor.needs_socket:
+        if options.socket is not None:
+            text = f"is for ops with executor: external, and this one has {name}: leave it out"
+            yield Problem(path=path, text=text)
+    elif options.socket is None:
+        text = f"must be set with executor: {name}: the path that its workers connect to"
+        yield Problem(path=path, text=text)
+    elif config.engines > 1:
+        text = (
+            "cannot be shared by several engines: leave out build_dag_each_worker, or start a"
+            " service for each"
+        )
+        yield Problem(path=path, text=text)
+
+
+class Application(Protocol):
+    """One protocol, or some pages."""
+
+    def routes(self) -> Iterable[Http | Grpc]:
+        """What it answers, and by which handlers; called once."""
+
+
+MakeApplication: TypeAlias = Callable[[Engine], Application]
+"""Called in each engine's process, before the door opens. An application submits its requests with
+``penstock.engine.submission.Submission``."""

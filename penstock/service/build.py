@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import socket
+import sys
+import threading
 import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import FrameType
+from typing import Final
 
 from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.batching.stack import signature
@@ -17,7 +22,8 @@ from penstock.engine.graph import GraphSignature, ServedGraph
 from penstock.errors import StartupError
 from penstock.executors.executor import Executor
 from penstock.executors.kinds import ExecutorSpec
-from penstock.executors.processes.supervisor_client import Spawner
+from penstock.executors.processes.control import Spawner
+from penstock.executors.processes.executor import TOLD_AFTER
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
@@ -26,9 +32,9 @@ from penstock.ops.op import Op
 from penstock.request import Feed
 from penstock.runtimes.local_service import LocalPredictor
 from penstock.runtimes.model import Model
-from penstock.service.blueprint import Blueprint, Deployment
+from penstock.service.blueprint import Blueprint, Deployment, supervision_of
+from penstock.service.children import end_now
 from penstock.service.models import open_model, signature_of, specs_of
-from penstock.service.supervision import supervision_of
 from penstock.service.worker_sockets import key_of
 
 _log = logging.getLogger(__name__)
@@ -77,15 +83,15 @@ class Works:
             instruments: are installed before those of the deployment.
             sockets: what external workers connect to, bound, by ``worker_sockets.key_of``.
         """
-        config, place = self.deployment.config, self.deployment.place
+        config, engine_id = self.deployment.config, self.deployment.engine_id
         engine = Engine(
             LoopClock(loop),
             EngineOptions(
                 max_requests=config.max_requests,
                 max_running=config.most_running,
                 time_limit=min(config.deadline, config.max_deadline),
-                first_id=place.first_id,
-                id_step=place.engines,
+                first_id=engine_id.first_id,
+                id_step=engine_id.engines,
             ),
             Instruments([*instruments, *self.deployment.instruments], log_dropped),
         )
@@ -113,7 +119,7 @@ class GraphWorks:
                 here.append(op)
                 entry = blueprint.config.op.get(op.name)
                 begins(op.name, "its model is being opened")
-                model = open_model(op, options, entry, deployment.place.card())
+                model = open_model(op, options, entry, deployment.engine_id.card())
                 _prepare(op, options, model)
             if model is not None:
                 notes.update((f"op {op.name!r}: {note}", None) for note in model.notes)
@@ -205,7 +211,7 @@ def bound_op(deployment: Deployment, name: str, index: int) -> tuple[BoundOp, tu
     blueprint, at = deployment.find_op(name)
     op, options = blueprint.graph.ops[at], blueprint.options[at]
     entry = blueprint.config.op.get(op.name)
-    turn = deployment.place.card(options.concurrency, index)
+    turn = deployment.engine_id.card(options.concurrency, index)
     model = open_model(op, options, entry, turn, alone=True)
     _prepare(op, options, model)
     op.concurrency_idx = index
@@ -258,3 +264,109 @@ def _workers(op: Op, options: OpOptions, model: Model | None, work: WorkOptions)
             bound.op.client = LocalPredictor(own)
         workers.append(bound)
     return workers
+
+
+_INTERRUPT: Final = signal.SIGURG
+"""Ends what the main thread waits for. By default it is ignored, and hardly any program uses it."""
+
+_GRACE: Final = 5.0
+"""Seconds in which an op that was interrupted clears up; a guess."""
+
+
+class _Overdue(BaseException):
+    """No Exception, so that an op's ``except`` does not catch it."""
+
+
+def begun(deployment: Deployment) -> Works:
+    """The deployment come to life, each model and each ``init_op`` within ``start_timeout``.
+
+    Main thread only.
+
+    Raises:
+        StartupError: one failed, or took too long.
+    """
+    watch = _Watch(deployment.config.start_timeout or None)
+    before = signal.signal(_INTERRUPT, watch.interrupted)
+    try:
+        works = Works(deployment, watch.begins)
+    except BaseException as error:
+        watch.end()
+        if watch.late is None:
+            raise
+        raise StartupError(watch.late) from error
+    finally:
+        watch.end()
+        if before is not None:  # None: not set from Python, so not ours to set back
+            signal.signal(_INTERRUPT, before)
+    if watch.late is not None:  # and the op went on all the same
+        raise StartupError(watch.late)
+    return works
+
+
+class _Watch:
+    """Timers for the step that the main thread is at.
+
+    Args:
+        limit: seconds that each step may take; None for ever.
+
+    Attributes:
+        late: what took too long, in words.
+    """
+
+    def __init__(self, limit: float | None) -> None:
+        self.late: str | None = None
+        self._limit = limit
+        self._is_over = False
+        self._step_is_over = threading.Event()
+        self._timers: list[threading.Timer] = []
+
+    def begins(self, op: str, doing: str) -> None:
+        """The main thread's next step."""
+        self._cancel()
+        if self.late is None:
+            self._step_is_over.clear()
+            self._after(TOLD_AFTER, lambda: self._tell(op, doing))
+            if self._limit is not None:
+                self._after(self._limit, lambda: self._end(op, doing))
+
+    def interrupted(self, number: int, frame: FrameType | None) -> None:
+        """The handler, in the main thread."""
+        if self.late is not None and not self._is_over:
+            self._is_over = True
+            raise _Overdue
+
+    def end(self) -> None:
+        """The start is over: nothing is interrupted any more."""
+        self._is_over = True
+        self._cancel()
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        timer = threading.Timer(seconds, call)
+        timer.name, timer.daemon = "start", True
+        self._timers.append(timer)
+        timer.start()
+
+    def _cancel(self) -> None:
+        self._step_is_over.set()
+        while self._timers:
+            timer = self._timers.pop()
+            timer.cancel()
+            timer.join()
+
+    def _tell(self, op: str, doing: str) -> None:
+        _log.warning("op %s has not become ready for %.0f s: %s", op, TOLD_AFTER, doing)
+
+    def _end(self, op: str, doing: str) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        stack = "".join(traceback.format_stack(sys._current_frames()[main]))
+        _log.error("op %s hangs as it starts, and is ended:\n%s", op, stack)
+        self.late = (
+            f"op {op!r} was not ready within {self._limit:g} s (start_timeout): {doing};"
+            " the log has its stack"
+        )
+        signal.pthread_kill(main, _INTERRUPT)
+        if not self._step_is_over.wait(_GRACE):
+            _log.critical("%s; it cannot be ended, and so the process is", self.late)
+            logging.shutdown()
+            end_now(1)

@@ -43,8 +43,8 @@ def told_of(status: int) -> str:
         return f"killed by signal {-status}"
 
 
-class Lifeline:
-    """One child's pipe, from before the fork."""
+class ParentDeath:
+    """The pipe by which one child hears of the supervisor's death, from before the fork."""
 
     __slots__ = ("_reader", "_writer")
 
@@ -52,7 +52,7 @@ class Lifeline:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC)
 
     def __repr__(self) -> str:
-        return f"<Lifeline reader={self._reader} writer={self._writer}>"
+        return f"<ParentDeath reader={self._reader} writer={self._writer}>"
 
     def hold(self, *, passed_on: bool = False) -> None:
         """The child's step, as leader of its process group: from now on, that group is bound.
@@ -98,15 +98,15 @@ class Child:
         is_reaped: whether it is.
     """
 
-    __slots__ = ("_lifeline", "is_reaped", "name", "peak", "pid", "pidfd")
+    __slots__ = ("_parent_death", "is_reaped", "name", "peak", "pid", "pidfd")
 
-    def __init__(self, name: str, pid: int, lifeline: Lifeline) -> None:
+    def __init__(self, name: str, pid: int, parent_death: ParentDeath) -> None:
         self.name = name
         self.pid = pid
         self.peak = 0
         self.is_reaped = False
         self.pidfd = os.pidfd_open(pid)
-        self._lifeline = lifeline
+        self._parent_death = parent_death
 
     def __repr__(self) -> str:
         return f"<Child {self.name!r} pid={self.pid}>"
@@ -145,14 +145,14 @@ class Child:
     def close(self) -> None:
         """Close what the supervisor holds of it; its siblings do so too after their fork."""
         os.close(self.pidfd)
-        self._lifeline.close()
+        self._parent_death.close()
 
 
-def end_all(children: Sequence[Child], patience: float) -> None:
+def end_all(children: Sequence[Child], timeout: float) -> None:
     """Kill them and reap them; those that have not ended after so many seconds are named."""
     for child in children:
         child.kill()
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     for child in children:
         if _ends_within(child.pidfd, max(0.0, deadline - time.monotonic())):
             child.reap()
@@ -217,30 +217,30 @@ def fork(
     if not spawns:
         refuse_threads()
     _flush()  # or the child would write it again
-    lifeline = Lifeline()
+    parent_death = ParentDeath()
     # A signal that came before the child has handlers of its own would be the supervisor's.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:
         try:
             pid = os.fork()
         except OSError:
-            lifeline.keep()
-            lifeline.close()
+            parent_death.keep()
+            parent_death.close()
             raise
         if pid == 0:
-            _live(name, main, leave, lifeline, before, stoppable, spawns)
+            _live(name, main, leave, parent_death, before, stoppable, spawns)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    lifeline.keep()
+    parent_death.keep()
     # Both do it, because neither knows who comes first.
     with suppress(PermissionError):  # it has done it, and become another program
         os.setpgid(pid, pid)
     try:
-        return Child(name, pid, lifeline)
+        return Child(name, pid, parent_death)
     except OSError:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-        lifeline.close()
+        parent_death.close()
         raise
 
 
@@ -248,14 +248,14 @@ def _live(
     name: str,
     main: Callable[[], int],
     leave: Callable[[], None],
-    lifeline: Lifeline,
+    parent_death: ParentDeath,
     mask: set[Any],
     stoppable: bool,
     spawns: bool,
 ) -> NoReturn:
     def live() -> int:
         os.setpgid(0, 0)
-        lifeline.hold(passed_on=spawns)
+        parent_death.hold(passed_on=spawns)
         signal.set_wakeup_fd(-1)
         _take_signals()
         if not stoppable and not spawns:
@@ -363,14 +363,15 @@ _TRACED: Final = 1.0  # seconds between two looks
 _ADOPTED: Final = 10.0
 
 
-class Leftovers:
-    """See the module.
+class Reaper:
+    """Reaps children that could not be reaped when they ended, as a debugger traced them; and, as
+    process 1 of a container, whoever has lost its parent.
 
     Args:
         adopts: whether processes that lose their parent become this one's.
 
     Attributes:
-        patience: seconds until it is to be asked to ``reap`` again, though nothing happens.
+        poll_interval: seconds until it is to be asked to ``reap`` again, though nothing happens.
     """
 
     def __init__(self, *, adopts: bool) -> None:
@@ -378,17 +379,17 @@ class Leftovers:
         self._traced: set[int] = set()
         # What the script has started it may wait for itself.
         self._scripts = frozenset(_children()) if adopts else frozenset[int]()
-        self.patience = _ADOPTED if adopts else math.inf
+        self.poll_interval = _ADOPTED if adopts else math.inf
 
     def __repr__(self) -> str:
-        return f"<Leftovers {len(self._traced)} traced{', adopts' if self._adopts else ''}>"
+        return f"<Reaper {len(self._traced)} traced{', adopts' if self._adopts else ''}>"
 
     def take(self, child: Child) -> int:
         """The wait status of one that has ended; reaped now or later."""
         status = child.reap()
         if not child.is_reaped:
             self._traced.add(child.pid)
-            self.patience = min(self.patience, _TRACED)
+            self.poll_interval = min(self.poll_interval, _TRACED)
         return status
 
     def reap(self, known: Container[int]) -> None:
@@ -400,7 +401,7 @@ class Leftovers:
                 if pid not in known and pid not in self._scripts and pid not in self._traced:
                     _is_reaped(pid)
         if not self._traced:
-            self.patience = _ADOPTED if self._adopts else math.inf
+            self.poll_interval = _ADOPTED if self._adopts else math.inf
 
 
 def _is_reaped(pid: int) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from difflib import get_close_matches
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
@@ -14,7 +14,9 @@ from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.hooks import is_coroutine, may_be_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp
-from penstock.service.graph import Graph
+
+if TYPE_CHECKING:
+    from penstock.service.blueprint import Graph
 
 HOOKS: Final[dict[type[Op], tuple[str, ...]]] = {
     RequestOp: ("unpack_request_package", "init_op"),

@@ -53,7 +53,7 @@ def max_connections(configured: int | None, processes: int = 0) -> int:
     return min(configured or _MOST_CONNECTIONS, most)
 
 
-def make_room(processes: int) -> str | None:
+def raise_descriptor_limit(processes: int) -> str | None:
     """Have room for an engine's worker processes: where they would take more than a quarter of the
     descriptors, raise the soft limit as far as the hard one allows.
 

@@ -7,13 +7,14 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Coroutine, Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from typing import Any, Final
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
 
 import uvloop
-
-from penstock.service.daemons import DaemonPool
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ def spared_pages() -> Iterator[None]:
         gc.unfreeze()
 
 
-_LAST_WORDS: Final = 1.0
+_CANCEL_TIMEOUT: Final = 1.0
 """Seconds that cancelled tasks are given, and then calls in threads; a guess, the same as an
 executor's for its calls."""
 
@@ -86,7 +87,7 @@ async def _cancel_all(service: asyncio.Task[None]) -> None:
         return
     for task in others:
         task.cancel()
-    _, left = await asyncio.wait(others, timeout=_LAST_WORDS)
+    _, left = await asyncio.wait(others, timeout=_CANCEL_TIMEOUT)
     if left:
         names = ", ".join(sorted({task.get_name() for task in left}))
         _log.error(
@@ -101,8 +102,84 @@ async def _end(pool: DaemonPool) -> None:
     calls = [asyncio.wrap_future(each) for each in pool.unfinished()]
     if not calls:
         return
-    _, left = await asyncio.wait(calls, timeout=_LAST_WORDS)
+    _, left = await asyncio.wait(calls, timeout=_CANCEL_TIMEOUT)
     for call in left:
         call.cancel()  # else it would tell this loop of its end, which is closed by then
     if left:
         _log.error("calls in asyncio.to_thread did not return and are left behind: %d", len(left))
+
+
+Result = TypeVar("Result")
+
+
+class DaemonPool(Executor):
+    """Daemon threads behind one queue, started as calls need them.
+
+    Args:
+        threads: most of them.
+        name: of the threads, in logs and debuggers.
+
+    Threads: ``submit`` from any thread.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._most = threads
+        self._name = name
+        self._starting = threading.Lock()
+        # Bounded by the connections: each open call has at most one task here, and who leaves
+        # cancels it.
+        self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._unfinished: set[Future[Any]] = set()
+        self._threads: list[threading.Thread] = []
+
+    def __repr__(self) -> str:
+        return f"<DaemonPool threads={len(self._threads)} unfinished={len(self._unfinished)}>"
+
+    def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
+        """Run a call in the first thread that is free.
+
+        Raises:
+            RuntimeError: there is no thread, and none can be started.
+        """
+        future: Future[Result] = Future()
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
+        self._queue.put((future, lambda: fn(*args, **kwargs)))
+        with self._starting:
+            if len(self._threads) < min(self._most, len(self._unfinished)):
+                name = f"{self._name}|{len(self._threads)}"
+                thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the system has no more: the others do it, if there are any
+                    if not self._threads:
+                        future.cancel()
+                        raise
+                else:
+                    self._threads.append(thread)
+        return future
+
+    def unfinished(self) -> list[Future[Any]]:
+        """Calls that wait or run."""
+        return list(self._unfinished)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End each thread after the call it is in; calls that wait run first, unless cancelled."""
+        if cancel_futures:
+            for future in self.unfinished():
+                future.cancel()
+        for _ in self._threads:
+            self._queue.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+    def _serve(self) -> None:
+        while (item := self._queue.get()) is not None:
+            future, call = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(call())
+                except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
+                    future.set_exception(error)
+            del item, future, call  # an idle thread holds on to nothing

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable
 from concurrent.futures import Executor
+from dataclasses import fields
+from typing import Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
@@ -16,7 +18,7 @@ from penstock.api.plain import PlainApplication
 from penstock.api.reflection import ReflectionApplication
 from penstock.api.router import Router, door_failure
 from penstock.api.typed import TypedApplication
-from penstock.config.schema import ServiceConfig
+from penstock.config.schema import DoorConfig, ServiceConfig
 from penstock.door.budget import ByteBudget, default_budget
 from penstock.door.door import Door
 from penstock.door.limits import DoorLimits
@@ -26,7 +28,7 @@ from penstock.executors.processes.executor import ProcessExecutor
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
 from penstock.protocols.pb import pipeline_service_pb2
-from penstock.service.applications import Application
+from penstock.service.blueprint import Application
 from penstock.service.listening import max_connections
 
 # So many requests may be open for each that may be admitted. Beyond the first the answer is busy,
@@ -90,40 +92,23 @@ def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:
     """What the configuration lets the door bear, of an engine with so many worker processes."""
     door = config.door
     return DoorLimits(
+        **_said_of(DoorLimits, door),
+        http1=Http1Limits(**_said_of(Http1Limits, door)),
+        http2=Http2Limits(**_said_of(Http2Limits, door)),
         max_connections=max_connections(config.max_connections, processes),
         max_calls=config.max_calls or _CALLS_A_REQUEST * config.max_requests,
         header_timeout=_at_the_latest(config.header_timeout),
         body_timeout=_at_the_latest(config.body_timeout),
-        body_pace=door.body_pace,
         keep_alive=config.keep_alive,
-        http2_idle=door.http2_idle,
         write_timeout=config.write_timeout,
-        tls_timeout=door.tls_timeout,
-        max_unsent=door.max_unsent,
-        busy_poll=door.busy_poll,
-        half_close_probe=door.half_close_probe,
-        http1=Http1Limits(
-            max_request_line=door.max_request_line,
-            max_header_bytes=door.max_header_bytes,
-            max_header_fields=door.max_header_fields,
-            max_header_field=door.max_header_field,
-            max_chunks=door.max_chunks,
-        ),
-        http2=Http2Limits(
-            max_streams=door.max_streams,
-            stream_window=door.stream_window,
-            connection_window=door.connection_window,
-            max_header_bytes=door.max_header_bytes,
-            max_header_fields=door.max_header_fields,
-            max_header_field=door.max_header_field,
-            resets=door.resets,
-            pings=door.pings,
-            settings=door.settings,
-            empty_frames=door.empty_frames,
-            small_frames=door.small_frames,
-            continuations=door.continuations,
-        ),
     )
+
+
+def _said_of(limits: type[Any], door: DoorConfig) -> dict[str, Any]:
+    """The keys of the door by whose names the limits go."""
+    return {
+        each.name: getattr(door, each.name) for each in fields(limits) if hasattr(door, each.name)
+    }
 
 
 def _at_the_latest(seconds: float) -> float:

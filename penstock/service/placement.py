@@ -17,7 +17,7 @@ _PROCESSES: Final = 10**6 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class EngineId:
     """The first and only engine, unless said otherwise.
 
     Attributes:
@@ -131,9 +131,9 @@ MOST_BYTES: Final = 15
 """Of such a name; the kernel cuts off what is beyond. Source: proc(5), ``/proc/pid/comm``."""
 
 
-def engine_title(place: Place) -> str:
+def engine_title(engine_id: EngineId) -> str:
     """The engine's, or that of one of several."""
-    return place.name or "engine"
+    return engine_id.name or "engine"
 
 
 def worker_title(op: str, index: int) -> str:

@@ -13,11 +13,14 @@ import json
 import logging
 import os
 import re
+import resource
 import socket
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,16 +28,27 @@ from typing import Any, Final, NoReturn
 
 from penstock.config.schema import ServiceConfig
 from penstock.errors import StartupError
-from penstock.executors.processes.supervisor_client import report_failure
+from penstock.executors.processes.child import Child
+from penstock.executors.processes.control import report_failure
+from penstock.executors.processes.watchdog import resident_bytes
+from penstock.executors.processes.worker import ANSWER_BYTES
+from penstock.executors.work import BoundOp
 from penstock.observe.logs import LogOptions, logging_to_stderr
 from penstock.service import flags
 from penstock.service.blueprint import Deployment
+from penstock.service.build import bound_op
 from penstock.service.children import take_over
 from penstock.service.listening import Listeners
-from penstock.service.placement import Place, engine_title, name_process, worker_title
+from penstock.service.models import card_of, described, signature_of
+from penstock.service.placement import (
+    EngineId,
+    engine_title,
+    name_process,
+    stay_on_cpus,
+    worker_title,
+)
 from penstock.service.signals import Stopped, StopSignals, signals_stop_the_start
 from penstock.service.supervisor import Supervisor
-from penstock.service.worker import serve_op
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +72,7 @@ class Role:
 
     Attributes:
         service: how many services the script ran before that one.
-        place: which engine it is, or works for.
+        engine_id: which engine it is, or works for.
         line: descriptor of its line to the supervisor, or to its engine.
         listeners: descriptors of an engine's, by the key that asks for them.
         op: whose worker it is; None for an engine.
@@ -67,7 +81,7 @@ class Role:
     """
 
     service: int
-    place: Place
+    engine_id: EngineId
     line: int
     listeners: Mapping[str, int] = field(default_factory=dict)
     op: str | None = None
@@ -141,7 +155,7 @@ def spawned_role() -> Role | None:
         return None
     try:
         given: dict[str, Any] = json.loads(text)
-        found = Role(**{**given, "place": Place(**given["place"])})
+        found = Role(**{**given, "engine_id": EngineId(**given["engine_id"])})
     except (ValueError, TypeError, KeyError) as error:
         raise StartupError(f"{_VARIABLE} is set by the service itself, not to {text!r}") from error
     return found if found.pid == os.getpid() else None
@@ -179,8 +193,8 @@ class Processes:
         engines: Sequence[Listeners],
         open_ports: Callable[[], None],
         signals: StopSignals,
-        patience: float,
-        silence: float,
+        stop_timeout: float,
+        answer_timeout: float,
     ) -> int:
         """Be the supervisor; the exit status of the service.
 
@@ -188,31 +202,31 @@ class Processes:
             engines: each one's listeners.
             open_ports: makes them listen.
             signals: what stops the service.
-            patience: seconds that an engine may take to end.
-            silence: seconds for which a ready engine may answer nothing.
+            stop_timeout: seconds that an engine may take to end.
+            answer_timeout: seconds for which a ready engine may answer nothing.
 
         Raises:
             StartupError: the service cannot start.
         """
         spawns = self._cannot_fork()
 
-        def engine(place: Place, control: socket.socket) -> int:
-            own = engines[place.index]
+        def engine(engine_id: EngineId, control: socket.socket) -> int:
+            own = engines[engine_id.index]
             if spawns:
                 listeners = {key: each.fileno() for key, each in own.items()}
-                self._spawn(Role(service=self.number, place=place, line=control.fileno(),
+                self._spawn(Role(service=self.number, engine_id=engine_id, line=control.fileno(),
                                  listeners=listeners))  # fmt: skip
-            return self._engine(own, place, control)
+            return self._engine(own, engine_id, control)
 
-        def worker(place: Place, op: str, index: int, channel: socket.socket) -> int:
+        def worker(engine_id: EngineId, op: str, index: int, channel: socket.socket) -> int:
             if spawns:
-                self._spawn(Role(service=self.number, place=place, line=channel.fileno(),
+                self._spawn(Role(service=self.number, engine_id=engine_id, line=channel.fileno(),
                                  op=op, index=index))  # fmt: skip
-            return self._worker(place, op, index, channel)
+            return self._worker(engine_id, op, index, channel)
 
         sockets = [tuple(each.values()) for each in engines]
         supervisor = Supervisor(
-            engine, worker, sockets, open_ports, patience, silence, spawns=spawns
+            engine, worker, sockets, open_ports, stop_timeout, answer_timeout, spawns=spawns
         )
         return supervisor.run(signals)
 
@@ -222,17 +236,17 @@ class Processes:
         line = socket.socket(fileno=role.line)
         if role.op is None:
             listeners = {key: socket.socket(fileno=fd) for key, fd in role.listeners.items()}
-            name = role.place.name or "the engine"
-            take_over(name, partial(self._engine, listeners, role.place, line), stoppable=True)
-        main = partial(self._worker, role.place, role.op, role.index, line)
+            name = role.engine_id.name or "the engine"
+            take_over(name, partial(self._engine, listeners, role.engine_id, line), stoppable=True)
+        main = partial(self._worker, role.engine_id, role.op, role.index, line)
         take_over(f"{role.op}|{role.index}", main, stoppable=False)
 
-    def _engine(self, listeners: Listeners, place: Place, control: socket.socket) -> int:
-        name_process(engine_title(place))
-        with logging_to_stderr(log_options(self.deployment.config), writer=place.name):
+    def _engine(self, listeners: Listeners, engine_id: EngineId, control: socket.socket) -> int:
+        name_process(engine_title(engine_id))
+        with logging_to_stderr(log_options(self.deployment.config), writer=engine_id.name):
             try:
                 with signals_stop_the_start() as signals:
-                    self.serve(self.deployment.at(place), listeners, signals, control)
+                    self.serve(self.deployment.at(engine_id), listeners, signals, control)
             except StartupError as error:
                 if not report_failure(control, str(error)):
                     _log.error("%s", error)
@@ -241,12 +255,12 @@ class Processes:
                 return 0
         return 0
 
-    def _worker(self, place: Place, op: str, index: int, channel: socket.socket) -> int:
+    def _worker(self, engine_id: EngineId, op: str, index: int, channel: socket.socket) -> int:
         name_process(worker_title(op, index))
         # The engine always reads what it writes.
         options = log_options(self.deployment.config)
-        with logging_to_stderr(options, at_once=True, writer=place.name):
-            return serve_op(self.deployment.at(place), op, index, channel)
+        with logging_to_stderr(options, at_once=True, writer=engine_id.name):
+            return serve_op(self.deployment.at(engine_id), op, index, channel)
 
     @staticmethod
     def _spawn(role: Role) -> NoReturn:
@@ -281,3 +295,61 @@ class Processes:
         # Forks they are all the same, for as long as it takes to become another program.
         warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
         return True
+
+
+def serve_op(deployment: Deployment, op: str, index: int, channel: socket.socket) -> int:
+    """Be worker ``index`` of an op until the engine has gone or says stop.
+
+    Returns:
+        The process's exit status.
+    """
+    channel.setblocking(True)
+    with suppress(ConnectionError):  # the engine has gone: nobody is left who could be told
+        return _serve(Child(channel, ANSWER_BYTES), deployment, op, index)
+    return 0
+
+
+def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
+    _leave_no_core()
+    blueprint, at = deployment.find_op(op)
+    try:
+        stay_on_cpus(blueprint.options[at], index)
+        bound, notes = bound_op(deployment, op, index)
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the service is told
+        _log.error("op %s: worker %s cannot start", op, index, exc_info=error)
+        told = traceback.format_exception_only(error)
+        # What we raise says all by itself, and will be raised again as what it is.
+        child.failed(str(error) if isinstance(error, StartupError) else "".join(told).strip())
+        return 1
+    if index == 0:
+        for note in notes:
+            _log.warning("op %s: %s", op, note)
+    child.ready(_loaded(bound, _card(deployment, op, index)))
+    child.serve(bound, blueprint.outside_reader(at))
+    return 0
+
+
+def _loaded(op: BoundOp, card: str | None) -> dict[str, Any]:
+    """What this worker has loaded, for the engine and whoever asks how the service stands."""
+    model = op.model
+    return {
+        "pid": os.getpid(),
+        "model": model and described(signature_of(model)),
+        "device": card and f"gpu {card}",
+        "memory": resident_bytes(os.getpid()) or 0,
+    }
+
+
+def _card(deployment: Deployment, name: str, index: int) -> str | None:
+    """The card that it was given, if any."""
+    blueprint, at = deployment.find_op(name)
+    op, options = blueprint.graph.ops[at], blueprint.options[at]
+    turn = deployment.engine_id.card(options.concurrency, index)
+    return card_of(op, options, blueprint.config.op.get(name), turn)
+
+
+def _leave_no_core() -> None:
+    """A core file would have users' data; the report of a death has the Python stacks."""
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    # One byte is too little for a file, and the only limit that programs which take cores obey.
+    resource.setrlimit(resource.RLIMIT_CORE, (1 if most else 0, most))

@@ -1,12 +1,14 @@
-"""Runs a deployment: ports bound, models opened, workers started, then served until told to stop.
+"""Starts a deployment, serves it until it is told to stop, and stops it in order.
 
-Order of start: bind both ports (a taken one fails at once), open models and run ``init_op``, start
-workers, listen, say so. With a supervisor each engine does that but for the ports, and accepts when
-all can. Order of stop: readiness false, ``drain_delay`` still accepting, refuse,
-finish what was admitted, send the answers, close the ports, end the workers. A second signal cuts
-every wait of the stop short. From the end of ``drain_delay`` it takes at most ``drain_timeout``, or
-a second if that is longer, whatever clients and users' code do; only a coroutine that catches its
-cancellation and goes on holds the loop, and so the process.
+Start: bind both ports (a taken port fails at once), open the models and run ``init_op``, start the
+workers, listen, print the addresses. With a supervisor, the supervisor binds the ports, and the
+engines accept connections when all of them are ready.
+
+Stop: readiness turns false, and for ``drain_delay`` requests are still accepted. Then requests are
+refused, admitted ones finish, their answers are sent, the ports are closed and the workers ended. A
+second signal ends every wait of the stop. After ``drain_delay`` a stop takes at most
+``drain_timeout``, but at least a second, whatever clients and users' code do. The one exception is
+a coroutine that catches its cancellation and goes on: it blocks the loop, and so the process.
 """
 
 from __future__ import annotations
@@ -28,25 +30,30 @@ from penstock.door.door import Door
 from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
-from penstock.executors.processes.control import Leave, Order, ReportWanted, Serve, Stop
-from penstock.executors.processes.supervisor_client import SupervisorClient
+from penstock.executors.processes.control import (
+    Leave,
+    Order,
+    ReportWanted,
+    Serve,
+    Stop,
+    SupervisorClient,
+)
 from penstock.observe.counters import Counters
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags
 from penstock.service.banner import announce, banner, check_report
 from penstock.service.blueprint import Deployment
-from penstock.service.build import Works
-from penstock.service.daemons import DaemonPool
+from penstock.service.build import Works, begun
 from penstock.service.listening import (
     Listeners,
     addresses,
     bind_all,
     listen_on_all,
-    make_room,
     of_the_door,
     open_standard_descriptors,
+    raise_descriptor_limit,
 )
-from penstock.service.loop import run_on_a_loop, share_the_lock, spare_the_collector
+from penstock.service.loop import DaemonPool, run_on_a_loop, share_the_lock, spare_the_collector
 from penstock.service.opening import make_router, open_door, tls_of
 from penstock.service.processes import Processes, log_options, spawned_role
 from penstock.service.signals import (
@@ -55,7 +62,6 @@ from penstock.service.signals import (
     hangups_are_ignored,
     signals_stop_the_start,
 )
-from penstock.service.starting import begun
 from penstock.service.status import Report, StatusPage, report_of, text_of
 from penstock.service.worker_sockets import bind_worker_sockets
 
@@ -65,21 +71,21 @@ _ENDS_THREADS = 8  # threads for users' own pack and unpack hooks; a guess
 _WRITERS = 2  # threads for large replies, which hold the interpreter as they are written
 
 
-# Guesses, in seconds. An answer that is complete needs a moment to reach the wire; a call that
-# nobody waits for any more may still be writing somewhere; a thread that is idle ends at once.
-_LAST_WORDS = 1.0
-_WORKERS_GRACE = 5.0
-_IDLE_GRACE = 0.2
+# Guesses, in seconds: for a complete answer to be sent; for calls whose requests are answered
+# already to return, as they may be writing a file; for idle threads to end.
+_SEND_TIMEOUT = 1.0
+_RETURN_TIMEOUT = 5.0
+_IDLE_TIMEOUT = 0.2
 
-_MOST_SILENCE = 30.0
-"""Seconds for which an engine's loop may answer nothing before the engine is replaced: far more
-than anything should hold it, and less than most callers wait. A guess."""
+_LONGEST_ANSWER = 30.0
+"""Most seconds in which an engine's loop must answer the supervisor, or the engine is replaced: far
+more than anything should block a loop, and less than most callers wait. A guess."""
 
-_KILL_GRACE = 5.0
-"""Seconds beyond its time after which an engine is killed that does not end; a guess."""
+_KILL_TIMEOUT = 5.0
+"""Seconds after the end of its drain at which an engine that has not ended is killed; a guess."""
 
-_LOOK = 0.05
-"""Seconds between looks for calls that have returned: executors do not tell."""
+_POLL_INTERVAL = 0.05
+"""Seconds between checks whether calls have returned, of which executors do not notify us."""
 
 
 def run_deployment(deployment: Deployment) -> None:
@@ -106,7 +112,7 @@ def run_deployment(deployment: Deployment) -> None:
         return  # this process is for a service that the script runs later
     options = log_options(deployment.config)
     with logging_to_stderr(options, at_once=deployment.is_supervised):
-        for warning in (*deployment.warnings, make_room(deployment.processes)):
+        for warning in (*deployment.warnings, raise_descriptor_limit(deployment.processes)):
             if warning is not None:
                 _log.warning("%s", warning)
         try:
@@ -136,10 +142,10 @@ def _serve(
     signals: StopSignals,
     control: socket.socket | None = None,
 ) -> None:
-    """An engine's part, in this process."""
+    """Run one engine in this process."""
     works = begun(deployment)
     signals.stop_if_told()
-    if deployment.place.is_first:
+    if deployment.engine_id.is_first:
         for note in works.notes:
             _log.warning("%s", note)
     run_on_a_loop(_Service(works, listeners, tls, control).run(signals))
@@ -150,16 +156,16 @@ def _supervise(
     engines: Sequence[Listeners],
     signals: StopSignals,
 ) -> None:
-    """This process forks the engines, and the workers that they ask for."""
+    """Run the supervisor in this process: it forks the engines, and the workers that they need."""
     config = processes.deployment.config
 
     def open_ports() -> None:
         listen_on_all(config, engines)
         _announce(processes.deployment, engines[0])
 
-    patience = config.drain_delay + max(config.drain_timeout, _LAST_WORDS) + _KILL_GRACE
-    silence = min(config.hang_limit, _MOST_SILENCE) if config.hang_limit else math.inf
-    if processes.supervise(engines, open_ports, signals, patience, silence):
+    stop_timeout = config.drain_delay + max(config.drain_timeout, _SEND_TIMEOUT) + _KILL_TIMEOUT
+    answer_timeout = min(config.hang_limit, _LONGEST_ANSWER) if config.hang_limit else math.inf
+    if processes.supervise(engines, open_ports, signals, stop_timeout, answer_timeout):
         raise StartupError("the service could not go on; what stands above says why")
 
 
@@ -173,7 +179,7 @@ def _announce(deployment: Deployment, listeners: Listeners) -> None:
 
 
 class _Service:
-    """One run, on its loop."""
+    """One engine, its door and its workers, from start to stop on its loop."""
 
     def __init__(
         self,
@@ -196,7 +202,7 @@ class _Service:
         self._hurry = asyncio.Event()
         self._can_be_replaced = False
         self._is_the_end = control is None  # of the service, and not only of this engine
-        self._patience = math.inf  # until then calls that nobody waits for are waited for
+        self._calls_until = math.inf  # when calls that have not returned are left behind
 
     async def run(self, signals: StopSignals) -> None:
         loop = asyncio.get_running_loop()
@@ -244,7 +250,7 @@ class _Service:
             await self._end_workers(engine)
 
     async def _start_workers(self, engine: Engine) -> bool:
-        """Whether all can work; False when told to stop meanwhile."""
+        """Start every worker. Returns False when a stop came first."""
         starts = asyncio.gather(*(graph.start() for graph in engine.graphs))
         told = asyncio.create_task(self._stop.wait())
         await asyncio.wait((starts, told), return_when=asyncio.FIRST_COMPLETED)
@@ -257,7 +263,7 @@ class _Service:
         return True
 
     async def _open(self, door: Door) -> None:
-        """Accept connections; with other engines, when all of them can."""
+        """Accept connections; with a supervisor, once all engines are ready."""
         if self._supervisor is not None:
             self._can_be_replaced = True
             self._supervisor.ready()
@@ -275,8 +281,8 @@ class _Service:
             _announce(self._works.deployment, self._listeners)
 
     def _signalled(self) -> None:
-        """Whoever signals one engine of a service wants this process to end, not the service: it
-        serves on until another can, or until it is told so again.
+        """A signal to one engine of a service ends this process, not the service: this engine
+        serves until another one is ready, or until a second signal comes.
         """
         if self._can_be_replaced and not self._leave.is_set():
             self._can_be_replaced = False
@@ -307,15 +313,16 @@ class _Service:
                     self._hurry.set()
 
     def _told_to_stop(self) -> None:
-        """The first time drains, the second one hurries."""
+        """Begin to drain; from the second time on, end every wait of the stop."""
         if self._stop.is_set():
             self._hurry.set()
         self._health.set_unready("shutting down")
         self._stop.set()
 
     async def _hand_over(self, engine: Engine, door: Door, grpc: Router) -> float:
-        """Answer what comes on connections that are open, each of which ends with that; the
-        seconds that this took. Admitted requests keep as much time as in a stop.
+        """Answer the requests that still come on open connections, and close each connection with
+        its answer. Returns the seconds that this took: admitted requests then have the rest of
+        ``drain_timeout``.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -324,7 +331,7 @@ class _Service:
             "another process accepts from now on: %s requests inside", engine.statistics().inside
         )
         grpc.end_streams()  # these have no end of their own
-        leaving = asyncio.create_task(door.hand_over(allowed - min(_LAST_WORDS, allowed / 10)))
+        leaving = asyncio.create_task(door.hand_over(allowed - min(_SEND_TIMEOUT, allowed / 10)))
         told = asyncio.create_task(self._stop.wait())
         await asyncio.wait((leaving, told), return_when=asyncio.FIRST_COMPLETED)
         for task in (leaving, told):
@@ -350,15 +357,15 @@ class _Service:
         engine.drain(at_rest.set)
         door.refuse_partial()
         end = loop.time() + allowed
-        self._patience = end - min(_LAST_WORDS, self._config.drain_timeout / 10)
-        await self._unless_hurried(at_rest.wait(), self._patience - loop.time())
+        self._calls_until = end - min(_SEND_TIMEOUT, self._config.drain_timeout / 10)
+        await self._unless_hurried(at_rest.wait(), self._calls_until - loop.time())
         engine.close()
-        end = max(end, loop.time() + _LAST_WORDS)
+        end = max(end, loop.time() + _SEND_TIMEOUT)
         if pool is not None:
-            await self._unless_hurried(_finished(pool), end - _LAST_WORDS / 2 - loop.time())
+            await self._unless_hurried(_finished(pool), end - _SEND_TIMEOUT / 2 - loop.time())
         grpc.end_streams()
         if self._hurry.is_set():
-            await door.close(_LAST_WORDS, for_good=self._is_the_end)
+            await door.close(_SEND_TIMEOUT, for_good=self._is_the_end)
         else:
             # The answers are given, but perhaps not read yet.
             closed = door.close(end - loop.time(), for_good=self._is_the_end)
@@ -373,12 +380,12 @@ class _Service:
         )
 
     async def _end_workers(self, engine: Engine) -> None:
-        """Calls that do not return are left behind: their threads end with the process."""
+        """End the workers. Calls that do not return in time end with the process."""
         loop = asyncio.get_running_loop()
-        patience = min(self._patience, loop.time() + _WORKERS_GRACE)
-        while _working(engine) and loop.time() < patience and not self._hurry.is_set():
-            await self._unless_hurried(asyncio.sleep(_LOOK))
-        await asyncio.gather(*(graph.close(_IDLE_GRACE) for graph in engine.graphs))
+        until = min(self._calls_until, loop.time() + _RETURN_TIMEOUT)
+        while _working(engine) and loop.time() < until and not self._hurry.is_set():
+            await self._unless_hurried(asyncio.sleep(_POLL_INTERVAL))
+        await asyncio.gather(*(graph.close(_IDLE_TIMEOUT) for graph in engine.graphs))
 
     async def _either(self, *events: asyncio.Event) -> None:
         tasks = [asyncio.create_task(each.wait()) for each in events]
@@ -389,7 +396,7 @@ class _Service:
     async def _unless_hurried(
         self, waiting: Coroutine[Any, Any, Any], timeout: float | None = None
     ) -> None:
-        """Wait for something, for the time-out or for the second signal, whichever is first."""
+        """Wait until this is done, the timeout is over or a second signal comes."""
         tasks = [asyncio.create_task(waiting), asyncio.create_task(self._hurry.wait())]
         await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -402,7 +409,7 @@ def _working(engine: Engine) -> bool:
 
 
 async def _finished(pool: DaemonPool) -> None:
-    """Every call that the pool has now is over."""
+    """Wait for all calls that the pool has now."""
     calls = [asyncio.wrap_future(future) for future in pool.unfinished()]
     if calls:
         await asyncio.wait(calls)

@@ -16,8 +16,7 @@ from typing import Any, TypeAlias
 from penstock.config.load import load
 from penstock.errors import StartupError
 from penstock.service import flags
-from penstock.service.server import PipelineServer, Several, WebService, run
-from penstock.service.short import Service
+from penstock.service.server import PipelineServer, Service, Several, WebService, run
 
 Servable: TypeAlias = WebService | PipelineServer | Several
 _KINDS = (WebService, PipelineServer, Several)

@@ -1,4 +1,4 @@
-"""PipelineServer and WebService: how a user's script configures and runs its graph.
+"""PipelineServer, WebService and Service: how a user's script configures and runs its graph.
 
 Names are the original's. Source: ``docs/compatibility.md`` (servers).
 """
@@ -22,11 +22,11 @@ from penstock.service import flags
 if TYPE_CHECKING:
     from penstock.config.load import Loaded
     from penstock.instrument import Instrument
-    from penstock.service.applications import MakeApplication
-    from penstock.service.blueprint import Blueprint
+    from penstock.service.blueprint import Blueprint, MakeApplication
 
 DEFAULT_NAME = "default_service"
-_PORTS = ("rpc_port", "http_port")
+DEFAULT_PORTS = {"http_port": 8080, "rpc_port": 8081}
+"""Of the short form."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -51,8 +51,8 @@ class NotAnOp(GraphError, ValueError):
     """``get_pipeline_response`` returned something else than an op."""
 
 
-class PipelineServer:
-    """Runs one graph behind a gRPC and an HTTP port.
+class _Servable:
+    """One graph with its configuration, behind a gRPC and an HTTP port.
 
     Args:
         name: the service's name, first part of its URL. Requests for another name are refused;
@@ -60,8 +60,6 @@ class PipelineServer:
         instruments: listen to what happens, in every process that serves.
         applications: further protocols; each is called with the engine, and gives an object whose
             ``routes`` are served.
-
-    Threads: ``run_server`` must be called in the main thread, which it keeps.
     """
 
     def __init__(
@@ -78,7 +76,7 @@ class PipelineServer:
         self._loaded: Loaded | None = None
 
     def __repr__(self) -> str:
-        return f"<PipelineServer {self.name!r}>"
+        return f"<{type(self).__name__} {self.name!r}>"
 
     @property
     def is_prepared(self) -> bool:
@@ -91,7 +89,18 @@ class PipelineServer:
         if self._loaded is None:
             return {}
         config = self._loaded.config
-        return {key: getattr(config, key) for key in _PORTS if key in config.model_fields_set}
+        return {
+            key: getattr(config, key) for key in DEFAULT_PORTS if key in config.model_fields_set
+        }
+
+    @property
+    def ops(self) -> frozenset[str]:
+        """Names of the ops of its graph; none without one."""
+        if self._response_op is None:
+            return frozenset()
+        from penstock.service.blueprint import graph_of
+
+        return frozenset(graph_of(self._response_op).plan.names)
 
     def prepare_beside(self, ports: Mapping[str, int | None]) -> None:
         """For services that can configure themselves: do, before they run.
@@ -99,54 +108,6 @@ class PipelineServer:
         Args:
             ports: as the services have them that run along.
         """
-
-    def set_response_op(self, response_op: ResponseOp) -> None:
-        """Set the end of the graph, and with it the graph.
-
-        Raises:
-            GraphError: it is no ResponseOp.
-        """
-        if not isinstance(response_op, ResponseOp):
-            raise GraphError(
-                f"set_response_op needs a ResponseOp, got {type(response_op).__name__}: "
-                f"give it ResponseOp(input_ops=[last_op])"
-            )
-        self._response_op = response_op
-
-    @_briefly
-    def prepare_server(
-        self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
-    ) -> None:
-        """Load and check the configuration, from a file or from a dict.
-
-        Raises:
-            ConfigError: every problem at once.
-        """
-        if (yml_file is None) == (yml_dict is None):
-            raise ConfigError(["prepare_server: give either yml_file or yml_dict"])
-        if flags.only_defines():
-            return
-        now = flags.current()
-        from penstock.config.load import load
-
-        self._loaded = load(
-            yml_file=yml_file,
-            yml_dict=yml_dict,
-            overrides=now.overrides,
-            environ=os.environ,
-            lenient=now.lenient,
-        )
-
-    prepare_pipeline_config = prepare_server
-
-    @property
-    def ops(self) -> frozenset[str]:
-        """Names of the ops of its graph; none without one."""
-        if self._response_op is None:
-            return frozenset()
-        from penstock.service.graph import graph_of
-
-        return frozenset(graph_of(self._response_op).plan.names)
 
     def blueprint(self, other_ops: Container[str] = ()) -> Blueprint:
         """The checked service, before anything is opened or started.
@@ -167,18 +128,33 @@ class PipelineServer:
         extras = Extras(instruments=self.instruments, applications=self.applications)
         return draw_blueprint(self._response_op, self._loaded, name, extras, other_ops)
 
-    @_briefly
-    def run_server(self) -> None:
-        """Serve until SIGTERM or SIGINT. Returns after the drain.
+    def _end_with(self, response_op: ResponseOp) -> None:
+        if not isinstance(response_op, ResponseOp):
+            raise GraphError(
+                f"set_response_op needs a ResponseOp, got {type(response_op).__name__}: "
+                f"give it ResponseOp(input_ops=[last_op])"
+            )
+        self._response_op = response_op
 
-        Raises:
-            StartupError: the service cannot start.
-        """
-        run(self)
+    def _load(self, yml_file: str | Path | None, yml_dict: Mapping[str, Any] | None) -> None:
+        if (yml_file is None) == (yml_dict is None):
+            raise ConfigError(["prepare_server: give either yml_file or yml_dict"])
+        if flags.only_defines():
+            return
+        now = flags.current()
+        from penstock.config.load import load
+
+        self._loaded = load(
+            yml_file=yml_file,
+            yml_dict=yml_dict,
+            overrides=now.overrides,
+            environ=os.environ,
+            lenient=now.lenient,
+        )
 
     def _public_name(self, configured: str | None) -> str | None:
         """The name in the URL: a flag, the environment, the constructor, the file, the default."""
-        from penstock.config.overrides import from_environment
+        from penstock.config.load import from_environment
 
         outranks = "name" in flags.current().overrides or "name" in from_environment(os.environ)
         given = None if self.name == DEFAULT_NAME else self.name
@@ -193,14 +169,47 @@ class PipelineServer:
         return name
 
 
-class WebService:
-    """A service whose graph is made by ``get_pipeline_response``.
+class PipelineServer(_Servable):
+    """Runs the graph that ends in a ResponseOp. Arguments as of every service: name, instruments
+    and applications.
 
-    Args:
-        name: the service's name, first part of its URL.
-        instruments: listen to what happens, in every process that serves.
-        applications: further protocols; each is called with the engine, and gives an object whose
-            ``routes`` are served.
+    Threads: ``run_server`` must be called in the main thread, which it keeps.
+    """
+
+    def set_response_op(self, response_op: ResponseOp) -> None:
+        """Set the end of the graph, and with it the graph.
+
+        Raises:
+            GraphError: it is no ResponseOp.
+        """
+        self._end_with(response_op)
+
+    @_briefly
+    def prepare_server(
+        self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
+    ) -> None:
+        """Load and check the configuration, from a file or from a dict.
+
+        Raises:
+            ConfigError: every problem at once.
+        """
+        self._load(yml_file, yml_dict)
+
+    prepare_pipeline_config = prepare_server
+
+    @_briefly
+    def run_server(self) -> None:
+        """Serve until SIGTERM or SIGINT. Returns after the drain.
+
+        Raises:
+            StartupError: the service cannot start.
+        """
+        run(self)
+
+
+class WebService(_Servable):
+    """Runs the graph that ``get_pipeline_response`` makes. Arguments as of every service: name,
+    instruments and applications.
     """
 
     def __init__(
@@ -210,24 +219,7 @@ class WebService:
         instruments: Sequence[Instrument] = (),
         applications: Sequence[MakeApplication] = (),
     ) -> None:
-        self.name = name
-        self._server = PipelineServer(name, instruments=instruments, applications=applications)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}>"
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether graph and configuration were loaded."""
-        return self._server.is_prepared
-
-    @property
-    def ports(self) -> dict[str, int | None]:
-        """See PipelineServer."""
-        return self._server.ports
-
-    def prepare_beside(self, ports: Mapping[str, int | None]) -> None:
-        """See PipelineServer."""
+        super().__init__(name, instruments=instruments, applications=applications)
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
         """Override: build the ops, starting from ``read_op``, and return the last one."""
@@ -253,17 +245,8 @@ class WebService:
                 f"{type(self).__name__}.get_pipeline_response must return the last op, "
                 f"got {type(last).__name__}"
             )
-        self._server.set_response_op(ResponseOp(input_ops=[last]))
-        self._server.prepare_server(yml_file=yml_file, yml_dict=yml_dict)
-
-    @property
-    def ops(self) -> frozenset[str]:
-        """See PipelineServer."""
-        return self._server.ops
-
-    def blueprint(self, other_ops: Container[str] = ()) -> Blueprint:
-        """See PipelineServer."""
-        return self._server.blueprint(other_ops)
+        self._end_with(ResponseOp(input_ops=[last]))
+        _briefly(self._load)(yml_file, yml_dict)
 
     def run_service(self) -> None:
         """Serve until SIGTERM or SIGINT. Returns after the drain.
@@ -309,3 +292,70 @@ def run(*services: PipelineServer | WebService | Several) -> None:
         each.prepare_beside(ports)
     ops = [each.ops for each in graphs]
     run_deployment(deploy([each.blueprint(frozenset().union(*ops)) for each in graphs]))
+
+
+class Service(WebService):
+    """The short form, which needs no configuration: a graph, given by its last op, under a name.
+
+    Args:
+        name: first part of the URL.
+        last: the op that makes the reply. Ops without inputs read the request.
+        instruments, applications: as WebService has them.
+        config: top-level configuration keys, such as ``http_port=8000``.
+
+    Raises:
+        GraphError: ``last`` is no op.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        last: Op,
+        *,
+        instruments: Sequence[Instrument] = (),
+        applications: Sequence[MakeApplication] = (),
+        **config: Any,
+    ) -> None:
+        super().__init__(name, instruments=instruments, applications=applications)
+        if not isinstance(last, Op):
+            raise GraphError(
+                f"Service {name!r} needs the last op of its graph, got {last!r}: "
+                f"give it a Model or a function under @op(...)"
+            )
+        self._last = last
+        self._config = config
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Its configuration when it runs alone."""
+        return {**DEFAULT_PORTS, **self._config}
+
+    @property
+    def ports(self) -> dict[str, int | None]:
+        """See PipelineServer."""
+        if self.is_prepared:
+            return super().ports
+        return {key: self._config[key] for key in DEFAULT_PORTS if key in self._config}
+
+    def get_pipeline_response(self, read_op: RequestOp) -> Op:
+        """The graph as it was given; its roots now read the request."""
+        frontier = [self._last]
+        seen: set[int] = set()
+        while frontier:
+            op = frontier.pop()
+            if id(op) in seen or isinstance(op, RequestOp):
+                continue
+            seen.add(id(op))
+            if not op.get_input_ops():
+                op.set_input_ops([read_op])
+            frontier.extend(op.get_input_ops())
+        return self._last
+
+    def prepare_beside(self, ports: Mapping[str, int | None]) -> None:
+        """Take this object's configuration, unless it was given another one."""
+        if not self.is_prepared:
+            self.prepare_pipeline_config(yml_dict={**DEFAULT_PORTS, **ports, **self._config})
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        self.run_service()

@@ -28,7 +28,7 @@ from penstock.service.models import described
 
 Report: TypeAlias = dict[str, Any]
 
-PATIENCE: Final = 1.0
+SUM_TIMEOUT: Final = 1.0
 """Seconds that the supervisor waits for the engines' reports."""
 
 _JSON: Final = ((b"content-type", b"application/json"), (b"cache-control", b"no-store"))
@@ -112,7 +112,7 @@ def _sum_named(things: list[Report]) -> list[Report]:
 
 
 class StatusPage:
-    """``GET /status``. An application; see ``penstock.service.applications``.
+    """``GET /status``. An application; see ``penstock.service.blueprint``.
 
     Args:
         report: this engine's.
@@ -159,7 +159,7 @@ class StatusPage:
     async def _answer_sum(self, call: HttpCall, sum_up: Callable[[str], Awaitable[str]]) -> None:
         text = text_of(self._report())
         try:
-            async with asyncio.timeout(2 * PATIENCE):
+            async with asyncio.timeout(2 * SUM_TIMEOUT):
                 text = await sum_up(text)
         except (TimeoutError, StartupError):  # the supervisor is gone or busy: our own will do
             pass
@@ -184,7 +184,7 @@ class Sums:
     def want(self, asker: Any, number: int, text: str, others: Iterable[Any], now: float) -> int:
         """An engine asks, with its own report; under which number the others are to be asked."""
         self._numbers += 1
-        self._open[self._numbers] = _Sum(asker, number, text, set(others), now + PATIENCE)
+        self._open[self._numbers] = _Sum(asker, number, text, set(others), now + SUM_TIMEOUT)
         return self._numbers
 
     def take(self, engine: Any, number: int, text: str) -> None:

@@ -60,9 +60,9 @@ from penstock.executors.processes.control import (
     encode,
 )
 from penstock.executors.processes.restarts import WITHIN, Restarts
-from penstock.service.children import Child, Leftovers, as_shell, end_all, fork, told_of
+from penstock.service.children import Child, Reaper, as_shell, end_all, fork, told_of
 from penstock.service.loop import spared_pages
-from penstock.service.placement import Place
+from penstock.service.placement import EngineId
 from penstock.service.signals import StopSignals, hang_up_as_before, hangups_tell, waits_are_woken
 from penstock.service.status import Sums
 
@@ -73,14 +73,14 @@ class EngineProcess:
     """An engine that lives, and the line to it.
 
     Args:
-        place: which of the service's engines it is.
+        engine_id: which of the service's engines it is.
         child: the process.
         control: our end of the line.
-        patience: seconds that it may take to end, once it is told to.
-        silence: seconds that it may take to answer, while it is ready.
+        stop_timeout: seconds that it may take to end, once it is told to.
+        answer_timeout: seconds that it may take to answer, while it is ready.
 
     Attributes:
-        place: which of the service's engines it is.
+        engine_id: which of the service's engines it is.
         child: the process.
         control: our end of the line.
         failure: why it cannot start, if it has said so.
@@ -92,13 +92,13 @@ class EngineProcess:
 
     def __init__(
         self,
-        place: Place,
+        engine_id: EngineId,
         child: Child,
         control: socket.socket,
-        patience: float = math.inf,
-        silence: float = math.inf,
+        stop_timeout: float = math.inf,
+        answer_timeout: float = math.inf,
     ) -> None:
-        self.place = place
+        self.engine_id = engine_id
         self.child = child
         self.control = control
         self.failure: str | None = None
@@ -106,8 +106,8 @@ class EngineProcess:
         self.is_leaving = False
         self.kill_at: float | None = None
         self.look_at = math.inf
-        self._patience = patience
-        self._silence = silence
+        self._stop_timeout = stop_timeout
+        self._answer_timeout = answer_timeout
         self._was_asked = False
         self._serves_since: float | None = None
         self._talks = True
@@ -142,14 +142,14 @@ class EngineProcess:
         if self._was_asked:
             return False
         self._was_asked = True
-        self.look_at = now + self._silence
+        self.look_at = now + self._answer_timeout
         self.say(Ping())
         return True
 
     def answered(self) -> None:
         """Its loop runs; or the time that has passed says nothing about it."""
         self._was_asked = False
-        self.look_at = time.monotonic() + self._silence / 2
+        self.look_at = time.monotonic() + self._answer_timeout / 2
 
     def serve(self) -> None:
         """Have it accept connections."""
@@ -179,7 +179,7 @@ class EngineProcess:
 
     def _expect_the_end(self) -> None:
         if self.kill_at is None:
-            self.kill_at = time.monotonic() + self._patience
+            self.kill_at = time.monotonic() + self._stop_timeout
 
     def messages(self) -> Iterator[Message]:
         """What it has said, as long as it takes the answers.
@@ -254,7 +254,7 @@ class EngineSlot:
     """One engine's sockets, its processes, and what became of those before.
 
     Args:
-        place: of its first process.
+        engine_id: of its first process.
         listeners: its own; a Unix socket is every slot's.
 
     Attributes:
@@ -263,14 +263,14 @@ class EngineSlot:
         given_up: it has no process, and will not have one.
     """
 
-    def __init__(self, place: Place, listeners: Sequence[socket.socket]) -> None:
+    def __init__(self, engine_id: EngineId, listeners: Sequence[socket.socket]) -> None:
         self.listeners = tuple(listeners)
         self.processes: list[EngineProcess] = []
         self.start_at: float | None = None
         self.given_up = False
-        self._index = place.index
-        self._engines = place.engines
-        self._name = place.name
+        self._index = engine_id.index
+        self._engines = engine_id.engines
+        self._name = engine_id.name
         self._started = 0
         self._restarts = Restarts()
 
@@ -293,11 +293,11 @@ class EngineSlot:
         ready = (each for each in self.processes if each.is_ready and not each.is_leaving)
         return next(ready, None)
 
-    def next_place(self) -> Place:
+    def next_id(self) -> EngineId:
         """That of the process to be started now."""
-        place = Place(index=self._index, engines=self._engines, generation=self._started)
+        engine_id = EngineId(index=self._index, engines=self._engines, generation=self._started)
         self._started += 1
-        return place
+        return engine_id
 
     def plan_restart(self, died: EngineProcess | None) -> bool:
         """Set ``start_at``; False when it is to be given up.
@@ -320,8 +320,8 @@ class EngineSlot:
                 listener.close()
 
 
-EngineMain: TypeAlias = Callable[[Place, socket.socket], int]
-WorkerMain: TypeAlias = Callable[[Place, str, int, socket.socket], int]
+EngineMain: TypeAlias = Callable[[EngineId, socket.socket], int]
+WorkerMain: TypeAlias = Callable[[EngineId, str, int, socket.socket], int]
 
 _GIVEN_UP: Final = 1
 _LONGEST_WAIT: Final = 3600.0  # the system does not count far
@@ -333,17 +333,18 @@ class Supervisor:
     """The parent of one service's processes.
 
     Args:
-        engine_main: run in an engine, with its place and its end of the control line (see
-            ``executors/processes/supervisor_client.py``); gives its exit status.
-        worker_main: run in a worker, with its engine's place, the op's name, the worker's index
+        engine_main: run in an engine, with its id and its end of the control line (see
+            ``executors/processes/control.py``); gives its exit status.
+        worker_main: run in a worker, with its engine's id, the op's name, the worker's index
             and its end of the socket pair; gives its exit status. It is to end when that socket
             does.
         listeners: each engine's own; there are as many engines. Workers close them, and so does
             the supervisor when it is told to stop; until then, connections wait for the next
             process of that engine.
         open_ports: called once, when all engines are ready: makes the listeners listen.
-        patience: seconds that an engine may take to end; it is killed then.
-        silence: seconds that a ready engine may take to answer; it is killed and replaced then.
+        stop_timeout: seconds that an engine may take to end; it is killed then.
+        answer_timeout: seconds that a ready engine may take to answer, before it is killed and
+            replaced.
         spawns: both functions become other programs; then there may be other threads.
 
     Threads: the main thread only, and otherwise there may be no other.
@@ -355,21 +356,21 @@ class Supervisor:
         worker_main: WorkerMain,
         listeners: Sequence[Sequence[socket.socket]] = ((),),
         open_ports: Callable[[], None] = lambda: None,
-        patience: float = math.inf,
-        silence: float = math.inf,
+        stop_timeout: float = math.inf,
+        answer_timeout: float = math.inf,
         *,
         spawns: bool = False,
     ) -> None:
-        self._silence = silence
+        self._answer_timeout = answer_timeout
         self._spawns = spawns
         self._engine_main = engine_main
         self._worker_main = worker_main
         self._slots = [
-            EngineSlot(Place(index=index, engines=len(listeners)), own)
+            EngineSlot(EngineId(index=index, engines=len(listeners)), own)
             for index, own in enumerate(listeners)
         ]
         self._open_ports = open_ports
-        self._patience = patience
+        self._stop_timeout = stop_timeout
         self._is_open = False
         self._told = 0
         self._forwarded = 0
@@ -379,7 +380,7 @@ class Supervisor:
         self._result = 0
         self._sums = Sums()
         self._status: int | None = None
-        self._leftovers = Leftovers(adopts=os.getpid() == 1)
+        self._reaper = Reaper(adopts=os.getpid() == 1)
         # Signals write here, so that a wait hears of them.
         self._woken: socket.socket
         self._waker: socket.socket
@@ -457,7 +458,7 @@ class Supervisor:
                     engine.answered()
         for engine in self._processes():
             if not engine.look(now):
-                engine.failure = f"its loop has not answered for {self._silence:g} s"
+                engine.failure = f"its loop has not answered for {self._answer_timeout:g} s"
                 _log.error("%s (pid %d) is killed: %s", engine.child.name, engine.child.pid,
                            engine.failure)  # fmt: skip
                 engine.kill()
@@ -470,7 +471,7 @@ class Supervisor:
                 self._restart(slot)
         self._give_sums()
         self._roll_on()
-        self._leftovers.reap({*self._workers, *(each.child.pid for each in self._processes())})
+        self._reaper.reap({*self._workers, *(each.child.pid for each in self._processes())})
 
     def _time_left(self) -> float:
         """Milliseconds until something may have to be done."""
@@ -478,7 +479,7 @@ class Supervisor:
         times.append(self._sums.due)
         times += [at for each in self._processes() for at in (each.kill_at, each.look_at)]
         first = min((each for each in times if each is not None), default=math.inf)
-        first = min(max(0.0, first - time.monotonic()), self._leftovers.patience, _LONGEST_WAIT)
+        first = min(max(0.0, first - time.monotonic()), self._reaper.poll_interval, _LONGEST_WAIT)
         return first * 1000 + 1
 
     def _forward_signals(self) -> None:
@@ -499,20 +500,22 @@ class Supervisor:
             self._status = self._result
 
     def _start(self, slot: EngineSlot) -> None:
-        place = slot.next_place()
+        engine_id = slot.next_id()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         others = [s for other in self._slots for s in other.listeners if s not in slot.listeners]
         with theirs:
             try:
                 child = fork(
-                    slot.name, partial(self._engine_main, place, theirs),
+                    slot.name, partial(self._engine_main, engine_id, theirs),
                     partial(self._leave, ours, *others), stoppable=True, spawns=self._spawns,
                 )  # fmt: skip
             except BaseException:
                 ours.close()
                 raise
-        slot.processes.append(EngineProcess(place, child, ours, self._patience, self._silence))
+        slot.processes.append(
+            EngineProcess(engine_id, child, ours, self._stop_timeout, self._answer_timeout)
+        )
 
     def _start_first(self, slot: EngineSlot) -> None:
         try:
@@ -623,7 +626,7 @@ class Supervisor:
             for message in engine.messages():
                 if isinstance(message, Ready | Failed):
                     self._hear(slot, engine, message)
-        status = os.waitstatus_to_exitcode(self._leftovers.take(engine.child))
+        status = os.waitstatus_to_exitcode(self._reaper.take(engine.child))
         engine.close()
         slot.processes.remove(engine)
         self._sums.forget(engine)
@@ -663,7 +666,7 @@ class Supervisor:
                 self._plan_restart(slot, engine)
 
     def _worker_died(self, worker: Child, engine: EngineProcess) -> None:
-        status = self._leftovers.take(worker)
+        status = self._reaper.take(worker)
         del self._workers[worker.pid]
         engine.say(Exited(worker.pid, status, worker.peak))
 
@@ -672,7 +675,7 @@ class Supervisor:
         try:
             ours, theirs = socket.socketpair()
             with ours, theirs:
-                main = partial(self._worker_main, engine.place, wanted.op, wanted.index, theirs)
+                main = partial(self._worker_main, engine.engine_id, wanted.op, wanted.index, theirs)
                 leave = partial(self._leave, ours, *listeners)
                 child = fork(f"{wanted.op}|{wanted.index}", main, leave, stoppable=False,
                              spawns=self._spawns)  # fmt: skip

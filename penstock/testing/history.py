@@ -8,7 +8,9 @@ simulation, the fault tests, a soak and a benchmark are all judged by the same r
     - every request ends exactly once, and an answer is the answer to that request (nonces);
     - admitted = replied + cancelled, and nothing happens to a request that has ended;
     - no op gets a request more often than its retries allow, nor past the request's deadline;
-    - at no moment more Works run than the op has workers, given-up ones included.
+    - at no moment more Works run than the op has workers, given-up ones included;
+    - where an engine has several graphs, no op gets a request of another graph than its own, and
+      each graph's answers and failures are counted by themselves.
 
 Cost: 200,000 requests take about 150 MB to remember and under a second to judge.
 """
@@ -75,13 +77,14 @@ class Limits:
         dispatches: op -> how often one request may reach it in batches of its own: the op's
             attempts times the graph's.
         grace: seconds that an answer may come after the deadline its client gave to ``Invoke``.
-        failures: the most requests that may fail, such as batch size times kills.
+        failures: the most requests that may fail, such as batch size times kills; or so many of
+            each graph that is named.
     """
 
     workers: Mapping[str, int] = field(default_factory=dict)
     dispatches: Mapping[str, int] = field(default_factory=dict)
     grace: float | None = None
-    failures: int | None = None
+    failures: int | Mapping[str, int] | None = None
 
 
 def check(
@@ -104,11 +107,14 @@ def check(
     if server_events is not None:
         server = _Server(found, limits)
         server.read(server_events)
-        if clients.good > server.good:
-            found.add(
-                "answers from nowhere",
-                f"clients saw {clients.good} good answers, the server gave {server.good}",
-            )
+        counts = [("", clients.good.total(), server.good.total())]
+        counts += [(f" of {g}", clients.good[g], server.good[g]) for g in clients.good if g]
+        for graph, seen, given in counts:
+            if seen > given:
+                found.add(
+                    "answers from nowhere",
+                    f"clients saw {seen} good answers{graph}, the server gave {given}",
+                )
     return found.sentences()
 
 
@@ -143,25 +149,31 @@ class _Clients:
         self._limits = limits
         self._open: dict[int, Invoke] = {}
         self._ended: dict[int, str] = {}
-        self.good = 0
+        self._failures: Counter[str | None] = Counter()
+        self.good: Counter[str | None] = Counter()
 
     def read(self, events: Iterable[ClientEvent]) -> None:
-        failures = 0
         for event in events:
             if type(event) is Invoke:
                 if event.id in self._open or event.id in self._ended:
                     self._found.add("asked twice", f"request {event.id} was asked twice")
                 self._open[event.id] = event
                 continue
-            failures += type(event) is Failed
             self._complete(event)
         for asked in self._open.values():
             self._found.add(
                 "no completion", f"request {asked.id}, asked at {asked.t:.6f}, never ended"
             )
         most = self._limits.failures
-        if most is not None and failures > most:
-            self._found.add("failures", f"{failures} requests failed where {most} may")
+        if isinstance(most, int):
+            self._judge_failures("", self._failures.total(), most)
+        elif most is not None:
+            for graph, count in most.items():
+                self._judge_failures(f" of {graph}", self._failures[graph], count)
+
+    def _judge_failures(self, graph: str, failed: int, most: int) -> None:
+        if failed > most:
+            self._found.add("failures", f"{failed} requests{graph} failed where {most} may")
 
     def _complete(self, event: ClientEvent) -> None:
         kind = type(event).__name__.lower()
@@ -172,8 +184,9 @@ class _Clients:
             self._found.add("double completion", f"request {event.id} ended with {kind} {story}")
             return
         self._ended[event.id] = kind
+        self._failures[asked.graph] += type(event) is Failed
         if type(event) is Ok:
-            self.good += 1
+            self.good[asked.graph] += 1
             if event.nonce != asked.nonce:
                 self._found.add(
                     "swapped answer",
@@ -200,12 +213,13 @@ class _Server:
         self._limits = limits
         self._inside: dict[int, dict[str, int]] = {}  # data id -> op -> batches it was in
         self._ended: dict[int, str] = {}
+        self._graphs: dict[int, str | None] = {}
         # op -> batches that are out -> (their ids, when they were handed over; None once their
         # Work has ended without them)
         self._out: dict[str, dict[int, _Out]] = {}
         self._late: set[int] = set()
         self._back: set[int] = set()
-        self.good = 0
+        self.good: Counter[str | None] = Counter()
 
     def read(self, events: Iterable[ServerEvent]) -> None:
         for event in events:
@@ -214,7 +228,7 @@ class _Server:
             elif isinstance(event, Returned):
                 self._returned(event)
             elif isinstance(event, Replied):
-                self.good += event.code is None
+                self.good[self._graphs.get(event.data_id)] += event.code is None
                 self._ends(event.data_id, "replied to")
             elif isinstance(event, Admitted):
                 self._admitted(event)
@@ -235,6 +249,7 @@ class _Server:
         if event.data_id in self._inside or event.data_id in self._ended:
             self._found.add("double id", f"data id {event.data_id} was given twice")
         self._inside[event.data_id] = {}
+        self._graphs[event.data_id] = event.graph
 
     def _ends(self, data_id: int, how: str) -> None:
         if self._inside.pop(data_id, None) is None:
@@ -256,12 +271,18 @@ class _Server:
                 f"op {op!r} got data ids {list(data_ids)} {t - deadline:.3f} s past a deadline",
             )
         most = self._limits.dispatches.get(op)
+        of_graph, several, _ = op.rpartition("/")
         for data_id in data_ids:
             counts = self._inside.get(data_id)
             if counts is None:
                 story = self._ended.get(data_id, "never admitted")
                 self._found.add(
                     "unwanted dispatch", f"op {op!r} got data id {data_id}, which was {story}"
+                )
+            elif several and (self._graphs[data_id] or "*") != of_graph:
+                self._found.add(
+                    "another graph's request",
+                    f"op {op!r} got data id {data_id}, which asks {self._graphs[data_id]}",
                 )
             elif not again:
                 counts[op] = times = counts.get(op, 0) + 1

@@ -14,12 +14,16 @@ from penstock.request import Batch
 
 
 class Invoke(NamedTuple):
-    """A client is about to ask; ``id`` is its own number, ``nonce`` what it expects back."""
+    """A client is about to ask; ``id`` is its own number, ``nonce`` what it expects back.
+
+    ``graph`` is the name of the graph that it asks; None where it does not matter which.
+    """
 
     id: int
     nonce: object
     t: float
     deadline: float | None = None
+    graph: str | None = None
 
 
 class Ok(NamedTuple):
@@ -63,6 +67,7 @@ class Admitted(NamedTuple):
     data_id: int
     log_id: int
     t: float
+    graph: str | None = None
 
 
 class TurnedAway(NamedTuple):
@@ -137,9 +142,16 @@ class ClientHistory:
     def __init__(self) -> None:
         self.events: list[ClientEvent] = []  # appending is atomic
 
-    def invoke(self, id: int, nonce: object, t: float, deadline: float | None = None) -> None:
+    def invoke(
+        self,
+        id: int,
+        nonce: object,
+        t: float,
+        deadline: float | None = None,
+        graph: str | None = None,
+    ) -> None:
         """Write this before the request is sent."""
-        self.events.append(Invoke(id, nonce, t, deadline))
+        self.events.append(Invoke(id, nonce, t, deadline, graph))
 
     def ok(self, id: int, nonce: object, t: float) -> None:
         """A good answer, and the nonce in it."""
@@ -169,7 +181,7 @@ class Recorder(Instrument):
 
     def admitted(self, request: RequestInfo, now: float) -> None:
         """See Admitted."""
-        self.events.append(Admitted(request.data_id, request.log_id, now))
+        self.events.append(Admitted(request.data_id, request.log_id, now, request.graph.name))
 
     def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
         """See TurnedAway."""

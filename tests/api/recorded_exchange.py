@@ -1,9 +1,15 @@
-"""An exchange without a connection: what an application sends is kept for the test."""
+"""An exchange without a connection, and a pipeline without an engine: what they get is kept."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+from penstock.api.replies import Writers
 from penstock.door.budget import ByteBudget
 from penstock.door.exchange import Exchange, Peer
+from penstock.errors import RequestError
+from penstock.protocols import paddle
 from penstock.protocols.heads import HTTP_1_1, HTTP_2, Headers, RequestHead
 
 
@@ -17,6 +23,7 @@ class RecordedExchange(Exchange):
     ) -> None:
         super().__init__(head, budget or ByteBudget(1 << 20))
         self.whole = whole
+        self.receiver: Any = None
         self.replies: list[tuple[int, Headers, bytes, bool]] = []
         self.sent: list[tuple[str, bytes]] = []
         self.heads: list[Headers] = []
@@ -86,6 +93,35 @@ class RecordedExchange(Exchange):
     def fields(self) -> dict[bytes, bytes]:
         """Of head and trailers."""
         return dict([field for headers in self.heads for field in headers] + [*self.trailers])
+
+
+class HeldProtocol:
+    """Keeps what it is asked, for the test to answer."""
+
+    prepare = staticmethod(paddle.prepare)
+    names = ()
+
+    def __init__(self) -> None:
+        self.asked: list[paddle.Call] = []
+        self.timeouts: list[float | None] = []
+        self.writers = Writers(None)
+        self.done: Callable[..., None] | None = None
+        self.context: Any = None
+        self.dropped = 0
+
+    def start(
+        self, call: paddle.Call, timeout: float | None, port: Any, context: Any
+    ) -> Callable[[], None]:
+        self.asked.append(call)
+        self.timeouts.append(timeout)
+        self.done, self.context = port.done, context
+        return self._drop
+
+    def _drop(self) -> None:
+        self.dropped += 1
+
+    def as_reply(self, error: RequestError) -> None:
+        return None
 
 
 def post(

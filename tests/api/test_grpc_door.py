@@ -10,7 +10,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from penstock.api import health as health_module
 from penstock.api.health import Health, HealthApplication
 from penstock.api.paddle import PaddleApplication
 from penstock.api.pipeline import Port
@@ -128,29 +127,3 @@ async def test_probes_are_answered_when_no_call_is_free(site: Site) -> None:
     assert reply.status == SERVING
     site.protocol.go.set()
     await asyncio.gather(*calls)
-
-
-@pytest.mark.parametrize("name", ["", SERVICE])
-async def test_check_and_watch_say_what_readyz_says(
-    name: str, site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(health_module, "LOOK", 0.01)
-    why: list[str | None] = [None]
-    site.health.watch(lambda: why[0])
-    request = health_pb2.HealthCheckRequest(service=name)
-    watch = site.probes.Watch(request, timeout=20)
-
-    async def both() -> tuple[int, int]:
-        told = (await watch.read()).status
-        return told, (await site.probes.Check(request, timeout=10)).status
-
-    assert await both() == (NOT_SERVING, NOT_SERVING)
-    site.health.set_ready()
-    assert await both() == (SERVING, SERVING)
-    why[0] = "op 'work': no worker returns"
-    assert await both() == (NOT_SERVING, NOT_SERVING)
-    why[0] = None
-    assert await both() == (SERVING, SERVING)
-    site.health.set_unready("shutting down")
-    assert await both() == (NOT_SERVING, NOT_SERVING)
-    watch.cancel()

@@ -172,14 +172,6 @@ async def test_a_whole_message_is_answered_before_its_stream_has_ended() -> None
     assert good(exchange)
 
 
-async def test_who_does_not_speak_grpc_is_answered_as_any_client_of_http() -> None:
-    head = grpc_head("/a.B/Echo")
-    head.method = "GET"
-    exchange = RecordedExchange(head)
-    assert SERVICE.begin(exchange) is None
-    assert [reply[0] for reply in exchange.replies] == [405]
-
-
 async def test_bytes_beyond_the_budget_fail_the_call_with_a_pause_to_keep() -> None:
     exchange = begun("/a.B/Echo", most=10)
     exchange.state.data(exchange, framed(b"x" * 100), True)
@@ -243,12 +235,6 @@ async def test_a_message_that_does_not_come_in_time_ends_the_call() -> None:
         exchange.state.late(exchange)
         late = "no message arrived in time"
         assert failed(exchange, GrpcCode.DEADLINE_EXCEEDED, late)
-
-
-async def test_streams_end_when_the_server_shuts_down() -> None:
-    exchange = begun("/a.B/Sleeps")
-    SERVICE.end_streams()
-    assert failed(exchange, GrpcCode.UNAVAILABLE, "the server is shutting down")
 
 
 async def test_a_message_that_never_comes_is_late_when_the_callers_own_time_is_over() -> None:

@@ -16,7 +16,7 @@ from penstock import Op, RequestOp, ResponseOp
 from penstock.api.paddle import GrpcPort, HttpPort
 from penstock.api.pipeline import Answer, _PipelineCall
 from penstock.errors import RequestError
-from penstock.protocols import paddle, tensors
+from penstock.protocols import paddle, paddle_json, paddle_message, tensors
 from penstock.protocols.pb import Request
 from tests.service.inside import Inside, inside
 from tests.service.inside import answer as reply_to
@@ -24,8 +24,8 @@ from tests.service.inside import answer as reply_to
 Write = Callable[[Any, Any], bytes | None]
 
 ENCODERS = [
-    pytest.param(GrpcPort.write, paddle.encode_message, id="grpc"),
-    pytest.param(HttpPort.write, paddle.encode_json, id="http"),
+    pytest.param(GrpcPort.write, paddle_message.encode, id="grpc"),
+    pytest.param(HttpPort.write, paddle_json.encode, id="http"),
 ]
 
 
@@ -66,7 +66,7 @@ class OwnItems(OwnDict):
 def texts(**pairs: str) -> paddle.Call:
     """A call as it comes over gRPC."""
     request = Request(key=list(pairs), value=list(pairs.values()), name="any", method="m", logid=7)
-    return paddle.decode_message(request.SerializeToString(), ("any",))
+    return paddle_message.decode(request.SerializeToString(), ("any",))
 
 
 def with_tensor() -> paddle.Call:
@@ -176,7 +176,7 @@ async def test_an_op_may_edit_the_feed_of_one_pair() -> None:
 
     async with inside(Editing("work", input_ops=[RequestOp()])) as service:
         answer = await answered(service, texts(x="1"), GrpcPort.write)
-    assert answer == paddle.encode_message(paddle.Reply(key=["x", "log_id"], value=["1!", "7"]))
+    assert answer == paddle_message.encode(paddle.Reply(key=["x", "log_id"], value=["1!", "7"]))
 
 
 @pytest.mark.parametrize("make", CALLS)
@@ -257,10 +257,10 @@ def test_a_reply_that_cannot_be_written_is_answered_all_the_same(
     port: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     call = Call()
-    port.done(None, call, paddle.Reply(err_no=10**30, err_msg="no such number"), None)
+    port(None).done(call, paddle.Reply(err_no=10**30, err_msg="no such number"), None)
     (body,) = call.bodies
     internal = paddle.Reply(err_no=10000, err_msg="internal error")
-    assert body in (paddle.encode_message(internal), paddle.encode_json(internal))
+    assert body in (paddle_message.encode(internal), paddle_json.encode(internal))
     assert "please report this" in caplog.text
 
 

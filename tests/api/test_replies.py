@@ -12,7 +12,7 @@ import numpy as np
 from penstock import Op, RequestOp, ResponseOp
 from penstock.api.replies import Writers
 from penstock.ops.ends import Ends
-from penstock.protocols import paddle
+from penstock.protocols import paddle, paddle_message
 from penstock.request import Outcome
 
 LARGE = Outcome({"y": np.arange(5000.0)})
@@ -59,7 +59,7 @@ def test_how_large_a_reply_is_can_be_told_before_it_is_written() -> None:
     ends = Ends(RequestOp(), response)
     for array in (np.arange(5000.0) - 7, np.arange(5000, dtype=np.int8), np.arange(5000) > 7):
         value = {"y": array}
-        size = len(paddle.encode_message(paddle.pack(value, typed=False, keep_text=True)))
+        size = len(paddle_message.encode(paddle.pack(value, typed=False, keep_text=True)))
         assert size / 2 < ends.reply_size(value, False) < 4 * size
         assert ends.reply_size(value, True) > ends.reply_size(value, False)
     response.set_pack_format(isTensor=True)

@@ -366,14 +366,35 @@ def test_client_exits_with_1_when_the_reply_is_an_error(
     assert json.loads(done.stdout)["err_no"] == number
 
 
+TWO_NAMES = """
+from penstock import Service, op
+
+@op()
+def same(request):
+    return request
+
+@op()
+def other(request):
+    return request
+
+one, two = Service("one", same), Service("two", other)
+"""
+
+
 @pytest.mark.real
-def test_client_without_a_name_says_what_to_do_beside_the_service_s_answer(
-    server: ServiceProcess,
+@WAYS
+def test_client_needs_a_name_only_where_there_are_several(
+    server: ServiceProcess, way: str, tmp_path: Path
 ) -> None:
-    done = penstock("client", address(server, "--http"), "a=1")
+    done = penstock("client", address(server, way), "a=1", way)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "a" in json.loads(done.stdout)["key"]
+    (tmp_path / "two.py").write_text(TWO_NAMES)
+    with running(tmp_path / "two.py", command=PENSTOCK) as several:
+        done = penstock("client", address(several, way), "a=1", way)
     assert done.exit_code == 1
     assert json.loads(done.stdout)["err_msg"] == "Failed to inference: Service name error."
-    assert done.stderr == "error: over HTTP give --name, the service's name\n"
+    assert done.stderr == "error: give --name, the service's name\n"
 
 
 @pytest.mark.real

@@ -45,14 +45,6 @@ async def test_many_calls_run_at_once(serve: Serve, client: AsyncPipelineClient)
     assert [reply.value[0] for reply in await asyncio.gather(*calls)] == [str(i) for i in range(50)]
 
 
-async def test_an_endpoint_that_refuses_is_passed_over(
-    serve: Serve, client: AsyncPipelineClient, dead_endpoint: str
-) -> None:
-    await client.connect([dead_endpoint, serve().endpoint])
-    for _ in range(3):
-        assert (await client.predict({"x": "1"}, timeout=PATIENCE)).err_no == 0
-
-
 async def test_cancelling_the_task_reaches_the_server(
     serve: Serve, client: AsyncPipelineClient, stuck: Stuck
 ) -> None:

@@ -306,31 +306,6 @@ def test_a_program_that_closes_nothing_ends_its_calls_and_soon(serve: Serve, stu
     assert time.monotonic() - began < PATIENCE
 
 
-CHILD_EXITS = """
-import os, signal, sys
-from penstock.client import PipelineClient
-client = PipelineClient()
-client.connect([sys.argv[1]])
-client.predict({"x": "parent"}, timeout=10)
-child = os.fork()
-if child == 0:
-    signal.alarm(20)
-    with PipelineClient() as own:
-        own.connect([sys.argv[1]])
-        own.predict({"x": "child"}, timeout=10)
-    client.close()
-    sys.exit(7)
-assert os.waitpid(child, 0)[1] == 7 << 8
-client.predict({"x": "parent"}, timeout=10)
-client.close()
-"""
-
-
-def test_a_child_that_exits_in_order_leaves_its_parents_connection_alone(serve: Serve) -> None:
-    done = run_script(CHILD_EXITS, serve().endpoint)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
 PARENT_CLOSES = """
 import os, sys
 from penstock.client import PipelineClient

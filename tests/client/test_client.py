@@ -108,15 +108,6 @@ def test_an_endpoint_that_refuses_is_passed_over(
     assert service.received.qsize() == 3
 
 
-def test_a_dead_endpoint_alone_fails_the_call_and_says_so(
-    client: PipelineClient, dead_endpoint: str
-) -> None:
-    client.connect([dead_endpoint])
-    with pytest.raises(CallFailed, match="UNAVAILABLE: " + dead_endpoint) as caught:
-        client.predict({"x": "1"}, timeout=PATIENCE)
-    assert caught.value.retryable
-
-
 def test_a_call_that_a_server_saw_is_not_sent_to_another(
     serve: Serve, client: PipelineClient
 ) -> None:
@@ -202,14 +193,6 @@ def test_a_failed_future_is_freed_as_soon_as_it_is_dropped(
         assert freed.wait(PATIENCE)
     finally:
         gc.enable()
-
-
-def test_a_future_passes_over_an_endpoint_that_refuses(
-    serve: Serve, client: PipelineClient, dead_endpoint: str
-) -> None:
-    client.connect([dead_endpoint, serve(echo).endpoint])
-    future = client.predict({"x": "1"}, asyn=True, timeout=PATIENCE)
-    assert list(future.result(PATIENCE).value) == ["1"]
 
 
 def test_closing_ends_a_call_under_way(serve: Serve, client: PipelineClient, stuck: Stuck) -> None:
@@ -318,10 +301,9 @@ if child == 0:
     except NotConnected:
         client.connect([sys.argv[1]])
         client.predict({"x": "child"}, timeout=10)
-        client.close()
-        os._exit(0)
+        sys.exit(7)  # in order: what closes its client at the exit leaves the parent's alone
     os._exit(1)
-assert os.waitpid(child, 0)[1] == 0
+assert os.waitpid(child, 0)[1] == 7 << 8
 client.predict({"x": "parent again"}, timeout=10)
 client.close()
 """

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.config.load import Loaded, load
-from penstock.config.overrides import parse_override
+from penstock.config.load import Loaded, from_environment, load, parse_override
 from penstock.config.problems import Problem
 from penstock.config.schema import (
+    ENVIRONMENT,
     DagConfig,
     LocalServiceConfig,
     OpConfig,
@@ -91,28 +91,6 @@ def test_a_blank_key_with_a_default_has_the_default() -> None:
                 data.setdefault(key, None)
     config = load(yml_dict=blank, environ={}).config
     assert config == ServiceConfig(rpc_port=0, http_port=0, op={"uci": OpConfig()})
-
-
-@pytest.mark.parametrize(
-    ("text", "config"),
-    [
-        ("dag:\nop:\n", ServiceConfig(rpc_port=0)),
-        ("dag:\n  tracer:\n", ServiceConfig(rpc_port=0)),
-        ("op:\n  uci:\n", ServiceConfig(rpc_port=0, op={"uci": OpConfig()})),
-        (
-            "op:\n  uci:\n    local_service_conf:\n",
-            ServiceConfig(rpc_port=0, op={"uci": OpConfig()}),
-        ),
-        (
-            "op:\n  bert:\n    local_service_conf:\n      fetch_list:\n",
-            ServiceConfig(rpc_port=0, op={"bert": OpConfig()}),
-        ),
-    ],
-)
-def test_blank_sections_and_a_blank_fetch_list_of_a_local_model_are_absent(
-    tmp_path: Path, text: str, config: ServiceConfig
-) -> None:
-    assert load(yml_file=write(tmp_path, "rpc_port: 0\n" + text), environ={}).config == config
 
 
 @pytest.mark.parametrize(
@@ -229,16 +207,6 @@ def test_a_variable_sets_inner_keys_above_constructors_and_below_flags() -> None
     ]
 
 
-def test_an_op_remembers_what_flags_set() -> None:
-    loaded = load(
-        yml_dict={"rpc_port": 0, "op": {"a": {"retry": 2}, "b": {}}},
-        overrides={"op.a.concurrency": 2, "op.a.local_service_conf.fetch_list": ["x"]},
-        environ={},
-    )
-    assert loaded.config.op["a"].forced == {"concurrency", "local_service_conf.fetch_list"}
-    assert loaded.config.op["b"].forced == frozenset()
-
-
 def test_a_relative_file_is_looked_up_in_the_base_folder(tmp_path: Path) -> None:
     write(tmp_path, "rpc_port: 18080\n")
     loaded = load(yml_file="config.yml", base_dir=tmp_path, environ={})
@@ -338,7 +306,7 @@ LINES = st.builds(
 
 
 @given(st.text(max_size=40) | st.lists(LINES, max_size=8).map("\n".join), st.booleans())
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_any_file_is_loaded_or_a_config_error(tmp_path: Path, text: str, lenient: bool) -> None:
     path = tmp_path / "config.yml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
@@ -397,3 +365,74 @@ def test_a_problem_that_shows_later_is_told_with_the_place_of_its_key(tmp_path: 
     assert loaded.place(Problem(path=("op", "a", "concurrency"), text="odd")) == (
         "flag: op.a.concurrency: odd"
     )
+
+
+# Texts of flags and environment
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("rpc_port=18080", "rpc_port", 18080),
+        ("op.uci.concurrency = 4", "op.uci.concurrency", 4),
+        ("deadline=2.5", "deadline", 2.5),
+        ("op.uci.timeout=-1", "op.uci.timeout", -1),
+        ("dag.is_thread_op=True", "dag.is_thread_op", True),
+        ("strict_status=false", "strict_status", False),
+        ("op.uci.local_service_conf.devices=0", "op.uci.local_service_conf.devices", "0"),
+        ("op.uci.local_service_conf.devices='0,1'", "op.uci.local_service_conf.devices", "0,1"),
+        ("op.uci.local_service_conf.devices=", "op.uci.local_service_conf.devices", ""),
+        ("op.uci.local_service_conf.precision=fp16", "op.uci.local_service_conf.precision", "fp16"),
+        ("op.uci.client_config=a=b", "op.uci.client_config", "a=b"),
+        ("op.uci.fetch_list=price", "op.uci.fetch_list", ["price"]),
+        ("op.uci.fetch_list=[a, 'b', 1]", "op.uci.fetch_list", ["a", "b", "1"]),
+        ("op.dag.concurrency=2", "op.dag.concurrency", 2),
+        ("name=7", "name", "7"),
+        ("concurrency=2", "concurrency", 2),
+        ("unknown.key=text", "unknown.key", "text"),
+        ("host.inner.deeper=1", "host.inner.deeper", 1),
+        ("op.uci=5", "op.uci", 5),
+    ],
+)
+def test_an_override_is_read_as_its_key_needs(text: str, key: str, value: Any) -> None:
+    parsed = parse_override(text)
+    assert parsed == (key, value)
+    assert type(parsed[1]) is type(value)
+
+
+@pytest.mark.parametrize("text", ["", "rpc_port", "=5", ".a=1", "a..b=1", "a.=1", " =1"])
+def test_an_override_without_a_key_or_a_value_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="an override is written key=value"):
+        parse_override(text)
+
+
+def test_only_top_level_keys_with_one_value_have_a_variable() -> None:
+    assert ENVIRONMENT["PENSTOCK_HTTP_PORT"] == "http_port"
+    assert {"PENSTOCK_DAG", "PENSTOCK_OP"}.isdisjoint(ENVIRONMENT)
+
+
+def test_empty_and_foreign_variables_are_not_read() -> None:
+    environ = {
+        "PENSTOCK_HOST": "",
+        "PENSTOCK_DEADLINE": "5",
+        "HTTP_PORT": "1",
+        "PENSTOCK_NAME": "1",
+    }
+    assert from_environment(environ) == {
+        "deadline": ("PENSTOCK_DEADLINE", 5),
+        "name": ("PENSTOCK_NAME", "1"),
+    }
+
+
+def test_one_variable_sets_keys_at_any_depth() -> None:
+    environ = {
+        "PENSTOCK_SET": " op.uci.concurrency=4; op.uci.fetch_list=a,b;;deadline=5;",
+        "PENSTOCK_DEADLINE": "6",
+    }
+    assert from_environment(environ) == {
+        "op.uci.concurrency": ("PENSTOCK_SET", 4),
+        "op.uci.fetch_list": ("PENSTOCK_SET", ["a", "b"]),
+        "deadline": ("PENSTOCK_DEADLINE", 6),
+    }
+    with pytest.raises(ConfigError, match="environment PENSTOCK_SET: deadline: an override is"):
+        from_environment({"PENSTOCK_SET": "deadline"})

@@ -18,7 +18,7 @@ worker_num: 1
 rpc_port: 9998
 http_port: 18082
 dag:
-    is_thread_op: {thread}
+    is_thread_op: True
     tracer:
         interval_s: 10
 op:
@@ -33,32 +33,6 @@ op:
             precision: "fp32"
             ir_optim: True
             use_mkldnn: True
-"""
-
-IMDB_REMOTE = """\
-rpc_port: 18070
-http_port: 18071
-worker_num: 4
-build_dag_each_worker: False
-dag:
-    is_thread_op: True
-    retry: 1
-    client_type: brpc
-    use_profile: True
-    channel_size: 0
-    tracer:
-        interval_s: 10
-op:
-    bow:
-        concurrency: 1
-        client_type: brpc
-        timeout: 3000
-        retry: 1
-        batch_size: 1
-        auto_batching_timeout: 2000
-        server_endpoints: ["127.0.0.1:9393"]
-        client_config: "imdb_bow/serving_client_conf.prototxt"
-        fetch_list: ["prediction"]
 """
 
 IMDB_LOCAL = """\
@@ -137,8 +111,8 @@ def resolved(config: ServiceConfig) -> dict[str, OpOptions]:
     return {name: resolve_op(name, OpArguments(), op) for name, op in config.op.items()}
 
 
-def test_the_regression_service_in_thread_mode(config_file: Path) -> None:
-    loaded = loaded_from(config_file, UCI.format(thread=True))
+def test_the_regression_service(config_file: Path) -> None:
+    loaded = loaded_from(config_file, UCI)
     config = loaded.config
     assert config == ServiceConfig(
         worker_num=1,
@@ -162,23 +136,6 @@ def test_the_regression_service_in_thread_mode(config_file: Path) -> None:
         )
     }
     assert advice(config.worker_num, resolved(config).values()) == []
-
-
-def test_the_regression_service_in_processes_differs_in_nothing_else(config_file: Path) -> None:
-    config = loaded_from(config_file, UCI.format(thread=False)).config
-    assert config.dag.is_thread_op is False
-    threads = loaded_from(config_file, UCI.format(thread=True)).config
-    assert config.op == threads.op
-
-
-def test_the_ensemble_with_remote_models_is_told_all_that_is_missing(config_file: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        loaded_from(config_file, IMDB_REMOTE)
-    assert caught.value.problems == [
-        f"{config_file}:16: op.bow.client_type: brpc is not yet available: only local_predictor is",
-        f"{config_file}:21: op.bow.server_endpoints: remote model servers are not yet available:"
-        " use local_service_conf",
-    ]
 
 
 def test_the_ensemble_with_local_models(config_file: Path) -> None:

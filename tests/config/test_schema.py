@@ -1,5 +1,7 @@
 """Every key: a good value, one of a wrong type, one out of range (where it has a range)."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from pydantic import ValidationError
 
 from penstock.config.load import load
 from penstock.config.schema import (
+    MAX_CPU,
     DagConfig,
     DoorConfig,
     LocalServiceConfig,
@@ -17,6 +20,7 @@ from penstock.config.schema import (
     TlsConfig,
     TracerConfig,
     keys_of,
+    parse_cpus,
 )
 from penstock.errors import ConfigError
 
@@ -190,52 +194,17 @@ def test_a_good_value_is_taken(
 @pytest.mark.parametrize(
     ("section", "place", "key", "good", "becomes", "wrong", "beyond"), ROWS, ids=IDS
 )
-def test_a_value_of_a_wrong_type_is_refused_with_its_key_path(
+def test_a_value_of_a_wrong_type_or_out_of_range_is_refused_with_its_key_path(
     section: Any, place: Any, key: str, good: Any, becomes: Any, wrong: Any, beyond: Any
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(yml_dict=written(place, key, wrong), environ={})
     path = ".".join((*place, key))
-    assert len(caught.value.problems) == 1
-    assert caught.value.problems[0].startswith(
-        (f"yml_dict: {path}: must", f"yml_dict: {path}[0]: must")
-    )
-    assert ", got " in caught.value.problems[0]
-
-
-@pytest.mark.parametrize(
-    ("place", "key", "beyond"),
-    [(row[1], row[2], row[6]) for row in ROWS if row[6] is not NO_RANGE],
-    ids=[each for each, row in zip(IDS, ROWS, strict=True) if row[6] is not NO_RANGE],
-)
-def test_a_value_out_of_range_is_refused_with_its_key_path(
-    place: Any, key: str, beyond: Any
-) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load(yml_dict=written(place, key, beyond), environ={})
-    path = ".".join((*place, key))
-    assert len(caught.value.problems) == 1
-    assert caught.value.problems[0].startswith(
-        (f"yml_dict: {path}: must", f"yml_dict: {path}[0]: must")
-    )
-
-
-def test_the_defaults_of_the_service_are_those_documented() -> None:
-    config = ServiceConfig()
-    assert (config.host, config.deadline, config.max_deadline) == ("127.0.0.1", 60.0, 600.0)
-    assert config.max_message_bytes == 64 << 20
-    assert (config.max_requests, config.max_inflight_bytes, config.max_connections) == (
-        1024,
-        None,
-        None,
-    )
-    assert (config.drain_delay, config.drain_timeout) == (0.0, 30.0)
-    assert (config.start_timeout, config.hang_limit) == (600.0, 60.0)
-    assert (config.header_timeout, config.body_timeout, config.keep_alive) == (10.0, 30.0, 5.0)
-    assert config.worker_num is None
-    assert config.strict_status is False
-    assert config.dag.is_thread_op is True
-    assert config.dag.channel_size is None
+    for value in (wrong, beyond):
+        if value is not NO_RANGE:
+            with pytest.raises(ConfigError) as caught:
+                load(yml_dict=written(place, key, value), environ={})
+            (problem,) = caught.value.problems
+            assert problem.startswith((f"yml_dict: {path}: must", f"yml_dict: {path}[0]: must"))
+            assert ", got " in problem
 
 
 def test_times_of_an_op_are_seconds_outside_and_none_when_off() -> None:
@@ -263,20 +232,11 @@ def test_card_ids_are_cut_at_commas() -> None:
     assert LocalServiceConfig().device_ids == ()
 
 
-def test_nobody_wants_more_than_1024_workers_of_one_op() -> None:
+def test_nobody_wants_more_than_1024_workers_of_one_op_or_threads_of_one_model() -> None:
     assert OpConfig.model_validate({"concurrency": 1024}).concurrency == 1024
-    with pytest.raises(ValidationError, match="less than or equal to 1024"):
-        OpConfig.model_validate({"concurrency": 1025})
-
-
-def test_nobody_wants_more_than_1024_threads_of_one_model() -> None:
-    with pytest.raises(ValidationError, match="less than or equal to 1024"):
-        OpConfig.model_validate({"local_service_conf": {"thread_num": 1025}})
-
-
-def test_without_the_key_the_runtime_decides_about_the_optimisation_of_the_graph() -> None:
-    assert LocalServiceConfig.model_validate({}).ir_optim is None
-    assert LocalServiceConfig.model_validate({"ir_optim": False}).ir_optim is False
+    for data in ({"concurrency": 1025}, {"local_service_conf": {"thread_num": 1025}}):
+        with pytest.raises(ValidationError, match="less than or equal to 1024"):
+            OpConfig.model_validate(data)
 
 
 @pytest.mark.parametrize(
@@ -293,3 +253,50 @@ def test_worker_num_counts_requests_or_engines(
 ) -> None:
     config = ServiceConfig.model_validate(data)
     assert (config.engines, config.most_running) == (engines, most_running)
+
+
+# CPUs
+
+
+def cpus(value: Any) -> tuple[set[int], ...]:
+    config = load(yml_dict={"rpc_port": 0, "op": {"a": {"cpu_affinity": value}}}, environ={})
+    return tuple(map(set, config.config.op["a"].cpus))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", {0}),
+        ("0-1,3", {0, 1, 3}),
+        (" 2 , 2-2 ", {2}),
+        (f"{MAX_CPU}", {MAX_CPU}),
+        ("3,1-2,2", {1, 2, 3}),
+    ],
+)
+def test_cpus_are_numbers_and_ranges(text: str, expected: set[int]) -> None:
+    assert parse_cpus(text) == expected
+    assert cpus(text) == (expected,)
+
+
+def test_in_a_list_each_worker_has_its_own() -> None:
+    assert cpus(["0-1", "2-3"]) == ({0, 1}, {2, 3})
+    assert cpus([0, 1]) == ({0}, {1})
+    assert cpus(5) == ({5},)
+
+
+def test_a_flag_gives_one_text() -> None:
+    loaded = load(yml_dict={"rpc_port": 0}, overrides={"op.a.cpu_affinity": "0-1,3"}, environ={})
+    assert loaded.config.op["a"].cpus == (frozenset({0, 1, 3}),)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("", " ", "a", "-1", "1-", "2-1", "0,,1", "0-1-2", f"{MAX_CPU + 1}", "0-99999", "٣"),
+        *([], [""], [[0]], ["0", None], {"0": 1}, 0.5, True, -1),
+    ],
+    ids=repr,
+)
+def test_anything_else_is_refused_with_its_key(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"op\.a\.cpu_affinity: must be .*0-1,3"):
+        cpus(value)

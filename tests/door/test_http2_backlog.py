@@ -65,7 +65,7 @@ def test_who_abuses_the_protocol_has_a_short_turn(
 ) -> None:
     monkeypatch.setattr(http2, "_TURN", 60.0)
     events = read(session, resets())
-    assert session.core.annoyed
+    assert session.core.is_abused
     assert len(events) <= SLICE + 1
     further = next_part(session)
     assert 0 < len(further) < SLICE // 2, "and shorter ones from then on"

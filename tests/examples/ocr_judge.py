@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -49,11 +48,6 @@ def example() -> Any:
             sys.modules.pop(name, None)
             if name in before:
                 sys.modules[name] = before[name]
-
-
-def as_text(encoded: bytes) -> str:
-    """Bytes as a request's value carries them."""
-    return base64.b64encode(encoded).decode()
 
 
 @cache

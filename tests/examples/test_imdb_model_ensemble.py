@@ -117,9 +117,6 @@ def test_a_sentence_gets_the_same_answer_alone_and_in_company(
     assert np.allclose(together.sum(axis=1), 1, atol=1e-5)
 
 
-# The ops
-
-
 # The service, as a process
 
 

@@ -14,10 +14,8 @@ from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions
 from penstock.engine.graph import ServedGraph
 from penstock.engine.submission import Submission
-from penstock.executors.coroutine import CoroutineExecutor
 from penstock.executors.executor import Executor, Result, Work
-from penstock.executors.inline import InlineExecutor
-from penstock.executors.thread import ThreadExecutor
+from penstock.executors.local import CoroutineExecutor, InlineExecutor, ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.instrument import Instruments
 from penstock.ops.op import Op

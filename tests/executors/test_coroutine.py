@@ -11,24 +11,10 @@ from penstock.executors.work import WorkOptions
 from tests.executors.house import AsyncDoing, Desk, House, batch_of, executor_of
 
 
-async def test_no_more_calls_run_at_once_than_there_are_workers() -> None:
-    running = most = 0
-
-    async def counted(feed: dict[str, Any]) -> dict[str, Any]:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.001)
-        running -= 1
-        return feed
-
-    house = House("coroutine", AsyncDoing(counted), workers=7)
-    await asyncio.gather(*(house.ask() for _ in range(200)))
-    assert most == 7
-    assert house.verdict() == []
-
-
-async def test_a_time_out_ends_the_call_and_frees_its_slot() -> None:
+@pytest.mark.parametrize(("limit", "life"), [(0.02, 10.0), (None, 0.05)])
+async def test_a_call_that_nobody_waits_for_is_ended_and_frees_its_slot(
+    limit: float | None, life: float
+) -> None:
     ended: list[str] = []
 
     async def hangs_at_first(feed: dict[str, Any]) -> dict[str, Any]:
@@ -39,28 +25,9 @@ async def test_a_time_out_ends_the_call_and_frees_its_slot() -> None:
                 ended.append("the call")
         return feed
 
-    house = House("coroutine", AsyncDoing(hangs_at_first), options=WorkOptions(timeout=0.02))
-    slow, quick = await asyncio.gather(house.ask(hangs=True), house.ask(hangs=False))
-    assert isinstance(slow.error, OpTimeout)
-    assert quick.error is None, "the only slot was free again"
-    assert ended == ["the call"]
-    assert house.verdict() == []
-
-
-async def test_a_call_that_nobody_waits_for_is_ended_and_frees_its_slot() -> None:
-    ended: list[str] = []
-
-    async def hangs_at_first(feed: dict[str, Any]) -> dict[str, Any]:
-        if feed["hangs"]:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.append("the call")
-        return feed
-
-    house = House("coroutine", AsyncDoing(hangs_at_first))
-    late, quick = await asyncio.gather(house.ask(life=0.05, hangs=True), house.ask(hangs=False))
-    assert isinstance(late.error, DeadlineExceeded)
+    house = House("coroutine", AsyncDoing(hangs_at_first), options=WorkOptions(timeout=limit))
+    slow, quick = await asyncio.gather(house.ask(life, hangs=True), house.ask(hangs=False))
+    assert isinstance(slow.error, OpTimeout if limit else DeadlineExceeded)
     assert quick.error is None, "the only slot was free again"
     assert ended == ["the call"]
     assert house.verdict() == []
@@ -180,18 +147,6 @@ async def test_closing_at_once_still_reports_every_batch_of_every_work() -> None
         results = await desk.results(work)
         assert len(results) == 2
         assert all(isinstance(outcomes[0].error, InferenceFailed) for _, outcomes in results)
-
-
-async def test_closing_waits_for_calls_that_return_in_time() -> None:
-    async def brief(feed: dict[str, Any]) -> dict[str, Any]:
-        await asyncio.sleep(0.01)
-        return feed
-
-    desk = Desk(executor_of("coroutine", AsyncDoing(brief)))
-    desk.submit([batch_of(1)])
-    assert await desk.executor.close(5.0)
-    ((_, results),) = desk.reports
-    assert results[0][1][0].error is None
 
 
 async def test_closing_over_a_call_that_ignores_its_cancellation_is_bounded_and_says_where(

@@ -98,26 +98,6 @@ async def test_a_long_queue_of_slowish_calls_lets_the_loop_breathe() -> None:
     assert longest < 0.1, "a third of what all of them take"
 
 
-async def test_a_work_of_slow_batches_is_left_off_when_the_turn_is_over() -> None:
-    executor = executor_of("inline", Doing(slow_when_told))
-    reports: list[Any] = []
-    batches = [batch_of(1, slow=True), batch_of(2), batch_of(3)]
-    work = Work(list(batches))
-    executor.submit(work, lambda _, results: reports.append([batch for batch, _ in results]))
-    assert reports == [batches[:1]]
-    assert work.current is None
-    assert work.take_back() == batches[1:]
-
-
-async def test_cheap_batches_share_a_turn() -> None:
-    executor = executor_of("inline", Doing(lambda feed: feed))
-    works = [Work([batch_of(n) for n in range(4)]) for _ in range(50)]
-    for work in works:
-        executor.submit(work, lambda work, results: None)
-    # Not each of them: a busy machine may interrupt a turn for longer than it lasts.
-    assert any(not work.pending for work in works)
-
-
 async def test_what_was_left_off_runs_in_a_later_turn_each_batch_once() -> None:
     calls: list[int] = []
 

@@ -8,7 +8,6 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.executors import kinds
-from penstock.executors.inline import InlineExecutor
 from penstock.executors.kinds import (
     COROUTINE,
     EXTERNAL,
@@ -18,6 +17,7 @@ from penstock.executors.kinds import (
     ExecutorKind,
     kind_named,
 )
+from penstock.executors.local import InlineExecutor
 
 TOY = ExecutorKind(name="toy", make=lambda spec: InlineExecutor(spec.ops[0]))
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.executors.executor import Result, Work
-from penstock.executors.thread import ThreadExecutor
-from penstock.executors.turn import TURN
+from penstock.executors.local import ThreadExecutor
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.op import Op
 from tests.executors.house import Desk, Doing, batch_of, executor_of
@@ -61,33 +60,6 @@ async def test_workers_are_named_after_their_op_and_number() -> None:
     ((_, (outcome,)),) = await desk.run(batch_of(1))
     assert outcome.value == {"by": "op|0"}
     assert await desk.executor.close(5.0)
-
-
-async def test_submitting_does_not_wait_for_a_worker() -> None:
-    gate = threading.Event()
-    desk = Desk(executor_of("thread", Doing(lambda feed: {"ok": gate.wait(10.0)}), workers=2))
-    began = time.monotonic()
-    works = [desk.submit([batch_of(n)]) for n in range(2)]
-    assert time.monotonic() - began < 1.0
-    gate.set()
-    for work in works:
-        await desk.results(work)
-    assert await desk.executor.close(5.0)
-
-
-async def test_closing_waits_for_calls_that_return_in_time_and_delivers_them_first() -> None:
-    entered = threading.Event()
-
-    def slow(feed: dict[str, Any]) -> dict[str, Any]:
-        entered.set()
-        time.sleep(0.1)
-        return feed
-
-    desk = Desk(executor_of("thread", Doing(slow)))
-    work = desk.submit([batch_of(1)])
-    await asyncio.to_thread(entered.wait, 10.0)
-    assert await desk.executor.close(5.0)
-    assert [reported for reported, _ in desk.reports] == [work]
 
 
 async def test_closing_over_a_hanging_call_is_bounded_and_says_which_one(
@@ -143,24 +115,6 @@ def test_results_after_the_loops_end_are_dropped_and_the_thread_ends() -> None:
     gate.set()
     threads[0].join(10.0)
     assert not threads[0].is_alive()
-
-
-def working(feed: dict[str, Any]) -> dict[str, Any]:
-    """Longer than a turn lasts."""
-    until = time.monotonic() + 2 * TURN
-    while time.monotonic() < until:
-        pass
-    return feed
-
-
-async def test_batches_that_last_longer_than_was_thought_come_back_unrun() -> None:
-    desk = Desk(executor_of("thread", Doing(working)))
-    work = desk.submit([batch_of(1), batch_of(2), batch_of(3)])
-    ((batch, (outcome,)),) = await desk.results(work)
-    assert batch.data_ids == [1]
-    assert outcome.value == {"n": 1}
-    assert [left.data_ids for left in work.take_back()] == [[2], [3]]
-    assert await desk.executor.close(5.0)
 
 
 async def test_a_worker_that_is_always_done_again_leaves_the_loop_its_turns() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from penstock.executors import turn
+from penstock.executors import local
 from penstock.executors.executor import Work
-from penstock.executors.turn import take_turn
+from penstock.executors.local import take_turn
 from penstock.executors.work import BoundOp, WorkOptions
 from tests.executors.house import Doing, batch_of
 
@@ -28,7 +28,7 @@ def test_all_batches_run_in_their_order() -> None:
 
 
 def test_once_the_turn_is_over_no_further_batch_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn, "TURN", 1e-9)
+    monkeypatch.setattr(local, "TURN", 1e-9)
     first, second = batch_of(1), batch_of(2)
     work = Work([first, second])
     take_turn(bound(), work)

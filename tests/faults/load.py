@@ -1,4 +1,4 @@
-"""Load over HTTP from one event loop, written down for the judge of histories."""
+"""Load over HTTP and gRPC from one event loop, written down for the judge of histories."""
 
 from __future__ import annotations
 
@@ -9,12 +9,20 @@ import time
 from collections import deque
 from typing import Any, NamedTuple, Self
 
+from penstock.client import AsyncPipelineClient, CallFailed
+from penstock.protocols.status import GrpcCode
 from penstock.testing.history import ClientHistory
+from tests.services.process import ServiceProcess
+
+SERVICE = "faults"
+"""The name of a service that is alone."""
 
 PATIENCE = 20.0
 """Seconds after which a client gives an answer up; far above what any of these tests takes."""
 
 BUSY, TIMED_OUT = 3004, 6000
+_STATUSES = {GrpcCode.UNAVAILABLE: 503, GrpcCode.DEADLINE_EXCEEDED: 504}
+"""Statuses that end a gRPC call, as HTTP has them; any other is not expected here."""
 
 
 class Answer(NamedTuple):
@@ -33,6 +41,10 @@ class Answer(NamedTuple):
     @property
     def refused(self) -> bool:
         return self.err_no == BUSY or self.status == 503
+
+    @property
+    def late(self) -> bool:
+        return self.err_no == TIMED_OUT or self.status == 504
 
 
 class Connection:
@@ -60,64 +72,91 @@ class Connection:
 class Clients:
     """Many callers of one service. ``history`` is their side of the story."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, server: ServiceProcess) -> None:
         self.history = ClientHistory()
-        self._port = port
+        self._server = server
+        self._grpc: AsyncPipelineClient | None = None
         self._free: deque[Connection] = deque()
         self._made: list[Connection] = []
         self._numbers = itertools.count(1)
 
     async def connect(self) -> Connection:
         """A connection; ended by ``close`` at the latest."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 24)
+        port = self._server.http_port
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
         connection = Connection(reader, writer)
         self._made.append(connection)
         return connection
 
-    async def ask(self, *, limit: float | None = None, **pairs: str) -> Answer:
+    async def ask(
+        self,
+        *,
+        service: str = SERVICE,
+        grpc: bool = False,
+        limit: float | None = None,
+        **pairs: str,
+    ) -> Answer:
         """One request; its number is the log id and the nonce ``n``. Never raises for its fate.
 
         Args:
+            service: which is asked; its answer has its name in it.
+            grpc: over gRPC.
             limit: seconds the caller gives it, sent along.
             **pairs: more names and texts; ``n`` for another nonce than the number.
         """
         number = next(self._numbers)
+        pairs = {"n": str(number), **pairs}
         now = time.monotonic()
-        nonce = pairs.get("n", str(number))
-        self.history.invoke(number, nonce, now, None if limit is None else now + limit)
+        deadline = None if limit is None else now + limit
+        self.history.invoke(number, (service, pairs["n"]), now, deadline, service)
+        way = self._over_grpc if grpc else self._over_http
         try:
             async with asyncio.timeout(PATIENCE):
-                connection = self._free.pop() if self._free else await self.connect()
-                connection.writer.write(message(number, limit, **pairs))
-                status, body = await connection.answer()
+                status, err_no, text, value = await way(number, service, limit, pairs)
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
             self.history.info(number, repr(error), time.monotonic())
             return Answer(0, None, repr(error), {}, time.monotonic() - now)
+        answer = Answer(status, err_no, text, value, time.monotonic() - now)
+        now = time.monotonic()
+        if answer.good:
+            self.history.ok(number, (value.get("service"), value.get("n")), now)
+        elif answer.refused:
+            self.history.refused(number, err_no or status, now)
+        else:
+            self.history.failed(number, err_no or status, now)
+        return answer
+
+    async def _over_http(
+        self, number: int, service: str, limit: float | None, pairs: dict[str, str]
+    ) -> tuple[int, int | None, str, dict[str, str]]:
+        connection = self._free.pop() if self._free else await self.connect()
+        connection.writer.write(message(number, pairs, service, limit))
+        status, body = await connection.answer()
         if connection.reusable:
             self._free.append(connection)
         else:
             connection.writer.close()
-        return self.note(number, status, body, time.monotonic() - now)
-
-    def note(self, number: int, status: int, body: bytes, seconds: float) -> Answer:
-        """Write an answer down."""
         reply: dict[str, Any] = json.loads(body)
         value = dict(zip(reply.get("key", []), reply.get("value", []), strict=True))
-        answer = Answer(status, reply.get("err_no"), reply.get("err_msg", ""), value, seconds)
-        now = time.monotonic()
-        if answer.good:
-            self.history.ok(number, value.get("n"), now)
-        elif answer.refused:
-            self.history.refused(number, answer.err_no or status, now)
-        else:
-            self.history.failed(number, answer.err_no or status, now)
-        return answer
+        return status, reply.get("err_no"), reply.get("err_msg", ""), value
+
+    async def _over_grpc(
+        self, number: int, service: str, limit: float | None, pairs: dict[str, str]
+    ) -> tuple[int, int | None, str, dict[str, str]]:
+        if self._grpc is None:
+            self._grpc = AsyncPipelineClient()
+            await self._grpc.connect([self._server.rpc_endpoint])
+        try:
+            reply = await self._grpc.predict(pairs, log_id=number, name=service, timeout=limit)
+        except CallFailed as error:
+            return _STATUSES[error.status], None, str(error), {}
+        return 200, reply.err_no, reply.err_msg, dict(zip(reply.key, reply.value, strict=True))
 
     def begin(self, pairs: dict[str, str]) -> tuple[int, bytes]:
         """A request to be sent by hand: its number, noted as asked, and its bytes."""
         number = next(self._numbers)
-        self.history.invoke(number, str(number), time.monotonic())
-        return number, message(number, None, **pairs)
+        self.history.invoke(number, (SERVICE, str(number)), time.monotonic())
+        return number, message(number, {"n": str(number), **pairs})
 
     def left(self, number: int) -> None:
         """Note that the caller of a request went away."""
@@ -125,6 +164,8 @@ class Clients:
 
     async def close(self) -> None:
         """End every connection."""
+        if self._grpc is not None:
+            await self._grpc.close()
         for connection in self._made:
             connection.writer.close()
         # A connection that the service broke has ended as well.
@@ -132,12 +173,14 @@ class Clients:
         await asyncio.gather(*endings, return_exceptions=True)
 
 
-def message(number: int, limit: float | None = None, **pairs: str) -> bytes:
-    """The bytes of one request."""
-    whole = {"n": str(number), **pairs}
-    document = {"key": list(whole), "value": list(whole.values()), "logid": number}
+def message(
+    number: int, pairs: dict[str, str], service: str = SERVICE, limit: float | None = None
+) -> bytes:
+    """The bytes of one request over HTTP."""
+    document = {"key": list(pairs), "value": list(pairs.values()), "logid": number}
     body = json.dumps(document).encode()
-    lines = [b"POST /faults/prediction HTTP/1.1", b"Host: x", b"Content-Length: %d" % len(body)]
+    line = b"POST /%s/prediction HTTP/1.1" % service.encode()
+    lines = [line, b"Host: x", b"Content-Length: %d" % len(body)]
     if limit is not None:
         lines.append(b"Penstock-Timeout: %.6f" % limit)
     return b"\r\n".join(lines) + b"\r\n\r\n" + body

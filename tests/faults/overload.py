@@ -1,5 +1,8 @@
 """Five times more than fits, for a while: as much is served as before, the rest is told at once.
 
+There are two graphs in the service. The one that is overloaded has a queue of its own that fills up
+before the engine does, so that the other one, which is asked calmly, answers everything.
+
 python -m tests.faults.overload --seconds 60
 
 The generator needs the same cores as the service, so the op waits and computes nothing: with two
@@ -17,16 +20,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from penstock.testing.history import Admitted, Replied
-from tests.faults.load import TIMED_OUT, Answer, Clients, Noise, percentile
-from tests.faults.site import Site, site
-from tests.services.process import ServiceProcess
+from tests.faults.load import Answer, Clients, Noise, percentile
+from tests.faults.site import Service, Site, site
 
+BUSY, CALM = "busy", "calm"
 TIMES = 5
 """How many times the capacity is asked for."""
 DEADLINE = 0.5
@@ -56,13 +58,15 @@ class Capacity:
         return self.workers / self.call
 
     def config(self, executor: str) -> dict[str, Any]:
-        """The top of a configuration in which as many wait as are needed to keep it busy."""
+        """A site in which as many wait for the busy op as are needed to keep it so."""
+        op = {"concurrency": self.workers, "executor": executor}
         return {
-            "ops": {"work": {"concurrency": self.workers, "executor": executor}},
-            "max_requests": 4 * self.workers,
+            "services": {
+                BUSY: Service("one", {"work": op}, {"channel_size": 3 * self.workers}),
+                CALM: Service("chain", {"second": {"executor": executor}}),
+            },
+            "max_requests": 4 * self.workers + 8,
             "deadline": DEADLINE,
-            # A burst leaves idle connections behind: the next one must not find them closed.
-            "keep_alive": 3600.0,
         }
 
 
@@ -73,6 +77,7 @@ class Overload:
     seconds: float
     peak: float
     answers: list[Answer] = field(default_factory=list)
+    calm: list[Answer] = field(default_factory=list)
     unsent: int = 0
     recovered: float = 0.0
 
@@ -90,8 +95,9 @@ class Overload:
         strange = Counter(
             f"{answer.err_no}: {answer.text}"
             for answer in self.answers
-            if not (answer.good or answer.refused or answer.err_no == TIMED_OUT)
+            if not (answer.good or answer.refused or answer.late)
         )
+        harmed = sum(not answer.good for answer in self.calm)
         few = len(self.refusals) <= len(self.answers) / 2
         checks = {
             f"goodput fell from {self.peak:.1f} to {self.goodput:.1f} a second": (
@@ -102,6 +108,9 @@ class Overload:
             ),
             f"of {len(self.answers)} requests {len(self.refusals)} were refused": few,
             f"{self.unsent} requests were not sent, {AT_ONCE} were under way": self.unsent > 0,
+            f"of {len(self.calm)} requests to the other graph {harmed} were not answered": (
+                harmed > 0 or not self.calm
+            ),
             f"neither served nor refused nor too late: {dict(strange)}": bool(strange),
         }
         found = [text for text, wrong in checks.items() if wrong]
@@ -115,13 +124,14 @@ async def keep_busy(clients: Clients, capacity: Capacity, seconds: float) -> flo
     began = time.monotonic()
     good = 0
 
-    async def one_after_the_other() -> None:
+    async def one_after_the_other(grpc: bool) -> None:
         nonlocal good
         while time.monotonic() < began + seconds:
-            answer = await clients.ask(do_work=f"sleep:{capacity.call}")
+            work = f"sleep:{capacity.call}"
+            answer = await clients.ask(service=BUSY, grpc=grpc, do_work=work)
             good += answer.good
 
-    await asyncio.gather(*(one_after_the_other() for _ in range(2 * capacity.workers)))
+    await asyncio.gather(*(one_after_the_other(n % 2 == 0) for n in range(2 * capacity.workers)))
     return good / (time.monotonic() - began)
 
 
@@ -136,7 +146,9 @@ async def pour(clients: Clients, capacity: Capacity, into: Overload) -> None:
             if len(under_way) >= AT_ONCE:
                 into.unsent += 1
                 continue
-            task = asyncio.create_task(clients.ask(do_work=work, limit=DEADLINE))
+            grpc = len(asked) % 2 == 0
+            ask = clients.ask(service=BUSY, grpc=grpc, do_work=work, limit=DEADLINE)
+            task = asyncio.create_task(ask)
             asked.append(task)
             under_way.add(task)
             task.add_done_callback(under_way.discard)
@@ -144,12 +156,26 @@ async def pour(clients: Clients, capacity: Capacity, into: Overload) -> None:
     into.answers += await asyncio.gather(*asked)
 
 
+async def ask_calmly(clients: Clients, over: asyncio.Event, *, grpc: bool) -> list[Answer]:
+    """One request after the other to the graph that is not overloaded."""
+    answers = []
+    while not over.is_set():
+        answers.append(await clients.ask(service=CALM, grpc=grpc, limit=DEADLINE))
+        await asyncio.sleep(0.02)  # the pace is what is asked for
+    return answers
+
+
 async def overload(
     clients: Clients, capacity: Capacity, seconds: float, peak_seconds: float
 ) -> Overload:
     """The peak, the overload, and what is served afterwards."""
     found = Overload(seconds=seconds, peak=await keep_busy(clients, capacity, peak_seconds))
+    over = asyncio.Event()
+    others = [asyncio.create_task(ask_calmly(clients, over, grpc=grpc)) for grpc in (True, False)]
     await pour(clients, capacity, found)
+    over.set()
+    for other in others:
+        found.calm += await other
     found.recovered = await keep_busy(clients, capacity, peak_seconds)
     return found
 
@@ -167,22 +193,6 @@ def latest(at: Site) -> float:
     return max(lives)
 
 
-def memory(server: ServiceProcess) -> int:
-    """Bytes that supervisor, engine and workers together have to themselves.
-
-    Pages that they share with each other count once; those of files do not, which say only who
-    else on this machine has the same libraries open.
-    """
-    total = 0
-    for pid in (server.pid, *(child.pid for child in server.descendants())):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-                name, _, value = line.partition(":")
-                if name in ("Pss_Anon", "Pss_Shmem"):
-                    total += int(value.split()[0]) * 1024
-    return total
-
-
 @dataclass(kw_only=True)
 class Judged:
     """A long overload of a service of its own, and all that was missed."""
@@ -196,7 +206,8 @@ class Judged:
 
     def __str__(self) -> str:
         refusals = self.found.refusals or [0.0]
-        late = sum(answer.err_no == TIMED_OUT for answer in self.found.answers)
+        late = sum(answer.late for answer in self.found.answers)
+        calm = [answer.seconds for answer in self.found.calm]
         lines = [
             f"{len(self.found.answers)} requests in {self.found.seconds:.0f} s:"
             f" {self.found.goodput:.1f} good answers a second, at the peak {self.found.peak:.1f},"
@@ -204,6 +215,8 @@ class Judged:
             f"{len(refusals)} refusals in {1000 * percentile(refusals, 50):.1f} ms, the slowest"
             f" hundredth {1000 * percentile(refusals, 99):.1f} ms; {late} beyond their deadline;"
             f" the slowest admitted request took {self.slowest:.3f} s of {DEADLINE}",
+            f"the other graph answered {len(calm)} requests, the slowest hundredth in"
+            f" {1000 * percentile(calm, 99):.1f} ms",
             f"memory {self.warm >> 10} KiB after the warm-up, {self.end >> 10} KiB at the end"
             f" ({100 * (self.end / self.warm - 1):+.1f} %)",
             f"this process itself was woken up to {self.noise:.3f} s late",
@@ -214,15 +227,14 @@ class Judged:
 
 async def judged(folder: Path, seconds: float, capacity: Capacity, executor: str) -> Judged:
     """Overload a service of its own, and let the judge of histories read what happened."""
-    stream = {"FAULTS_STREAM": "1"}
     async with (
-        site(folder, environment=stream, **capacity.config(executor)) as at,
+        site(folder, **capacity.config(executor)) as at,
         Noise() as noise,
     ):
         await pour(at.clients, capacity, Overload(seconds=WARM_SECONDS, peak=0.0))
-        warm, workers = memory(at.server), len(at.server.descendants())
+        warm, workers = at.server.memory(), len(at.server.descendants())
         found = await overload(at.clients, capacity, seconds, PEAK_SECONDS)
-        end = memory(at.server)
+        end = at.server.memory()
         missed = found.missed()
         if len(at.server.descendants()) != workers:
             missed.append("a process has gone, or come")
@@ -233,8 +245,8 @@ async def judged(folder: Path, seconds: float, capacity: Capacity, executor: str
         slowest = latest(at)
         if not noise.allows(slowest, DEADLINE + LATE):
             missed.append(f"somebody who was admitted waited {slowest:.3f} s")
-        if at.most_at_once("work") > capacity.workers:
-            missed.append(f"{at.most_at_once('work')} calls ran at once")
+        if (most := at.most_at_once(f"{BUSY}/work")) > capacity.workers:
+            missed.append(f"{most} calls ran at once")
         missed += at.verdict(grace=LATE + 2 * noise.worst, failures=None)
     return Judged(
         found=found, warm=warm, end=end, slowest=slowest, noise=noise.worst, missed=missed

@@ -1,9 +1,8 @@
-"""The service that faults are planted in: ops that do what the request's ``do`` says.
+"""The services that faults are planted in: ops that do what the request's ``do`` says.
 
-Environment: ``FAULTS_CONFIG`` is the configuration as JSON, ``FAULTS_GRAPH`` the graph's name,
-``FAULTS_CALLS`` a file that gets a line at the begin and at the end of every ``process`` call,
-``FAULTS_HISTORY`` a file that gets what the engine told its instruments, when it is closed; with
-``FAULTS_STREAM`` as it happens, so that the engine's memory is that of the service alone.
+Environment: ``FAULTS_SERVICES`` is JSON of each service's name, graph and configuration; several
+share one door and one engine. ``FAULTS_CALLS`` is a file that gets a line at the begin and at the
+end of every ``process`` call, ``FAULTS_HISTORY`` one that gets what the engine tells instruments.
 
 A held call waits on the named pipe ``FAULTS_PIPE``: opening that for writing succeeds at the moment
 the op reads it, and closing it lets every call go on that waits there.
@@ -28,14 +27,22 @@ import numpy as np
 
 import penstock.executors.processes.executor
 import penstock.executors.processes.worker
-import penstock.service.worker
-from penstock import Op, WebService
-from penstock.engine.engine import Engine
-from penstock.service import build
-from penstock.testing.history import Recorder
+import penstock.service.processes
+from penstock import Op, WebService, run
+from tests.kit.record import recorder
 
 
 class Obedient(Op):
+    """Answers with the name of its service, too.
+
+    Attributes:
+        service: that name.
+        called: what the engine calls the op.
+    """
+
+    service = ""
+    called = ""
+
     def init_op(self):
         fault = os.environ.get("FAULTS_INIT")
         if fault == "raise":
@@ -56,7 +63,7 @@ class Obedient(Op):
 
     def note(self, what, nonce):
         # One write for each line, so that lines of several threads do not mix.
-        os.write(self.calls, f"{what} {self.name} {nonce} {time.monotonic()}\n".encode())
+        os.write(self.calls, f"{what} {self.called} {nonce} {time.monotonic()}\n".encode())
 
     def preprocess(self, input_dicts, data_id, log_id):
         whole = {name: text for feed in input_dicts.values() for name, text in feed.items()}
@@ -79,7 +86,7 @@ class Obedient(Op):
             getattr(self, f"do_{do}")(feed, much)
         finally:
             self.note("end", feed["n"])
-        return feed
+        return {**feed, "service": self.service}
 
     def do_echo(self, feed, much):
         pass
@@ -153,20 +160,22 @@ class Poisonable(Obedient):
 
     def preprocess(self, input_dicts, data_id, log_id):
         (feed,) = input_dicts.values()
-        return {"row": np.array([[int(feed["n"]), feed.get("do_work") == "segfault"]])}
+        do, _, much = feed.get("do_work", "").partition(":")
+        return {"row": np.array([[int(feed["n"]), do == "segfault", float(much or 0)]])}
 
     def process(self, feed_batch, typical_logid):
         rows = feed_batch[0]["row"]
-        for nonce, _ in rows:
+        for nonce in rows[:, 0].astype(int):
             self.note("begin", nonce)
+        time.sleep(rows[:, 2].max())
         if rows[:, 1].any():
             os.kill(os.getpid(), signal.SIGSEGV)
-        for nonce, _ in rows:
+        for nonce in rows[:, 0].astype(int):
             self.note("end", nonce)
         return {"row": rows}
 
     def postprocess(self, input_data, fetch_data, data_id, log_id):
-        return {"n": str(fetch_data["row"][0, 0])}
+        return {"n": str(int(fetch_data["row"][0, 0])), "service": self.service}
 
 
 GRAPHS = {
@@ -186,8 +195,21 @@ GRAPHS = {
 
 
 class Faults(WebService):
+    def __init__(self, name, graph, several, **more):
+        super().__init__(name, **more)
+        self.graph = graph
+        self.several = several
+
     def get_pipeline_response(self, read_op):
-        return GRAPHS[os.environ["FAULTS_GRAPH"]](read_op)
+        last = GRAPHS[self.graph](read_op)
+        ops = [last]
+        while ops:
+            op = ops.pop()
+            if isinstance(op, Obedient):
+                op.service = self.name
+                op.called = f"{self.name}/{op.name}" if self.several else op.name
+                ops += op.get_input_ops()
+        return last
 
 
 def limited():
@@ -198,59 +220,15 @@ def limited():
     answer = os.environ.get("FAULTS_ANSWER_BYTES")
     if answer is not None:
         penstock.executors.processes.worker.ANSWER_BYTES = int(answer)
-        penstock.service.worker.ANSWER_BYTES = int(answer)
-
-
-class Stream:
-    """In place of a list of events."""
-
-    def __init__(self):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._file = os.open(os.environ["FAULTS_HISTORY"], flags)
-
-    def append(self, event):
-        os.write(self._file, line_of(event).encode())
-
-
-def recorded(recorder):
-    """Let every engine of this process tell the recorder."""
-    engine = build.Works.engine
-
-    def with_recorder(self, loop, spawner=None, instruments=(), sockets=None):
-        return engine(self, loop, spawner, [*instruments, recorder], sockets)
-
-    build.Works.engine = with_recorder
-    close = Engine.close
-
-    def and_written_down(self):
-        close(self)
-        write(recorder)
-
-    # The engine may be a process of its own, which ends without coming back here.
-    Engine.close = and_written_down
-
-
-def write(recorder):
-    if isinstance(recorder.events, Stream):
-        return
-    with open(os.environ["FAULTS_HISTORY"], "w") as file:
-        file.writelines(map(line_of, recorder.events))
-
-
-def line_of(event):
-    return json.dumps([type(event).__name__, *event]) + "\n"
+        penstock.service.processes.ANSWER_BYTES = int(answer)
 
 
 if __name__ == "__main__":
-    recorder = Recorder()
-    if "FAULTS_STREAM" in os.environ:
-        recorder.events = Stream()
-    recorded(recorder)
     limited()
-    service = Faults(name="faults")
-    service.prepare_pipeline_config(yml_dict=json.loads(os.environ["FAULTS_CONFIG"]))
-    try:
-        service.run_service()
-    finally:
-        if recorder.events:  # of an engine in this process; some more came after its end
-            write(recorder)
+    described = json.loads(os.environ["FAULTS_SERVICES"])
+    written = recorder(os.environ["FAULTS_HISTORY"])
+    services = []
+    for name, (graph, config) in described.items():
+        services.append(Faults(name, graph, len(described) > 1, instruments=[written]))
+        services[-1].prepare_pipeline_config(yml_dict=config)
+    run(*services)

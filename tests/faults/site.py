@@ -10,12 +10,14 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import psutil
 
 from penstock.testing import history
-from tests.faults.load import Clients
+from tests.faults.load import SERVICE, Clients
+from tests.kit.record import recorded
 from tests.services.process import ServiceProcess, running
 
 SCRIPT = Path(__file__).parent / "service.py"
@@ -53,7 +55,7 @@ class Site:
 
     def __init__(self, server: ServiceProcess, folder: Path, works: Mapping[str, int]) -> None:
         self.server = server
-        self.clients = Clients(server.http_port)
+        self.clients = Clients(server)
         self._works = works
         self.pipe = folder / "pipe"
         self._calls = folder / "calls"
@@ -111,19 +113,15 @@ class Site:
         }
 
     def events(self) -> list[Any]:
-        """What the engine told; only after the service has ended."""
-        lists = map(json.loads, self._history.read_text().splitlines())
-        return [
-            getattr(history, kind)(*[tuple(v) if isinstance(v, list) else v for v in values])
-            for kind, *values in lists
-        ]
+        """What the engine told."""
+        return list(recorded(self._history))
 
     def verdict(
         self,
         *,
         attempts: int = 1,
         grace: float | None = None,
-        failures: int | None = 0,
+        failures: int | Mapping[str, int] | None = 0,
     ) -> list[str]:
         """What the judge of histories finds wrong with both sides; after the end."""
         limits = history.Limits(
@@ -152,41 +150,63 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
             await asyncio.sleep(0.002)
 
 
+class Service(NamedTuple):
+    """One of several services: its graph, its ops' configuration, and more of its own keys."""
+
+    graph: str
+    ops: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+    dag: Mapping[str, Any] = MappingProxyType({})
+
+
+def variables(folder: Path, services: Mapping[str, Service], **config: Any) -> dict[str, str]:
+    """The environment of ``service.py``; ``config`` is the top of every service's configuration."""
+    # A burst leaves idle connections behind: the next one must not find them closed.
+    kept = {"keep_alive": 3600.0, "door": {"half_close_probe": True}}
+    top = {"http_port": 0, "rpc_port": 0, **kept, **config}
+    described = {
+        name: (one.graph, {**top, "op": dict(one.ops), "dag": dict(one.dag)})
+        for name, one in services.items()
+    }
+    return {
+        "FAULTS_SERVICES": json.dumps(described),
+        "FAULTS_CALLS": str(folder / "calls"),
+        "FAULTS_HISTORY": str(folder / "history.json"),
+        "FAULTS_PIPE": str(folder / "pipe"),
+    }
+
+
 @asynccontextmanager
 async def site(
     folder: Path,
     *,
     graph: str = "one",
     ops: Mapping[str, Mapping[str, Any]] | None = None,
+    dag: Mapping[str, Any] | None = None,
+    services: Mapping[str, Service] | None = None,
     command: Sequence[str] = (sys.executable,),
     environment: Mapping[str, str] | None = None,
     **config: Any,
 ) -> AsyncIterator[Site]:
-    """Start the service of ``service.py``; it and all its clients are gone in the end.
+    """Start the services of ``service.py``; they and all their clients are gone in the end.
 
     Args:
-        folder: for its files.
-        graph: which of the script's graphs.
-        ops: op name -> its configuration; absent ops have one worker.
+        folder: for their files.
+        graph, ops, dag: of the only service.
+        services: several, by name, instead of that.
         command: what comes before the script.
         environment: more variables.
         **config: the top of the configuration.
     """
     os.mkfifo(folder / "pipe")
     (folder / "calls").touch()
-    ops = ops or {}
-    whole = {"http_port": 0, "rpc_port": 0, "op": ops, "door": {"half_close_probe": True}, **config}
-    names = GRAPHS[graph]
-    works = {name: int(ops.get(name, {}).get("concurrency", 1)) for name in names}
-    variables = {
-        "FAULTS_CONFIG": json.dumps(whole),
-        "FAULTS_GRAPH": graph,
-        "FAULTS_CALLS": str(folder / "calls"),
-        "FAULTS_HISTORY": str(folder / "history.json"),
-        "FAULTS_PIPE": str(folder / "pipe"),
-        **(environment or {}),
+    services = services or {SERVICE: Service(graph, ops or {}, dag or {})}
+    works = {
+        f"{name}/{op}" if len(services) > 1 else op: int(one.ops.get(op, {}).get("concurrency", 1))
+        for name, one in services.items()
+        for op in GRAPHS[one.graph]
     }
-    with running(SCRIPT, command=command, environment=variables) as server:
+    whole = variables(folder, services, **config) | dict(environment or {})
+    with running(SCRIPT, command=command, environment=whole) as server:
         at = Site(server, folder, works)
         try:
             yield at

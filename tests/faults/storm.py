@@ -1,4 +1,4 @@
-"""Workers that are killed one after the other while many callers ask, and what it costs.
+"""Workers that are killed one after the other while many callers ask two graphs, and what it costs.
 
 python -m tests.faults.storm --seconds 60
 """
@@ -10,20 +10,25 @@ import asyncio
 import random
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from tests.faults.load import Answer
-from tests.faults.site import Site, site
+from tests.faults.site import Service, Site, site
 
 DIED = 9000
 CALLERS = 64
 WORKERS = 2
+BATCHES = {"left": 1, "right": 4}
+"""The two services, and what a worker of theirs has in its hands at most."""
+WORK = {"do_second": "sleep:0.004", "do_work": "sleep:0.016"}
+"""What is asked for: nearly every kill must hit a worker in the middle of a batch."""
 PERIOD = 2.0
 """Seconds between two kills."""
 RECOVERY = 1.0
@@ -36,38 +41,58 @@ _BEFORE = round((PERIOD - RECOVERY) / TICK)
 """Ticks before a kill that tell what is usual then: by then the one before it is forgotten."""
 
 
+class Kill(NamedTuple):
+    """One of them: whose worker, and when."""
+
+    service: str
+    t: float
+
+
 @dataclass
 class Damage:
-    """What a storm did."""
+    """What a storm did; answers and their times by service."""
 
-    kills: list[float] = field(default_factory=list)
-    answers: Counter[int | None] = field(default_factory=Counter)
-    times: list[float] = field(default_factory=list)
+    kills: list[Kill] = field(default_factory=list)
+    answers: dict[str, Counter[int | None]] = field(default_factory=lambda: defaultdict(Counter))
+    times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    @property
-    def rate(self) -> float:
+    def rate(self, service: str) -> float:
         """Answers a second in an ordinary moment: the middle one of all."""
-        return _middle(self._counts()) / TICK
+        return _middle(self._counts(service)) / TICK
 
     def recoveries(self) -> list[float]:
-        """Seconds after each kill until the answers came as before; infinite where they did not.
+        """Seconds after each kill until its service answered as before; infinite where it did not.
 
         Before is the second before that kill, not the whole run: a machine that others work on as
         well has slow minutes.
         """
-        counts, first = self._counts(), self.times[0]
         found = []
         for kill in self.kills:
-            at = int((kill - first) / TICK)
-            enough = ENOUGH * _middle(counts[max(0, at - _BEFORE) : at])
-            later = [n for n, count in enumerate(counts[at + 1 :], 1) if count >= enough]
+            before, after = self._around(kill, kill.service)
+            enough = ENOUGH * _middle(before)
+            later = [n for n, count in enumerate(after, 1) if count >= enough]
             found.append(later[0] * TICK if later else float("inf"))
         return found
 
-    def _counts(self) -> list[int]:
+    def spared(self) -> list[float]:
+        """For each kill: what part of its answers the other service gave in the second after it."""
+        found = []
+        for kill in self.kills:
+            (other,) = BATCHES.keys() - {kill.service}
+            before, after = self._around(kill, other)
+            found.append(_middle(after[: len(before)]) / _middle(before))
+        return found
+
+    def _around(self, kill: Kill, service: str) -> tuple[list[int], list[int]]:
+        """Counts of a service before and after a kill."""
+        counts = self._counts(service)
+        at = int((kill.t - self.times[service][0]) / TICK)
+        return counts[max(0, at - _BEFORE) : at], counts[at + 1 :]
+
+    def _counts(self, service: str) -> list[int]:
         """Answers in each tick from the first to the last."""
-        first = self.times[0]
-        found = Counter(int((each - first) / TICK) for each in self.times)
+        first, *_ = times = self.times[service]
+        found = Counter(int((each - first) / TICK) for each in times)
         return [found[n] for n in range(max(found))]
 
 
@@ -75,14 +100,14 @@ def _middle(counts: Sequence[int]) -> int:
     return sorted(counts)[len(counts) // 2]
 
 
-def workers_of(supervisor: int) -> list[int]:
-    """Its children but the engine, which is the one that listens."""
-    found = []
+def workers_of(supervisor: int) -> dict[int, str]:
+    """Its worker processes, and which service each of them works for."""
+    found = {}
     for child in psutil.Process(supervisor).children():
-        with suppress(psutil.NoSuchProcess):
-            ports = child.net_connections(kind="tcp")
-            if not any(port.status == psutil.CONN_LISTEN for port in ports):
-                found.append(child.pid)
+        with suppress(OSError):
+            service, several, _ = Path(f"/proc/{child.pid}/comm").read_text().partition("/")
+            if several:  # else it is the engine
+                found[child.pid] = service
     return found
 
 
@@ -94,59 +119,67 @@ async def rage(at: Site, seconds: float, seed: int) -> Damage:
 
     async def caller() -> None:
         while time.monotonic() < began + seconds:
-            answer: Answer = await at.clients.ask()
-            damage.answers[answer.err_no] += 1
+            service = chance.choice(list(BATCHES))
+            grpc = chance.random() < 0.5
+            answer: Answer = await at.clients.ask(service=service, grpc=grpc, **WORK)
+            damage.answers[service][answer.err_no] += 1
             if answer.good:
-                damage.times.append(time.monotonic())
+                damage.times[service].append(time.monotonic())
 
     callers = asyncio.gather(*(caller() for _ in range(CALLERS)))
     next_kill = began + PERIOD
     while next_kill < began + seconds - RECOVERY:
         await asyncio.sleep(next_kill - time.monotonic())  # the pace is what is asked for
         if workers := workers_of(at.server.pid):
-            psutil.Process(chance.choice(workers)).kill()
-            damage.kills.append(time.monotonic())
+            pid = chance.choice(list(workers))
+            psutil.Process(pid).kill()
+            damage.kills.append(Kill(workers[pid], time.monotonic()))
         next_kill += PERIOD
     await callers
-    damage.times.sort()
     return damage
 
 
-async def storm(folder: Path, seconds: float, batch_size: int, seed: int = 1) -> Damage:
-    """One storm over a service of its own.
+async def storm(folder: Path, seconds: float, seed: int = 1) -> Damage:
+    """One storm over two services of its own.
 
     Raises:
-        AssertionError: a request has no answer, or several; more failed than were in the hands of
-            those killed; the service is not well afterwards.
+        AssertionError: a request has no answer, or several; more of a service failed than were in
+            the hands of those killed; the services are not well afterwards.
     """
-    ops = {
-        "work": {"concurrency": WORKERS, "batch_size": batch_size, "executor": "process"},
+    processes = {"concurrency": WORKERS, "executor": "process"}
+    services = {
+        "left": Service("chain", {"first": {"concurrency": 4}, "second": processes}),
+        "right": Service("poison", {"work": {**processes, "batch_size": BATCHES["right"]}}),
     }
-    async with site(folder, graph="poison", ops=ops) as at:
+    async with site(folder, services=services) as at:
         damage = await rage(at, seconds, seed)
-        failed = damage.answers[DIED]
-        assert set(damage.answers) <= {0, DIED}, damage.answers
-        assert failed <= batch_size * len(damage.kills), damage.answers
-        assert len(workers_of(at.server.pid)) == WORKERS
+        kills = Counter(kill.service for kill in damage.kills)
+        most = {service: size * kills[service] for service, size in BATCHES.items()}
+        assert all(counts.keys() <= {0, DIED} for counts in damage.answers.values()), damage.answers
+        assert Counter(workers_of(at.server.pid).values()) == dict.fromkeys(BATCHES, WORKERS)
         assert at.server.is_ready()
         assert at.server.stop() == 0
-        assert at.verdict(failures=failed) == []
+        assert at.verdict(failures=most) == []
     return damage
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        damage = asyncio.run(storm(Path(folder), options.seconds, options.batch_size, options.seed))
+        damage = asyncio.run(storm(Path(folder), options.seconds, options.seed))
+    for service, answers in damage.answers.items():
+        kills = sum(kill.service == service for kill in damage.kills)
+        print(
+            f"{service}: {answers.total()} requests, each answered once by its own graph;"
+            f" {kills} kills; {answers[DIED]} requests failed, each with {DIED};"
+            f" {damage.rate(service):.0f} answers a second"
+        )
     print(
-        f"{sum(damage.answers.values())} requests, each answered once; {len(damage.kills)} kills;"
-        f" {damage.answers[DIED]} requests failed, each with {DIED};"
-        f" {damage.rate:.0f} answers a second;"
-        f" as many again {max(damage.recoveries()):.1f} s after a kill at the latest"
+        f"as many again {max(damage.recoveries()):.1f} s after a kill at the latest;"
+        f" the other graph gave {100 * min(damage.spared()):.0f} % of its answers at the least"
     )
 
 

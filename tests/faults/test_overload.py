@@ -1,4 +1,7 @@
-"""Five times more than fits: what is served stays the same, the rest is told at once."""
+"""Five times more than fits: what is served stays the same, the rest is told at once.
+
+Another graph of the same service notices nothing of it.
+"""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.load import Clients, Noise, percentile
-from tests.faults.overload import DEADLINE, LATE, Capacity, keep_busy, latest, overload
+from tests.faults.overload import BUSY, DEADLINE, LATE, Capacity, keep_busy, latest, overload
 from tests.faults.site import site
 
 pytestmark = pytest.mark.faults
@@ -34,7 +37,7 @@ async def test_at_five_times_the_capacity_as_much_is_served_as_at_its_peak(
             found.append(await complaints(at.clients))
         assert found[-1] == [], found
         assert at.server.stop() == 0
-        assert at.most_at_once("work") <= CAPACITY.workers
+        assert at.most_at_once(f"{BUSY}/work") <= CAPACITY.workers
         assert noise.allows(latest(at), DEADLINE + LATE)
         assert at.verdict() == []
 

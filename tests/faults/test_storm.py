@@ -1,4 +1,4 @@
-"""A worker is killed every two seconds while 64 callers ask."""
+"""A worker is killed every two seconds while 64 callers ask two graphs."""
 
 from pathlib import Path
 
@@ -11,6 +11,6 @@ from tests.faults.storm import RECOVERY, storm
 async def test_each_kill_costs_a_batch_at_most_and_is_forgotten_after_a_second(
     tmp_path: Path,
 ) -> None:
-    done = await storm(tmp_path, seconds=7.5, batch_size=4)
+    done = await storm(tmp_path, seconds=7.5)
     assert len(done.kills) == 3
     assert max(done.recoveries()) <= RECOVERY

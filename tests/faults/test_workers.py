@@ -16,7 +16,7 @@ import pytest
 
 from penstock.testing import history
 from tests.faults.load import TIMED_OUT
-from tests.faults.site import SCRIPT, Site, site, until
+from tests.faults.site import SCRIPT, Service, Site, site, until, variables
 from tests.services.process import running
 
 pytestmark = pytest.mark.faults
@@ -231,13 +231,8 @@ async def test_without_a_descriptor_for_a_new_worker_the_engine_tries_again(
 def test_a_fault_in_init_op_ends_the_start_and_is_what_is_read_last(
     tmp_path: Path, fault: str, text: str
 ) -> None:
-    environment = {
-        "FAULTS_CONFIG": '{"http_port": 0, "rpc_port": 0, "dag": {"is_thread_op": false}}',
-        "FAULTS_GRAPH": "one",
-        "FAULTS_CALLS": str(tmp_path / "calls"),
-        "FAULTS_HISTORY": str(tmp_path / "history.json"),
-        "FAULTS_INIT": fault,
-    }
+    services = {"faults": Service("one", dag={"is_thread_op": False})}
+    environment = variables(tmp_path, services) | {"FAULTS_INIT": fault}
     with running(SCRIPT, environment=environment, ready=False) as server:
         family = server.descendants()
         assert server.wait_exit() == 1

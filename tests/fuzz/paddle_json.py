@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from penstock.errors import RequestError
-from penstock.protocols import paddle
-from penstock.protocols.paddle_json import decode_json, encode_json
-from penstock.protocols.paddle_records import MAX_MEMBERS
+from penstock.protocols import paddle, paddle_json
+from penstock.protocols.paddle import MAX_MEMBERS
+from penstock.protocols.paddle_json import decode, encode
 
 
 def run(data: bytes) -> Hashable:
     try:
-        call = decode_json(data, name="fuzz", method="prediction")
+        call = decode(data, name="fuzz", method="prediction")
         assert max(len(call.key), len(call.value), len(call.tensors)) <= MAX_MEMBERS
         feed, _ = paddle.unpack(call)
     except RequestError as error:
@@ -21,8 +21,8 @@ def run(data: bytes) -> Hashable:
     size = sum(getattr(value, "nbytes", 0) for value in feed.values())
     assert size <= 64 + 16 * len(data) or call.tensors
     try:
-        reply = encode_json(paddle.pack(feed, typed=call.typed, keep_text=True))
-        assert paddle.write_json(feed, feed.values()) in (None, reply)
+        reply = encode(paddle.pack(feed, typed=call.typed, keep_text=True))
+        assert paddle_json.write_texts(feed, feed.values()) in (None, reply)
     except (RequestError, TypeError) as error:
         return "reply", type(error).__name__, str(error)[:24]
     return "good", len(feed), call.typed

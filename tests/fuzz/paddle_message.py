@@ -6,14 +6,14 @@ from collections.abc import Hashable
 from typing import Any
 
 from penstock.errors import RequestError
-from penstock.protocols import paddle, pb
-from penstock.protocols.paddle_message import decode_message, encode_message
-from penstock.protocols.paddle_records import MAX_MEMBERS
+from penstock.protocols import paddle, paddle_message, pb
+from penstock.protocols.paddle import MAX_MEMBERS
+from penstock.protocols.paddle_message import decode, encode
 
 
 def run(data: bytes) -> Hashable:
     try:
-        call = decode_message(data, ("fuzz",))
+        call = decode(data, ("fuzz",))
         assert max(len(call.key), len(call.value), len(call.tensors)) <= MAX_MEMBERS
         feed, _ = paddle.unpack(call)
     except RequestError as error:
@@ -24,8 +24,8 @@ def run(data: bytes) -> Hashable:
     assert size <= 64 + 16 * len(data) or call.tensors
     call.message().SerializeToString()
     try:
-        reply = encode_message(paddle.pack(feed, typed=call.typed, keep_text=True))
-        assert paddle.write_texts(feed, feed.values()) in (None, reply)
+        reply = encode(paddle.pack(feed, typed=call.typed, keep_text=True))
+        assert paddle_message.write_texts(feed, feed.values()) in (None, reply)
     except (RequestError, TypeError) as error:
         return "reply", type(error).__name__, str(error)[:24]
     return "good", len(feed), call.typed

@@ -33,15 +33,6 @@ def test_an_edge_may_skip_levels() -> None:
     assert plan.consumers[plan.names.index("a")] == (1, 3)
 
 
-def test_channels_are_shared_by_ops_with_the_same_predecessors_and_named_in_order() -> None:
-    plan = plan_of({"bow": ["@"], "cnn": ["@"], "combine": ["bow", "cnn"]}, "combine")
-    assert [(c.name, c.producers, c.consumers) for c in plan.channels] == [
-        ("chl0", ("@DAGExecutor",), ("bow", "cnn")),
-        ("chl1", ("bow", "cnn"), ("combine",)),
-        ("chl2", ("combine",), ("@DAGExecutor",)),
-    ]
-
-
 def test_a_cycle_is_refused_and_shown() -> None:
     with pytest.raises(GraphError, match=re.escape("cycle through 'a' <- 'b' <- 'a'")):
         plan_of({"a": ["b"], "b": ["a"], "end": ["b", "@"]}, "end")

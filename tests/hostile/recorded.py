@@ -1,30 +1,20 @@
-"""The service of the big run: two branches joined again, one of them batched, all recorded.
+"""The services of the big run, in one engine and all recorded.
 
-What its engine tells goes to the file ``HOSTILE_EVENTS`` as it happens, one line of JSON each, so
-that the memory of the process is that of the service alone.
+The first has no name and takes every request that is not for the other: two branches joined again,
+one of them batched. The second has ops of the same names and other settings: a batched one in
+processes, and a plain one behind it. Each answers with its own name.
 """
 
-import json
 import os
 import time
 
 import numpy as np
 
-from penstock import Op, WebService
-from penstock.service.build import Works
-from penstock.testing import Recorder
+from penstock import Op, PipelineServer, RequestOp, ResponseOp, run
+from tests.kit.record import recorder
 
+FIRST, OTHER = "uci", "other"
 SWAPPED = 53
-
-
-class Written:
-    """In place of a list of events."""
-
-    def __init__(self, file):
-        self._file = file
-
-    def append(self, event):
-        self._file.write(json.dumps([type(event).__name__, *event]) + "\n")
 
 
 class Batched(Op):
@@ -42,7 +32,7 @@ class Batched(Op):
         return {"n": numbers}
 
     def postprocess(self, input_dicts, fetch_dict, data_id, log_id):
-        return {"x": str(fetch_dict["n"].item())}, None, ""
+        return {"x": str(fetch_dict["n"].item()), "by": OTHER}, None, ""
 
 
 class Plain(Op):
@@ -50,7 +40,7 @@ class Plain(Op):
         (feed,) = feed_batch
         if "slow" in feed:
             time.sleep(0.08)  # long enough for a client to leave meanwhile, and be noticed
-        return {"x": feed["x"]}
+        return {name: feed[name] for name in ("x", "by") if name in feed}
 
 
 class Joined(Op):
@@ -58,35 +48,34 @@ class Joined(Op):
         left, right = (input_dicts[name]["x"] for name in ("batched", "plain"))
         if left != right:
             return {}, False, SWAPPED, f"{left} and {right} met"
-        return {"x": left}, False, None, ""
+        return {"x": left, "by": FIRST}, False, None, ""
 
     def process(self, feed_batch, typical_logid):
         return feed_batch[0]
 
 
-class Recorded(WebService):
-    def get_pipeline_response(self, read_op):
-        left = Batched(
-            name="batched",
-            input_ops=[read_op],
-            concurrency=2,
-            batch_size=8,
-            auto_batching_timeout=1,
-        )
-        right = Plain(name="plain", input_ops=[read_op], concurrency=2)
-        return Joined(name="joined", input_ops=[left, right], concurrency=2)
+def batched(read):
+    window = {"batch_size": 8, "auto_batching_timeout": 1}
+    return Batched(name="batched", input_ops=[read], concurrency=2, **window)
+
+
+def plain(before):
+    return Plain(name="plain", input_ops=[before], concurrency=2)
+
+
+def joined(read):
+    return Joined(name="joined", input_ops=[batched(read), plain(read)], concurrency=2)
 
 
 if __name__ == "__main__":
-    recorder = Recorder()
-    make_engine = Works.engine
-
-    def engine(self, loop, spawner=None, instruments=()):
-        return make_engine(self, loop, spawner, [*instruments, recorder])
-
-    Works.engine = engine
-    service = Recorded(name="uci")
-    service.prepare_pipeline_config(yml_dict={"http_port": 0, "rpc_port": 0})
-    with open(os.environ["HOSTILE_EVENTS"], "w", buffering=1 << 20) as file:
-        recorder.events = Written(file)
-        service.run_service()
+    written = recorder(os.environ["HOSTILE_EVENTS"])
+    process = {"batched": {"executor": "process"}}
+    services = []
+    for name, graph, op in (
+        (None, joined, {}),
+        (OTHER, lambda read: plain(batched(read)), process),
+    ):
+        services.append(PipelineServer(name, instruments=[written]))
+        services[-1].set_response_op(ResponseOp(input_ops=[graph(RequestOp())]))
+        services[-1].prepare_server(yml_dict={"http_port": 0, "rpc_port": 0, "op": op})
+    run(*services)

@@ -1,10 +1,10 @@
-"""Many good and bad requests at once, clients that leave, and a judge at the end.
+"""Many good and bad requests to two graphs at once, clients that leave, and a judge at the end.
 
     python -m tests.hostile.run --requests 200000
 
-Every good request carries a number and must get it back; every bad one must get its documented
-answer; the server's own record must agree with what clients saw; its memory must stay flat, and its
-log silent about everything but the bad input. Load on loopback only.
+Every good request carries a number and must get it back, from the graph that it asked; every bad
+one must get its documented answer; the server's own record must agree with what clients saw; its
+memory must stay flat, and its log silent about everything but the bad input. Load on loopback only.
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 import grpc.aio
-import psutil
 import uvloop
 
 from penstock.testing import ClientHistory, Limits, check
-from penstock.testing import history as events
 from tests.hostile import bad_values
 from tests.hostile.bad_requests import CALLS, HTTP, BadCall
 from tests.hostile.conftest import LIMITS
@@ -37,19 +34,23 @@ from tests.kit.frames import Heard
 from tests.kit.http1 import pairs, request
 from tests.kit.http2 import METHOD, linked
 from tests.kit.pipeline import decode, encode
+from tests.kit.record import recorded
 from tests.services.process import ServiceProcess, running
 
 SERVICE = Path(__file__).with_name("recorded.py")
-OPS = ("batched", "plain", "joined")
+GRAPHS = ("uci", "other")
+TARGETS = {graph: b"/%s/prediction" % graph.encode() for graph in GRAPHS}
+OPS = ("*/batched", "*/plain", "*/joined", "other/batched", "other/plain")
+"""As the engine calls them: the first graph has no name of its own, and takes every other."""
 PATIENCE = 20.0
-WARM_UP = 0.3  # of all requests; then the memory is measured the first time
+WARM_UP = 0.5  # of all requests; then the memory is measured the first time
 FROM_HOW_MANY = 50_000  # requests on memory is judged: before that it still grows to its size
 GROWTH = 1.05
 SLOW = 0.03  # of those that leave
 UNDECODABLE = {"http": 400, "grpc": 3}
 
 # The exceptions that some requests ask an op to raise: each is a warning about that request.
-PLANTED = re.compile(r"op batched: (preprocess|process) raised \(data_ids=\[\d+\] ")
+PLANTED = re.compile(r"op \S*batched: (preprocess|process) raised \(data_ids=\[\d+\] ")
 
 
 @dataclass(kw_only=True)
@@ -59,8 +60,8 @@ class Report:
     requests: int
     seconds: float = 0.0
     kinds: Counter[str] = field(default_factory=Counter)
-    rss_warm: int = 0
-    rss_end: int = 0
+    warm: int = 0
+    end: int = 0
     totals: str = ""
     faults: list[str] = field(default_factory=list)
 
@@ -69,8 +70,8 @@ class Report:
             f"{self.requests} requests in {self.seconds:.1f} s "
             f"({self.requests / self.seconds:.0f} a second): "
             + ", ".join(f"{count} {kind}" for kind, count in sorted(self.kinds.items())),
-            f"memory {self.rss_warm >> 10} KiB after the warm-up, {self.rss_end >> 10} KiB at the "
-            f"end ({100 * (self.rss_end / self.rss_warm - 1):+.1f} %)",
+            f"memory {self.warm >> 10} KiB after the warm-up, {self.end >> 10} KiB at the "
+            f"end ({100 * (self.end / self.warm - 1):+.1f} %)",
             f"server {self.totals}",
             "nothing is wrong" if not self.faults else "\n".join(self.faults),
         ]
@@ -87,7 +88,6 @@ class Load:
         self._next = 0
         self.history = ClientHistory()
         self.report = Report(requests=requests)
-        self._process = psutil.Process(server.pid)
         self._bodies = [case for case in bad_values.from_codec() if case.body is not None]
         self._messages = [case for case in bad_values.from_codec() if case.message is not None]
         # Those that the server ends only after a while would only be waited for here.
@@ -100,7 +100,7 @@ class Load:
             for n in range(concurrency):
                 clients.create_task(self._http_client() if n % 2 else self._grpc_client())
         self.report.seconds = time.monotonic() - began
-        self.report.rss_end = self._process.memory_info().rss
+        self.report.end = self._server.memory()
 
     def _take(self) -> int | None:
         """The next request's number; None when all have been sent."""
@@ -108,7 +108,7 @@ class Load:
             return None
         self._next += 1
         if self._next == int(self._requests * WARM_UP):
-            self.report.rss_warm = self._process.memory_info().rss
+            self.report.warm = self._server.memory()
         return self._next
 
     def _kind(self) -> str:
@@ -117,6 +117,19 @@ class Load:
         )
         self.report.kinds[kind] += 1
         return str(kind)
+
+    def _begin(self, number: int) -> str:
+        """Write it down; the graph that it goes to, whatever kind it is."""
+        graph = str(self._random.choice(GRAPHS))
+        self.history.invoke(
+            number, (graph, str(number)), time.monotonic(), graph=self._named(graph)
+        )
+        return graph
+
+    @staticmethod
+    def _named(graph: str) -> str | None:
+        """As the engine's record has it."""
+        return None if graph == GRAPHS[0] else graph
 
     def _slow(self) -> dict[str, str]:
         """Some leavers ask for what takes long, and leave while it runs or waits."""
@@ -131,16 +144,16 @@ class Load:
         stream: HttpStream | None = None
         while (number := self._take()) is not None:
             kind = self._kind()
-            self.history.invoke(number, str(number), time.monotonic())
+            graph = self._begin(number)
             try:
                 if kind == "leaver":
-                    await self._http_leaver(number)
+                    await self._http_leaver(number, graph)
                 elif kind == "bad transport":
                     await self._http_transport(number)
                 else:
                     if stream is None:
                         stream = await HttpStream.open(self._server.http_port)
-                    await self._http_exchange(number, kind, stream)
+                    await self._http_exchange(number, kind, graph, stream)
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
                 self._wrong(f"request {number} ({kind} over HTTP) ended with {error!r}")
                 self.history.info(number, repr(error), time.monotonic())
@@ -148,18 +161,19 @@ class Load:
         if stream is not None:
             stream.close()
 
-    async def _http_exchange(self, number: int, kind: str, stream: HttpStream) -> None:
+    async def _http_exchange(self, number: int, kind: str, graph: str, stream: HttpStream) -> None:
+        target = TARGETS[graph]
         if kind == "bad value":
             case = self._random.choice(self._bodies)
             assert case.body is not None
-            status, body = await stream.exchange(request(case.body))
+            status, body = await stream.exchange(request(case.body, target=target))
             answer = status if status != 200 else json.loads(body)["err_no"]
             self._judge(number, case.rule, answer, case.answer, UNDECODABLE["http"])
             return
         x = self._random.choice(("raise", "break")) if kind == "op error" else str(number)
-        status, body = await stream.exchange(request(pairs(x=x)))
+        status, body = await stream.exchange(request(pairs(x=x), target=target))
         document = json.loads(body)
-        self._finish(number, kind, status == 200 and document["err_no"], document.get("value"))
+        self._finish(number, kind, status == 200 and document["err_no"], document)
 
     async def _http_transport(self, number: int) -> None:
         case = self._random.choice(HTTP)
@@ -172,9 +186,9 @@ class Load:
         finally:
             stream.close()
 
-    async def _http_leaver(self, number: int) -> None:
+    async def _http_leaver(self, number: int, graph: str) -> None:
         stream = await HttpStream.open(self._server.http_port)
-        data = request(pairs(x=str(number), **self._slow()))
+        data = request(pairs(x=str(number), **self._slow()), target=TARGETS[graph])
         stream.send(data[: self._random.choice((len(data), len(data), len(data) // 2, 10))])
         await asyncio.sleep(self._random.uniform(0, 0.004))  # leaves at any moment
         stream.leave() if self._random.random() < 0.5 else stream.close()
@@ -188,16 +202,20 @@ class Load:
             call = channel.unary_unary(METHOD)
             while (number := self._take()) is not None:
                 kind = self._kind()
-                self.history.invoke(number, str(number), time.monotonic())
+                graph = self._begin(number)
                 if kind == "bad transport":
                     await self._grpc_transport(number)
                 elif kind == "leaver":
-                    await self._grpc_leaver(number, call)
+                    await self._grpc_leaver(number, graph, call)
                 else:
-                    await self._grpc_exchange(number, kind, call)
+                    await self._grpc_exchange(number, kind, graph, call)
 
     async def _grpc_exchange(
-        self, number: int, kind: str, call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+        self,
+        number: int,
+        kind: str,
+        graph: str,
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes],
     ) -> None:
         case = self._random.choice(self._messages) if kind == "bad value" else None
         if case is not None:
@@ -205,7 +223,7 @@ class Load:
             message = case.message
         else:
             x = self._random.choice(("raise", "break")) if kind == "op error" else str(number)
-            message = encode({"key": ["x"], "value": [x]})
+            message = encode({"key": ["x"], "value": [x], "name": graph})
         try:
             document = decode(await call(message, timeout=PATIENCE))
             answer = document["err_no"]
@@ -216,7 +234,7 @@ class Load:
         if case is not None:
             self._judge(number, case.rule, answer, case.answer, UNDECODABLE["grpc"])
         else:
-            self._finish(number, kind, answer, document.get("value"))
+            self._finish(number, kind, answer, document)
 
     async def _grpc_transport(self, number: int) -> None:
         case = self._random.choice(self._calls)
@@ -230,10 +248,10 @@ class Load:
             return case.play(link)
 
     async def _grpc_leaver(
-        self, number: int, call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+        self, number: int, graph: str, call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
     ) -> None:
         values = {"x": str(number), **self._slow()}
-        message = encode({"key": list(values), "value": list(values.values())})
+        message = encode({"key": list(values), "value": list(values.values()), "name": graph})
         going = call(message, timeout=PATIENCE)
         await asyncio.sleep(self._random.uniform(0, 0.004))
         going.cancel()
@@ -249,14 +267,17 @@ class Load:
             self._wrong(f"{rule}: answered {answer} instead of {right}")
         self.history.refused(number, answer, time.monotonic())
 
-    def _finish(self, number: int, kind: str, err_no: object, value: list[str] | None) -> None:
+    def _finish(
+        self, number: int, kind: str, err_no: object, document: dict[str, list[str]]
+    ) -> None:
+        value = dict(zip(document.get("key", ()), document.get("value", ()), strict=True))
         now = time.monotonic()
         if kind == "op error":
             if err_no != 10_000:
                 self._wrong(f"request {number}: err_no {err_no} instead of 10000")
             self.history.failed(number, err_no, now)
         elif err_no == 0 and value:
-            self.history.ok(number, value[0], now)
+            self.history.ok(number, (value.get("by"), value.get("x")), now)
         else:
             self._wrong(f"request {number}: err_no {err_no} instead of an answer")
             self.history.failed(number, err_no, now)
@@ -292,16 +313,6 @@ class HttpStream:
     def leave(self) -> None:
         """Without a word."""
         self._writer.transport.abort()
-
-
-def recorded(file: Path) -> Iterator[events.ServerEvent]:
-    """The server's own record."""
-    with file.open() as lines:
-        for line in lines:
-            name, *values = json.loads(line)
-            yield getattr(events, name)(
-                *(tuple(value) if isinstance(value, list) else value for value in values)
-            )
 
 
 def is_planted(event: dict[str, str]) -> bool:
@@ -366,7 +377,7 @@ def hostile_run(requests: int, *, concurrency: int = 64, seed: int = 1) -> Repor
             )
         stopped = re.search(r'stopped: ([^"]*)', server.log())
         report.totals = stopped[1] if stopped else "said nothing at its end"
-    if requests >= FROM_HOW_MANY and report.rss_end > report.rss_warm * GROWTH:
+    if requests >= FROM_HOW_MANY and report.end > report.warm * GROWTH:
         report.faults.append("the memory of the service grew")
     return report
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from penstock import CustomException, CustomExceptionCode, Op, WebService
 from penstock.errors import InputMismatch
-from penstock.protocols.array_parse import parse_array
+from penstock.protocols.array_text import parse_array
 from penstock.runtimes.model import Model
-from penstock.runtimes.python import PythonSession
 from penstock.tensor import TensorSpec
+from tests.kit.python_session import PythonSession
 
 NOT_FOR_YOU = 52
 CODE = CustomExceptionCode.INPUT_PARAMS_ERROR

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 
 from penstock import (
-    ChannelDataEcode,
     ChannelDataErrcode,
-    ChannelDataType,
     CustomException,
     CustomExceptionCode,
     Op,
@@ -289,35 +287,6 @@ async def test_an_own_pack_may_use_the_default_one() -> None:
             return reply
 
     assert pairs(await asked(None, Marking)) == {**FEED, "mark": "x"}
-
-
-async def test_pack_sees_everything_of_a_value_and_of_an_error() -> None:
-    seen: list[Any] = []
-
-    def pack(self: Any, channeldata: Any) -> Any:
-        seen.append(channeldata)
-        return Response()
-
-    class Failing(Op):
-        def preprocess(self, input_dicts: Any) -> Any:
-            return {}, False, 51, "no cat"
-
-    class Arrays(Op):
-        def preprocess(self, input_dicts: Any) -> Any:
-            return {"x": np.ones(2)}
-
-    for op in (Op, Arrays, Failing):
-        await asked(None, packing(pack), op)
-    value, arrays, failed = seen
-    assert (value.error_code, value.error_info, value.prod_error_code) == (0, "", None)
-    assert (value.id, value.log_id, value.parse()) == (0, 7, FEED)
-    assert value.datatype == ChannelDataType.DICT.value
-    assert arrays.datatype == ChannelDataType.CHANNEL_NPDATA.value
-    assert failed.datatype == ChannelDataType.ERROR.value
-    assert failed.error_code == ChannelDataEcode.PRODUCT_ERROR.value == 50
-    assert (failed.prod_error_code, failed.prod_error_info) == (51, "no cat")
-    assert failed.parse() == {}
-    assert "1" not in value.get_all_data()  # names, never values
 
 
 async def test_pack_is_told_whether_the_request_carried_tensors() -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable
-from enum import Enum
 from typing import Any
 
 import numpy as np
 import pytest
 
-from penstock import CustomExceptionCode, Op, ProductErrCode, ResponseOp
+from penstock import CustomExceptionCode, Op
 from penstock.errors import HookError
 from penstock.ops.hooks import bind
 from tests.service.inside import drawn, inside, pairs, root
@@ -130,13 +129,6 @@ def test_no_hook_may_be_a_generator(hook: str, function: Any) -> None:
         drawn(made(**{hook: function}))
 
 
-@pytest.mark.parametrize("hook", ["init_op", "pack_response_package"])
-def test_the_ends_hooks_are_checked_at_start_too(hook: str) -> None:
-    end_class = type("End", (ResponseOp,), {hook: lambda self, a, b: None})
-    with pytest.raises(HookError, match=f"{hook} takes 2 arguments"):
-        drawn(end_class(input_ops=[made()]))
-
-
 # What preprocess returns
 
 
@@ -215,11 +207,6 @@ def wrapped(text: str) -> str:
 async def test_other_results_of_process_are_errors(result: Any, number: int, text: str) -> None:
     reply = await asked(made(process=lambda self, feeds: result))
     assert (reply.err_no, reply.err_msg) == (number, text)
-
-
-async def test_an_own_process_runs_without_a_model_and_the_default_one_is_skipped() -> None:
-    assert pairs(await asked(made(process=lambda self, feeds: {"y": "ran"}))) == {"y": "ran"}
-    assert pairs(await asked(made())) == {"a": "1"}
 
 
 async def test_typical_logid_is_the_log_id_of_the_first_request() -> None:
@@ -312,15 +299,6 @@ async def test_what_is_no_dict_from_postprocess_is_7000(result: Any) -> None:
 # Product errors
 
 
-class Plain(Enum):
-    NO_CAT = 51
-
-
-class Coded(ProductErrCode):
-    NO_CAT = 51
-    WITH_COMMA = (52,)
-
-
 HOOKS = {
     "preprocess": lambda number: lambda self, x: ({}, False, number, "no cat"),
     "postprocess": lambda number: lambda self, x, y: ({}, number, "no cat"),
@@ -328,23 +306,7 @@ HOOKS = {
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.parametrize(
-    ("number", "sent"),
-    [
-        (51, 51),
-        (Plain.NO_CAT, 51),
-        (Coded.NO_CAT, 51),
-        (Coded.WITH_COMMA, 52),
-        ((52,), 52),
-        (np.int64(53), 53),
-        (100001, 100001),
-        (-5, -5),
-    ],
-)
-async def test_a_product_s_number_and_text_are_the_reply(hook: str, number: Any, sent: int) -> None:
-    after = Op("after", input_ops=[made(**{hook: HOOKS[hook](number)})])
+async def test_a_product_s_number_and_text_are_the_reply(hook: str) -> None:
+    after = Op("after", input_ops=[made(**{hook: HOOKS[hook](51)})])
     reply = await asked(after)
-    assert (reply.err_no, reply.err_msg, list(reply.key)) == (sent, "no cat", [])
-
-
-# Exceptions
+    assert (reply.err_no, reply.err_msg, list(reply.key)) == (51, "no cat", [])

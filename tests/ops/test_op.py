@@ -108,24 +108,6 @@ async def test_concurrency_is_how_many_batches_run_at_once(place: str) -> None:
     assert [reply.err_no for reply in replies] == [0, 0, 0]
 
 
-async def test_one_worker_is_the_default() -> None:
-    op = Work()
-    running: list[int] = []
-    most: list[int] = []
-    gate = threading.Event()
-
-    def act() -> None:
-        running.append(1)
-        most.append(len(running))
-        gate.wait(0.02)
-        running.pop()
-
-    op.act = act
-    async with inside(op) as service:
-        await asyncio.gather(*(service.ask() for _ in range(3)))
-    assert most == [1, 1, 1]
-
-
 @PLACES
 async def test_a_process_that_takes_longer_than_timeout_is_answered_6000(place: str) -> None:
     here, there = given(place, timeout=50)
@@ -142,11 +124,6 @@ async def test_a_process_that_takes_longer_than_timeout_is_answered_6000(place: 
         "PipelineServingLogs/pipeline.log for more details."
     )
     assert op.calls == [1]
-
-
-async def test_a_timeout_of_minus_one_in_the_constructor_lifts_the_one_in_yaml() -> None:
-    blueprint = drawn(Work(timeout=-1), {"op": {"work": {"timeout": 50}}})
-    assert blueprint.options[0].timeout is None
 
 
 @PLACES
@@ -179,47 +156,11 @@ async def test_batch_size_is_how_many_requests_join(place: str) -> None:
     assert [pairs(reply)["together"] for reply in replies] == ["3"] * 6
 
 
-@PLACES
-async def test_auto_batching_timeout_ends_the_wait_for_company(place: str) -> None:
-    here, there = given(place, batch_size=3, auto_batching_timeout=30)
-    op = Work(**here)
-    began = asyncio.get_running_loop().time()
-    async with inside(op, there) as service:
-        replies = await asyncio.gather(service.ask(), service.ask())
-        took = asyncio.get_running_loop().time() - began
-    assert [pairs(reply)["together"] for reply in replies] == ["2", "2"]
-    assert 0.03 <= took < 5
-
-
 async def test_a_batch_size_without_a_window_waits_for_nobody_and_is_as_good_as_any() -> None:
     op = Work(batch_size=3)
     async with inside(op) as service:
         assert pairs(await service.ask()) == {"together": "1"}
     assert service.works.deployment.warnings == ()
-
-
-@PLACES
-@pytest.mark.parametrize("options", [{"server_endpoints": ["127.0.0.1:9393"]}])
-def test_server_endpoints_are_not_available_yet_and_say_so(
-    place: str, options: dict[str, Any]
-) -> None:
-    here, there = given(place, **options)
-    with pytest.raises(ConfigError, match=r"work.*server_endpoints: .* not yet available"):
-        drawn(Work(**here), there)
-
-
-@PLACES
-@pytest.mark.parametrize("kind", ["brpc", "grpc", "pipeline_grpc"])
-def test_remote_client_types_are_not_available_yet_and_say_so(place: str, kind: str) -> None:
-    here, there = given(place, client_type=kind)
-    with pytest.raises(ConfigError, match=rf"work.*client_type: {kind} is not yet available"):
-        drawn(Work(**here), there)
-
-
-@PLACES
-def test_the_client_type_in_process_is_accepted(place: str) -> None:
-    here, there = given(place, client_type="local_predictor")
-    assert drawn(Work(**here), there).options[0].name == "work"
 
 
 def test_wrong_options_of_all_ops_are_told_at_once() -> None:
@@ -357,23 +298,6 @@ async def test_state_on_self_is_right_with_several_workers_and_batches_of_one() 
     assert len(op.shared) == 100  # what init_op made is shared by the workers
     assert len(set(op.shared)) > 1  # which are not the same object
     assert not hasattr(op, "text")  # what a worker sets later is its own
-
-
-async def test_a_hook_stored_on_the_object_works_on_the_worker_s_own_copy() -> None:
-    class Choosing(Remembering):
-        def init_op(self) -> None:
-            super().init_op()
-            self.preprocess = self.keep  # type: ignore[method-assign,assignment]
-
-        def keep(self, input_dicts: Any) -> Any:
-            (feed,) = input_dicts.values()
-            self.text = feed["text"]
-            return {"x": np.zeros((1, 1))}
-
-    op = Choosing("choose", input_ops=[root()], concurrency=4)
-    async with inside(op) as service:
-        replies = await asyncio.gather(*(service.ask(text=str(n)) for n in range(100)))
-    assert [pairs(reply)["text"] for reply in replies] == [str(n) for n in range(100)]
 
 
 def test_a_copy_shares_values_and_follows_no_other_object_s_methods() -> None:

@@ -91,38 +91,17 @@ def test_a_function_is_called_for_one_request_at_a_time_and_refuses_batches(func
         drawn(whole(op(name="f")(function)), {"op": {"f": {"batch_size": 3}}})
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_a_function_may_declare_a_product_error(is_async: bool) -> None:
-    def refuse(request: Any) -> Any:
-        return {}, 51, "no cat"
-
-    async def refuse_later(request: Any) -> Any:
-        return refuse(request)
-
-    reply = await asked(op()(refuse_later if is_async else refuse), text="x")
+@pytest.mark.parametrize("function", both_kinds(lambda request: ({}, 51, "no cat")))
+async def test_a_function_may_declare_a_product_error(function: Any) -> None:
+    reply = await asked(op()(function), text="x")
     assert (reply.err_no, reply.err_msg) == (51, "no cat")
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_a_function_that_gives_no_dict_is_told_so_by_name(is_async: bool) -> None:
-    def number(request: Any) -> Any:
-        return 5
-
-    async def number_later(request: Any) -> Any:
-        return 5
-
-    reply = await asked(op(name="n")(number_later if is_async else number), text="x")
+@pytest.mark.parametrize("function", both_kinds(lambda request: 5))
+async def test_a_function_that_gives_no_dict_is_told_so_by_name(function: Any) -> None:
+    reply = await asked(op(name="n")(function), text="x")
     assert reply.err_no == 10000
     assert "n must return a dict, got int" in reply.err_msg
-
-
-async def test_a_plain_function_that_gives_a_coroutine_is_told_its_mistake() -> None:
-    async def inner(request: Any) -> Any:
-        return {}
-
-    reply = await asked(op(name="n")(lambda request: inner(request)), text="x")
-    assert reply.err_no == 10000
-    assert "n must return a dict, got coroutine: write async def" in reply.err_msg
 
 
 async def test_a_join_without_one_of_its_inputs_says_which_it_got() -> None:
@@ -220,20 +199,6 @@ async def test_a_plain_function_keeps_within_its_timeout_and_is_tried_again() ->
         may_end.set()
     assert pairs(reply) == {"said": "x"}
     assert asked_for == ["x", "x"]
-
-
-async def test_a_plain_function_over_its_timeout_is_6000() -> None:
-    may_end = threading.Event()
-
-    @op(timeout=30)
-    def slow(request: Any) -> Any:
-        assert may_end.wait(10)
-        return {}
-
-    async with inside(whole(slow)) as service:
-        reply = await service.ask(text="x")
-        may_end.set()
-    assert reply.err_no == 6000
 
 
 @pytest.mark.parametrize("executor", ["thread", "inline"])

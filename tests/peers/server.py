@@ -16,7 +16,7 @@ from typing import Any
 from penstock import Op, WebService
 from penstock.door.listeners import bind
 from penstock.service import run
-from penstock.service.opening import open_door
+from penstock.service.run import open_door
 
 CONFIG = {"http_port": 0, "rpc_port": 0, "op": {"echo": {"executor": "inline"}}}
 

@@ -41,7 +41,6 @@ class Site:
     tls: int
     rpc: int
     kinds: int
-    kinds_pid: int
     certificate: Path
     key: Path
 
@@ -80,7 +79,7 @@ def serving(folder: Path) -> Iterator[Site]:
     with ExitStack() as stack:
         server = stack.enter_context(running(SCRIPT, environment=environment))
         command = [sys.executable, str(KINDS), str(kinds)]
-        kinds_pid = stack.enter_context(background(command, folder / "kinds.log", kinds)).pid
+        stack.enter_context(background(command, folder / "kinds.log", kinds))
         yield Site(
             server=server,
             http=server.http_port,
@@ -88,7 +87,6 @@ def serving(folder: Path) -> Iterator[Site]:
             tls=tls,
             rpc=server.rpc_port,
             kinds=kinds,
-            kinds_pid=kinds_pid,
             certificate=certificate,
             key=key,
         )

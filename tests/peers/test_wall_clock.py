@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,10 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.kit.frames import message
 from tests.kit.http1 import Connection, connected, pairs, request
-from tests.kit.http2 import METHOD, Link, call
-from tests.kit.pipeline import encode
 from tests.peers.programs import INSTALL, missing
 from tests.services.process import ServiceProcess, running
 
@@ -61,24 +57,12 @@ class Clocked:
             assert time.monotonic() < deadline, self.server.log()[-2000:]
         return datetime.fromisoformat(found[1])
 
-    def over_http(self, number: int, seconds: float, limit: float | None) -> int:
+    def ask(self, number: int, seconds: float, limit: float | None) -> int:
         fields = () if limit is None else (b"Penstock-Timeout: %f" % limit,)
         with connected(self.server.http_port, PATIENCE) as link:
             body = pairs(n=str(number), do=str(seconds))
             link.send(request(body, *fields, target=PATH))
             return link.reply().status
-
-    def over_grpc(self, number: int, seconds: float, limit: float | None) -> int:
-        """The time-out is told, and nobody but the server keeps it."""
-        fields = () if limit is None else ((b"grpc-timeout", b"%dm" % (limit * 1000)),)
-        asked = encode({"key": ["n", "do"], "value": [str(number), str(seconds)]})
-        with socket.create_connection(("127.0.0.1", self.server.rpc_port), PATIENCE) as plain:
-            link = Link(plain)
-            link.greet()
-            return link.ask(1, call(METHOD.encode(), *fields), message(asked)).status
-
-
-Ask = Callable[[int, float, float | None], int]
 
 
 @pytest.fixture(scope="module", params=["thread", "process"])
@@ -103,25 +87,20 @@ def clocked(
         assert server.stop() == 0
 
 
-@pytest.fixture(params=["http", "grpc"])
-def way(request: pytest.FixtureRequest, clocked: Clocked) -> Iterator[Ask]:
-    yield clocked.over_http if request.param == "http" else clocked.over_grpc
-    clocked.shift(timedelta())
-
-
 @pytest.fixture(params=JUMPS)
-def jump(request: pytest.FixtureRequest) -> timedelta:
-    return JUMPS[request.param]
+def jump(request: pytest.FixtureRequest, clocked: Clocked) -> Iterator[timedelta]:
+    yield JUMPS[request.param]
+    clocked.shift(timedelta())
 
 
 class Asked:
     """A request that is under way, and its number."""
 
-    def __init__(self, clocked: Clocked, way: Ask, seconds: float, limit: float | None) -> None:
+    def __init__(self, clocked: Clocked, seconds: float, limit: float | None = None) -> None:
         self.number = next(numbers)
         self._pool = ThreadPoolExecutor(1)
         self._began = time.monotonic()
-        self._done: Future[int] = self._pool.submit(way, self.number, seconds, limit)
+        self._done: Future[int] = self._pool.submit(clocked.ask, self.number, seconds, limit)
         clocked.line(f"begun {self.number}")
 
     def answer(self) -> Answer:
@@ -130,29 +109,23 @@ class Asked:
         return Answer(status, time.monotonic() - self._began)
 
 
-def good(way: Ask) -> int:
-    return 200 if way.__name__ == "over_http" else 0
-
-
-def test_a_time_out_does_not_fire_by_a_jump(clocked: Clocked, way: Ask, jump: timedelta) -> None:
-    asked = Asked(clocked, way, 0.8, 10.0)
+def test_a_time_out_does_not_fire_by_a_jump(clocked: Clocked, jump: timedelta) -> None:
+    asked = Asked(clocked, 0.8, 10.0)
     clocked.shift(jump)
     answer = asked.answer()
-    assert answer.status == good(way)
+    assert answer.status == 200
     assert 0.8 <= answer.took < 0.8 + SLACK
 
 
-def test_an_ops_own_time_out_is_not_moved_by_a_jump(
-    clocked: Clocked, way: Ask, jump: timedelta
-) -> None:
-    asked = Asked(clocked, way, 6.0, None)
+def test_an_ops_own_time_out_is_not_moved_by_a_jump(clocked: Clocked, jump: timedelta) -> None:
+    asked = Asked(clocked, 6.0)
     clocked.shift(jump)
     answer = asked.answer()
     assert OP_TIMEOUT <= answer.took < OP_TIMEOUT + SLACK
 
 
-def test_log_lines_follow_the_wall_clock(clocked: Clocked, way: Ask, jump: timedelta) -> None:
-    asked = Asked(clocked, way, 0.5, None)
+def test_log_lines_follow_the_wall_clock(clocked: Clocked, jump: timedelta) -> None:
+    asked = Asked(clocked, 0.5)
     before = clocked.line(f"begun {asked.number}")
     clocked.shift(jump)
     asked.answer()
@@ -165,12 +138,9 @@ def test_an_idle_connection_outlives_a_jump(clocked: Clocked, jump: timedelta) -
         link.send(request(target=b"/livez", method=b"GET"))
         assert link.reply().status == 200
 
-    try:
-        with connected(clocked.server.http_port) as link:
-            alive(link)
-            clocked.shift(jump)
-            # Longer than the door takes to look at its connections.
-            Asked(clocked, clocked.over_http, 1.2, None).answer()
-            alive(link)
-    finally:
-        clocked.shift(timedelta())
+    with connected(clocked.server.http_port) as link:
+        alive(link)
+        clocked.shift(jump)
+        # Longer than the door takes to look at its connections.
+        Asked(clocked, 1.2).answer()
+        alive(link)

@@ -6,14 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from penstock.protocols import array_text, array_words
+from penstock.protocols import array_text
 from penstock.protocols.array_text import array_str, format_array, format_value
 
 
 @pytest.fixture(autouse=True, params=[4096, 3])
 def _in_pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(array_text, "_AT_ONCE", request.param)
-    monkeypatch.setattr(array_words, "_AT_ONCE", request.param)
 
 
 # Taken from numpy 1.26.4 itself, with the print threshold removed.

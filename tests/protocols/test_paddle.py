@@ -125,6 +125,23 @@ class TestPack:
         assert reply.key == ["z", "y"]
         assert reply.tensors == []
 
+    @pytest.mark.parametrize(
+        ("dtype", "instead"),
+        [("uint32", "int64"), ("uint64", "int64"), ("longdouble", "float64")],
+    )
+    def test_numbers_that_no_tensor_carries_are_refused_by_name(
+        self, dtype: str, instead: str
+    ) -> None:
+        value = {"ids": np.zeros(2, dtype), "x": ARRAY}
+        reply = paddle.pack(value, typed=True, keep_text=False, op="rank")
+        assert (reply.err_no, reply.key, reply.tensors) == (7000, [], [])
+        assert reply.err_msg == (
+            f"tensor 'ids': an array of {np.dtype(dtype)} cannot be sent: convert it to {instead}. "
+            "The output 'ids' of op 'rank' cannot be sent."
+        )
+        beside_text = paddle.pack(value, typed=True, keep_text=True)
+        assert (beside_text.err_no, beside_text.key) == (0, ["ids", "x"])
+
     def test_texts_beside_arrays_are_legal_where_arrays_need_no_text(self) -> None:
         value = {"label": "cat", "score": ARRAY}
         assert self.pack(value, typed=True, keep_text=True).err_no == 7000

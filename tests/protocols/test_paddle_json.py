@@ -7,15 +7,22 @@ from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import PackageError, Undecodable
-from penstock.protocols import paddle, paddle_json, pb, protobuf, tensor_json, tensors
-from penstock.protocols.paddle_json import decode_json, encode_json, gateway_error, write_json
-from penstock.protocols.paddle_records import OnePair
+from penstock.errors import PackageError, RequestError, Undecodable
+from penstock.protocols import (
+    paddle,
+    paddle_json,
+    paddle_message,
+    pb,
+    protobuf,
+    tensors,
+)
+from penstock.protocols.paddle import OnePair
+from penstock.protocols.paddle_json import encode, gateway_error, write_texts
 from penstock.protocols.status import GrpcCode
 
 
 def decode(body: bytes) -> paddle.Call:
-    return decode_json(body, name="uci", method="prediction")
+    return paddle_json.decode(body, name="uci", method="prediction")
 
 
 def test_the_usual_body_is_a_call() -> None:
@@ -33,7 +40,7 @@ def test_a_body_of_texts_is_the_same_call_whatever_stands_beside_them(
     call = decode(json.dumps({"key": key, "value": value}).encode())
     with_more = decode(json.dumps({"key": key, "value": value, "logid": 0}).encode())
     assert call.message() == with_more.message()
-    assert call.held() == with_more.held()
+    assert call.decoded_bytes() == with_more.decoded_bytes()
     assert (type(call) is OnePair) == (len(key) == len(value) == 1)
     if call.feed is not None:
         assert paddle.unpack(with_more) == (call.feed, False)
@@ -174,7 +181,7 @@ def test_requests_are_read_as_protobuf_reads_them(
 
 @given(responses)
 def test_replies_are_written_so_that_protobuf_reads_them(response: pb.Response) -> None:
-    body = encode_json(response)
+    body = encode(response)
     assert same(json_format.Parse(body, pb.Response()), response)
     written = json.loads(body)
     assert list(written) == ["err_no", "err_msg", "key", "value", "tensors"]
@@ -185,12 +192,10 @@ def test_replies_are_written_so_that_protobuf_reads_them(response: pb.Response) 
 
 def test_a_reply_always_has_five_members_in_order() -> None:
     reply = paddle.Reply(key=["price"], value=["[[18.901152]]"])
-    assert encode_json(reply) == (
+    assert encode(reply) == (
         b'{"err_no":0,"err_msg":"","key":["price"],"value":["[[18.901152]]"],"tensors":[]}'
     )
-    assert encode_json(pb.Response()) == (
-        b'{"err_no":0,"err_msg":"","key":[],"value":[],"tensors":[]}'
-    )
+    assert encode(pb.Response()) == (b'{"err_no":0,"err_msg":"","key":[],"value":[],"tensors":[]}')
 
 
 results = st.dictionaries(
@@ -201,13 +206,13 @@ results = st.dictionaries(
 
 @given(results)
 def test_a_result_is_written_as_its_reply_would_be_or_not_at_all(value: dict[Any, Any]) -> None:
-    written = write_json(value, value.values())
+    written = write_texts(value, value.values())
     try:
         reply = paddle.pack(value, typed=False, keep_text=True)
     except PackageError:
         assert written is None
         return
-    assert written in (None, encode_json(reply))
+    assert written in (None, encode(reply))
     texts = [*value, *value.values()]
     assert (written is not None) == all(type(text) is str and is_unicode(text) for text in texts)
 
@@ -219,7 +224,7 @@ def is_unicode(text: str) -> bool:
 def test_a_tensor_in_a_reply_has_every_member() -> None:
     array = np.array([0.1, np.nan, -np.inf], np.float32)
     reply = paddle.Reply(tensors=[tensors.encode("x", array, lod=[0, 3])])
-    assert encode_json(reply) == (
+    assert encode(reply) == (
         b'{"err_no":0,"err_msg":"","key":[],"value":[],"tensors":[{"int64_data":[],'
         b'"float_data":[0.1,"NaN","-Infinity"],"int_data":[],"float64_data":[],"uint32_data":[],'
         b'"bool_data":[],"complex64_data":[],"complex128_data":[],"str_data":[],"byte_data":"",'
@@ -232,14 +237,14 @@ def test_64_bit_numbers_are_texts_and_bytes_are_base64() -> None:
         tensors.encode("a", np.array([2**53 + 1])),
         tensors.of_message(pb.Tensor(elem_type=13, byte_data=b"\xfb\xff")),
     ]
-    first, second = json.loads(encode_json(paddle.Reply(tensors=sent)))["tensors"]
+    first, second = json.loads(encode(paddle.Reply(tensors=sent)))["tensors"]
     assert first["int64_data"] == ["9007199254740993"]
     assert second["byte_data"] == "+/8="
 
 
 def test_a_text_that_is_no_unicode_still_gets_out() -> None:
     reply = paddle.Reply(50, "bad \udcff", ["k\ud800"], ["v\udfff"])
-    written = json.loads(encode_json(reply))
+    written = json.loads(encode(reply))
     assert written["err_no"] == 50
     assert written["err_msg"].startswith("bad \ufffd")
     assert json.loads(gateway_error(GrpcCode.INTERNAL, "\udcff"))["code"] == 13
@@ -299,13 +304,13 @@ def test_a_large_reply_is_written_in_pieces_to_the_same_bytes(texts: list[str], 
     sent = [tensors.encode("x", each) for each in (array, array / 7, array > 2)]
     reply = paddle.Reply(0, "", texts, texts, sent)
     try:
-        whole = encode_json(reply)
+        whole = encode(reply)
     except UnicodeEncodeError:
         return
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(paddle_json, "LARGE", 0)
-        patched.setattr(tensor_json, "_BLOCK", 7)
-        assert encode_json(reply) == whole
+        patched.setattr(paddle_json, "_BLOCK", 7)
+        assert encode(reply) == whole
 
 
 @given(st.lists(st.text(max_size=40), max_size=3))
@@ -314,7 +319,7 @@ def test_a_long_text_is_the_same_message_in_pieces(texts: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(protobuf, "_BLOCK", 7)
         assert (
-            paddle.encode_message(reply)
+            paddle_message.encode(reply)
             == pb.Response(err_msg="no", key=texts, value=texts).SerializeToString()
         )
 
@@ -336,3 +341,26 @@ def test_members_that_are_called_otherwise_are_named_with_what_a_body_looks_like
     unknown = [name for name in body if name not in ("key", "value", "logid")]
     assert all(repr(name) in text for name in unknown)
     assert '{"key": ["x"], "value": ["1.0"]}' in text
+
+
+@pytest.mark.parametrize(
+    ("tensor", "text"),
+    [
+        (
+            {"name": "x", "shape": [2], "elem_type": 1, "data": [1, 2]},
+            "tensor 'x': the shape [2] needs 2 elements, got 0 (unknown members: 'data')",
+        ),
+        (
+            {"name": "x", "shape": [1], "dtype": "FP32", "values": [1]},
+            "got 0 (unknown members: 'dtype', 'values')",
+        ),
+        ({"names": "x", "float_data": [1]}, "got one of 0 (unknown members: 'names')"),
+    ],
+)
+def test_what_a_tensor_has_too_many_is_named_where_it_lacks_something(
+    tensor: dict[str, Any], text: str
+) -> None:
+    call = decode(json.dumps({"tensors": [tensor]}).encode())
+    with pytest.raises(RequestError) as caught:
+        paddle.unpack(call)
+    assert text in str(caught.value)

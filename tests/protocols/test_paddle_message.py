@@ -1,10 +1,19 @@
+"""The pipeline's messages, in both numberings and by both ways: the library is the judge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import Undecodable
+from penstock.errors import PackageError, Undecodable
 from penstock.protocols import paddle, pb, tensors
-from penstock.protocols.paddle_message import decode_message, encode_message
+from penstock.protocols.paddle import OnePair, Reply
+from penstock.protocols.paddle_message import decode, encode, read_texts, write_texts
+from penstock.protocols.tensors import WireTensor
 from tests.api.resident import memory, most_memory, take_the_mark_down
 
 # key "x", value "1", name "uci", method "prediction", logid 7, clientip "10.0.0.1", one by one in
@@ -17,44 +26,30 @@ OLD = {
     "logid": bytes.fromhex("28 07"),
     "clientip": bytes.fromhex("32 08 31 30 2e 30 2e 30 2e 31"),
 }
+TEXT = st.text(max_size=140) | st.builds("x".__mul__, st.sampled_from([127, 128, 16384, 70_000]))
+TEXTS = st.lists(TEXT, max_size=4)
+LOGID = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 200)
+METHOD = b"*\x01m"  # field 5
+PAIR = {"name": "echo", "key": ["x"], "value": ["1"], "method": "m"}
 
 
 def old(*fields: str) -> bytes:
     return b"".join(OLD[field] for field in fields)
 
 
-@pytest.mark.parametrize(
-    "member", [b"\x0a\x00", b"\x12\x00", b"\x1a\x00", b"\x7a\x00", b"\x7b\x7c"]
-)
-@pytest.mark.parametrize("before", [b"", b"\x7b\x7c"], ids=["", "behind a group"])
-def test_millions_of_empty_members_are_refused_before_each_is_an_object(
-    member: bytes, before: bytes
-) -> None:
-    data = before + member * 1_000_000 + b"\x2a\x01m"
-    take_the_mark_down()
-    start = memory()
-    with pytest.raises(Undecodable, match="more than 10000"):
-        decode_message(data, ())
-    assert most_memory() - start < 4 * len(data)
+def kept(request: pb.Request) -> pb.Request:
+    """What is kept of a request."""
+    request.clientip = request.clientip[:64]
+    return request
 
 
-def test_as_many_members_of_each_kind_as_are_allowed_are_read() -> None:
-    data = b"\x0a\x00\x12\x00\x1a\x00" * 10_000 + b"\x2a\x01m"
-    call = decode_message(data, ())
-    assert (len(call.key), len(call.value), len(call.tensors)) == (10_000, 10_000, 10_000)
-
-
-def test_an_old_request_is_told_apart_and_read() -> None:
-    call = decode_message(old(*OLD), ("uci",))
-    assert (call.key, call.value, call.tensors) == (["x"], ["1"], [])
-    assert (call.name, call.method, call.logid) == ("uci", "prediction", 7)
-    assert call.clientip == "10.0.0.1"
-    assert call.nbytes == len(old(*OLD))
+# --- The older numbering ---
 
 
 @pytest.mark.parametrize(
     "fields",
     [
+        tuple(OLD),
         ("key", "value", "clientip"),
         ("key", "value", "logid"),
         ("key", "value", "logid", "clientip"),
@@ -64,31 +59,44 @@ def test_an_old_request_is_told_apart_and_read() -> None:
     ids=", ".join,
 )
 def test_one_sign_of_age_is_enough(fields: tuple[str, ...]) -> None:
-    call = decode_message(old(*fields), ("uci",))
+    call = decode(old(*fields), ("uci",))
+    assert call.key == (["x"] if "key" in fields else [])
+    assert call.value == (["1"] if "value" in fields else [])
+    assert call.name == ("uci" if "name" in fields else "")
+    assert call.method == ("prediction" if "method" in fields else "")
     assert call.logid == (7 if "logid" in fields else 0)
     assert call.clientip == ("10.0.0.1" if "clientip" in fields else "")
-    assert call.name == ("uci" if "name" in fields else "")
-    assert call.tensors == []
+    assert (call.tensors, call.nbytes) == ([], len(old(*fields)))
 
 
 def test_an_old_request_for_another_service_keeps_that_name() -> None:
-    assert decode_message(old("name", "method", "logid"), ("ocr",)).name == "uci"
+    assert decode(old("name", "method", "logid"), ("ocr",)).name == "uci"
 
 
 @pytest.mark.parametrize("service", ["ocr", ""])
 def test_without_a_sign_only_the_services_own_name_makes_it_old(service: str) -> None:
     with pytest.raises(Undecodable):
-        decode_message(old("key", "value", "name", "method"), (service,))
+        decode(old("key", "value", "name", "method"), (service,))
 
 
-def test_a_negative_old_log_id_is_negative() -> None:
-    data = bytes.fromhex("28 ff ff ff ff ff ff ff ff ff 01")
-    assert decode_message(data, ()).logid == -1
+@pytest.mark.parametrize(
+    ("data", "member", "value"),
+    [
+        (bytes.fromhex("28 ff ff ff ff ff ff ff ff ff 01"), "logid", -1),
+        (OLD["logid"] + pb.Request(logid=3).SerializeToString(), "logid", 3),  # of both ages
+        (pb.Request(clientip="9" * 100).SerializeToString(), "clientip", "9" * 64),
+        (b"\x32\x64" + b"9" * 100, "clientip", "9" * 64),
+        (pb.Request(key=["x"]).SerializeToString() + b"\xc0\x3e\x01", "key", ["x"]),  # field 1000
+        (old(*OLD) + b"\xc0\x3e\x01", "name", "uci"),
+    ],
+)
+def test_a_member_of_either_numbering(data: bytes, member: str, value: object) -> None:
+    assert getattr(decode(data, ("uci",)), member) == value
 
 
 def test_an_old_text_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(Undecodable):
-        decode_message(b"\x12\x01\xff" + OLD["clientip"], ())
+        decode(b"\x12\x01\xff" + OLD["clientip"], ())
 
 
 @pytest.mark.parametrize(
@@ -106,29 +114,35 @@ def test_an_old_text_that_is_not_utf8_is_refused() -> None:
 )
 def test_a_request_of_today_is_never_taken_for_an_old_one(request_: pb.Request) -> None:
     for service in ("uci", ""):
-        call = decode_message(request_.SerializeToString(), (service,))
+        call = decode(request_.SerializeToString(), (service,))
         assert call.message() == request_
         assert call.typed == bool(request_.tensors)
 
 
-def test_unknown_fields_are_ignored() -> None:
-    data = pb.Request(key=["x"]).SerializeToString()
-    extra = bytes.fromhex("c0 3e 01")  # field 1000, a number
-    assert decode_message(data + extra, ("uci",)).key == ["x"]
-    assert decode_message(old(*OLD) + extra, ("uci",)).name == "uci"
+# --- How much there may be ---
 
 
-def test_signs_of_both_ages_are_read_as_of_today() -> None:
-    call = decode_message(OLD["logid"] + pb.Request(logid=3).SerializeToString(), ("uci",))
-    assert call.logid == 3
+@pytest.mark.parametrize(
+    "member", [b"\x0a\x00", b"\x12\x00", b"\x1a\x00", b"\x7a\x00", b"\x7b\x7c"]
+)
+@pytest.mark.parametrize("before", [b"", b"\x7b\x7c"], ids=["", "behind a group"])
+def test_millions_of_empty_members_are_refused_before_each_is_an_object(
+    member: bytes, before: bytes
+) -> None:
+    data = before + member * 1_000_000 + METHOD
+    take_the_mark_down()
+    start = memory()
+    with pytest.raises(Undecodable, match="more than 10000"):
+        decode(data, ())
+    assert most_memory() - start < 4 * len(data)
 
 
-def test_a_client_ip_is_cut() -> None:
-    data = pb.Request(clientip="9" * 100).SerializeToString()
-    assert decode_message(data, ()).clientip == "9" * 64
-    aged = b"\x32\x64" + b"9" * 100
-    assert decode_message(aged, ()).clientip == "9" * 64
+def test_as_many_members_of_each_kind_as_are_allowed_are_read() -> None:
+    call = decode(b"\x0a\x00\x12\x00\x1a\x00" * 10_000 + METHOD, ())
+    assert (len(call.key), len(call.value), len(call.tensors)) == (10_000, 10_000, 10_000)
 
+
+# --- Any request, by the general way ---
 
 requests = st.builds(
     pb.Request,
@@ -140,40 +154,193 @@ requests = st.builds(
     ),
     name=st.text(max_size=4),
     method=st.text(max_size=4),
-    logid=st.integers(-(2**63), 2**63 - 1),
+    logid=LOGID,
     clientip=st.text(max_size=64),
 )
 
 
 @given(requests)
 def test_every_request_comes_back(request: pb.Request) -> None:
-    assert decode_message(request.SerializeToString(), ("uci",)).message() == request
+    assert decode(request.SerializeToString(), ("uci",)).message() == request
 
 
 @given(
     st.one_of(
         st.binary(max_size=60),
+        st.binary(max_size=30).map(lambda data: data + METHOD),
         st.lists(st.sampled_from([*OLD.values(), b"\x1a", b"\x28", b"\x32\x02\xff"])).map(b"".join),
     ),
     st.sampled_from(["", "uci"]),
 )
 def test_any_bytes_are_a_call_or_undecodable(data: bytes, service: str) -> None:
+    usual = read_texts(data)
+    if usual is not None:
+        assert usual.message() == kept(pb.Request.FromString(data))
     try:
-        call = decode_message(data, (service,))
+        assert decode(data, (service,)).message() is not None
     except Undecodable:
-        return
-    assert call.message() is not None
+        assert usual is None
 
 
-def test_a_reply_is_the_message() -> None:
-    reply = paddle.Reply(50, "no", ["a"], ["1"], [tensors.of_message(pb.Tensor(name="t"))])
-    assert pb.Response.FromString(encode_message(reply)) == pb.Response(
-        err_no=50, err_msg="no", key=["a"], value=["1"], tensors=[pb.Tensor(name="t")]
+# --- Requests of texts only ---
+
+
+@given(TEXTS, TEXTS, TEXT, TEXT, LOGID, TEXT)
+def test_texts_are_read_as_the_library_reads_them(
+    key: list[str], value: list[str], name: str, method: str, logid: int, clientip: str
+) -> None:
+    for keys, values in ((key, value), (key[:1], value[:1])):
+        request = pb.Request(
+            key=keys, value=values, name=name, method=method, logid=logid, clientip=clientip
+        )
+        data = request.SerializeToString()
+        call = read_texts(data)
+        assert (call is not None) == (logid >= 0 and bool(method or clientip))
+        if call is not None:
+            assert call.message() == kept(request)
+            assert call.nbytes == len(data)
+            assert call.feed in (None, dict(zip(keys, values, strict=False)))
+
+
+@given(st.data())
+def test_one_pair_with_anything_wrong_is_the_librarys_or_left_to_it(data: st.DataObject) -> None:
+    size = st.sampled_from([0, 1, 127, 128, 300])
+    request = pb.Request(
+        key=["k" * data.draw(size)], value=["v" * data.draw(size)], name="echo", method="m"
     )
-    message = pb.Response(err_no=3)
-    assert encode_message(message) == message.SerializeToString()
+    raw = bytearray(request.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        where = data.draw(st.integers(0, min(len(raw), 8)) | st.integers(0, len(raw)))
+        how = data.draw(st.sampled_from(["cut", "put", "change"]))
+        if how == "cut":
+            del raw[where : where + data.draw(st.integers(1, 300))]
+        elif how == "put":
+            raw[where:where] = data.draw(st.binary(max_size=3))
+        else:
+            raw[where : where + 1] = data.draw(st.sampled_from([b"\n", b"\x12", b"\x1a", b"\xff"]))
+    call = read_texts(bytes(raw))
+    if call is not None:
+        assert call.message() == kept(pb.Request.FromString(bytes(raw)))
+        assert call.nbytes == len(raw)
+
+
+@pytest.mark.parametrize(
+    ("one", "changed"),
+    [
+        (True, {}),
+        (True, {"key": [""], "value": [""]}),
+        (True, {"key": ["k" * 127], "value": ["v" * 128]}),
+        (True, {"value": ["v" * (64 << 10)]}),
+        (False, {"key": ["k" * 128]}),
+        (False, {"value": ["v" * ((64 << 10) + 1)]}),
+        (False, {"name": "n" * 600}),
+        (False, {"key": ["x", "y"], "value": ["1", "2"]}),
+        (False, {"value": ["1", "2"]}),
+        (False, {"value": []}),
+        (False, {"key": [paddle.PROFILE_KEY]}),
+    ],
+)
+def test_one_small_pair_has_its_feed_from_the_start(one: bool, changed: dict[str, Any]) -> None:
+    request = pb.Request(**{**PAIR, **changed})
+    call = read_texts(request.SerializeToString())
+    assert call is not None
+    assert (type(call) is OnePair, call.feed is not None) == (one, one)
+    assert (call.message(), call.typed) == (request, False)
+    assert call.decoded_bytes() == paddle.Call(call.key, call.value, []).decoded_bytes()
+    if one:
+        assert paddle.unpack(call) == (call.feed, False)
+
+
+LEFT = {
+    "empty": b"",
+    "nothing that shows the numbering": b"\n\x01x\x12\x011",
+    "tensors": pb.Request(method="m", tensors=[pb.Tensor(name="x")]).SerializeToString(),
+    "cut off": METHOD + b"\n\x05x",
+    "cut in a length": METHOD + b"\n",
+    "no UTF-8": METHOD + b"\n\x01\xff",
+    "an unknown field": METHOD + b"B\x01x",
+    "a length of ten bytes": METHOD + b"\n" + b"\xff" * 9 + b"\x01",
+    "cut in a long length": METHOD + b"\n\x81",
+    "field 5 as a number": METHOD + b"(\x01",
+    "many fields": METHOD + b"\n\x01x" * 64,
+}
+
+
+@pytest.mark.parametrize("data", LEFT.values(), ids=list(LEFT))
+def test_the_rest_is_left_to_the_general_way(data: bytes) -> None:
+    assert read_texts(data) is None
+
+
+class Uncut(bytes):
+    """Bytes of which no part is to be copied."""
+
+    def __getitem__(self, key: Any) -> Any:
+        assert isinstance(key, int)
+        return super().__getitem__(key)
+
+
+def test_tensors_are_not_copied_before_they_are_left_to_the_general_way() -> None:
+    tensor = pb.Tensor(name="x", byte_data=bytes(1 << 20))
+    assert read_texts(Uncut(pb.Request(tensors=[tensor], method="m").SerializeToString())) is None
+
+
+# --- Replies ---
+
+
+@given(TEXTS, TEXTS)
+def test_what_is_written_is_what_the_library_writes(key: list[str], value: list[str]) -> None:
+    written = write_texts(key, value)
+    assert written == pb.Response(key=key, value=value).SerializeToString(deterministic=True)
+
+
+class Own(str):
+    """A text of a user's own kind."""
+
+    __slots__ = ()
+
+
+ITEM = TEXT | st.builds(Own, TEXT) | st.sampled_from(["\ud800", 1, None, ["a"], np.ones(2)])
+
+
+@given(st.dictionaries(TEXT | st.builds(Own, TEXT) | st.sampled_from(["\udfff", 1]), ITEM))
+def test_a_result_is_written_as_its_reply_would_be_or_not_at_all(value: dict[Any, Any]) -> None:
+    written = write_texts(value, value.values())
+    try:
+        reply = paddle.pack(value, typed=False, keep_text=True)
+    except PackageError:
+        assert written is None
+        return
+    assert written in (None, encode(reply))
+    parts = [*value, *value.values()]
+    plain = {*map(type, parts)} <= {str} and all(map(is_unicode, parts))
+    assert (written is not None) == plain
+
+
+def is_unicode(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(err_no=5000, err_msg="no", key=["x"], value=["1"]),
+        Reply(err_msg="no", key=["x"], value=["1"]),
+        Reply(key=["x"], value=["1"], tensors=[WireTensor("x")]),
+        Reply(50, "no", ["a"], ["1"], [tensors.of_message(pb.Tensor(name="t", shape=[1]))]),
+    ],
+    ids=["an error", "a text of an error", "an empty tensor", "all"],
+)
+def test_a_reply_is_the_message(reply: Reply) -> None:
+    message = pb.Response(
+        err_no=reply.err_no,
+        err_msg=reply.err_msg,
+        key=reply.key,
+        value=reply.value,
+        tensors=[tensor.message() for tensor in reply.tensors],
+    )
+    assert encode(reply) == encode(message) == message.SerializeToString(deterministic=True)
 
 
 def test_a_text_that_is_no_unicode_still_gets_out() -> None:
-    reply = paddle.Reply(50, "bad \udcff", ["k"], ["v\ud800"])
-    assert pb.Response.FromString(encode_message(reply)).err_msg.startswith("bad \ufffd")
+    reply = Reply(50, "bad \udcff", ["k"], ["v\ud800"])
+    assert pb.Response.FromString(encode(reply)).err_msg.startswith("bad \ufffd")

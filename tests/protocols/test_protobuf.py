@@ -14,8 +14,8 @@ from penstock.protocols.protobuf import (
     TooManyFields,
     Walker,
     count_varints,
+    decode_text,
     few_varints,
-    long_text,
     pack_varints,
     read_varint,
     read_varints,
@@ -78,7 +78,7 @@ def test_a_tensor_is_read_as_the_library_reads_it(data: bytes) -> None:
     except DecodeError:
         theirs = None
     try:
-        ours = tensors.read(Walker(data, 1000), 0, len(data), tensors.Room(0))
+        ours = tensors.read(Walker(data, 1000), 0, len(data), tensors.DecodeBudget(0))
     except ValueError:
         assert theirs is None
         return
@@ -90,7 +90,7 @@ def test_a_tensor_is_read_as_the_library_reads_it(data: bytes) -> None:
 @given(st.lists(st.sampled_from([(1, 5), (1, -1), (3, 300), (6, 1), (22, 2)]), max_size=30))
 def test_numbers_that_are_not_packed_are_read_too(elements: list[tuple[int, int]]) -> None:
     data = b"".join(varint(field << 3) + varint(number % 2**64) for field, number in elements)
-    ours = tensors.read(Walker(data, 1000), 0, len(data), tensors.Room(0))
+    ours = tensors.read(Walker(data, 1000), 0, len(data), tensors.DecodeBudget(0))
     assert ours.message() == Tensor.FromString(data)
 
 
@@ -100,27 +100,27 @@ def test_fields_are_counted_through_all_levels() -> None:
     walker = Walker(data, 6)
     ((_, _, begin, end),) = walker.fields(0, len(data))
     with pytest.raises(TooManyFields):
-        tensors.read(walker, begin, end, tensors.Room(0))
+        tensors.read(walker, begin, end, tensors.DecodeBudget(0))
 
 
 def test_numbers_beyond_the_room_are_refused_before_there_is_memory_for_them() -> None:
     data = b"\x0a" + varint(1 << 20) + b"\1" * (1 << 20)
-    room = tensors.Room(0)
-    room.array(tensors.MOST_DECODED - (1 << 20), np.dtype(np.int8))
+    budget = tensors.DecodeBudget(0)
+    budget.array(tensors.MOST_DECODED - (1 << 20), np.dtype(np.int8))
     with pytest.raises(TooLarge):
-        tensors.read(Walker(data, 10), 0, len(data), room)
+        tensors.read(Walker(data, 10), 0, len(data), budget)
 
 
 @given(st.text())
 def test_a_text_is_decoded_in_pieces(text: str) -> None:
     data = b"xx" + text.encode() + b"yy"
-    assert long_text(data, 2, len(data) - 2) == text
+    assert decode_text(data, 2, len(data) - 2) == text
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"x" * 40 + b"\xc3", b"\xed\xa0\x80" * 20])
 def test_what_is_no_text_is_refused(data: bytes) -> None:
     with pytest.raises(UnicodeDecodeError):
-        long_text(data, 0, len(data))
+        decode_text(data, 0, len(data))
 
 
 def packed(plain: Any) -> bytes:

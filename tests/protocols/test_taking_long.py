@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.protocols import paddle
+from penstock.protocols import paddle, paddle_json, paddle_message
 from penstock.protocols.pb import Request, Tensor
 from penstock.protocols.protobuf import varint
 
@@ -80,8 +80,8 @@ def one_by_one(count: int) -> bytes:
 
 def decoder(name: str, body: bytes) -> Callable[..., paddle.Call]:
     if name.startswith("JSON"):
-        return partial(paddle.decode_json, body, name="a", method="m")
-    return partial(paddle.decode_message, body, ("a",))
+        return partial(paddle_json.decode, body, name="a", method="m")
+    return partial(paddle_message.decode, body, ("a",))
 
 
 def seconds(decode: Callable[..., paddle.Call]) -> float:
@@ -109,6 +109,6 @@ def test_each_of_them_is_a_request(name: str) -> None:
 
 def test_usual_requests_of_some_size_are_decoded_at_once() -> None:
     floats = numbers(b"float_data", b"0.25")(100_000)
-    paddle.decode_json(floats, name="a", method="m", briefly=True)
+    paddle_json.decode(floats, name="a", method="m", briefly=True)
     picture = message(elem_type=1, float_data=[0.5] * 16_384, shape=[128, 128])
-    paddle.decode_message(picture, ("a",), briefly=True)
+    paddle_message.decode(picture, ("a",), briefly=True)

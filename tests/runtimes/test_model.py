@@ -6,9 +6,9 @@ import pytest
 from penstock.errors import InputMismatch, ModelError, WrongType
 from penstock.runtimes.model import Model, read_model_conf
 from penstock.runtimes.prototxt import parse_model_conf
-from penstock.runtimes.python import PythonSession
 from penstock.runtimes.runtime import ModelOptions
 from penstock.tensor import TensorSpec
+from tests.kit.python_session import PythonSession
 
 CONF = """
 feed_var { name: "x" alias_name: "features" feed_type: 1 shape: 13 }

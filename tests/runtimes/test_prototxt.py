@@ -1,12 +1,10 @@
 from contextlib import suppress
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ModelError
-from penstock.runtimes import prototxt
 from penstock.runtimes.prototxt import Variable, parse_model_conf
 
 HOUSING = """\
@@ -29,8 +27,8 @@ fetch_var {
 
 def test_a_published_file_is_read() -> None:
     conf = parse_model_conf(HOUSING)
-    assert conf.feeds == (Variable(name="x", alias="features", type_number=1, shape=(13,)),)
-    assert conf.fetches == (Variable(name="fc_0.tmp_1", alias="price", type_number=1, shape=(1,)),)
+    assert conf.feeds == (Variable(name="x", alias="features"),)
+    assert conf.fetches == (Variable(name="fc_0.tmp_1", alias="price"),)
 
 
 def test_an_empty_file_names_nothing() -> None:
@@ -40,7 +38,7 @@ def test_an_empty_file_names_nothing() -> None:
 
 def test_defaults_are_those_of_the_message() -> None:
     (one,) = parse_model_conf('feed_var { name: "x" }').feeds
-    assert one == Variable(name="x", alias="x", is_lod=False, type_number=0, shape=())
+    assert one == Variable(name="x", alias="x", is_lod=False)
 
 
 @pytest.mark.parametrize(
@@ -56,26 +54,12 @@ def test_defaults_are_those_of_the_message() -> None:
 )
 def test_every_spelling_of_the_text_format_reads_alike(text: str) -> None:
     (one,) = parse_model_conf(text).feeds
-    assert one == Variable(name="w", alias="w", is_lod=True, shape=(-1, 3))
+    assert one == Variable(name="w", alias="w", is_lod=True)
 
 
 def test_names_outside_ascii_survive_the_octal_escapes_of_protobuf() -> None:
     (one,) = parse_model_conf(r'feed_var { name: "\344\273\267\346\240\274\n\"" }').feeds
     assert one.name == '价格\n"'
-
-
-@pytest.mark.parametrize(
-    ("number", "dtype"),
-    [(0, np.int64), (1, np.float32), (5, np.float16), (7, np.uint8), (20, object)],
-)
-def test_type_numbers_are_dtypes(number: int, dtype) -> None:
-    (one,) = parse_model_conf(f'fetch_var {{ name: "y" fetch_type: {number} }}').fetches
-    assert one.dtype == np.dtype(dtype)
-
-
-def test_a_type_that_numpy_lacks_or_that_was_unknown_has_no_dtype() -> None:
-    conf = parse_model_conf('feed_var{name:"a" feed_type: 6} feed_var{name:"b" feed_type: -1}')
-    assert [one.dtype for one in conf.feeds] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -91,8 +75,6 @@ def test_a_type_that_numpy_lacks_or_that_was_unknown_has_no_dtype() -> None:
         (f"feed_var {{ name: 'x' shape: {'9' * 10_000} }}", "line 1"),
         ("feed_var { name: 'x' } \x00", "line 1: "),
         ("feed_var { alias_name: 'x' }", ": a variable without a name"),
-        ("feed_var { name: 'x' feed_type: 12 }", ": 'x': feed_type 12 is unknown"),
-        (f"feed_var {{ name: 'x' shape: {[1] * 17} }}", ": 'x': more than 16 dimensions"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line_or_variable(text: str, complaint: str) -> None:
@@ -100,14 +82,6 @@ def test_what_is_wrong_is_named_with_its_line_or_variable(text: str, complaint: 
         parse_model_conf(text, "serving_server_conf.prototxt")
     assert str(caught.value).startswith("serving_server_conf.prototxt")
     assert len(str(caught.value)) < 400
-
-
-def test_input_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ModelError, match="at most"):
-        parse_model_conf("#" * (prototxt.MAX_TEXT + 1))
-    monkeypatch.setattr(prototxt, "MAX_VARIABLES", 2)
-    with pytest.raises(ModelError, match="more than 2 inputs"):
-        parse_model_conf("feed_var{name:'x'}" * 3)
 
 
 @given(st.text(alphabet="feed_varname:'\"{}<>[],;#\\ \n0123-x", max_size=80))

@@ -3,13 +3,11 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from penstock.errors import ModelError
 from penstock.runtimes import runtime
 from penstock.runtimes.onnx import OnnxRuntime
-from penstock.runtimes.python import PythonSession
 from penstock.runtimes.runtime import (
     ModelOptions,
     OptionProblem,
@@ -18,6 +16,7 @@ from penstock.runtimes.runtime import (
     open_session,
     runtime_names,
 )
+from tests.kit.python_session import PythonSession
 
 
 class ToyRuntime:
@@ -66,8 +65,11 @@ def test_an_entry_point_cannot_replace_a_built_in_runtime(entry_points) -> None:
 def test_a_runtime_that_cannot_be_imported_is_named(entry_points, tmp_path) -> None:
     entry_points(broken="no_such_module_here:Runtime")
     (tmp_path / "m.bin").touch()
+    options = ModelOptions(path=str(tmp_path / "m.bin"))
     with pytest.raises(ModelError, match=r"'broken' \(no_such_module_here:Runtime\) cannot be imp"):
-        open_session(ModelOptions(path=str(tmp_path / "m.bin")))
+        open_session(options)
+    (problem,) = model_problems(options)
+    assert "no_such_module_here" in problem.text
 
 
 def test_an_unknown_runtime_is_refused_with_the_known_ones() -> None:
@@ -75,37 +77,28 @@ def test_an_unknown_runtime_is_refused_with_the_known_ones() -> None:
         load_runtime("torchy")
 
 
-def test_a_path_that_does_not_exist_is_named(tmp_path) -> None:
-    with pytest.raises(ModelError, match=r"nowhere': no such file or folder"):
-        open_session(ModelOptions(path=str(tmp_path / "nowhere")))
-
-
-def test_an_unusable_path_is_a_model_error() -> None:
-    with pytest.raises(ModelError, match="cannot be read"):
-        open_session(ModelOptions(path="x" * 5000))
-
-
-def test_a_folder_without_a_model_tells_what_was_looked_for_and_found(tmp_path) -> None:
-    for number in range(10):
-        (tmp_path / f"note{number}.txt").touch()
-    with pytest.raises(ModelError) as caught:
-        open_session(ModelOptions(path=str(tmp_path)))
-    assert "looked for files of onnx" in str(caught.value)
-    assert "found note0.txt" in str(caught.value)
-    assert "note7.txt and 2 more" in str(caught.value)
-
-
-def test_an_empty_folder_is_told_so(tmp_path) -> None:
-    with pytest.raises(ModelError, match="found nothing"):
-        open_session(ModelOptions(path=str(tmp_path)))
-
-
-@pytest.mark.parametrize("file", ["__model__", "model.pdmodel", "params.pdiparams"])
-def test_a_paddle_model_gets_a_hint_about_conversion(tmp_path, file: str) -> None:
-    (tmp_path / file).touch()
-    for path in (tmp_path, tmp_path / file):
-        with pytest.raises(ModelError, match="paddle2onnx"):
-            open_session(ModelOptions(path=str(path)))
+@pytest.mark.parametrize(
+    ("files", "path", "told"),
+    [
+        ((), "nowhere", "nowhere': no such file or folder"),
+        ((), "x" * 5000, "cannot be read"),
+        ((), ".", "found nothing"),
+        ([f"note{n}.txt" for n in range(10)], ".", "files of onnx, found note0.txt, .* and 2 more"),
+        (["__model__"], ".", "paddle2onnx"),
+        (["__model__"], "__model__", "paddle2onnx"),
+        (["model.pdmodel"], ".", "paddle2onnx"),
+        (["params.pdiparams"], "params.pdiparams", "paddle2onnx"),
+    ],
+)
+def test_a_path_without_a_model_is_refused_and_is_a_problem_before(
+    files: list[str], path: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in files:
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModelError, match=told):
+        open_session(ModelOptions(path=path))
+    assert model_problems(ModelOptions(path=path))[0].key == "model_config"
 
 
 def test_importing_the_room_imports_no_inference_library() -> None:
@@ -137,28 +130,3 @@ def test_a_missing_folder_is_nobody_s_model_unless_there_is_one_runtime_only(
     assert [problem.key for problem in model_problems(asked)] == ["model_config", "precision"]
     entry_points(toy=f"{__name__}:ToyRuntime")
     assert [problem.key for problem in model_problems(asked)] == ["model_config"]
-
-
-@pytest.mark.parametrize("path", ["x" * 5000, "."])
-def test_a_path_that_holds_no_model_is_a_problem(
-    path: str, tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert [problem.key for problem in model_problems(ModelOptions(path=path))] == ["model_config"]
-
-
-def test_a_runtime_that_cannot_be_imported_is_a_problem(entry_points, tmp_path) -> None:
-    entry_points(broken="no_such_module_here:Runtime")
-    (tmp_path / "m.bin").touch()
-    (problem,) = model_problems(ModelOptions(path=str(tmp_path / "m.bin")))
-    assert "no_such_module_here" in problem.text
-
-
-def test_options_have_the_documented_defaults() -> None:
-    options = ModelOptions(path="m")
-    assert (options.thread_num, options.device_type, options.precision) == (2, -1, "fp32")
-    assert options.fetch_list is None
-    assert options.mem_optim is True
-    assert options.ir_optim is None
-    assert np.all([not options.use_calib, not options.use_mkldnn])
-    assert options.min_subgraph_size == 3

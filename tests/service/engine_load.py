@@ -1,4 +1,7 @@
-"""Requests at a fixed rate from several kinds of clients, written down for a judge."""
+"""Requests at a fixed rate from several kinds of clients, written down for a judge.
+
+Each goes to one of several services at random, which answers with its own name as ``by``.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from random import Random
 
 import grpc
 import httpx
@@ -15,14 +19,13 @@ import httpx
 from penstock.client import AsyncPipelineClient
 from penstock.protocols.pb import Request, Response
 from penstock.testing.history import ClientHistory, check
-from tests.service.scripts import NAME
 from tests.services.process import ServiceProcess
 
 INFERENCE = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 PATIENCE = 30.0
 
-Ask = Callable[[str], Awaitable[dict[str, str]]]
-"""Sends a nonce, gives the answer's pairs; raises when there is none."""
+Ask = Callable[[str, str], Awaitable[dict[str, str]]]
+"""Sends a service a nonce, gives the answer's pairs; raises when there is none."""
 
 
 class Refused(Exception):
@@ -38,8 +41,10 @@ class Load:
         asked: requests sent.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, services: Sequence[str]) -> None:
         self.history = ClientHistory()
+        self._services = services
+        self._random = Random(1)
         self.engines: Counter[str] = Counter()
         self.ids: list[int] = []
         self.broken: list[str] = []
@@ -51,10 +56,11 @@ class Load:
         number = next(self._numbers)
         nonce = str(number)
         self.asked += 1
-        self.history.invoke(number, nonce, time.monotonic())
+        service = self._random.choice(self._services)
+        self.history.invoke(number, (service, nonce), time.monotonic(), graph=service)
         try:
             async with asyncio.timeout(PATIENCE):
-                answer = await ask(nonce)
+                answer = await ask(service, nonce)
         except Refused as error:
             self.history.failed(number, str(error), time.monotonic())
             self.broken.append(f"{kind}: {error}")
@@ -62,7 +68,7 @@ class Load:
             self.history.info(number, repr(error), time.monotonic())
             self.broken.append(f"{kind}: {error!r}")
         else:
-            self.history.ok(number, answer["n"], time.monotonic())
+            self.history.ok(number, (answer["by"], answer["n"]), time.monotonic())
             self.engines[answer["pid"]] += 1
             self.ids.append(int(answer["id"]))
 
@@ -93,15 +99,9 @@ class Load:
             await asyncio.wait(calls)
 
 
-def body(nonce: str) -> dict[str, list[str]]:
-    """As JSON."""
-    return {"key": ["n"], "value": [nonce]}
-
-
 @asynccontextmanager
 async def clients(server: ServiceProcess) -> AsyncIterator[dict[str, Ask]]:
     """Our client, grpcio, HTTP on connections that are kept, and on a new one each time."""
-    url = f"{server.http_url}/{NAME}/prediction"
     async with AsyncExitStack() as stack:
         kept = await stack.enter_async_context(httpx.AsyncClient(timeout=PATIENCE, trust_env=False))
         ours = await stack.enter_async_context(AsyncPipelineClient())
@@ -116,18 +116,23 @@ async def clients(server: ServiceProcess) -> AsyncIterator[dict[str, Ask]]:
             response_deserializer=Response.FromString,
         )
 
-        async def over_kept(nonce: str) -> dict[str, str]:
-            return pairs_of_json(await kept.post(url, json=body(nonce)))
+        async def post(client: httpx.AsyncClient, service: str, nonce: str) -> dict[str, str]:
+            url = f"{server.http_url}/{service}/prediction"
+            return pairs_of_json(await client.post(url, json={"key": ["n"], "value": [nonce]}))
 
-        async def over_new(nonce: str) -> dict[str, str]:
+        async def over_kept(service: str, nonce: str) -> dict[str, str]:
+            return await post(kept, service, nonce)
+
+        async def over_new(service: str, nonce: str) -> dict[str, str]:
             async with httpx.AsyncClient(timeout=PATIENCE, trust_env=False) as client:
-                return pairs_of_json(await client.post(url, json=body(nonce)))
+                return await post(client, service, nonce)
 
-        async def over_ours(nonce: str) -> dict[str, str]:
-            return pairs_of(await ours.predict({"n": nonce}))
+        async def over_ours(service: str, nonce: str) -> dict[str, str]:
+            return pairs_of(await ours.predict({"n": nonce}, name=service))
 
-        async def over_grpcio(nonce: str) -> dict[str, str]:
-            return pairs_of(await call(Request(key=["n"], value=[nonce]), timeout=PATIENCE))
+        async def over_grpcio(service: str, nonce: str) -> dict[str, str]:
+            request = Request(key=["n"], value=[nonce], name=service)
+            return pairs_of(await call(request, timeout=PATIENCE))
 
         yield {"kept": over_kept, "new": over_new, "ours": over_ours, "grpcio": over_grpcio}
 

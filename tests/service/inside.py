@@ -18,7 +18,7 @@ from penstock.ops.op import Op
 from penstock.protocols import paddle, pb, tensors
 from penstock.service.blueprint import Blueprint, deploy, draw_blueprint
 from penstock.service.build import Works
-from penstock.service.daemons import DaemonPool
+from penstock.service.loop import DaemonPool
 
 
 def loaded(

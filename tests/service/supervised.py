@@ -1,7 +1,7 @@
 """Scripts with a supervisor, run as processes of their own, which tell the test what they do.
 
 A script defines ``serve(zygote)``, the engine's coroutine, and may define ``worker_main`` and the
-number of ``engines``; ``here`` is an engine's place, and ``orders`` what it is told. All its
+number of ``engines``; ``here`` is an engine's id, and ``orders`` what it is told. All its
 processes write lines to one pipe; its end of file means that none of them is left.
 """
 
@@ -22,16 +22,16 @@ DONE = 7
 PROLOGUE = """
 done = 7
 import asyncio, os, signal, socket, subprocess, sys, uvloop
-from penstock.executors.processes.supervisor_client import SupervisorClient
+from penstock.executors.processes.control import SupervisorClient
 from penstock.service.signals import signals_stop_the_start
 from penstock.service.supervisor import Supervisor
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
-def engine_main(place, control):
+def engine_main(engine_id, control):
     global here
-    here = place
+    here = engine_id
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -39,7 +39,7 @@ def engine_main(place, control):
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main())
 
-def worker_main(place, op, index, channel):
+def worker_main(engine_id, op, index, channel):
     say("worker", os.getpid())
     channel.recv(1)
     return 0
@@ -54,7 +54,7 @@ async def for_ever():
 listeners = ()
 engines = 1
 of_each = None
-patience = silence = float("inf")
+stop_timeout = answer_timeout = float("inf")
 orders = asyncio.Queue()  # of the supervisor, in an engine
 
 def open_ports():
@@ -63,7 +63,7 @@ def open_ports():
 EPILOGUE = """
 with signals_stop_the_start() as signals:
     of_each = of_each or [listeners] * engines
-    limits = patience, silence
+    limits = stop_timeout, answer_timeout
     status = Supervisor(engine_main, worker_main, of_each, open_ports, *limits).run(signals)
 say("over", status)
 sys.exit(status)

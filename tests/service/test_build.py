@@ -15,7 +15,7 @@ from penstock.ops.short import Model
 from penstock.runtimes.runtime import ModelOptions
 from penstock.service.blueprint import deploy, draw_blueprint
 from penstock.service.build import Works, bound_op
-from penstock.service.placement import Place
+from penstock.service.placement import EngineId
 from tests.service.inside import drawn, inside, root
 
 OPTIONS: dict[str, tuple[Any, Any, Any, Any]] = {
@@ -293,7 +293,7 @@ def test_every_hook_that_cannot_be_called_is_told_at_once() -> None:
 def test_engines_of_one_service_never_use_the_same_data_id() -> None:
     blueprint = drawn(Op("work", input_ops=[root()]), {"build_dag_each_worker": True})
     for index in range(3):
-        works = Works(deploy([blueprint]).at(Place(index=index, engines=3)))
+        works = Works(deploy([blueprint]).at(EngineId(index=index, engines=3)))
         loop = asyncio.new_event_loop()
         try:
             options = works.engine(loop).options
@@ -325,7 +325,7 @@ def test_engines_take_turns_on_the_cards_and_so_do_their_worker_processes(
     entry = {"executor": executor, "concurrency": 2, "local_service_conf": conf}
     blueprint = drawn(Op("work", input_ops=[root()]), {"op": {"work": entry}})
     for index in range(3):
-        there = deploy([blueprint]).at(Place(index=index, engines=3))
+        there = deploy([blueprint]).at(EngineId(index=index, engines=3))
         if executor == "thread":
             with pytest.raises(Opened):
                 Works(there)

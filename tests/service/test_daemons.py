@@ -7,7 +7,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from penstock.service.daemons import DaemonPool
+from penstock.service.loop import DaemonPool
 
 
 def test_calls_give_their_result_or_their_exception() -> None:
@@ -85,7 +85,7 @@ def test_a_shutdown_finishes_what_waits_or_cancels_it(cancel: bool) -> None:
 def test_a_call_that_never_returns_does_not_keep_the_process_from_ending() -> None:
     code = (
         "import threading\n"
-        "from penstock.service.daemons import DaemonPool\n"
+        "from penstock.service.loop import DaemonPool\n"
         "DaemonPool(1, 'pool').submit(threading.Event().wait)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=20, check=False).returncode == 0

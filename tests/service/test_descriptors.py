@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.config.schema import ServiceConfig
-from penstock.service.listening import make_room, max_connections
-from penstock.service.opening import limits_of
+from penstock.service.listening import max_connections, raise_descriptor_limit
+from penstock.service.run import limits_of
 from tests.service.scripts import post
 from tests.services.process import running
 
@@ -115,5 +115,5 @@ def test_the_soft_limit_follows_the_worker_processes_as_far_as_the_hard_one(
     limits = [soft, hard]
     monkeypatch.setattr(resource, "getrlimit", lambda what: tuple(limits))
     monkeypatch.setattr(resource, "setrlimit", lambda what, given: limits.__setitem__(0, given[0]))
-    assert (make_room(processes) is not None) == warned
+    assert (raise_descriptor_limit(processes) is not None) == warned
     assert limits == [then, hard]

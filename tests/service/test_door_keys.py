@@ -1,4 +1,4 @@
-"""Keys under ``door``, each seen to work from outside of a running service."""
+"""What a door listens on, seen from outside of a running service."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.attacks.floods import made_reset
-from tests.attacks.peer import CALM, HEAD, Peer
 from tests.attacks.site import service
-from tests.kit import frames as f
 from tests.kit import http2
-from tests.kit.http1 import ask, connected, pairs, request
+from tests.kit.http1 import pairs, request
 from tests.kit.pipeline import decode, encode
 from tests.peers.programs import program
 from tests.services.process import ServiceProcess
@@ -103,65 +100,3 @@ def ask_plainly(port: int) -> bytes:
         except ConnectionResetError:
             return b""
     return b"" if data[:1] == b"\x15" else data
-
-
-def test_header_limits_hold_on_both_protocols() -> None:
-    with service({"door": {"max_header_bytes": 1000}}) as server:
-        field = b"X: " + b"v" * 1000
-        assert ask(server.http_port, pairs(x="1"), field, target=TARGET).status == 431
-        assert ask(server.http_port, pairs(x="1"), b"X: v", target=TARGET).status == 200
-        with grpc.insecure_channel(f"127.0.0.1:{server.rpc_port}") as channel:
-            call = channel.unary_unary(http2.METHOD)
-            with pytest.raises(grpc.RpcError):
-                call(MESSAGE, metadata=[("x", "v" * 1000)])
-        http2.check_good(server.rpc_port)
-
-
-def test_an_idle_connection_of_http2_is_ended() -> None:
-    with service({"door": {"http2_idle": 0.5}}) as server:
-        peer = Peer(server.http_port, http2=True)
-        peer.listen(5.0)
-        assert peer.heard == {"GOAWAY NO_ERROR": 1, "closed": 1}
-        peer.close()
-
-
-def resets_until_told(port: int, most: int) -> int:
-    """How many calls are begun and given up before the connection is ended; or ``most``."""
-    peer = Peer(port, http2=True)
-    for n in range(most):
-        id = peer.stream()
-        peer.send(f.headers(id, HEAD) + f.reset(id))
-        peer.listen(0.005)
-        if peer.heard[CALM]:
-            peer.close()
-            return n + 1
-    peer.close()
-    return most
-
-
-def test_fewer_resets_are_borne_when_asked_for() -> None:
-    with service({"door": {"resets": 5}}) as server:
-        assert 5 < resets_until_told(server.http_port, 50) < 20
-        peer = Peer(server.http_port, http2=True)
-        peer.send(made_reset(peer))
-        peer.listen(5.0)
-        assert peer.heard[CALM] == 1
-        assert peer.heard["RST_STREAM PROTOCOL_ERROR"] <= 6
-        peer.close()
-        http2.check_good(server.rpc_port)
-
-
-def test_calls_beyond_the_limit_are_refused_and_later_ones_are_not() -> None:
-    with service({"max_calls": 4}) as server:
-        peer = Peer(server.http_port, http2=True)
-        for _ in range(4):
-            id = peer.stream()
-            peer.send(f.headers(id, HEAD) + f.data(id, b"\0"))
-        with connected(server.http_port) as waiting:
-            waiting.send(request(b"", target=b"/livez", method=b"GET", length=False))
-            assert waiting.reply().status in (200, 503)  # the four have been looked at
-        refused = ask(server.http_port, pairs(x="1"), target=TARGET)
-        assert refused.status == 503 or refused.json()["err_no"] == 3004
-        peer.send(b"".join(f.reset(id, 0) for id in range(1, peer.next, 2)))
-        peer.close()
-        http2.check_good(server.rpc_port)

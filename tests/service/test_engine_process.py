@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.executors.processes.control import Forked
-from penstock.service.placement import Place
+from penstock.service.placement import EngineId
 from penstock.service.supervisor import EngineProcess
 
 
@@ -27,7 +27,7 @@ def test_what_cannot_be_said_for_want_of_descriptors_leaves_none_open(
 
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        engine = EngineProcess(Place(), cast(Any, None), ours)
+        engine = EngineProcess(EngineId(), cast(Any, None), ours)
         monkeypatch.setattr(os, "dup", dup)
         with pytest.raises(OSError, match="no more"):
             engine.say(Forked(1, 2), theirs.fileno(), theirs.fileno())

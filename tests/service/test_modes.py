@@ -1,4 +1,4 @@
-"""One graph inline, in threads, in processes and mixed: every request is answered the same."""
+"""One graph in threads, in processes and mixed: every request is answered the same."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ import numpy as np
 import pytest
 
 from penstock import PipelineClient
-from tests.service.scripts import fetch, post, script, until
+from tests.service.scripts import post, script, until
 from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real
 
 OPS = ("first", "mid", "side", "last")
 MODES = {
-    "inline": ("inline",) * 4,
     "thread": ("thread",) * 4,
     "process": ("process",) * 4,
     "mixed": ("process", "thread", "inline", "process"),
-    "mixed otherwise": ("thread", "process", "process", "inline"),
 }
 GRAPH = '''
 import hashlib, json, os
@@ -233,76 +231,6 @@ def test_every_request_is_answered_the_same_in_every_mode(
             assert reply == expected, f"{mode}: {feed['do']}"
     assert {do for do, _ in seen} == set(DOS)
     assert {number for _, number in seen} >= {0, 50, 51, 52, 7000, 10000}
-
-
-def test_lists_over_http_and_what_cannot_be_decoded_are_answered_the_same(
-    services: dict[str, ServiceProcess],
-) -> None:
-    tensors = [
-        {"name": "do", "elem_type": 12, "str_data": ["first:told"]},
-        {"name": "x", "elem_type": 1, "shape": [2, 2], "float_data": [1, 2, 3, 4]},
-    ]
-    bodies = [
-        {"key": ["do", "x"], "value": ["last:plain", "[[1, 2], [3]]"]},
-        {"key": ["do", "reply"], "value": ["mid:plain", "arrays"]},
-        {"key": ["x"], "value": []},
-        {"key": [], "value": []},
-        {"tensors": tensors},
-        {"tensors": [{"name": "x", "elem_type": 1, "shape": [3], "float_data": [1]}]},
-    ]
-    numbers = []
-    for body in bodies:
-        answers = {
-            mode: fetch(f"{server.http_url}/work/prediction", json.dumps(body).encode())
-            for mode, server in services.items()
-        }
-        for mode, answer in answers.items():
-            assert answer.status == answers["thread"].status, mode
-            assert answer.body == answers["thread"].body, mode
-        numbers.append(answers["thread"].json.get("err_no"))
-    assert numbers == [0, 0, 8000, 0, 0, 8000]
-
-
-BATCHES = """
-import os
-from penstock import Op, PipelineServer, RequestOp, ResponseOp
-
-class Squaring(Op):
-    def process(self, feed_batch, typical_logid):
-        (feed,) = feed_batch
-        if (feed["x"] > 90).any():
-            raise ValueError("too large")
-        return {"y": feed["x"] * feed["x"], "rows": feed["x"][:, 0] * 0 + len(feed["x"])}
-
-    def postprocess(self, input_dicts, fetch_dict, data_id, log_id):
-        return {"y": fetch_dict["y"], "rows": fetch_dict["rows"].max(keepdims=True)}, None, ""
-
-server = PipelineServer("work")
-server.set_response_op(ResponseOp(input_ops=[Squaring("square", input_ops=[RequestOp()])]))
-square = {"executor": os.environ["PLACE"], "batch_size": 8, "auto_batching_timeout": 20}
-server.prepare_server(yml_dict={"rpc_port": 0, "op": {"square": square}})
-server.run_server()
-"""
-
-
-def test_batches_with_a_culprit_are_answered_the_same(tmp_path: Path) -> None:
-    rng = np.random.default_rng(5)
-    asked = [rng.integers(0, 93, (rows, 5)) for rows in rng.integers(1, 4, 60)]
-    answers = {}
-    for place in ("inline", "thread", "process"):
-        with serving(tmp_path, BATCHES, PLACE=place) as server, PipelineClient() as client:
-            client.connect([server.rpc_endpoint])
-            futures = [client.predict({"x": x}, asyn=True, pack_tensor_format=True) for x in asked]
-            replies = [future.result() for future in futures]
-        values = [{each.name: each for each in reply.tensors} for reply in replies]
-        rows = [value["rows"].int64_data[0] for value in values if value]
-        assert max(rows) > 3, f"{place} had no batches"
-        answers[place] = [
-            (reply.err_no, reply.err_msg, value.get("y"))
-            for reply, value in zip(replies, values, strict=True)
-        ]
-    assert 10 < sum(number == 0 for number, _, _ in answers["thread"]) < 55
-    assert answers["inline"] == answers["thread"] == answers["process"]
 
 
 THINGS = """

@@ -27,6 +27,9 @@ from tests.services.process import free_port, running
 
 pytestmark = pytest.mark.real
 WAYS = pytest.mark.parametrize("way", [PYTHON, PENSTOCK], ids=["python", "penstock run"])
+STOPPED = pytest.mark.parametrize(
+    ("way", "number"), [(PYTHON, signal.SIGINT), (PENSTOCK, signal.SIGTERM)]
+)
 
 # Waits for a file, so that a test decides when it goes on.
 GATED = """
@@ -40,8 +43,7 @@ def preprocess(self, input_dicts):
 """
 
 
-@WAYS
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@STOPPED
 def test_a_script_without_a_guard_serves_until_a_signal_and_exits_with_0(
     way: tuple[str, ...], number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -139,7 +141,6 @@ def test_a_taken_port_is_told_before_anything_is_opened(
     assert "init_op ran" not in done.stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     "loading",
     [
@@ -149,7 +150,7 @@ def test_a_taken_port_is_told_before_anything_is_opened(
     ],
     ids=["patient", "catching everything"],
 )
-@WAYS
+@STOPPED
 def test_a_signal_while_models_load_ends_the_start_with_0(
     loading: str, number: signal.Signals, way: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -1,4 +1,7 @@
-"""Whole services with several engines on the same ports."""
+"""Whole services with several engines on the same ports.
+
+Under load there are two graphs in each engine, and every client asks either.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import psutil
 import pytest
 
 from tests.service.engine_load import Load, clients
-from tests.service.scripts import NAME, Later, post, script, until
+from tests.service.scripts import ECHO, NAME, Later, post, script, until
 from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real
@@ -30,10 +33,31 @@ def process(self, feed_batch, typical_logid):
         pathlib.Path(feed["began"]).write_text(str(os.getpid()))
         while not pathlib.Path(feed["gate"]).exists():
             time.sleep(0.005)
-    return {"n": feed["n"], "id": feed["id"], "pid": str(os.getpid())}
+    return {"n": feed["n"], "id": feed["id"], "pid": str(os.getpid()), "by": self.name}
 """
 ENGINES = '"build_dag_each_worker": True, "worker_num": '
 TWO = f'{ENGINES} 2, "op": {{"work": {{"concurrency": 2}}}}'
+
+
+OTHER = """
+from penstock import run
+
+class Other(WebService):
+    def get_pipeline_response(self, read_op):
+        return WorkOp("other", input_ops=[WorkOp("before", input_ops=[read_op])])
+
+other = Other("other")
+config = {{"http_port": 0, "rpc_port": 0, {config}}} | {{"op": {{"before": {{"concurrency": 3}}}}}}
+other.prepare_pipeline_config(yml_dict=config)
+run(service, other)
+"""
+SERVICES = (NAME, "other")
+
+
+def two_services(folder: Path, config: str) -> Path:
+    """Each has an op of its own name at its end."""
+    text = ECHO.replace("service.run_service()\n", OTHER)
+    return script(folder, HOOKS, config, text=text)
 
 
 def service(folder: Path, config: str = TWO, hooks: str = HOOKS, before: str = "") -> Path:
@@ -212,8 +236,8 @@ def process(self, feed_batch, typical_logid):
 async def test_a_rolling_restart_under_load_costs_nobody_anything(
     tmp_path: Path, config: str
 ) -> None:
-    with running(service(tmp_path, config)) as server:
-        load, enough = Load(), asyncio.Event()
+    with running(two_services(tmp_path, config)) as server:
+        load, enough = Load(SERVICES), asyncio.Event()
         async with clients(server) as kinds:
             offering = asyncio.create_task(load.offer(kinds, 25.0, enough))
             await when(lambda: load.asked > 40)
@@ -232,8 +256,8 @@ async def test_an_engine_killed_under_load_hurts_nobody_but_its_own_connections(
     tmp_path: Path,
 ) -> None:
     kills = 4
-    with running(service(tmp_path)) as server:
-        load, enough = Load(), asyncio.Event()
+    with running(two_services(tmp_path, TWO)) as server:
+        load, enough = Load(SERVICES), asyncio.Event()
         async with clients(server) as kinds:
             offering = asyncio.create_task(load.offer(kinds, 25.0, enough))
             for _ in range(kills):

@@ -72,17 +72,6 @@ def test_ops_run_in_workers_which_may_die_and_the_service_ends_with_nothing_left
         assert not any(each.is_running() for each in family)
 
 
-def test_a_worker_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
-    path = service(tmp_path, 'def init_op(self): raise OSError("the disk is gone")')
-    with running(path, ready=False) as server:
-        assert server.wait_exit() == 1
-        log = server.log()
-        assert "the disk is gone" in log
-        assert "work" in log
-        assert "penstock serves" not in log
-        assert "StartupError: penstock." not in log  # told of twice over
-
-
 def test_why_a_worker_cannot_start_is_told_with_the_traceback(tmp_path: Path) -> None:
     hooks = """
 def init_op(self):
@@ -99,6 +88,7 @@ def init_op(self):
         assert "SystemExit: the disk is gone" in log
         assert log.count(", in init_op\n") == log.count("cannot start")  # by one worker or both
         assert "does not end" not in log
+        assert "penstock serves" not in log
 
 
 def test_what_a_worker_logs_right_before_it_dies_is_told(tmp_path: Path) -> None:
@@ -123,24 +113,6 @@ def test_a_worker_that_does_not_become_ready_ends_the_start(tmp_path: Path) -> N
         # Both hang as long; one of the two is the first to be told of.
         assert re.search(r"op 'work': worker [01] was not ready within 1 s .start_timeout.", log)
         assert server.leftovers() == []
-
-
-def test_an_engine_that_is_killed_is_replaced_with_its_workers(tmp_path: Path) -> None:
-    with running(service(tmp_path)) as server:
-        before = descendants(server)
-        before[0].kill()
-        psutil.wait_procs(before, timeout=10.0)
-        until(lambda: len(descendants(server)) == 3, "everybody is there")
-        until(lambda: _answers(server), "an answer")
-        server.send_signal(signal.SIGTERM)
-        assert server.wait_exit() == 0
-
-
-def _answers(server: ServiceProcess) -> bool:
-    try:
-        return answer(server, a="1")[0] == 0
-    except OSError:
-        return False
 
 
 # Signals

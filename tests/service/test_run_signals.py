@@ -12,8 +12,9 @@ from tests.services.process import running
 
 pytestmark = pytest.mark.real
 
-WAYS = pytest.mark.parametrize("way", [PYTHON, PENSTOCK], ids=["python", "penstock run"])
-NUMBERS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+STOPPED = pytest.mark.parametrize(
+    ("way", "number"), [(PYTHON, signal.SIGINT), (PENSTOCK, signal.SIGTERM)]
+)
 
 # Places that a process passes on its way from the drain to its end. At each of them it sends the
 # second signal to itself, so that no test has to hit a moment.
@@ -41,8 +42,7 @@ print("went on", flush=True)
 """
 
 
-@WAYS
-@NUMBERS
+@STOPPED
 @pytest.mark.parametrize("place", [LOOP_CLOSED, AT_EXIT], ids=["loop closed", "at exit"])
 def test_a_second_signal_on_the_way_out_changes_nothing(
     place: str, number: signal.Signals, way: tuple[str, ...], tmp_path: Path
@@ -56,8 +56,7 @@ def test_a_second_signal_on_the_way_out_changes_nothing(
         assert "before the start was over" not in server.log()
 
 
-@WAYS
-@NUMBERS
+@STOPPED
 def test_a_second_signal_ends_what_a_script_does_after_its_service(
     number: signal.Signals, way: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -72,8 +71,7 @@ def test_a_second_signal_ends_what_a_script_does_after_its_service(
         assert "before the start was over" not in server.log()
 
 
-@WAYS
-@NUMBERS
+@STOPPED
 def test_a_second_signal_while_the_interpreter_takes_itself_apart_changes_nothing(
     number: signal.Signals, way: tuple[str, ...], tmp_path: Path
 ) -> None:

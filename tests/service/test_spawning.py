@@ -193,15 +193,15 @@ def test_a_script_that_is_not_in_a_file_is_told_what_to_do(tmp_path: Path) -> No
 
 
 def role(pid: int) -> str:
-    place = {"index": 1, "engines": 2, "generation": 3}
-    return json.dumps({"service": 0, "place": place, "line": 7, "op": "work", "pid": pid})
+    engine_id = {"index": 1, "engines": 2, "generation": 3}
+    return json.dumps({"service": 0, "engine_id": engine_id, "line": 7, "op": "work", "pid": pid})
 
 
 def test_a_process_reads_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("_PENSTOCK_ROLE", role(os.getpid()))
     found = processes.spawned_role()
     assert found is not None
-    assert (found.op, found.index, found.line, found.place.name) == ("work", 0, 7, "engine 1")
+    assert (found.op, found.index, found.line, found.engine_id.name) == ("work", 0, 7, "engine 1")
 
 
 def test_what_another_process_is_for_is_not_for_those_that_it_starts(
@@ -211,7 +211,9 @@ def test_what_another_process_is_for_is_not_for_those_that_it_starts(
     assert processes.spawned_role() is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"place": {"x": 1}}', '{"place": {}, "n": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"engine_id": {"x": 1}}', '{"engine_id": {}, "n": 1}']
+)
 def test_a_part_that_nobody_gave_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("_PENSTOCK_ROLE", text)
     with pytest.raises(StartupError, match="is set by the service itself"):

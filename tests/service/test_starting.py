@@ -15,10 +15,10 @@ import pytest
 from penstock.errors import StartupError
 from penstock.ops.ends import RequestOp
 from penstock.ops.op import Op
-from penstock.service import starting
+from penstock.service import build
 from penstock.service.blueprint import deploy
+from penstock.service.build import begun
 from penstock.service.server import WebService
-from penstock.service.starting import begun
 from tests.service.inside import drawn
 from tests.service.scripts import PENSTOCK, PYTHON, script
 from tests.service.test_run import assert_failed_clearly, started
@@ -100,14 +100,14 @@ def test_a_model_that_hangs_is_told_apart(
 def test_a_start_that_goes_on_is_told_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(starting, "TOLD_AFTER", 0.2)
+    monkeypatch.setattr(build, "TOLD_AFTER", 0.2)
     told = threading.Event()
 
     class Heard(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             told.set()
 
-    log = logging.getLogger("penstock.service.starting")
+    log = logging.getLogger("penstock.service.build")
     heard = Heard()
     log.addHandler(heard)
     try:

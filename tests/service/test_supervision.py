@@ -6,7 +6,7 @@ import pytest
 
 from penstock import Op
 from penstock.errors import ConfigError
-from penstock.service.supervision import supervision_of
+from penstock.service.blueprint import supervision_of
 from tests.service.inside import drawn, root
 
 

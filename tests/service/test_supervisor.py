@@ -29,21 +29,20 @@ def run(folder: Path, script: str) -> Supervised:
 # The engine's end
 
 
-def test_the_engines_exit_status_is_the_services(tmp_path: Path) -> None:
-    with run(tmp_path, "async def serve(zygote): return 7") as service:
-        assert service.hear("over") == ["7"]
-        assert service.status() == 7
-
-
-def test_an_engine_that_is_killed_before_it_was_ready_decides_the_status(tmp_path: Path) -> None:
-    with run(tmp_path, "async def serve(zygote): os.kill(os.getpid(), 9)") as service:
-        assert service.status() == 128 + signal.SIGKILL
-
-
-def test_an_engine_that_raises_before_it_was_ready_ends_the_service(tmp_path: Path) -> None:
-    with run(tmp_path, "async def serve(zygote): raise OSError('no such model')") as service:
-        assert service.status() == 1
-        assert "no such model" in service.errors.read_text()
+@pytest.mark.parametrize(
+    ("end", "status", "told"),
+    [
+        ("return 7", 7, ""),
+        ("os.kill(os.getpid(), 9)", 128 + signal.SIGKILL, "ended before it was ready"),
+        ("raise OSError('no such model')", 1, "no such model"),
+    ],
+)
+def test_an_engine_that_ends_before_it_was_ready_decides_the_status(
+    tmp_path: Path, end: str, status: int, told: str
+) -> None:
+    with run(tmp_path, f"async def serve(zygote): {end}") as service:
+        assert service.status() == status
+        assert told in service.errors.read_text()
 
 
 def test_an_engine_that_dies_is_replaced_and_its_workers_with_it(tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def test_an_engine_that_dies_is_replaced_and_its_workers_with_it(tmp_path: Path)
 
 def test_workers_of_a_dead_engine_go_though_they_never_look_at_their_socket(tmp_path: Path) -> None:
     script = """
-def worker_main(place, op, index, channel):
+def worker_main(engine_id, op, index, channel):
     say("worker", os.getpid())
     while True:
         signal.pause()
@@ -90,8 +89,8 @@ async def serve(zygote):
 
 def test_an_engine_that_says_nonsense_is_killed(tmp_path: Path) -> None:
     script = """
-def engine_main(place, control):
-    control.send(b'["spawn", "no number", 7]')
+def engine_main(engine_id, control):
+    control.send(b'["Spawn", "no number", 7]')
     signal.pause()
 """
     with run(tmp_path, script) as service:
@@ -111,7 +110,7 @@ async def serve(zygote):
     await watched.wait()
     return done
 
-def worker_main(place, op, index, channel):
+def worker_main(engine_id, op, index, channel):
     say("worker", os.getpid())
     channel.send(b"!")
     while True:
@@ -162,7 +161,7 @@ async def serve(zygote):
     say("stuck")
     {stuck}
 
-def worker_main(place, op, index, channel):
+def worker_main(engine_id, op, index, channel):
     channel.send(b"!")
     {stuck}
     return 0
@@ -214,7 +213,7 @@ def test_ctrl_c_in_the_terminal_reaches_the_supervisor_alone(tmp_path: Path) -> 
 
 def test_a_stop_before_the_engine_can_take_it_is_a_clean_end(tmp_path: Path) -> None:
     script = """
-def engine_main(place, control):
+def engine_main(engine_id, control):
     say("engine")
     while True:
         signal.pause()
@@ -230,7 +229,7 @@ def test_a_stop_before_anything_can_be_waited_for_starts_no_engine(tmp_path: Pat
 import gc
 gc.freeze = lambda: os.kill(os.getpid(), signal.SIGTERM)
 
-def engine_main(place, control):
+def engine_main(engine_id, control):
     say("engine")
     while True:
         signal.pause()
@@ -319,7 +318,7 @@ async def serve(zygote):
     let_go(worker)
     return done
 
-def worker_main(place, op, index, channel):
+def worker_main(engine_id, op, index, channel):
     {end}
 """
     with run(tmp_path, script) as service:
@@ -367,7 +366,7 @@ async def serve(zygote):
         let_go(worker)
     return done
 
-def worker_main(place, op, index, channel):
+def worker_main(engine_id, op, index, channel):
     channel.send(f"{op} {index} {os.getppid()}".encode())
     return 0
 """
@@ -430,7 +429,7 @@ async def serve(zygote):
 def opened():
     return len(os.listdir("/proc/self/fd"))
 
-def worker_main(place, op, index, channel):
+def worker_main(engine_id, op, index, channel):
     channel.send(str(opened() - before).encode())
     return 17 + len(channel.recv(1))
 
@@ -438,7 +437,7 @@ before = opened()
 """
     with run(tmp_path, script) as service:
         for _ in range(3):
-            assert service.hear("more") == ["2"]  # its socket and its lifeline
+            assert service.hear("more") == ["2"]  # its socket and its parent_death
         assert service.hear("end") == ["b''"]
         assert service.pid("status") == 17 << 8
         assert service.status() == DONE
@@ -449,14 +448,14 @@ def test_an_engine_holds_nothing_of_the_supervisors(tmp_path: Path) -> None:
 def opened():
     return len(os.listdir("/proc/self/fd"))
 
-def engine_main(place, control):
+def engine_main(engine_id, control):
     say("more", opened() - before)
     return done
 
 before = opened()
 """
     with run(tmp_path, script) as service:
-        assert service.hear("more") == ["2"]  # its line and its lifeline
+        assert service.hear("more") == ["2"]  # its line and its parent_death
         assert service.status() == DONE
 
 
@@ -476,7 +475,7 @@ async def serve(zygote):
     let_go(worker)
     return done
 
-def worker_main(place, op, index, channel):
+def worker_main(engine_id, op, index, channel):
     channel.send(str(listening()).encode())
     return 0
 """
@@ -499,7 +498,7 @@ async def serve(zygote):
     say("closed")
     await for_ever()
 
-def worker_main(place, op, index, channel):
+def worker_main(engine_id, op, index, channel):
     channel.send(b"!")
     return len(channel.recv(1))
 """
@@ -619,7 +618,7 @@ def room():
 
 heard, said = os.pipe()
 
-def engine_main(place, control):
+def engine_main(engine_id, control):
     assert room() < 25
     for number in range(30):
         control.send(messages.encode(messages.Spawn(number, "op", number)))
@@ -635,7 +634,7 @@ def engine_main(place, control):
     say("answered", numbers == list(range(30)))
     return done
 
-def worker_main(place, op, index, channel):
+def worker_main(engine_id, op, index, channel):
     os.write(said, b"!")
     return len(channel.recv(1))
 """

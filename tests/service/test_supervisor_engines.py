@@ -91,12 +91,12 @@ def test_what_an_engine_says_of_its_failed_start_is_raised_by_the_supervisor(
 ) -> None:
     script = f"""
 engines = 3
-from penstock.executors.processes.supervisor_client import report_failure
-def failing(place, control, plain=engine_main):
-    if place.index == {index}:
+from penstock.executors.processes.control import report_failure
+def failing(engine_id, control, plain=engine_main):
+    if engine_id.index == {index}:
         report_failure(control, "no such model")
         return 1
-    return plain(place, control)
+    return plain(engine_id, control)
 engine_main = failing
 
 async def serve(zygote):
@@ -162,7 +162,7 @@ def test_only_the_engine_that_died_is_replaced(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_is_stopped_is_replaced(tmp_path: Path) -> None:
-    with run(tmp_path, "silence = 0.5\n" + OBEDIENT) as service:
+    with run(tmp_path, "answer_timeout = 0.5\n" + OBEDIENT) as service:
         engines = all_serve(service)
         os.kill(engines[1], signal.SIGSTOP)
         index, _ = service.hear("Serve")
@@ -173,7 +173,7 @@ def test_an_engine_that_is_stopped_is_replaced(tmp_path: Path) -> None:
 
 
 def test_when_all_processes_were_stopped_none_is_replaced(tmp_path: Path) -> None:
-    with run(tmp_path, "silence = 0.5\n" + OBEDIENT) as service:
+    with run(tmp_path, "answer_timeout = 0.5\n" + OBEDIENT) as service:
         every = [service.process.pid, *all_serve(service).values()]
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for pid in every:
@@ -194,7 +194,7 @@ async def serve(zygote):
     await zygote.exited(worker.pid)
     say("lost", here.index)
 
-def worker_main(place, op, index, channel):
+def worker_main(engine_id, op, index, channel):
     return len(channel.recv(1))
 """
     with run(tmp_path, script) as service:
@@ -221,8 +221,8 @@ async def serve(zygote):
     zygote.ready()
     await for_ever()
 
-def worker_main(place, op, index, channel):
-    channel.send(f"{place.index} of {place.engines}: {index}".encode())
+def worker_main(engine_id, op, index, channel):
+    channel.send(f"{engine_id.index} of {engine_id.engines}: {index}".encode())
     return len(channel.recv(1))
 """
     with run(tmp_path, script) as service:
@@ -244,10 +244,10 @@ def open_ports():
     for each in shared:
         each.listen()
 
-def engine_main(place, control, plain=engine_main):
-    if place.generation and place.index:
+def engine_main(engine_id, control, plain=engine_main):
+    if engine_id.generation and engine_id.index:
         os._exit(3)
-    return plain(place, control)
+    return plain(engine_id, control)
 
 async def serve(zygote):
     zygote.ready()
@@ -260,12 +260,12 @@ async def serve(zygote):
         connection.close()
 
 import penstock.service.supervisor
-class Hasty:
+class Fixed:
     deaths = 0
     def died(self, now, *, had_worked):
         self.deaths += 1
         return 0.0 if self.deaths < 3 else None
-penstock.service.supervisor.Restarts = Hasty
+penstock.service.supervisor.Restarts = Fixed
 """
     with run(tmp_path, script) as service:
         ports = [service.hear("pid")[1:] for _ in range(2)]
@@ -290,10 +290,10 @@ async def serve(zygote):
     os._exit(3)
 
 import penstock.service.supervisor
-class Hasty:
+class Fixed:
     def died(self, now, *, had_worked):
         return None
-penstock.service.supervisor.Restarts = Hasty
+penstock.service.supervisor.Restarts = Fixed
 """
     with run(tmp_path, script) as service:
         assert service.status() == 1
@@ -303,10 +303,10 @@ penstock.service.supervisor.Restarts = Hasty
 def test_killing_engines_leaves_nothing_in_the_supervisor(tmp_path: Path) -> None:
     script = """
 import penstock.service.supervisor
-class Hasty:
+class Fixed:
     def died(self, now, *, had_worked):
         return 0.0
-penstock.service.supervisor.Restarts = Hasty
+penstock.service.supervisor.Restarts = Fixed
 """
     with run(tmp_path, OBEDIENT + script) as service:
         engines = all_serve(service)
@@ -377,12 +377,12 @@ def test_when_the_new_process_fails_the_old_one_goes_on_and_the_others_are_left_
     tmp_path: Path,
 ) -> None:
     script = """
-from penstock.executors.processes.supervisor_client import report_failure
-def failing(place, control, plain=engine_main):
-    if place.generation == 1:
+from penstock.executors.processes.control import report_failure
+def failing(engine_id, control, plain=engine_main):
+    if engine_id.generation == 1:
         report_failure(control, "the model is half written")
         return 1
-    return plain(place, control)
+    return plain(engine_id, control)
 engine_main = failing
 """
     with run(tmp_path, OBEDIENT + script) as service:
@@ -423,7 +423,7 @@ def test_a_hangup_of_a_child_ends_it(tmp_path: Path) -> None:
 def test_a_process_that_does_not_end_in_time_is_killed(tmp_path: Path, end: str) -> None:
     script = """
 engines = 1
-patience = 0.2
+stop_timeout = 0.2
 async def serve(zygote):
     zygote.ready()
     while True:

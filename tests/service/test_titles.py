@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from penstock.service.placement import MOST_BYTES, Place, engine_title, worker_title
+from penstock.service.placement import MOST_BYTES, EngineId, engine_title, worker_title
 
 
 def test_the_engine_is_told_from_others_where_there_are_any() -> None:
-    assert engine_title(Place()) == "engine"
-    assert engine_title(Place(index=1, engines=3)) == "engine 1"
+    assert engine_title(EngineId()) == "engine"
+    assert engine_title(EngineId(index=1, engines=3)) == "engine 1"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -168,6 +168,21 @@ class ServiceProcess:
             return psutil.Process(self.pid).children(recursive=True)
         except psutil.NoSuchProcess:
             return []
+
+    def memory(self) -> int:
+        """Bytes that it and its descendants have to themselves.
+
+        Pages that they share with each other count once; those of files do not, which say only who
+        else on this machine has the same libraries open.
+        """
+        total = 0
+        for pid in (self.pid, *(child.pid for child in self.descendants())):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+                    name, _, value = line.partition(":")
+                    if name in ("Pss_Anon", "Pss_Shmem"):
+                        total += int(value.split()[0]) * 1024
+        return total
 
     def leftovers(self, timeout: float = 5.0) -> list[psutil.Process]:
         """Descendants that still live ``timeout`` seconds after the process has ended."""

@@ -20,15 +20,15 @@ from penstock.request import Batch, Outcome
 from tests.simulation.workers import Workers
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.graphs import MadeGraph
 
 
 class ProcessWorkers(Workers):
     """One op's fake executor of processes."""
 
-    def __init__(self, world: World, op: int) -> None:
-        super().__init__(world, op, "process")
-        random = world.random
+    def __init__(self, graph: MadeGraph, op: int) -> None:
+        super().__init__(graph, op, "process")
+        random = self.world.random
         self.retry_on_crash = random.random() < 0.5
         self.given_up: set[int] = set()
         self.gave_up = self.took_up = 0
@@ -53,7 +53,7 @@ class ProcessWorkers(Workers):
         """See Executor."""
         self.take(work)
         for batch in work.pending:
-            self.world.inspect(self.op, batch)
+            self.graph.inspect(self.op, batch)
         self.deaths.hand_over(work.pending, self.world.clock.now())
         if len(self.given_up) == self.places and not self._alive:
             self._refuse(work, finished)
@@ -217,11 +217,11 @@ class Process:
                 return []
         batch = self._running
         assert batch is not None
-        if self._world.is_poisoned(self._workers.op, batch):
+        if self._workers.graph.is_poisoned(self._workers.op, batch):
             self.die()
             return batch.data_ids
         self._running = self._started = None
-        outcomes = self._world.outcomes(self._workers.op, batch, copies=True)
+        outcomes = self._workers.graph.outcomes(self._workers.op, batch, copies=True)
         self._world.clock.soon(partial(self._hear, batch, outcomes))
         if self._queue and self._world.random.random() < 0.2:  # the turn was too short
             self._queue.clear()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from penstock.engine.deadlines import TICK
+from penstock.engine.stage import Stage
+from tests.simulation.graphs import MadeGraph
 from tests.simulation.world import NEARLY, World
 
 
@@ -12,7 +14,7 @@ class Promises:
     def __init__(self, world: World) -> None:
         self._world = world
         self._heard = -1
-        self._occupied = [False] * len(world.workers)
+        self._occupied: set[Stage] = set()
 
     def check(self, quiet: bool) -> None:
         """Look at everything; ``quiet`` says that all turns and alarms that were due have run."""
@@ -37,46 +39,43 @@ class Promises:
         """Each queue's own bookkeeping, its bound, and that nobody waits beside an idle worker."""
         world = self._world
         waiting = 0
-        for op, stage in enumerate(world.engine.stages):
-            batcher = stage.batcher
-            count = len(batcher)
-            if count or self._occupied[op]:
-                batcher.check_invariants()
-                self._occupied[op] = count > 0
-                waiting += count
-                capacity = batcher.policy.capacity
-                if capacity is not None and count > capacity:
-                    world.problems.append(f"{count} wait at op{op} where {capacity} may")
-                executor = world.workers[op]
-                if quiet and count and executor.running < executor.workers:
-                    self._check_wait(op)
-            if quiet and len(stage.quarantine):
-                self._check_lone(op)
+        for graph in world.graphs:
+            for op, stage in enumerate(graph.stages):
+                batcher = stage.batcher
+                count = len(batcher)
+                executor = graph.workers[op]
+                idle = executor.running < executor.workers
+                if count or stage in self._occupied:
+                    batcher.check_invariants()
+                    (self._occupied.add if count else self._occupied.discard)(stage)
+                    waiting += count
+                    capacity = batcher.policy.capacity
+                    if capacity is not None and count > capacity:
+                        world.problems.append(f"{count} wait at {stage.name} where {capacity} may")
+                    if quiet and count and idle:
+                        self._check_wait(graph, op)
+                if quiet and idle and len(stage.quarantine):
+                    # Who is to run alone need not wait for company, only for a worker.
+                    world.problems.append(f"{stage.quarantine} beside an idle worker")
         return waiting
 
-    def _check_wait(self, op: int) -> None:
+    def _check_wait(self, graph: MadeGraph, op: int) -> None:
         """A worker is idle: whoever waits must have a window that is still open."""
         world = self._world
-        stage = world.engine.stages[op]
+        stage = graph.stages[op]
         now = world.clock.now()
         window = stage.batcher.policy.window
         if window is None or stage.draining or len(stage.batcher) >= stage.batcher.policy.max_rows:
-            world.problems.append(f"{len(stage.batcher)} wait at op{op} beside an idle worker")
+            text = f"{len(stage.batcher)} wait at {stage.name} beside an idle worker"
+            world.problems.append(text)
             return
         for client in world.open.values():
             assert client.submission is not None
             for sample in client.submission.samples:
-                if sample.waiting and sample.op == op:
+                if client.asks(graph.served) and sample.waiting and sample.op == op:
                     until = sample.arrived + window
                     if now >= until or sample.deadline <= until:
                         world.problems.append(f"{sample} still waits though a worker is idle")
-
-    def _check_lone(self, op: int) -> None:
-        """Who is to run alone need not wait for company, only for a worker."""
-        executor = self._world.workers[op]
-        if executor.running < executor.workers:
-            waiting = self._world.engine.stages[op].quarantine
-            self._world.problems.append(f"{waiting} beside an idle worker")
 
     def _check_counts(self, quiet: bool) -> None:
         world = self._world

@@ -3,7 +3,8 @@
 Faults: outcomes that come late, twice, never, out of order, or from work nobody gave out; calls
 over their time-out, given-up calls that come back; processes that die at any moment, of a poison or
 of nothing, are replaced later or never, and begin what is taken back in that moment; cancelling,
-deadlines, drain and close at any moment; full queues; replies that raise or call the engine again.
+deadlines, drain and close at any moment; full queues; replies that raise or call the engine again;
+graphs that are replaced by other versions, or go, while another one serves.
 
 Then faults stop: every open request must end by its deadline plus one tick (and, where no call
 hangs, without waiting for it), and the engine must come to rest with nothing left over. At last
@@ -104,6 +105,7 @@ class Simulation:
             + [world.let_time_pass] * 4
             + [world.wait_for_alarm] * 5
             + [world.leave] * world.random.choice((1, 3))
+            + [world.start_prepared, world.start_prepared, world.change_graphs]
             + [self.stick, self.stick, world.unstick, self.die, self.report_twice] * faults
             + [self.report_unknown, self.settle_again, world.kill] * faults
             + [self.drain] * (end < 0.2)
@@ -229,13 +231,15 @@ class Simulation:
         """Faults stop. Everybody must be answered in time, and nothing may be left over."""
         world = self.world
         world.errors = world.mischief = 0.0
+        while world.prepared:
+            world.start_prepared()
         calm = world.random.random() < 0.5
         if calm:
             self.world.unstick()
         for each in world.processes:
             each.fails = 0.0
         world.clock.run()
-        windows = [stage.batcher.policy.window or 0.0 for stage in world.engine.stages]
+        windows = [stage.batcher.policy.window or 0.0 for stage in world.stages]
         began = world.clock.now()
         starts = [max(0.0, each.next_start - began) for each in world.processes]
         patience = sum(windows) * (1 + len(world.open)) + 2 * TICK + sum(starts)
@@ -255,11 +259,14 @@ class Simulation:
             self._check(True)
         else:
             raise Violation("alarms ring for ever")
-        for stage in world.engine.stages:
+        for stage in world.stages:
             if stage.statistics().idle != stage.executor.workers:
                 raise Violation(f"a slot is lost: {stage}")
         if self.rests != self.drains:
             raise Violation(f"{self.drains} drains were told of rest {self.rests} times")
+        for graph in world.graphs:
+            if graph.rests != graph.drained:
+                raise Violation(f"{graph.served} was told of rest {graph.rests} times")
 
     def _work_until(self, done: Callable[[], bool]) -> None:
         """Workers do what they have; time passes only when they have nothing."""
@@ -278,15 +285,12 @@ class Simulation:
     def judge(self) -> None:
         """The finished history must be good."""
         world = self.world
-        stages = world.engine.stages
+        ops = [each for g in world.graphs for each in zip([g] * 8, g.stages, g.workers)]  # noqa: B905
         limits = Limits(
-            workers={
-                stage.name: executor.places
-                for stage, executor in zip(stages, world.workers, strict=True)
-            },
+            workers={stage.name: executor.places for _, stage, executor in ops},
             dispatches={
-                s.name: s.options.retry * world.plan.attempts * (1 + s.options.retry_on_crash)
-                for s in stages
+                s.name: s.options.retry * graph.plan.attempts * (1 + s.options.retry_on_crash)
+                for graph, s, _ in ops
             },
             grace=TICK + NEARLY,
         )
@@ -297,16 +301,11 @@ class Simulation:
     def story(self, error: Exception) -> str:
         """The failure, the world it happened in, and the last events with what followed them."""
         world = self.world
-        plan = world.plan
         lines = [
             f"seed {self.seed}, event {self._events}: {type(error).__name__}: {error}",
-            f"{world.engine.options} attempts={plan.attempts} first_arrival={plan.first_arrival}",
+            f"{world.engine.options}",
+            *map(repr, world.graphs),
         ]
-        for op, stage in enumerate(world.engine.stages):
-            lines.append(
-                f"op{op} {stage.name!r} after {plan.inputs[op]} jumps to {plan.jump_to[op]}: "
-                f"{world.workers[op]}, {stage.batcher.policy}, {stage.options}"
-            )
         heard = world.recorder.events
         end = (0, len(heard), 0.0, "", None)
         for (number, seen, now, event, told), after in pairwise([*self._lines, end]):

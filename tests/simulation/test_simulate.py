@@ -11,16 +11,17 @@ import pytest
 from penstock.batching.batcher import Batcher, FifoQueue
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.engine import Engine
+from penstock.engine.graph import ServedGraph
 from penstock.engine.quarantine import Quarantine
 from penstock.engine.stage import Stage
 from penstock.engine.timer import Timer
 from penstock.errors import ServiceBusy
 from penstock.executors.executor import Work
 from penstock.testing.history import Dispatched, Late, Replied, TurnedAway
+from tests.simulation.graphs import draw_plan
 from tests.simulation.processes import Process, ProcessWorkers
 from tests.simulation.simulate import Simulation, Violation, main, simulate
 from tests.simulation.workers import Workers
-from tests.simulation.world import draw_plan
 
 CHUNK = 100
 
@@ -63,6 +64,18 @@ def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch)
     hear_rest = Process._hear_rest
     came_back = Quarantine.came_back
     bury = ProcessWorkers.bury
+    drain_graph = Engine.drain_graph
+    submit = Engine.submit
+
+    def draining(self: Engine, graph: ServedGraph, *told: Any) -> None:
+        seen["a graph goes with requests inside"] += graph.inside > 0
+        seen["one goes while another serves"] += len(self.graphs) > 1
+        drain_graph(self, graph, *told)
+
+    def submitting(self: Engine, submission: Any, *told: Any) -> None:
+        before = submission.graph
+        submit(self, submission, *told)
+        seen["sent on to the next version"] += submission.graph is not before
 
     def hearing(self: Process) -> None:
         seen["a turn was too short"] += 1
@@ -81,6 +94,8 @@ def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Process, "_hear_rest", hearing)
     monkeypatch.setattr(Quarantine, "came_back", clearing)
     monkeypatch.setattr(ProcessWorkers, "bury", burying)
+    monkeypatch.setattr(Engine, "drain_graph", draining)
+    monkeypatch.setattr(Engine, "submit", submitting)
     for seed in range(300):
         run = Simulation(seed)
         run.run(200)
@@ -89,7 +104,7 @@ def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch)
             seen["given up"] += op.gave_up
             seen["taken up again"] += op.took_up
             seen["run again"] += max(op.deaths.runs.values(), default=0) > 1
-        for stage in run.world.engine.stages:
+        for stage in run.world.stages:
             seen["timed out"] += stage.statistics().timeouts
             seen["refused unseen"] += stage.statistics().refused
         for event in run.world.recorder.events:
@@ -108,6 +123,8 @@ def test_everything_that_may_happen_does_happen(monkeypatch: pytest.MonkeyPatch)
     expected |= {f"refused {code}" for code in ("busy", "closed", "deadline")}
     expected |= {"drained", "timed out", "another attempt", "batch of several", "late"}
     expected |= {"taken back", "a turn was too short", "given up", "worker ended by us"}
+    expected |= {"a graph goes with requests inside", "one goes while another serves"}
+    expected |= {"sent on to the next version"}
     expected |= {"killed worker", "refused unseen", "cleared", "run again", "taken up again"}
     assert {name for name, count in seen.items() if count} == expected
 
@@ -297,6 +314,42 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Engine, "drain", drain)
 
 
+@bug("a graph's rest is told too early", "is at rest, and|requests inside")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Engine, "_rests", lambda self, graph: graph is not None or not self._admitted_now)
+
+
+@bug("a graph's rest is forgotten", "was told of rest 0 times")
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._rests
+    patch.setattr(Engine, "_rests", lambda self, graph: graph is None and real(self, graph))
+
+
+@bug(
+    "a request for the next version runs through the last one's plan",
+    "another's dict|IndexError| only$",
+)
+def _(patch: pytest.MonkeyPatch) -> None:
+    real = Engine._refusal
+
+    def refusal(self: Engine, request: Any, now: float) -> Any:
+        plan = request.plan
+        error = real(self, request, now)
+        request.plan = plan
+        return error
+
+    patch.setattr(Engine, "_refusal", refusal)
+
+
+@bug("the names of two graphs are mixed up", "another's dict")
+def _(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        Engine,
+        "graph",
+        lambda self, name, version=None: self._for_no_name or next(iter(self.names.values()), None),
+    )
+
+
 @bug("a closed engine forgets somebody", "closed, and")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Engine.close
@@ -370,7 +423,7 @@ def _(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Quarantine, "_remember", remember)
 
 
-@bug("a batch that died is run again though nobody asked for that", "runs .* 2 times")
+@bug("a batch that died is run again though nobody asked for that", "runs .* 2 times|2 times where")
 def _(patch: pytest.MonkeyPatch) -> None:
     real = Quarantine.__init__
     patch.setattr(Quarantine, "__init__", lambda self, op, *, rerun: real(self, op, rerun=True))

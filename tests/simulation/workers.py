@@ -14,7 +14,7 @@ from penstock.request import Batch
 from tests.simulation.deaths import Deaths
 
 if TYPE_CHECKING:
-    from tests.simulation.world import World
+    from tests.simulation.graphs import MadeGraph
 
 
 class Doer(Protocol):
@@ -48,13 +48,15 @@ class Workers(LocalExecutor):
 
     retry_on_crash = False
 
-    def __init__(self, world: World, op: int, kind: str) -> None:
+    def __init__(self, graph: MadeGraph, op: int, kind: str) -> None:
+        world = graph.world
         self.kind = kind
         self.places = self.workers = 1 if kind == "inline" else world.random.choice((1, 1, 2, 3))
         self.takes_several = world.random.random() < 0.8
         self.seconds = world.random.choice((0.0, 1e-6, 1e-4, 0.01))
         self.running = 0
         self.deaths = Deaths(op, world.problems)
+        self.graph = graph
         self.world = world
         self.op = op
 
@@ -66,7 +68,7 @@ class Workers(LocalExecutor):
         world = self.world
         self.take(work)
         for batch in work.pending:
-            world.inspect(self.op, batch)
+            self.graph.inspect(self.op, batch)
         work.begin_next()
         call = Call(self, work, finished)
         world.calls.append(call)
@@ -158,7 +160,7 @@ class Call:
         workers.deaths.run(batch)
         batch.started = None
         batch.ran = workers.seconds
-        self._results.append((batch, workers.world.outcomes(workers.op, batch)))
+        self._results.append((batch, workers.graph.outcomes(workers.op, batch)))
         return batch
 
     def _report(self) -> None:

@@ -1,69 +1,36 @@
 """A made-up world around a real engine: virtual time, fake workers, fake clients, one seed.
 
-Graph, flight, batcher, deadlines, stage and engine are the real ones. Drawn from the seed are the
-graph, every option, what clients ask for and when they leave, and what workers answer. Who moves
+Graph, flight, batcher, deadlines, stage and engine are the real ones. Drawn from the seed are one
+or two graphs and their later versions, every option, what clients ask for and when they leave, and
+what workers answer (``tests.simulation.graphs``). Who moves
 next is decided by ``tests.simulation.simulate``. What must never happen is noted in ``problems``
 at once, because the engine is right to survive a reply that raises.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 
-from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.engine.engine import Engine, EngineOptions
-from penstock.engine.graph import ServedGraph
+from penstock.engine.graph import GraphState, ServedGraph
+from penstock.engine.stage import Stage
 from penstock.engine.submission import Submission
-from penstock.errors import (
-    DeadlineExceeded,
-    HookFailed,
-    KillsWorkers,
-    OpTimeout,
-    RequestError,
-    WorkerDied,
-)
+from penstock.errors import DeadlineExceeded, KillsWorkers, RequestError, WorkerDied
 from penstock.executors.executor import Finished, Result, Work
-from penstock.executors.work import WorkOptions
-from penstock.graph.dag import OpSpec, Plan, compile_graph
 from penstock.instrument import Instruments
-from penstock.request import Batch, Outcome
+from penstock.request import Outcome
 from penstock.testing.clock import ManualClock
 from penstock.testing.history import ClientHistory, Recorder
+from tests.simulation.graphs import MadeGraph
 from tests.simulation.processes import ProcessWorkers
-from tests.simulation.workers import Doer, Workers
+from tests.simulation.workers import Doer
 
 NEARLY = 1e-6
 """Seconds; virtual time is a sum of floats."""
 
-
-def draw_plan(random: Random) -> Plan:
-    """Any legal graph of one to eight ops in which every op reaches the last."""
-    size = 1 + int(8 * random.random() ** 2)
-    inputs: dict[int, list[int]] = {}
-    for key in range(1, size + 1):
-        inputs[key] = random.sample(range(key), random.randint(1, min(3, key)))
-    fed = {before for keys in inputs.values() for before in keys}
-    inputs[size] += [key for key in range(1, size) if key not in fed]
-    jumps = _draw_jumps(random, inputs) if random.random() < 0.2 else {}
-    specs = [OpSpec(key=0, name="request", is_request=True)]
-    for key, before in inputs.items():
-        jump_to = tuple(jumps.get(key, ()))
-        specs.append(OpSpec(key=key, name=f"op{key}", inputs=tuple(before), jump_to=jump_to))
-    attempts = random.choice((1, 1, 1, 2, 3))
-    return compile_graph(specs, size, attempts=attempts, first_arrival=random.random() < 0.2)
-
-
-def _draw_jumps(random: Random, inputs: dict[int, list[int]]) -> dict[int, list[int]]:
-    after: dict[int, set[int]] = {key: set() for key in (0, *inputs)}
-    for key in sorted(inputs, reverse=True):
-        for before in inputs[key]:
-            after[before] |= {key} | after[key]
-    jumps: dict[int, list[int]] = {}
-    for key in inputs:
-        targets = sorted(after[key])
-        if targets and random.random() < 0.5:
-            jumps[key] = random.sample(targets, random.randint(1, min(2, len(targets))))
-    return jumps
+_MOST_GRAPHS = 6
+"""Versions of all graphs together."""
 
 
 class Client:
@@ -78,36 +45,45 @@ class Client:
         self.submission: Submission | None = None
         self.open = True
 
+    def asks(self, graph: ServedGraph) -> bool:
+        """Whether it is inside that graph."""
+        return self.submission is not None and self.submission.graph is graph
+
 
 class World:
-    """Everything of one seed, and what clients and workers can do in it."""
+    """Everything of one seed, and what clients, workers and operators can do in it."""
 
     def __init__(self, seed: int) -> None:
         self.random = random = Random(seed)
         self.clock = ManualClock()
-        self.plan = draw_plan(random)
         self.recorder = Recorder()
         self.history = ClientHistory()
         self.problems: list[str] = []
         self.calls: list[Doer] = []
         self.reported: list[tuple[Work, Finished, list[Result]]] = []
         self.open: dict[int, Client] = {}
+        self.prepared: list[tuple[Client, Submission]] = []  # and not started yet
         self.asked = 0
         self.refused = 0
         self.errors = random.choice((0.0, 0.05, 0.3))
         self.mischief = random.choice((0.0, 0.0, 0.1, 0.4))
         self.poison = random.choice((0.0, 0.0, 0.05, 0.3))
         self.same = random.choice((0.0, 0.3, 0.6)) if self.poison else 0.0
-        self._poisoned: dict[int, set[int]] = {}  # op -> nonces that its processes die of
-        self.workers = [self._draw_workers(op) for op in range(len(self.plan.names))]
-        self.processes = [each for each in self.workers if isinstance(each, ProcessWorkers)]
         self.engine = self._draw_engine()
-        self._traces = self._allowed_traces()
+        self.names = ("left", "right")[: random.choice((1, 1, 2))]
+        self.graphs: list[MadeGraph] = []  # those that were removed, too
+        for name in self.names:
+            self._build(name)
 
-    def _draw_workers(self, op: int) -> Workers:
-        kinds = ("thread", "thread", "killed", "inline", "process", "process")
-        kind = self.random.choice(kinds)
-        return ProcessWorkers(self, op) if kind == "process" else Workers(self, op, kind)
+    @property
+    def processes(self) -> list[ProcessWorkers]:
+        """Of all graphs."""
+        return [each for graph in self.graphs for each in graph.processes]
+
+    @property
+    def stages(self) -> list[Stage]:
+        """Of all graphs."""
+        return [stage for graph in self.graphs for stage in graph.stages]
 
     def _draw_engine(self) -> Engine:
         random = self.random
@@ -117,33 +93,39 @@ class World:
             first_id=random.randint(0, 2),
             id_step=random.randint(1, 3),
         )
-        engine = Engine(self.clock, options, Instruments([self.recorder]))
-        graph = ServedGraph(engine, self.plan)
-        for op, name in enumerate(self.plan.names):
-            policy = BatchPolicy(
-                max_rows=random.choice((1, 1, 2, 4, 8)),
-                window=random.choice((None, None, 0.002, 0.02, 0.1)),
-                capacity=random.choice((None, None, 1, 2, 4, 8)),
-            )
-            work = WorkOptions(
-                timeout=random.choice((None, 0.01, 0.05, 0.2, 1.0)),
-                retry=random.choice((1, 1, 2, 3)),
-                retry_on_crash=self.workers[op].retry_on_crash,
-            )
-            graph.add_op(name, queue=batcher_for(policy), executor=self.workers[op], options=work)
-        engine.add(graph)
-        return engine
+        return Engine(self.clock, options, Instruments([self.recorder]))
 
-    def _allowed_traces(self) -> list[set[str]]:
-        """Per op, the keys of a dict that reaches it: traces of the ops before it, no others."""
-        allowed: list[set[str]] = []
-        for inputs in self.plan.inputs:
-            names = {"nonce"}
-            for op in inputs:
-                if op >= 0:
-                    names |= allowed[op] | {f"trace{op}"}
-            allowed.append(names)
-        return allowed
+    # Operators.
+
+    def change_graphs(self) -> object:
+        """A graph gets a new version, or goes; its requests are finished meanwhile."""
+        if len(self.graphs) >= _MOST_GRAPHS or self.engine.statistics().draining:
+            return None
+        name = self.random.choice(self.names)
+        served = self.engine.graph(name)
+        if served is not None and self.random.random() < 0.3:
+            self._made(served).drained += 1
+            self.engine.drain_graph(served, partial(self._at_rest, served))
+            return f"{served} goes"
+        return f"{self._build(name).served} comes"
+
+    def _build(self, name: str) -> MadeGraph:
+        graph = MadeGraph(self, name, len(self.graphs))
+        self.graphs.append(graph)
+        for old in self.graphs:
+            old.drained += old.name == name and old.served.state is GraphState.SERVING
+        self.engine.replace(graph.served, self._at_rest)
+        return graph
+
+    def _made(self, served: ServedGraph) -> MadeGraph:
+        return next(graph for graph in self.graphs if graph.served is served)
+
+    def _at_rest(self, served: ServedGraph) -> None:
+        self._made(served).rests += 1
+        left = [number for number, each in self.open.items() if each.asks(served)]
+        if left:
+            self.problems.append(f"{served} is at rest, and {left} have no answer")
+        self.engine.remove(served)
 
     # Time.
 
@@ -165,12 +147,27 @@ class World:
     def ask(self) -> object:
         """A client sends a request."""
         now = self.clock.now()
+        name = self.random.choice(self.names)
+        graph = self.engine.graph(name)
+        if graph is None:
+            return f"no {name}"
         life = self.random.choice((0.02, 0.2, 2.0, 60.0, 60.0)) * (self.random.random() - 0.01)
-        client = Client(self.asked, self._draw_nonce(), now + life)
+        client = Client(self.asked, self._draw_nonce(self._made(graph)), now + life)
         self.asked += 1
-        self.history.invoke(client.number, client.nonce, now, client.deadline)
-        (graph,) = self.engine.graphs
-        submission = Submission(graph, {"nonce": client.nonce}, life, client.number)
+        feed = {"nonce": client.nonce, "graph": name}
+        submission = Submission(graph, feed, life, client.number)
+        if self.random.random() < 0.1:  # as one whose body is being decoded
+            self.prepared.append((client, submission))
+            return "prepared"
+        return self._submit(client, submission)
+
+    def start_prepared(self) -> object:
+        """A request that was made some time ago is submitted; its graph may have gone."""
+        return self._submit(*self.prepared.pop(0)) if self.prepared else None
+
+    def _submit(self, client: Client, submission: Submission) -> object:
+        now, name = self.clock.now(), submission.graph.name
+        self.history.invoke(client.number, client.nonce, now, client.deadline, name)
         try:
             self.engine.submit(submission, lambda _, got: self.reply(client, got))
         except RequestError as refusal:
@@ -181,14 +178,14 @@ class World:
         self.open[submission.data_id] = client
         return submission.data_id
 
-    def _draw_nonce(self) -> int:
+    def _draw_nonce(self, graph: MadeGraph) -> int:
         """What a client asks for: something new, perhaps poison, or what another has asked for."""
         random = self.random
         nonce = self.asked
         if self.same and nonce and random.random() < self.same:
             return random.randrange(max(0, nonce - 8), nonce)
-        if self.poison and self.processes and random.random() < self.poison:
-            self._poisoned.setdefault(random.choice(self.processes).op, set()).add(nonce)
+        if self.poison and graph.processes and random.random() < self.poison:
+            graph.poison(nonce)
         return nonce
 
     def reply(self, client: Client, outcome: Outcome) -> None:
@@ -236,25 +233,6 @@ class World:
 
     # Workers.
 
-    def inspect(self, op: int, batch: Batch) -> None:
-        """A worker looks at what it is given."""
-        now = self.clock.now()
-        most = self.engine.stages[op].batcher.policy.max_rows
-        if not 0 < len(batch.samples) <= most:
-            self.problems.append(f"op{op} takes 1 to {most} and got {batch}")
-        for sample in batch.samples:
-            client = self.open.get(sample.data_id)
-            if client is None or sample.gone or sample.flight is not client.submission:
-                self.problems.append(f"op{op} got {sample}, which nobody waits for any more")
-            elif client.deadline <= now:
-                self.problems.append(f"op{op} got {sample} {now - client.deadline:.6f} s too late")
-            else:
-                for feed in sample.inputs.values():
-                    if feed["nonce"] != client.nonce or not feed.keys() <= self._traces[op]:
-                        self.problems.append(f"op{op} got {sample} with another's dict: {feed}")
-            if self.plan.plain and len(sample.inputs) != len(self.plan.inputs[op]):
-                self.problems.append(f"op{op} got {sample} with {list(sample.inputs)} only")
-
     def pick(self) -> Doer | None:
         """Some worker that could go on; None when there is none, or the one picked hangs."""
         call = self.random.choice(self.calls) if self.calls else None
@@ -269,41 +247,11 @@ class World:
 
     def kill(self) -> object:
         """Some process is killed from outside, whatever it does."""
-        return self.random.choice(self.processes).kill_any() if self.processes else None
-
-    def is_poisoned(self, op: int, batch: Batch) -> bool:
-        """Whether the op's processes die of this batch."""
-        nonces = self._poisoned.get(op)
-        return nonces is not None and any(
-            feed["nonce"] in nonces for sample in batch.samples for feed in sample.inputs.values()
-        )
+        processes = self.processes
+        return self.random.choice(processes).kill_any() if processes else None
 
     def remember(self, work: Work, finished: Finished, results: list[Result]) -> None:
         """A Work is reported; it may be reported again."""
         self.reported.append((work, finished, results))
         if len(self.reported) > 5:
             del self.reported[0]
-
-    def outcomes(self, op: int, batch: Batch, *, copies: bool = False) -> list[Outcome]:
-        """Made up. The op leaves a trace in its inputs, and may give one of them on as output.
-
-        Args:
-            op: which.
-            batch: what it ran.
-            copies: whether it got copies, as a process does.
-        """
-        random = self.random
-        jump = bool(self.plan.jump_to[op]) and random.random() < 0.3
-        made: list[Outcome] = []
-        for sample in batch.samples:
-            feeds = [dict(f) if copies else f for f in sample.inputs.values()]
-            for feed in feeds:
-                feed[f"trace{op}"] = True
-            if self.errors and random.random() < self.errors:
-                kind = OpTimeout if random.random() < 0.2 else HookFailed
-                made.append(Outcome(None, kind("made up"), jump))
-            elif random.random() < 0.5:
-                made.append(Outcome(feeds[0], None, jump))
-            else:
-                made.append(Outcome({"nonce": feeds[0]["nonce"]}, None, jump))
-        return made

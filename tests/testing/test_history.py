@@ -170,6 +170,47 @@ def test_more_good_answers_than_the_server_gave_are_found() -> None:
     assert check(CLIENTS, events) == ["clients saw 2 good answers, the server gave 1"]
 
 
+def two_graphs() -> tuple[list[ClientEvent], list[ServerEvent]]:
+    """A good answer of each, and a failure of one."""
+    clients: list[ClientEvent] = [
+        *(Invoke(1, "a", 0.0, None, "left"), Invoke(2, "b", 0.0, None, "right")),
+        *(Invoke(3, "c", 0.0, None, "left"), Ok(1, "a", 1.0), Ok(2, "b", 1.0), Failed(3, "", 1.0)),
+    ]
+    server: list[ServerEvent] = [
+        *(Admitted(1, 0, 0.0, "left"), Admitted(2, 0, 0.0, "right"), Admitted(3, 0, 0.0, "left")),
+        *(Dispatched("left/op", 0, (1,), 1, FOREVER, 0.1), Returned("left/op", 0, 0, 0.2)),
+        *(Dispatched("right/op", 1, (2,), 1, FOREVER, 0.1), Returned("right/op", 1, 0, 0.2)),
+        *(Replied(1, None, 0.5), Replied(2, None, 0.5), Replied(3, "hook_failed", 0.5)),
+    ]
+    return clients, server
+
+
+def test_two_graphs_are_judged_each_by_itself() -> None:
+    clients, server = two_graphs()
+    assert check(clients, server, Limits(failures={"left": 1, "right": 0})) == []
+    assert check(clients, server, Limits(failures={"left": 0})) == [
+        "1 requests of left failed where 0 may"
+    ]
+    assert check(clients, server, Limits(failures=0)) == ["1 requests failed where 0 may"]
+
+
+def test_a_request_that_reaches_another_graphs_op_is_found() -> None:
+    clients, server = two_graphs()
+    server = instead(
+        server,
+        Dispatched("right/op", 1, (2,), 1, FOREVER, 0.1),
+        Dispatched("right/op", 1, (1,), 1, FOREVER, 0.1),
+    )
+    assert check(clients, server) == ["op 'right/op' got data id 1, which asks left"]
+
+
+def test_an_answer_that_another_graph_gave_is_found() -> None:
+    clients, server = two_graphs()
+    server = instead(server, Admitted(2, 0, 0.0, "right"), Admitted(2, 0, 0.0, "left"))
+    found = check(clients, without(server, Dispatched("right/op", 1, (2,), 1, FOREVER, 0.1)))
+    assert "clients saw 1 good answers of right, the server gave 0" in found
+
+
 def attempts(count: int) -> list[ServerEvent]:
     """A request that reaches the op in so many batches, all but the last given up."""
     events: list[ServerEvent] = [Admitted(1, 0, 0.0)]
@@ -247,7 +288,7 @@ def test_the_recorder_writes_down_what_an_engine_tells_it() -> None:
     recorder = Recorder()
     sample = Sample(5, {}, 9.0)
     batch = Batch([sample], CloseReason.FULL, 1.0)
-    asked = SimpleNamespace(data_id=5, log_id=50)
+    asked = SimpleNamespace(data_id=5, log_id=50, graph=SimpleNamespace(name="one"))
     recorder.admitted(asked, 1.0)  # type: ignore[arg-type]
     recorder.refused(asked, ServiceBusy("no"), 1.0)  # type: ignore[arg-type]
     recorder.dispatched("op", batch, 1.5)
@@ -259,7 +300,7 @@ def test_the_recorder_writes_down_what_an_engine_tells_it() -> None:
     asked.data_id = 6
     recorder.cancelled(asked, 3.0)  # type: ignore[arg-type]
     expected = [
-        Admitted(5, 50, 1.0),
+        Admitted(5, 50, 1.0, "one"),
         TurnedAway("busy", 1.0),
         Dispatched("op", 0, (5,), 1, 9.0, 1.5),
         Dispatched("op", 0, (5,), 1, 9.0, 1.6),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import RequestError, Undecodable
-from penstock.protocols import paddle
+from penstock.protocols import paddle, paddle_json, paddle_message
 from penstock.protocols.status import err_no_of
 from tests.wire.broken import UNDECODABLE, Case, cases, valid_body, valid_message
 
@@ -24,11 +24,11 @@ def answer_to(decode: object) -> str | int:
 
 
 def from_body(body: bytes) -> paddle.Call:
-    return paddle.decode_json(body, name="uci", method="prediction")
+    return paddle_json.decode(body, name="uci", method="prediction")
 
 
 def from_message(message: bytes) -> paddle.Call:
-    return paddle.decode_message(message, ("uci",))
+    return paddle_message.decode(message, ("uci",))
 
 
 def rule(case: Case) -> str:

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from tests.hostile.holding import held
 from tests.kit import http2
-from tests.kit.http1 import Reply, ask, connected, pairs, request
+from tests.kit.http1 import Reply, ask, pairs
 from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real
@@ -25,7 +25,6 @@ SERVICE = "baidu.paddle_serving.pipeline_serving.PipelineService"
 HEALTH = "grpc.health.v1.Health"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-SERVICE_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 # Its op is ready when the named pipe has been opened and written to.
 SLOW_START = """
@@ -120,16 +119,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         yield server
 
 
-def test_the_health_of_an_unknown_service_is_not_known(service: ServiceProcess) -> None:
-    with grpc.insecure_channel(service.rpc_endpoint) as channel:
-        with pytest.raises(grpc.RpcError) as caught:
-            check(channel, "other")
-        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-        stub = health_pb2_grpc.HealthStub(channel)
-        watch = stub.Watch(health_pb2.HealthCheckRequest(service="other"), timeout=5)
-        assert next(watch).status == SERVICE_UNKNOWN
-
-
 def test_reflection_lists_the_services_and_gives_their_files(service: ServiceProcess) -> None:
     requests = [
         reflection_pb2.ServerReflectionRequest(list_services=""),
@@ -142,11 +131,3 @@ def test_reflection_lists_the_services_and_gives_their_files(service: ServicePro
     assert [one.name for one in listed.list_services_response.service] == [SERVICE, HEALTH]
     assert len(file.file_descriptor_response.file_descriptor_proto) == 1
     assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
-
-
-def test_probes_answer_head_as_well(service: ServiceProcess) -> None:
-    with connected(service.http_port) as connection:
-        for path in (b"/livez", b"/readyz"):
-            connection.send(request(method=b"HEAD", target=path, length=False))
-            reply = connection.reply(to_head=True)
-            assert (reply.status, reply.header("content-length")) == (200, "3")

@@ -20,13 +20,13 @@ from time import monotonic
 from typing import Any, Final
 
 from penstock.errors import text_of
+from penstock.executors.local import TURN
 from penstock.executors.processes.channel import UNASKED_BYTES, receive
 from penstock.executors.processes.frames import Frame, FrameError, FrameReader, Kind, header
 from penstock.executors.processes.marshalling import batches_in, outcomes_out, output
 from penstock.executors.processes.slabs import WorkerSlabs
 from penstock.executors.processes.status_page import StatusPage
 from penstock.executors.processes.values import Blob, Decoder, OnlyPickledError, encode
-from penstock.executors.turn import TURN
 from penstock.executors.work import BoundOp, run_batch
 from penstock.ops.failures import HOOK_FAULTS, cannot_travel
 from penstock.request import Batch, CloseReason, Outcome, Sample

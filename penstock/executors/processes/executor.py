@@ -16,11 +16,10 @@ from typing import Any, Final
 
 from penstock.errors import InferenceFailed, StartupError
 from penstock.executors.executor import Finished, Work
-from penstock.executors.processes.control import Exited
+from penstock.executors.processes.control import Exited, Spawner
 from penstock.executors.processes.crash_report import frames_of_the_op, how_it_ended, report
 from penstock.executors.processes.restarts import LONGEST, Restarts
 from penstock.executors.processes.slabs import SlabPool
-from penstock.executors.processes.supervisor_client import Spawner
 from penstock.executors.processes.watchdog import (
     Supervision,
     Watchdog,
@@ -43,7 +42,7 @@ TOLD_AFTER: Final = 30.0
 people wonder."""
 
 
-class NoRoomError(StartupError):
+class NoProcessError(StartupError):
     """A process could not even be started, which is not its own fault."""
 
 
@@ -199,13 +198,13 @@ class ProcessExecutor:
         """One more worker, which can work.
 
         Raises:
-            NoRoomError: there is no room for a process.
+            NoProcessError: there is no room for a process.
             StartupError: it cannot work, with what it said; it has ended.
         """
         try:
             spawned = await self._spawner.spawn(self.op, index)
         except StartupError as error:
-            raise NoRoomError(str(error)) from error
+            raise NoProcessError(str(error)) from error
         worker = Worker(
             self.op,
             index,
@@ -346,7 +345,7 @@ class ProcessExecutor:
             await asyncio.sleep(wait)
             try:
                 started = await self._start(index)
-            except NoRoomError as error:
+            except NoProcessError as error:
                 wait = restarts.refused()
                 _log.error(
                     "op %s: worker %s cannot be started, and is tried again in %g s: %s",

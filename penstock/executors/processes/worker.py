@@ -18,12 +18,11 @@ from typing import Any, Final, NoReturn
 from penstock.errors import StartupError
 from penstock.executors.executor import Finished, Work
 from penstock.executors.processes.channel import UNASKED_BYTES, Channel
-from penstock.executors.processes.control import Exited
+from penstock.executors.processes.control import Exited, Spawned
 from penstock.executors.processes.frames import Frame, FrameError, Kind, header
 from penstock.executors.processes.marshalling import batches_out, outcomes_in
 from penstock.executors.processes.slabs import Loan, Slab, SlabPool
 from penstock.executors.processes.status_page import StatusPage
-from penstock.executors.processes.supervisor_client import Spawned
 from penstock.executors.processes.values import LARGE, Blob, Decoder, decode, encode
 from penstock.executors.processes.watchdog import Doing, Watch
 from penstock.ops.failures import cannot_travel
@@ -36,9 +35,9 @@ SLAB_BYTES: Final = 512 << 20
 """Most bytes of shared memory for one op's large arrays; what does not fit goes through the
 socket."""
 
-_LAST_WORDS: Final = 1.0
+_STACK_TIMEOUT: Final = 1.0
 """Seconds that a worker which hangs is given to write down where."""
-_FAREWELL: Final = 5.0
+_LEAVE_TIMEOUT: Final = 5.0
 """Seconds within which an idle worker ends when it is asked to."""
 
 
@@ -179,7 +178,7 @@ class Worker:
         """It ends as it is idle now, to make room for another; that is no death."""
         self.condemned = self.sent_away = True
         self.ask_to_stop()
-        self._closing = self._loop.call_later(_FAREWELL, self.kill)
+        self._closing = self._loop.call_later(_LEAVE_TIMEOUT, self.kill)
 
     def kill(self) -> None:
         """End it now."""
@@ -191,7 +190,7 @@ class Worker:
         self.condemned = True
         self._signal(signal.SIGABRT)
         self._signal(signal.SIGCONT)  # it may be stopped; it does not run on, as SIGABRT came first
-        self._closing = self._loop.call_later(_LAST_WORDS, self.kill)
+        self._closing = self._loop.call_later(_STACK_TIMEOUT, self.kill)
 
     def stacks(self) -> list[str]:
         """Where it was when a signal ended it."""

@@ -2,7 +2,7 @@
 
 What could be framed or addressed in two ways is refused, because a proxy before us might read it
 the other way. Short lines are remembered with what they mean: of a client's requests most lines are
-the same, and a line with an id of its own costs its own parsing only.
+the same. Of a line with an id of its own, such as a trace's, only the name is remembered.
 
 While a head comes in part, its lines are judged one by one, at their end or where a limit is
 passed, in the order of the bytes. So the verdict does not depend on how the bytes were chopped, and
@@ -23,6 +23,7 @@ from penstock.protocols.heads import (
     Headers,
     RequestHead,
     is_host,
+    is_value,
     parse_length,
 )
 from penstock.protocols.http1.limits import BrokenRule, Http1Limits
@@ -34,6 +35,7 @@ _is_other_version: Final = re.compile(rb"%b++ [!-~]++ HTTP/[0-9]\.[0-9]\r\n" % T
 _is_field: Final = re.compile(rb"%b++:%b*+\r\n" % (TOKEN, VALUE)).fullmatch
 _begins_token: Final = re.compile(TOKEN).match
 _split_request_line: Final = re.compile(_LINE).fullmatch
+_VALUES: Final = bytes(byte for byte in range(256) if is_value(bytes((byte,))))
 _split_field: Final = re.compile(rb"(%b++):[ \t]*+(%b*+)" % (TOKEN, VALUE)).fullmatch
 _absolute: Final = re.compile(rb"(?i:https?)://([^/?]*+)(.*+)").fullmatch
 _ONLY_ONCE: Final = (b"host", b"content-length", b"transfer-encoding")
@@ -66,36 +68,74 @@ class _RequestLines(dict[bytes, _RequestLine]):
         return found
 
 
-class _FieldLines(dict[bytes, tuple[bytes, bytes]]):
-    def __missing__(self, line: bytes) -> tuple[bytes, bytes]:
-        match = _split_field(line)
-        if match is None:
-            raise BrokenRule(400, "malformed header field")
-        found = name, value = match[1].lower(), match[2].rstrip(BLANKS)
-        if name == b"host" and is_host(value) is None:
-            raise BrokenRule(400, "the header host is malformed")
-        if len(line) <= LineCache.LONGEST:
-            if len(self) >= LineCache.MOST:
-                self.clear()
-            self[line] = found
-        return found
-
-
 class LineCache:
     """Lines with what they mean, shared by the connections of a door.
 
-    When there are too many all are forgotten: those in use come back with the next request, and
-    nobody can make us spend more than that.
+    Of a field whose value differs from request to request, such as a trace id, only the name is
+    remembered: its lines would never be found again, and would push out those that are. When there
+    are too many lines all are forgotten: those in use come back with the next request, and nobody
+    can make us spend more than that.
+
+    Attributes:
+        requests: request lines.
+        fields: lines of fields.
+        varying: names as sent, in lower case, of which ``LINES`` different lines have come.
     """
 
     MOST: Final = 1024
     LONGEST: Final = 192
+    LINES: Final = 32
 
-    __slots__ = ("fields", "requests")
+    __slots__ = ("_counts", "fields", "requests", "varying")
 
     def __init__(self) -> None:
         self.requests = _RequestLines()
-        self.fields = _FieldLines()
+        self.fields: dict[bytes, tuple[bytes, bytes]] = {}
+        self.varying: dict[bytes, bytes] = {}
+        self._counts: dict[bytes, int] = {}
+
+    def complete(self, pairs: list[tuple[bytes, bytes] | None], lines: list[bytes]) -> None:
+        """Read the lines that are not remembered.
+
+        Args:
+            pairs: the fields of a head; None where a line is not remembered.
+            lines: of the head, the first line included.
+
+        Raises:
+            BrokenRule: a line is no field.
+        """
+        varying = self.varying
+        at = 0
+        for _ in range(pairs.count(None)):
+            at = pairs.index(None, at)
+            line = lines[at + 1]
+            sent, colon, value = line.partition(b":")
+            name = varying.get(sent)
+            if name is not None and colon and not value.translate(None, _VALUES):
+                pairs[at] = name, value.strip(BLANKS)
+            else:
+                pairs[at] = self._learn(line)
+
+    def _learn(self, line: bytes) -> tuple[bytes, bytes]:
+        match = _split_field(line)
+        if match is None:
+            raise BrokenRule(400, "malformed header field")
+        sent = match[1]
+        found = name, value = sent.lower(), match[2].rstrip(BLANKS)
+        if name == b"host":
+            if is_host(value) is None:
+                raise BrokenRule(400, "the header host is malformed")
+        elif len(sent) <= self.LONGEST:
+            count = self._counts[sent] = self._counts.get(sent, 0) + 1
+            if count >= self.LINES:
+                self.varying[sent] = name
+        if len(line) <= self.LONGEST:
+            self.fields[line] = found
+        if len(self.fields) > self.MOST or len(self._counts) > self.MOST:
+            self.fields.clear()
+            self.varying.clear()
+            self._counts.clear()
+        return found
 
 
 class Http1RequestHead(RequestHead):
@@ -147,13 +187,12 @@ def parse_head(raw: bytes, limits: Http1Limits, cache: LineCache) -> Http1Reques
     """
     lines = raw.split(_END)
     try:
-        if (
-            len(raw) > limits.max_header_field
-            or len(raw) > limits.max_request_line
-            or len(raw) > limits.max_header_bytes
-        ):
+        if len(raw) > limits.smallest:
             HeadLines(limits).advance(raw, 0)
-        pairs = tuple(map(cache.fields.__getitem__, lines[1:-2]))
+        found = [*map(cache.fields.get, lines[1:-2])]
+        if not all(found):
+            cache.complete(found, lines)
+        pairs: Headers = tuple(found)  # type: ignore[arg-type]
         method, path, query, authority, version = cache.requests[lines[0]]
     except BrokenRule:
         HeadLines(limits).advance(raw, 0)  # says what is wrong first
@@ -296,8 +335,8 @@ class FieldLines:
             BrokenRule: a line is no field, or there are too many bytes.
         """
         while True:
-            room = min(self._most_field, self._most_bytes - self._line - len(_END))
-            stop = at + self._line + room + len(_END)
+            most = min(self._most_field, self._most_bytes - self._line - len(_END))
+            stop = at + self._line + most + len(_END)
             end = buffer.find(b"\n", at + self._seen, max(stop, 0)) + 1
             if not end:
                 if len(buffer) >= stop:

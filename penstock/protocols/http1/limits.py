@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,7 @@ class Http1Limits:
         max_chunks: in one body, the last empty one not counted.
         max_kept_bytes: of requests that wait for their turn; with more than these the connection
             asks for a pause in reading. One read may go beyond it.
+        smallest: bytes of a head that cannot be over any limit of bytes.
     """
 
     max_request_line: int = 8 << 10
@@ -27,6 +28,11 @@ class Http1Limits:
     max_trailer_bytes: int = 8 << 10
     max_chunks: int = 65_536
     max_kept_bytes: int = 64 << 10
+    smallest: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        smallest = min(self.max_request_line, self.max_header_bytes, self.max_header_field)
+        object.__setattr__(self, "smallest", smallest)
 
 
 class BrokenRule(Exception):

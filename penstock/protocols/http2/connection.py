@@ -130,12 +130,12 @@ class Http2Connection(Sending):
         "_decoder",
         "_fresh",
         "_gaps",
-        "_held",
         "_last_fields",
         "_last_head",
         "_most_block",
         "_needed",
         "_opened_at_refill",
+        "_partial",
         "_ping_mark",
         "_pings_under_way",
         "_preface_left",
@@ -160,7 +160,7 @@ class Http2Connection(Sending):
         self._preface_left = PREFACE if self._server else b""
         self._too_long = limits.max_frame_size + 1 << 8
         # Bytes of a frame that is not whole, and how many are needed to go on.
-        self._held = bytearray()
+        self._partial = bytearray()
         self._needed = 0
         # What waits for go_on: a read, and where its next frame begins.
         self._rest = b""
@@ -205,11 +205,11 @@ class Http2Connection(Sending):
         if self._block_id:
             return self._block_parts
         if self._needed:
-            return self._held
+            return self._partial
         return None if self._begun else self._abuse
 
     @property
-    def annoyed(self) -> bool:
+    def is_abused(self) -> bool:
         """Whether the peer abuses the protocol, which is borne until its allowance is used up."""
         return self._abuse.strained
 
@@ -348,7 +348,7 @@ class Http2Connection(Sending):
             frames += 1
             at = end
         if at < size and not self.behind:
-            self._held = bytearray(data[at:])
+            self._partial = bytearray(data[at:])
             self._needed = needed
             self._within = True
         if (frames > _FEW or most <= _FEW) and self._server:
@@ -364,11 +364,11 @@ class Http2Connection(Sending):
         elif self._data_left or self._data_padding:
             data = data[self._read_data(data, 0, events) :]
         elif self._needed:
-            self._held += data
-            if len(self._held) < self._needed:
+            self._partial += data
+            if len(self._partial) < self._needed:
                 return
-            data = bytes(self._held)
-            self._held = bytearray()
+            data = bytes(self._partial)
+            self._partial = bytearray()
             self._needed = 0
         if not (self._preface_left or self._data_left or self._data_padding):
             self._within = False
@@ -388,7 +388,7 @@ class Http2Connection(Sending):
             self._forget(stream)
             events.append(StreamReset(stream, fault.code, fault.text, by_peer=False))
         self._ready.clear()
-        self._held = bytearray()
+        self._partial = bytearray()
         self._rest = b""
         self.behind = 0
         self._block_parts = []
@@ -475,11 +475,11 @@ class Http2Connection(Sending):
     ) -> Stream | None:
         """Check a DATA frame at its head, as a whole; None when its content is passed over."""
         content = length - overhead
-        if length > self._room:
+        if length > self._receive_window:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more data than the window allows")
         if not content and not ended:
             self._abuse.spend(Abuse.EMPTY)
-        self._room -= length
+        self._receive_window -= length
         stream = self.streams.get(id)
         if stream is None:
             if not id:
@@ -492,14 +492,14 @@ class Http2Connection(Sending):
             code, text = ErrorCode.STREAM_CLOSED, "DATA behind the end"
         elif not stream.state & HEAD_RECEIVED:
             code, text = _PROTOCOL, "DATA before a head"
-        elif length > stream.room:
+        elif length > stream.receive_window:
             code, text = ErrorCode.FLOW_CONTROL_ERROR, "more data than the window allows"
         elif expected >= 0 and (content > expected or (ended and content < expected)):
             code, text = _PROTOCOL, "content-length differs from the data"
         else:
             if expected >= 0:
                 stream.expected = expected - content
-            stream.room -= length
+            stream.receive_window -= length
             if overhead:
                 self.consumed(stream, overhead)
             return stream
@@ -616,7 +616,7 @@ class Http2Connection(Sending):
             self._last_peer = id
             # REMOTE_ENDED is END_STREAM.
             window = self.peer_settings.initial_window_size
-            stream = new_stream(id, HEAD_RECEIVED | end, window, self._stream_room)
+            stream = new_stream(id, HEAD_RECEIVED | end, window, self._stream_window)
         elif stream.state & REMOTE_ENDED:
             self._decode_unread(block)
             self._fault(stream, ErrorCode.STREAM_CLOSED, "HEADERS behind the end", events)
@@ -651,15 +651,19 @@ class Http2Connection(Sending):
                 self._abuse.spend(Abuse.RESET, self._finished())
                 events.append(HeadTooLarge(stream, tuple(error.fields)))
         else:
-            if self._has_place(stream, events):
-                event = HeadReceived()
-                event.stream = stream
-                event.head = head
-                event.data = b""
-                event.ended = end != 0
-                events.append(event)
-                if not end:
-                    self._fresh[id] = event
+            # What _has_place does, without the call, where there is one.
+            if len(self.streams) < self.limits.max_streams:
+                self.streams[id] = stream
+            elif not self._has_place(stream, events):
+                return
+            event = HeadReceived()
+            event.stream = stream
+            event.head = head
+            event.data = b""
+            event.ended = end != 0
+            events.append(event)
+            if not end:
+                self._fresh[id] = event
 
     def _has_place(self, stream: Stream, events: list[Event]) -> bool:
         """Whether one stream more may be open; otherwise it is refused."""
@@ -787,11 +791,11 @@ class Http2Connection(Sending):
             return
         self._settings_under_way = 0
         self._decoder.settings_acknowledged()
-        smaller = self._stream_room - self.limits.stream_window
+        smaller = self._stream_window - self.limits.stream_window
         if smaller > 0:
-            self._stream_room -= smaller
+            self._stream_window -= smaller
             for stream in self.streams.values():
-                stream.room -= smaller
+                stream.receive_window -= smaller
 
     def _move_windows(self, change: int) -> None:
         for stream in self.streams.values():
@@ -810,7 +814,7 @@ class Http2Connection(Sending):
             events.append(PingAcknowledged(payload))
             return
         # gRPC clients measure the path with a ping for every round trip in which data moves.
-        mark = (self._traffic(), self._room)
+        mark = (self._traffic(), self._receive_window)
         if mark == self._ping_mark or flags & ACK:
             self._abuse.spend(Abuse.PING)
         self._ping_mark = mark

@@ -5,9 +5,10 @@ either *ready* (its own window is open; it waits its turn for the connection's w
 (only its own WINDOW_UPDATE helps). Turns are of one frame each, so that no stream waits for a large
 one.
 
-Guarantees: with every stream, ``room + owed + held`` is the window that we announced, where *held*
-is what the driver has not consumed; the same holds for the connection. Nothing grows with the
-number of streams that have been: what is remembered of closed ones is bounded.
+Guarantees: with every stream, ``receive_window + owed + unconsumed`` is the window that we
+announced, where *unconsumed* is what the driver has not used up; the same holds for the connection.
+Nothing grows with the number of streams that have been: what is remembered of closed ones is
+bounded.
 
 Source: RFC 9113, sections 4.3, 5.2, 6.1, 6.2, 6.4, 6.9.
 """
@@ -51,6 +52,8 @@ one counts as closed in good order. Eight times the streams that may be open by 
 
 _TABLE_SIZE_ZERO: Final = b"\x20"
 
+_LAST_BLOCK: Final = END_HEADERS | END_STREAM
+
 _MOST_BLOCK: Final = 16 << 10
 """Bytes of a header block that every peer takes in one frame."""
 
@@ -66,7 +69,7 @@ class Sending:
         streams: the open ones by identifier; half-closed ones are open.
         peer_settings: as they are now.
         queued: bytes of all streams that wait behind the peer's windows.
-        held: bytes that are kept for them.
+        buffered: bytes that are kept for them.
         bulk: bytes of long pieces in the output.
         closing: no new streams are to be expected or opened: a GOAWAY was sent or received.
         failed: the connection has ended by a fault of the peer's.
@@ -76,7 +79,7 @@ class Sending:
 
     __slots__ = (
         "_abuse",
-        "_announced_room",
+        "_announced_window",
         "_answers",
         "_encoder_table",
         "_final",
@@ -86,18 +89,18 @@ class Sending:
         "_out",
         "_owed",
         "_ready",
+        "_receive_window",
         "_reset_lately",
-        "_room",
         "_sent",
         "_server",
         "_settings_under_way",
-        "_stream_room",
+        "_stream_window",
         "_table_notice",
         "_window",
+        "buffered",
         "bulk",
         "closing",
         "failed",
-        "held",
         "limits",
         "peer_settings",
         "queued",
@@ -112,7 +115,7 @@ class Sending:
         self.streams: dict[int, Stream] = {}
         self.peer_settings = PeerSettings()
         self.queued = 0
-        self.held = 0
+        self.buffered = 0
         self.bulk = 0
         self.closing = False
         self.failed = False
@@ -131,20 +134,20 @@ class Sending:
         self._encoder_table = DEFAULT_TABLE_SIZE
         self._sent = 0  # messages and kilobytes of data sent beside whole replies
         # What we take. A window smaller than the default counts from the acknowledgement on.
-        self._stream_room = max(limits.stream_window, DEFAULT_WINDOW)
+        self._stream_window = max(limits.stream_window, DEFAULT_WINDOW)
         self._settings_under_way = 1
-        self._announced_room = max(limits.connection_window, DEFAULT_WINDOW)
-        self._half_window = self._announced_room // 2
+        self._announced_window = max(limits.connection_window, DEFAULT_WINDOW)
+        self._half_window = self._announced_window // 2
         self.small = min(
-            self._half_window // limits.max_streams, self._stream_room, limits.max_frame_size
+            self._half_window // limits.max_streams, self._stream_window, limits.max_frame_size
         )
-        self._room = self._announced_room
+        self._receive_window = self._announced_window
         self._owed = 0
         if not self._server:
             self._out.append(PREFACE)
         self._out.append(announced(role, limits))
-        if self._announced_room > DEFAULT_WINDOW:
-            self._out.append(window_update_frame(0, self._announced_room - DEFAULT_WINDOW))
+        if self._announced_window > DEFAULT_WINDOW:
+            self._out.append(window_update_frame(0, self._announced_window - DEFAULT_WINDOW))
 
     def open(self, block: bytes, *, end: bool = False, bodiless: bool = False) -> Stream:
         """Send a request's head on a new stream; clients only.
@@ -166,7 +169,7 @@ class Sending:
             self._next_own,
             BODILESS if bodiless else 0,
             self.peer_settings.initial_window_size,
-            self._stream_room,
+            self._stream_window,
         )
         self._next_own += 2
         self.streams[stream.id] = stream
@@ -190,6 +193,7 @@ class Sending:
             or stream.outbox is not None
             or len(head_block) > _MOST_BLOCK
             or self._table_notice
+            or (trailer_block is not None and len(trailer_block) > _MOST_BLOCK)
         ):
             self.send_head(stream, head_block, end=trailer_block is None and not body)
             if body:
@@ -200,17 +204,19 @@ class Sending:
         self._window -= size
         stream.window -= size
         id = stream.id
-        end = END_STREAM if trailer_block is None else 0
-        self._out += (
-            _pack(len(head_block) << 8 | HEADERS, END_HEADERS, id),
-            head_block,
-            _pack(size << 8 | DATA, end, id),
-            body,
-        )
+        head = _pack(len(head_block) << 8 | HEADERS, END_HEADERS, id)
         if trailer_block is None:
-            self._end_local(stream)
+            self._out += (head, head_block, _pack(size << 8 | DATA, END_STREAM, id), body)
         else:
-            self.send_trailers(stream, trailer_block)
+            self._out += (
+                head,
+                head_block,
+                _pack(size << 8 | DATA, 0, id),
+                body,
+                _pack(len(trailer_block) << 8 | HEADERS, _LAST_BLOCK, id),
+                trailer_block,
+            )
+        self._end_local(stream)
 
     def send_head(self, stream: Stream, block: bytes, *, end: bool = False) -> None:
         """Send a head; a server's interim ones too."""
@@ -231,11 +237,11 @@ class Sending:
             outbox = stream.outbox = Outbox()
         elif outbox.end or outbox.trailers is not None:
             return
-        held = outbox.held
+        before = outbox.buffered
         outbox.put(data)
         outbox.end = end
         self.queued += len(data)
-        self.held += outbox.held - held
+        self.buffered += outbox.buffered - before
         self._make_ready(stream)
         self._pump()
 
@@ -257,21 +263,21 @@ class Sending:
     def consumed(self, stream: Stream, count: int) -> None:
         """Bytes of its events have been used up: the peer may send as many more.
 
-        A stream gives back what it held when it is closed, so that nothing needs to be consumed
-        then, and nothing can be consumed twice.
+        A stream gives back what is unconsumed when it is closed, so that nothing needs to be
+        consumed then, and nothing can be consumed twice.
         """
         if stream.state & CLOSED == CLOSED:
             return
-        whole = self._stream_room
-        count = min(count, whole - stream.room - stream.owed)
+        whole = self._stream_window
+        count = min(count, whole - stream.receive_window - stream.owed)
         if count <= 0:
             return
         owed = stream.owed + count
-        if stream.state & REMOTE_ENDED or (owed * 2 < whole and stream.room > 0):
+        if stream.state & REMOTE_ENDED or (owed * 2 < whole and stream.receive_window > 0):
             stream.owed = owed
         else:
             stream.owed = 0
-            stream.room += owed
+            stream.receive_window += owed
             self._out.append(window_update_frame(stream.id, owed))
         self._give_back(count)
 
@@ -286,26 +292,26 @@ class Sending:
     def _give_back(self, count: int) -> None:
         """Bytes of the connection's window are free again; tell the peer now and then."""
         owed = self._owed + count
-        if owed < self._half_window and (self._room > 0 or not owed):
+        if owed < self._half_window and (self._receive_window > 0 or not owed):
             self._owed = owed
         elif not self.failed:
             self._owed = 0
-            self._room += owed
+            self._receive_window += owed
             self._out.append(window_update_frame(0, owed))
 
     def _forget(self, stream: Stream) -> None:
-        """A stream is closed, whatever way: free what it held."""
+        """A stream is closed, whatever way: free what it has."""
         stream.state |= CLOSED
         self.streams.pop(stream.id, None)
         outbox = stream.outbox
         if outbox is not None:
             self.queued -= outbox.size
-            self.held -= outbox.held
+            self.buffered -= outbox.buffered
             stream.outbox = None
-        held = self._stream_room - stream.room - stream.owed
-        if held > 0:
-            stream.room += held
-            self._give_back(held)
+        unconsumed = self._stream_window - stream.receive_window - stream.owed
+        if unconsumed > 0:
+            stream.receive_window += unconsumed
+            self._give_back(unconsumed)
 
     def _reset(self, stream: Stream, code: int) -> bytes:
         """Close a stream with RST_STREAM, which is the answer."""
@@ -395,12 +401,11 @@ class Sending:
 
     def _send_turn(self, stream: Stream, outbox: Outbox) -> None:
         """One frame of a stream's queue."""
-        before = outbox.size
-        held = outbox.held
+        before, kept = outbox.size, outbox.buffered
         pieces = outbox.take(min(self.peer_settings.max_frame_size, self._window, stream.window))
         sent = before - outbox.size
         self.queued -= sent
-        self.held -= held - outbox.held
+        self.buffered -= kept - outbox.buffered
         self.bulk += sent
         self._window -= sent
         stream.window -= sent

@@ -49,7 +49,7 @@ class Outbox:
         self.ready = False
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Bytes that are kept for them: of a long piece all, until all of it has gone."""
         return self.size + self._gone
 
@@ -95,20 +95,20 @@ class Stream:
         context: the driver's own.
         state: bits of the constants above.
         window: bytes that we may send; negative after the peer made its initial window smaller.
-        room: bytes that the peer may send.
+        receive_window: bytes that the peer may send.
         owed: bytes that were consumed and not yet given back to the peer.
         expected: bytes of body still to come by its content-length; LENGTH_UNKNOWN without one.
         outbox: what waits behind the peer's windows; None when nothing does.
     """
 
-    __slots__ = ("context", "expected", "id", "outbox", "owed", "room", "state", "window")
+    __slots__ = ("context", "expected", "id", "outbox", "owed", "receive_window", "state", "window")
 
     # Without an __init__, as setting attributes in place is what the hot path does.
     id: int
     context: Any
     state: int
     window: int
-    room: int
+    receive_window: int
     owed: int
     expected: int
     outbox: Outbox | None
@@ -138,14 +138,14 @@ class Stream:
         return f"<Stream {self.id} {name[self.state & CLOSED]} queued={self.queued}>"
 
 
-def new_stream(id: int, state: int, window: int, room: int) -> Stream:
+def new_stream(id: int, state: int, window: int, receive_window: int) -> Stream:
     """A stream with nothing queued and no length known, off the hot path."""
     stream = Stream()
     stream.id = id
     stream.context = None
     stream.state = state
     stream.window = window
-    stream.room = room
+    stream.receive_window = receive_window
     stream.owed = 0
     stream.expected = LENGTH_UNKNOWN
     stream.outbox = None

@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 
 from penstock.executors.processes.child import Child
-from penstock.executors.processes.control import Exited
+from penstock.executors.processes.control import Exited, Spawned
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.frames import Kind, header
-from penstock.executors.processes.supervisor_client import Spawned
 from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.op import Op
 

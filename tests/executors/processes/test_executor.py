@@ -7,7 +7,7 @@ import re
 import signal
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,15 @@ def processes() -> Iterator[Processes]:
     processes = Processes()
     yield processes
     processes.end()
+
+
+@pytest.fixture
+async def desk(processes: Processes) -> AsyncIterator[Desk]:
+    """One worker's; it is expected to end well."""
+    desk = Desk(executor(processes))
+    await desk.executor.start()
+    yield desk
+    assert await desk.executor.close(10.0)
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -92,36 +101,28 @@ async def test_every_worker_is_a_process_of_its_own(processes: Processes, tmp_pa
 
 
 @pytest.mark.parametrize("size", [10, 300_000])
-async def test_arrays_arrive_whole_in_both_directions(processes: Processes, size: int) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
+async def test_arrays_arrive_whole_in_both_directions(desk: Desk, size: int) -> None:
     for n in range(20):  # memory that is used again must have been given back
         x = np.arange(size, dtype=np.float64) + n
         value = (await one(desk, do="array", x=x)).value
         assert value is not None
         assert value["sum"] == int(x.sum())
         assert np.array_equal(value["x"], x + 1)
-    assert await desk.executor.close(10.0)
 
 
-async def test_a_value_of_another_type_is_opened_by_workers_only(processes: Processes) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
+async def test_a_value_of_another_type_is_opened_by_workers_only(desk: Desk) -> None:
     given = (await one(desk, do="odd")).value
     assert given is not None
     assert type(given["odd"]) is Blob
     opened = (await one(desk, do="open", odd=given["odd"])).value
     assert opened is not None
     assert opened["name"] == "mine"
-    assert await desk.executor.close(10.0)
 
 
 @pytest.mark.parametrize("do", ["kill", "exit", "segfault"])
 async def test_a_worker_that_dies_costs_its_batch_alone(
-    processes: Processes, do: str, caplog: pytest.LogCaptureFixture
+    desk: Desk, processes: Processes, do: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
     assert (await one(desk)).error is None
     work = desk.submit([batch_of(1), batch_of(2, do=do), batch_of(3)])
     results = await desk.results(work)
@@ -139,25 +140,17 @@ async def test_a_worker_that_dies_costs_its_batch_alone(
     assert "MiB of memory" in reports[0]
     assert ("Fatal Python error: Segmentation fault" in reports[0]) is (do == "segfault")
     assert "data_ids=[2]" in reports[0]
-    assert await desk.executor.close(10.0)
 
 
-async def test_a_worker_killed_while_idle_is_replaced(processes: Processes) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
+async def test_a_worker_killed_while_idle_is_replaced(desk: Desk, processes: Processes) -> None:
     await one(desk)
     os.kill(processes.pids[0], signal.SIGKILL)
     await until(lambda: not desk.executor.alive)
     await until(lambda: desk.executor.alive)
     assert (await one(desk)).error is None
-    assert await desk.executor.close(10.0)
 
 
-async def test_a_death_is_seen_though_something_else_holds_the_workers_socket(
-    processes: Processes,
-) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
+async def test_a_death_is_seen_though_something_else_holds_the_workers_socket(desk: Desk) -> None:
     left = (await one(desk, do="leave a child")).value
     assert left is not None
     try:
@@ -165,7 +158,6 @@ async def test_a_death_is_seen_though_something_else_holds_the_workers_socket(
         assert (await one(desk)).error is None
     finally:
         os.kill(left["child"], signal.SIGKILL)
-    assert await desk.executor.close(10.0)
 
 
 class Late(Processes):
@@ -195,10 +187,8 @@ async def test_closing_waits_for_word_of_an_end_that_comes_late() -> None:
 
 
 async def test_whatever_fails_at_a_workers_end_it_is_replaced(
-    processes: Processes, caplog: pytest.LogCaptureFixture
+    desk: Desk, processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
     before = len(os.listdir("/proc/self/fd"))
 
     def fail(work: Work, results: list[Result]) -> None:
@@ -209,7 +199,6 @@ async def test_whatever_fails_at_a_workers_end_it_is_replaced(
     assert (await one(desk)).error is None
     assert "ValueError: as told" in caplog.text
     assert len(os.listdir("/proc/self/fd")) == before
-    assert await desk.executor.close(10.0)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in vain", "late"])
@@ -488,10 +477,8 @@ async def test_where_a_worker_was_given_up_the_others_do_not_leave_to_be_replace
 
 
 async def test_workers_that_die_of_their_first_batches_rest_and_are_not_ready(
-    processes: Processes,
+    desk: Desk, processes: Processes
 ) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
     assert (await one(desk)).error is None
     assert isinstance((await one(desk, do="kill")).error, WorkerDied)
     await until(lambda: desk.executor.alive)  # the one before it had worked
@@ -505,21 +492,17 @@ async def test_workers_that_die_of_their_first_batches_rest_and_are_not_ready(
     assert type(refused) is InferenceFailed
     assert "has no worker" in str(refused)
     assert len(processes.pids) == 1 + MOST_DEATHS
-    assert await desk.executor.close(10.0)
 
 
 async def test_a_worker_that_survives_a_batch_makes_its_op_ready_again(
-    processes: Processes,
+    desk: Desk, processes: Processes
 ) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
     for n in (2, 3):
         assert isinstance((await one(desk, do="kill")).error, WorkerDied)
         await until(lambda n=n: len(processes.pids) == n)  # type: ignore[misc]
     assert not desk.executor.alive
     assert (await one(desk)).error is None
     assert desk.executor.alive
-    assert await desk.executor.close(10.0)
 
 
 async def test_a_bad_slot_rests_while_the_good_one_serves(
@@ -564,9 +547,9 @@ async def test_closing_ends_a_worker_that_does_not_return_and_leaves_nothing(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_what_cannot_travel_fails_its_own_request_alone(processes: Processes) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
+async def test_what_cannot_travel_fails_its_own_request_alone(
+    desk: Desk, processes: Processes
+) -> None:
     results = await desk.run(
         batch_of(1, odd=lambda: None), batch_of(2), batch_of(3, do="unpicklable"), batch_of(4)
     )
@@ -577,14 +560,11 @@ async def test_what_cannot_travel_fails_its_own_request_alone(processes: Process
     (result,) = await desk.run(batch_of(5, odd=lambda: None))
     assert isinstance(result[1][0].error, WrongType)
     assert len(processes.pids) == 1
-    assert await desk.executor.close(10.0)
 
 
 async def test_a_value_whose_opening_raises_fails_its_own_sample_and_no_worker(
-    processes: Processes,
+    desk: Desk, processes: Processes
 ) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
     batch = batch_of(1, 2, 3)
     (feed,) = batch.samples[1].inputs.values()
     feed["deep"] = [{"odd": Sour()}]
@@ -594,23 +574,19 @@ async def test_a_value_whose_opening_raises_fails_its_own_sample_and_no_worker(
     assert isinstance((await one(desk, odd=Sour())).error, WrongType)
     assert (await one(desk)).error is None
     assert len(processes.pids) == 1
-    assert await desk.executor.close(10.0)
 
 
 async def test_who_dies_of_opening_a_value_dies_of_its_batch_and_not_of_its_company(
-    processes: Processes,
+    desk: Desk,
 ) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
     results = await desk.run(batch_of(1), batch_of(2, odd=Fatal()), batch_of(3))
     errors = [type(outcome.error) for _, (outcome,) in results]
     assert errors == [type(None), WorkerDied, type(None)]
-    assert await desk.executor.close(10.0)
 
 
-async def test_answers_that_are_more_than_a_socket_holds_come_all(processes: Processes) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
+async def test_answers_that_are_more_than_a_socket_holds_come_all(
+    desk: Desk, processes: Processes
+) -> None:
     results = await desk.run(
         *(batch_of(n, do="lengthen", text="abc", times=n * 100_000) for n in range(20))
     )
@@ -618,14 +594,11 @@ async def test_answers_that_are_more_than_a_socket_holds_come_all(processes: Pro
         assert outcome.value == {"text": "abc" * (batch.data_ids[0] * 100_000)}
     assert len(results) == 20
     assert len(processes.pids) == 1
-    assert await desk.executor.close(10.0)
 
 
 async def test_what_was_answered_can_be_had_while_the_next_batch_runs(
-    processes: Processes, tmp_path: Path
+    desk: Desk, tmp_path: Path
 ) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
     gate, entered = tmp_path / "gate", tmp_path / "entered"
     waits = batch_of(2, do="wait", gate=str(gate), entered=str(entered))
     work = desk.submit([batch_of(1), waits])
@@ -638,7 +611,6 @@ async def test_what_was_answered_can_be_had_while_the_next_batch_runs(
     gate.touch()
     ((batch, _),) = await desk.results(work)
     assert batch is waits
-    assert await desk.executor.close(10.0)
 
 
 async def test_who_is_read_by_others_gives_nothing_that_only_workers_open(
@@ -670,9 +642,9 @@ async def test_a_worker_that_gives_such_a_value_all_the_same_is_ended(
     assert await desk.executor.close(10.0)
 
 
-async def test_keys_of_an_output_arrive_as_texts_or_are_an_error(processes: Processes) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
+async def test_keys_of_an_output_arrive_as_texts_or_are_an_error(
+    desk: Desk, processes: Processes
+) -> None:
     value = (await one(desk, do="odd keys")).value
     assert value == {"a": 1, "red": 2}
     assert {type(key) for key in value} == {str}
@@ -680,7 +652,6 @@ async def test_keys_of_an_output_arrive_as_texts_or_are_an_error(processes: Proc
     assert isinstance(outcome.error, WrongType)
     assert "a key of an output is a text, not int" in str(outcome.error)
     assert len(processes.pids) == 1
-    assert await desk.executor.close(10.0)
 
 
 @pytest.mark.parametrize("op", ["garbage", "speaking out of turn"])
@@ -713,10 +684,8 @@ async def test_an_idle_worker_that_sends_an_answer_is_ended_before_it_is_kept(
 
 
 async def test_an_array_from_one_process_to_another_is_copied_once(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
     x = np.arange((5 * MIB) // 8)
     for _ in range(3):  # the first answer tells how much memory the next are granted
         made = (await one(desk, do="array", x=x)).value
@@ -739,29 +708,22 @@ async def test_an_array_from_one_process_to_another_is_copied_once(
     assert copied == []  # the next worker reads it there, too
     ((_, (outcome,)),) = await desk.results(work)
     assert outcome.value == {"sum": int(made["x"].sum()), "owned": False}
-    assert await desk.executor.close(10.0)
 
 
-async def test_arrays_that_an_op_keeps_stay_as_they_are(processes: Processes) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
+async def test_arrays_that_an_op_keeps_stay_as_they_are(desk: Desk) -> None:
     assert (await one(desk, do="keep", x=np.ones(100_000))).error is None
     for n in range(5):
         assert (await one(desk, do="sum", x=np.full(100_000, float(n)))).error is None
     assert (await one(desk, do="kept")).value == {"sum": 100_000.0}
-    assert await desk.executor.close(10.0)
 
 
-async def test_arrays_that_somebody_holds_are_not_written_over(processes: Processes) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
+async def test_arrays_that_somebody_holds_are_not_written_over(desk: Desk) -> None:
     held = []
     for n in range(12):
         value = (await one(desk, do="array", x=np.full(100_000, float(n)))).value
         assert value is not None
         held.append(value["x"])
     assert [each[0] for each in held] == [each[-1] for each in held] == list(range(1, 13))
-    assert await desk.executor.close(10.0)
 
 
 async def test_memory_that_nobody_wants_any_more_is_given_up(
@@ -888,28 +850,22 @@ async def test_a_worker_that_does_not_become_ready_is_told_of_and_ended_with_its
 
 
 async def test_an_output_whose_items_cannot_be_read_fails_its_request_alone(
-    processes: Processes,
+    desk: Desk, processes: Processes
 ) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
     outcome = await one(desk, do="items raise")
     assert isinstance(outcome.error, WrongType)
     assert "its items cannot be read: ValueError: not for you" in str(outcome.error)
     assert (await one(desk)).error is None
     assert len(processes.pids) == 1
-    assert await desk.executor.close(10.0)
 
 
 @pytest.mark.parametrize("dtype", ["uint32", "float16"])
-async def test_arrays_of_every_number_type_travel(processes: Processes, dtype: str) -> None:
-    desk = Desk(executor(processes))
-    await desk.executor.start()
+async def test_arrays_of_every_number_type_travel(desk: Desk, dtype: str) -> None:
     x = np.arange(6, dtype=dtype).reshape(2, 3)
     value = (await one(desk, do="echo", x=x)).value
     assert value is not None
     assert value["x"].dtype == x.dtype
     assert np.array_equal(value["x"], x)
-    assert await desk.executor.close(10.0)
 
 
 async def test_moments_of_workers_and_what_they_loaded_are_told(processes: Processes) -> None:

@@ -26,11 +26,13 @@ from penstock.executors.processes.control import (
     Refused,
     Serve,
     Spawn,
+    Spawned,
     Stop,
+    SupervisorClient,
     decode,
     encode,
+    report_failure,
 )
-from penstock.executors.processes.supervisor_client import Spawned, SupervisorClient, report_failure
 
 
 class Supervisor:

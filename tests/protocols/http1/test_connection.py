@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.protocols.heads import Headers
 from penstock.protocols.http1 import Http1Data, Http1Head, LineCache
+from penstock.protocols.http1.head import UNREAD
 from tests.protocols.http1.driving import (
     bytewise,
     chunked,
@@ -61,6 +62,32 @@ def test_short_lines_are_remembered_and_their_number_is_bounded() -> None:
     before = len(cache.fields)
     connection(cache).receive(request(b"", b"X: " + b"a" * LineCache.LONGEST))
     assert len(cache.fields) == before
+
+
+def test_lines_that_differ_each_time_are_not_remembered_and_push_nothing_out() -> None:
+    cache = LineCache()
+    kept = connection(cache).receive(request(b"", b"X: 1"))[0].head.headers[1]
+    for n in range(3 * LineCache.MOST):
+        (event,) = connection(cache).receive(request(b"", b"X: 1", b"Trace-Id: \t%d " % n))
+        assert event.head.headers[1] is kept
+        assert event.head.fields[b"trace-id"] == b"%d" % n
+    assert len(cache.fields) < 2 * LineCache.LINES
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"X", b"X:", b"X: a\rb", b"X: a\nb", b"X: a\0", b"X: a\x7f", b"X : a", b"X:a:b", b"x: a"],
+)
+def test_a_line_whose_name_is_remembered_is_judged_as_any_other(line: bytes) -> None:
+    cache = LineCache()
+    for n in range(LineCache.LINES):
+        connection(cache).receive(request(b"", b"X: %d" % n))
+    assert cache.varying == {b"X": b"x"}
+    fresh, known = (connection(each).receive(request(b"", line)) for each in (LineCache(), cache))
+    assert repr(fresh) == repr(known)
+    assert [getattr(e, "head", UNREAD).headers for e in fresh] == [
+        getattr(e, "head", UNREAD).headers for e in known
+    ]
 
 
 def test_letters_beyond_ascii_are_allowed_in_values() -> None:

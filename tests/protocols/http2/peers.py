@@ -184,12 +184,12 @@ def exchange(one: Http2Connection, other: Http2Connection) -> tuple[list[Event],
 def check(connection: Http2Connection) -> None:
     """What is always true."""
     streams = connection.streams.values()
-    whole = connection._stream_room
-    held = 0
+    whole = connection._stream_window
+    unconsumed = 0
     for stream in streams:
         assert not stream.closed
-        assert stream.room + stream.owed <= whole
-        held += whole - stream.room - stream.owed
+        assert stream.receive_window + stream.owed <= whole
+        unconsumed += whole - stream.receive_window - stream.owed
         outbox = stream.outbox
         if outbox is not None:
             assert outbox.size or outbox.end or outbox.trailers
@@ -197,11 +197,14 @@ def check(connection: Http2Connection) -> None:
             assert stream.window <= 0 or connection._window <= 0 or not outbox.size
     assert connection.queued == sum(stream.queued for stream in streams)
     boxes = [stream.outbox for stream in streams if stream.outbox is not None]
-    assert connection.held == sum(box.held for box in boxes)
+    assert connection.buffered == sum(box.buffered for box in boxes)
     for box in boxes:
-        assert box.held == sum(len(bytes(piece.obj)) for piece in box._pieces)
+        assert box.buffered == sum(len(bytes(piece.obj)) for piece in box._pieces)
     if not connection.failed:
-        assert connection._room + connection._owed + held == connection._announced_room
+        assert (
+            connection._receive_window + connection._owed + unconsumed
+            == connection._announced_window
+        )
 
 
 __all__ = ["CONTINUATION", "PING", "SETTINGS"]

@@ -81,6 +81,19 @@ def test_a_broken_block_is_a_compression_error(block: bytes) -> None:
     assert caught.value.code is ErrorCode.COMPRESSION_ERROR
 
 
+@pytest.mark.parametrize("size", [0, 1, 203, 204, 205, 63_000])
+def test_a_huffman_coded_string_is_read_whatever_its_length(size: int) -> None:
+    fields = [(b"x-a", b"a" * size)]  # five bits each: 127 octets from 204 letters on
+    assert FieldDecoder(WIDE).decode(Encoder().encode(fields)) == fields
+
+
+def test_a_huffman_coded_string_beyond_all_bounds_ends_the_connection() -> None:
+    block = Encoder().encode([(b"x-a", b"a" * 65_600)])
+    with pytest.raises(ConnectionFault) as caught:
+        FieldDecoder(WIDE).decode(block)
+    assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
+
+
 def test_a_list_over_a_limit_leaves_the_table_right() -> None:
     encoder = Encoder()
     decoder = FieldDecoder(Http2Limits(max_header_bytes=500))

@@ -111,14 +111,14 @@ def test_streams_refused_before_our_limit_is_known_are_no_attack() -> None:
 
 def test_a_nuisance_is_known_long_before_it_is_stopped() -> None:
     connection = peers.server()
-    assert not connection.annoyed
+    assert not connection.is_abused
     borne = 0
-    while not connection.annoyed:
+    while not connection.is_abused:
         connection.receive(PINGING)
         borne += 1
     assert borne < Http2Limits().pings
     connection.refill()
-    assert not connection.annoyed
+    assert not connection.is_abused
 
 
 def test_traffic_and_its_own_frames_are_no_nuisance() -> None:
@@ -130,4 +130,4 @@ def test_traffic_and_its_own_frames_are_no_nuisance() -> None:
             + peers.window_update(0, 1)
         )
         connection.reset(connection.streams[stream_of(n)], ErrorCode.NO_ERROR)
-    assert not connection.annoyed
+    assert not connection.is_abused

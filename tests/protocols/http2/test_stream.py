@@ -82,7 +82,7 @@ def test_a_blocked_peer_is_told_at_once() -> None:
     for _ in range(64):
         connection.receive(peers.data(1, bytes(16384)))
     connection.take_output()
-    assert stream.room == 0
+    assert stream.receive_window == 0
     connection.consumed(stream, 10)
     assert peers.frames_of(connection.take_output()) == [(8, 0, 1, b"\0\0\0\x0a")]
 

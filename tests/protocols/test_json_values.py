@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import RequestError
-from penstock.protocols import json_span, paddle_json
-from penstock.protocols.json_span import Span
+from penstock.protocols import json_values, paddle_json
+from penstock.protocols.json_values import Span
 from tests.fuzz.paddle_json import SEEDS
 
 
 @pytest.fixture(autouse=True, params=[16, 1 << 16])
 def _small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_span, "_BLOCK", request.param)
-    monkeypatch.setattr(json_span, "_EDGE", 3)
+    monkeypatch.setattr(json_values, "_BLOCK", request.param)
+    monkeypatch.setattr(json_values, "_EDGE", 3)
     monkeypatch.setattr(paddle_json, "LARGE", 0)
 
 
@@ -102,7 +102,7 @@ def test_what_is_no_list_of_numbers_comes_in_no_pieces(body: bytes) -> None:
 
 def result(body: bytes) -> Any:
     try:
-        call = paddle_json.decode_json(body, name="n", method="m")
+        call = paddle_json.decode(body, name="n", method="m")
     except RequestError as error:
         return type(error)
     return call.message()

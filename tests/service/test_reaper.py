@@ -11,7 +11,7 @@ PROLOGUE = """
 import ctypes, math, os, signal, subprocess, sys
 from pathlib import Path
 from penstock.service.children import fork
-from penstock.service.children import Leftovers
+from penstock.service.children import Reaper
 
 def zombies():
     pids = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -36,14 +36,14 @@ TRACED = """
 given = os.dup(0)  # children have another standard input
 mine = fork("thing", lambda: os.read(given, 1)[0], lambda: None, stoppable=True)
 print(mine.pid, flush=True)
-leftovers = Leftovers(adopts=False)
-assert leftovers.patience == math.inf
-status = leftovers.take(mine)
+reaper = Reaper(adopts=False)
+assert reaper.poll_interval == math.inf
+status = reaper.take(mine)
 print(os.waitstatus_to_exitcode(status), mine.is_reaped)
-leftovers.reap(())
-print(leftovers.patience, zombies() == [str(mine.pid)], flush=True)
-while leftovers.patience < math.inf:
-    leftovers.reap(())
+reaper.reap(())
+print(reaper.poll_interval, zombies() == [str(mine.pid)], flush=True)
+while reaper.poll_interval < math.inf:
+    reaper.reap(())
 print(zombies())
 """
 
@@ -69,8 +69,8 @@ def test_a_child_that_is_traced_holds_nobody_up_and_is_reaped_when_it_is_let_go(
 ADOPTED = """
 assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER: as process 1
 scripts = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
-leftovers = Leftovers(adopts=True)
-print(leftovers.patience)
+reaper = Reaper(adopts=True)
+print(reaper.poll_interval)
 mine = fork("thing", lambda: 5, lambda: None, stoppable=True)
 for child in (scripts.pid, mine.pid):
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
@@ -78,9 +78,9 @@ orphans = "import os; print(os.fork() and os.fork(), flush=True)"
 subprocess.run([sys.executable, "-c", orphans], capture_output=True)
 while len(zombies()) < 4:
     pass
-leftovers.reap([mine.pid])
+reaper.reap([mine.pid])
 print(len(zombies()))
-print(os.waitstatus_to_exitcode(leftovers.take(mine)), scripts.wait(), zombies())
+print(os.waitstatus_to_exitcode(reaper.take(mine)), scripts.wait(), zombies())
 """
 
 

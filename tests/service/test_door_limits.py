@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from penstock.config.schema import ServiceConfig
-from penstock.service.opening import limits_of
+from penstock.config.schema import DoorConfig, ServiceConfig
+from penstock.service.run import limits_of
 from tests.service.scripts import post, script
 from tests.services.process import running
 
 DOOR = """
 import os
 import resource
-import penstock.service.opening
-def told(frontend, limits, *more, door=penstock.service.opening.Door):
+import penstock.service.run
+def told(frontend, limits, *more, door=penstock.service.run.Door):
     os.write(1, f"at most {limits.max_connections}\\n".encode())
     return door(frontend, limits, *more)
-penstock.service.opening.Door = told
+penstock.service.run.Door = told
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
 """
@@ -59,5 +59,23 @@ def process(self, feed_batch, typical_logid):
 def test_what_comes_slowly_is_ended_by_the_time_that_is_configured() -> None:
     limits = limits_of(ServiceConfig())
     assert (limits.header_timeout, limits.body_timeout) == (9.0, 29.0)
-    hasty = limits_of(ServiceConfig(header_timeout=0.5, body_timeout=2))
-    assert (hasty.header_timeout, hasty.body_timeout) == (0.45, 1.8)
+    short = limits_of(ServiceConfig(header_timeout=0.5, body_timeout=2))
+    assert (short.header_timeout, short.body_timeout) == (0.45, 1.8)
+
+
+def test_every_key_of_the_door_reaches_its_limits() -> None:
+    elsewhere = {"tls", "unix_socket"}
+    for key, field in DoorConfig.model_fields.items():
+        if key in elsewhere:
+            continue
+        value = not field.default if isinstance(field.default, bool) else field.default + 70_000
+        door = DoorConfig.model_construct(**{key: value})
+        limits = limits_of(ServiceConfig.model_construct(door=door))
+        found = [
+            getattr(each, key)
+            for each in (limits, limits.http1, limits.http2)
+            if hasattr(each, key)
+        ]
+        assert {*found} == {value}, key
+    assert limits_of(ServiceConfig(max_calls=4)).max_calls == 4
+    assert limits_of(ServiceConfig(max_requests=4)).max_calls == 16

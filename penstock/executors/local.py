@@ -1,0 +1,268 @@
+"""Runs batches in this process: in the caller, in threads, or as coroutines on the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.executors.event_fd import EventFd
+from penstock.executors.executor import Finished, LocalExecutor, Work
+from penstock.executors.work import Answer, BoundOp, begin, broken, calls, end, run_batch
+from penstock.ops.failures import process_raised
+from penstock.request import Batch, Feed, Outcome
+
+_log = logging.getLogger(__name__)
+
+TURN: Final = 0.001
+"""Seconds of work after which no further batch of a Work is begun: they were predicted wrongly, and
+others wait, for the worker or for what has been run."""
+
+_CANCEL_TIMEOUT = 1.0
+"""Seconds that cancelled calls are given at the end; a guess that covers closing a connection."""
+
+
+def take_turn(op: BoundOp, work: Work, limit: float | None = None) -> None:
+    """Run the Work's batches in the calling thread; what the turn is too short for stays pending.
+
+    Args:
+        op: the worker's copy.
+        work: its results are added one by one, for an engine that looks in between.
+        limit: as ``run_batch`` has it.
+    """
+    results = work.results
+    pending = work.pending
+    left = TURN
+    while pending and left > 0.0:
+        try:
+            # What ``begin_next`` does, without the call.
+            batch = work.current = pending.popleft()
+        except IndexError:  # the engine has just taken the last one back
+            break
+        results.append((batch, run_batch(op, batch, limit)))
+        left -= batch.ran
+    work.current = None
+
+
+class InlineExecutor(LocalExecutor):
+    """Runs batches in the caller, for ops that take microseconds: its one worker is the engine's
+    loop, and nothing else runs meanwhile.
+    """
+
+    takes_several = True
+
+    def __init__(self, op: BoundOp) -> None:
+        self.workers = 1
+        self._op = op
+
+    def __repr__(self) -> str:
+        return f"<InlineExecutor {self._op.name!r}>"
+
+    def submit(self, work: Work, finished: Finished) -> None:
+        """Run the Work now, or as much of it as one turn allows, and report before returning."""
+        take_turn(self._op, work, self._op.options.timeout)
+        finished(work, work.take_results())
+
+    def abandon(self, work: Work) -> None:
+        """Nothing runs between calls, so there is nothing to end."""
+
+    async def close(self, timeout: float) -> bool:
+        """There is nothing to stop."""
+        return True
+
+
+class ThreadExecutor(LocalExecutor):
+    """Runs batches in ``len(ops)`` threads, each with a copy of the op of its own.
+
+    The loop puts a Work into one queue that all threads of the op read, and signals an event; what
+    has been run returns through another queue, with another event. A thread that hangs in a call
+    keeps its slot: the engine hands out no more Works than there are threads.
+
+    Args:
+        ops: one bound copy per thread.
+        loop: the engine's loop.
+    """
+
+    takes_several = True
+
+    def __init__(self, ops: Sequence[BoundOp], loop: asyncio.AbstractEventLoop) -> None:
+        self.workers = len(ops)
+        self._name = ops[0].name
+        self._loop = loop
+        # Bounded by the engine, which never submits more Works than there are workers.
+        self._queue: deque[tuple[Work, Finished] | None] = deque()
+        self._asked = EventFd()
+        self._done: deque[tuple[Work, Finished]] = deque()
+        self._answered = EventFd(watched=True)
+        loop.add_reader(self._answered, self._report)
+        # Daemons, because a call that never returns must not keep the process from ending.
+        self._threads = [
+            threading.Thread(
+                target=self._serve, args=(op,), name=f"{op.name}|{op.index}", daemon=True
+            )
+            for op in ops
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __repr__(self) -> str:
+        return f"<ThreadExecutor {self._name!r} workers={self.workers}>"
+
+    def submit(self, work: Work, finished: Finished) -> None:
+        """Give the Work to whichever thread is free."""
+        self._queue.append((work, finished))
+        self._asked.signal()
+
+    def abandon(self, work: Work) -> None:
+        """A call in a thread cannot be ended from outside; it keeps its slot until it returns."""
+
+    async def close(self, timeout: float) -> bool:
+        """End the threads after the calls they are in."""
+        for _ in self._threads:
+            self._queue.append(None)
+            self._asked.signal()
+        deadline = self._loop.time() + timeout
+        for thread in self._threads:
+            left = max(0.0, deadline - self._loop.time())
+            await asyncio.to_thread(thread.join, left)
+        hanging = [thread.name for thread in self._threads if thread.is_alive()]
+        if hanging:  # they may report while the loop runs
+            _log.warning("calls did not return in time and were left behind: %s", hanging)
+            return False
+        self._report()
+        self._loop.remove_reader(self._answered)
+        return True
+
+    def _serve(self, op: BoundOp) -> None:
+        heard, done, answered = self._asked, self._done, self._answered
+        while True:
+            heard.wait()
+            item = self._queue.popleft()
+            if item is None:
+                return
+            take_turn(op, item[0])
+            done.append(item)
+            answered.signal()
+
+    def _report(self) -> None:
+        """On the loop, where the engine may have taken some of the results before."""
+        self._answered.clear()
+        done = self._done
+        for _ in range(len(done)):  # what comes meanwhile signals again, and waits for its turn
+            work, finished = done.popleft()
+            finished(work, work.take_results())
+
+
+class CoroutineExecutor(LocalExecutor):
+    """Runs ops whose ``process`` is a coroutine, on the loop: waiting holds no thread. At most
+    ``len(ops)`` batches run at once.
+
+    Args:
+        ops: one bound copy for each, so that hooks may keep a request's values on ``self``.
+        loop: the engine's loop.
+    """
+
+    takes_several = False
+
+    def __init__(self, ops: Sequence[BoundOp], loop: asyncio.AbstractEventLoop) -> None:
+        self.workers = len(ops)
+        self._name = ops[0].name
+        self._free = list(ops)
+        self._loop = loop
+        self._tasks: dict[Work, asyncio.Task[None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<CoroutineExecutor {self._name!r} workers={self.workers}>"
+
+    def submit(self, work: Work, finished: Finished) -> None:
+        """Start a task for the Work."""
+        task = self._loop.create_task(self._run(work, finished), name=f"op {self._name}")
+        self._tasks[work] = task
+
+    def abandon(self, work: Work) -> None:
+        """Cancel the running ``process``, once; its slot is free as soon as it has ended."""
+        task = self._tasks.get(work)
+        if task is not None and not task.cancelling():  # twice would cut its clearing up short
+            task.cancel()
+
+    async def close(self, timeout: float) -> bool:
+        """Wait for the tasks, then cancel those that are left."""
+        tasks = set(self._tasks.values())
+        if not tasks:
+            return True
+        _, left = await asyncio.wait(tasks, timeout=timeout)
+        for task in left:
+            task.cancel()
+        if left:
+            _log.warning("op %s: %s calls did not return in time", self._name, len(left))
+            await asyncio.wait(left, timeout=_CANCEL_TIMEOUT)
+        return not left
+
+    async def _run(self, work: Work, finished: Finished) -> None:
+        op = self._free.pop()
+        try:
+            while (batch := work.begin_next()) is not None:
+                work.add_result(batch, await self._run_safely(op, batch))
+        except (asyncio.CancelledError, GeneratorExit):
+            # Given up by the engine, which took back what had not begun; or the loop ends.
+            lost = work.take_back()
+            if work.current is not None:
+                lost.insert(0, work.current)
+            for batch in lost:
+                work.add_result(batch, broken(batch))
+        finally:
+            del self._tasks[work]
+            self._free.append(op)
+            finished(work, work.take_results())
+
+    async def _run_safely(self, op: BoundOp, batch: Batch) -> list[Outcome]:
+        try:
+            return await self._run_batch(op, batch)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            if _is_cancelled():
+                raise
+            _log.exception("op %s: a batch failed inside penstock; please report this", self._name)
+            return broken(batch)
+
+    async def _run_batch(self, op: BoundOp, batch: Batch) -> list[Outcome]:
+        batch.worker = op.index
+        began = time.monotonic()
+        try:
+            members = begin(op, batch.samples, began)
+            steps = calls(op, members)
+            asked = next(steps, None)
+            batch.prepared = time.monotonic() - began
+            while asked is not None:
+                batch.started = time.monotonic()
+                answer = await self._call(op, *asked)
+                batch.processed += time.monotonic() - batch.started
+                batch.started = None
+                try:
+                    asked = steps.send(answer)
+                except StopIteration:
+                    asked = None
+            return end(op, members)
+        finally:
+            batch.ran = time.monotonic() - began
+
+    @staticmethod
+    async def _call(op: BoundOp, feed_batch: list[Feed], log_id: int) -> Answer:
+        try:
+            return await op.call_async(feed_batch, log_id)
+        except asyncio.CancelledError as error:
+            if _is_cancelled():
+                raise
+            # Something that the hook waited for was cancelled, which is its own failure.
+            return process_raised(op.name, error, log_id)
+
+
+def _is_cancelled() -> bool:
+    """Whether somebody wants the running task to end."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,144 @@
+"""Checks between keys: what is not built, what contradicts itself, which ports are taken."""
+
+from typing import Any
+
+import pytest
+
+from penstock.config.checks import Ports, ports
+from penstock.config.load import load
+from penstock.config.schema import ServiceConfig
+from penstock.errors import ConfigError
+
+
+def op(**keys: Any) -> dict[str, Any]:
+    return {"op": {"a": keys}}
+
+
+def local(**keys: Any) -> dict[str, Any]:
+    return op(local_service_conf=keys)
+
+
+def problems_of(data: dict[str, Any]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        load(yml_dict=data, environ={})
+    return [problem.removeprefix("yml_dict: ") for problem in caught.value.problems]
+
+
+LOCAL = "op.a.local_service_conf"
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (op(server_endpoints=["h:1"]), "op.a.server_endpoints: remote model servers are not yet"),
+        (op(client_type="brpc"), "op.a.client_type: brpc is not yet available"),
+        (op(client_type="grpc"), "op.a.client_type: grpc is not yet available"),
+        (op(client_type="pipeline_grpc"), "op.a.client_type: pipeline_grpc is not yet available"),
+        (op(use_encryption_model=True), "op.a.use_encryption_model: encrypted models are not"),
+        (local(client_type="brpc"), f"{LOCAL}.client_type: brpc is not yet"),
+        (local(client_type="grpc"), f"{LOCAL}.client_type: grpc is not yet"),
+        (local(device_type=1), f"{LOCAL}.device_type: 1 (GPU) needs card ids in devices"),
+        (local(device_type=2), f"{LOCAL}.device_type: 2 (GPU with TensorRT) needs card ids in"),
+        (local(device_type=1, devices=0), f"{LOCAL}.devices: must be text"),
+        (local(device_type=3), f"{LOCAL}.device_type: 3 (ARM CPU) is not available"),
+        (local(device_type=4, devices="0"), f"{LOCAL}.device_type: 4 (Kunlun XPU) is not"),
+        (local(device_type=5, devices="0"), f"{LOCAL}.device_type: 5 (Ascend 310) is not"),
+        (local(device_type=6, devices="0"), f"{LOCAL}.device_type: 6 (Ascend 910) is not"),
+        ({"rpc_port": None}, "rpc_port: is left blank"),
+        # A port that is wrong is not called missing as well.
+        ({"rpc_port": 80}, "rpc_port: must be 0 (any free port) or between 1024 and 65535, got 80"),
+        (
+            {"rpc_port": 18080, "http_port": 18080},
+            "http_port: is 18080, and rpc_port is the same: each needs its own",
+        ),
+        ({"deadline": 700}, "deadline: 700 s is more than max_deadline, 600 s"),
+        ({"deadline": 60, "max_deadline": 10}, "deadline: 60 s is more than max_deadline, 10 s"),
+        ({"deadline": 700, "max_deadline": "x"}, "max_deadline: must be a number"),
+        (
+            {"worker_num": 1025, "build_dag_each_worker": True},
+            "worker_num: with build_dag_each_worker: must be at most 1024, got 1025",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_problem(data: dict[str, Any], problem: str) -> None:
+    (told,) = problems_of({"rpc_port": 0, **data})
+    assert told.startswith(problem)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"http_port": 0},
+        {"deadline": 700, "max_deadline": 700},
+        {"max_deadline": 10},  # below the default deadline, which gives way
+        {"worker_num": 1025},
+        {"build_dag_each_worker": True, "worker_num": 4},
+        {"dag": {"is_thread_op": True, "client_type": "grpc", "prometheus_port": 19393}},
+        {"dag": {"use_profile": False, "enable_prometheus": False, "tracer": {"interval_s": 0}}},
+        op(executor="thread", server_endpoints=[], client_type="local_predictor"),
+        op(use_encryption_model=False, encryption_key="key", client_config="c"),
+        local(device_type=2, devices="0", use_mkldnn=True),
+    ],
+)
+def test_the_same_keys_switched_off_or_in_agreement_are_taken_without_a_word(
+    data: dict[str, Any],
+) -> None:
+    assert load(yml_dict={"rpc_port": 0, **data}, environ={}).warnings == []
+
+
+def test_reports_that_are_not_built_are_answered_with_one_warning_each() -> None:
+    dag = {"use_profile": True, "enable_prometheus": True, "tracer": {"interval_s": 1}}
+    warnings = load(yml_dict={"rpc_port": 0, "dag": dag}, environ={}).warnings
+    assert sorted(warnings) == [
+        "yml_dict: dag.enable_prometheus: is not yet available and has no effect",
+        "yml_dict: dag.tracer.interval_s: is not yet available and has no effect",
+        "yml_dict: dag.use_profile: is not yet available and has no effect",
+    ]
+
+
+def test_one_of_the_ports_must_be_set_wherever() -> None:
+    missing = "rpc_port or http_port must be set, or nobody can reach the service"
+    assert problems_of({}) == [missing]
+    assert load(yml_dict={}, environ={"PENSTOCK_RPC_PORT": "0"}).config.rpc_port == 0
+    assert load(yml_dict={}, environ={}, overrides={"http_port": 0}).config.http_port == 0
+
+
+def never_asked(port: int) -> bool:
+    raise AssertionError(f"asked for {port}")
+
+
+@pytest.mark.parametrize(
+    ("rpc", "http", "expected"),
+    [
+        (18080, 18090, Ports(rpc=18080, http=18090)),
+        (18080, None, Ports(rpc=18080, http=None)),
+        (0, 0, Ports(rpc=0, http=0)),
+        (0, 18090, Ports(rpc=0, http=18090)),
+        (None, 0, Ports(rpc=0, http=0, rpc_chosen=True)),
+    ],
+)
+def test_written_ports_are_taken_without_probing(rpc: int, http: int, expected: Ports) -> None:
+    assert ports(ServiceConfig(rpc_port=rpc, http_port=http), never_asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("http", "taken", "rpc"),
+    [
+        (9999, set(), 10000),
+        (9999, {10000, 10001}, 10002),
+        (65535, set(), 1024),
+        (65534, {65535, 1024}, 1025),
+    ],
+)
+def test_the_grpc_port_is_the_next_free_one_after_http(
+    http: int, taken: set[int], rpc: int
+) -> None:
+    chosen = ports(ServiceConfig(http_port=http), lambda port: port not in taken)
+    assert chosen == Ports(rpc=rpc, http=http, rpc_chosen=True)
+
+
+def test_no_free_port_and_no_port_at_all_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no port is free"):
+        ports(ServiceConfig(http_port=9999), lambda port: False)
+    with pytest.raises(ConfigError, match="must be set"):
+        ports(ServiceConfig(), never_asked)

@@ -1,0 +1,184 @@
+"""A made-up graph: its plan, every option of its ops, their workers, and what the ops may see."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from penstock.batching.batcher import BatchPolicy, batcher_for
+from penstock.engine.graph import ServedGraph
+from penstock.engine.stage import Stage
+from penstock.errors import HookFailed, OpTimeout
+from penstock.executors.work import WorkOptions
+from penstock.graph.dag import OpSpec, Plan, compile_graph
+from penstock.request import Batch, Outcome
+from tests.simulation.processes import ProcessWorkers
+from tests.simulation.workers import Workers
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+def draw_plan(random: Random) -> Plan:
+    """Any legal graph of one to eight ops in which every op reaches the last."""
+    size = 1 + int(8 * random.random() ** 2)
+    inputs: dict[int, list[int]] = {}
+    for key in range(1, size + 1):
+        inputs[key] = random.sample(range(key), random.randint(1, min(3, key)))
+    fed = {before for keys in inputs.values() for before in keys}
+    inputs[size] += [key for key in range(1, size) if key not in fed]
+    jumps = _draw_jumps(random, inputs) if random.random() < 0.2 else {}
+    specs = [OpSpec(key=0, name="request", is_request=True)]
+    for key, before in inputs.items():
+        jump_to = tuple(jumps.get(key, ()))
+        specs.append(OpSpec(key=key, name=f"op{key}", inputs=tuple(before), jump_to=jump_to))
+    attempts = random.choice((1, 1, 1, 2, 3))
+    return compile_graph(specs, size, attempts=attempts, first_arrival=random.random() < 0.2)
+
+
+def _draw_jumps(random: Random, inputs: dict[int, list[int]]) -> dict[int, list[int]]:
+    after: dict[int, set[int]] = {key: set() for key in (0, *inputs)}
+    for key in sorted(inputs, reverse=True):
+        for before in inputs[key]:
+            after[before] |= {key} | after[key]
+    jumps: dict[int, list[int]] = {}
+    for key in inputs:
+        targets = sorted(after[key])
+        if targets and random.random() < 0.5:
+            jumps[key] = random.sample(targets, random.randint(1, min(2, len(targets))))
+    return jumps
+
+
+class MadeGraph:
+    """One version of a graph, built aside; all of it is drawn from the world's seed.
+
+    Attributes:
+        served: the engine's.
+        plan: what runs after what.
+        workers: of each op.
+        drained: how often it was told to finish.
+        rests: how often the engine has told that it has.
+    """
+
+    def __init__(self, world: World, name: str, version: int) -> None:
+        self.world = world
+        self.name = name
+        self.plan = draw_plan(world.random)
+        self.workers = [self._draw_workers(op) for op in range(len(self.plan.names))]
+        self.processes = [each for each in self.workers if isinstance(each, ProcessWorkers)]
+        self.served = ServedGraph(world.engine, self.plan, name, str(version))
+        self.drained = self.rests = 0
+        self._poisoned: dict[int, set[int]] = {}  # op -> nonces that its processes die of
+        for op in range(len(self.plan.names)):
+            self._add_op(op)
+        self._traces = self._allowed_traces()
+
+    def __repr__(self) -> str:
+        lines = [f"{self.served} attempts={self.plan.attempts} first={self.plan.first_arrival}"]
+        for op, stage in enumerate(self.stages):
+            lines.append(
+                f"op{op} {stage.name!r} after {self.plan.inputs[op]} jumps to "
+                f"{self.plan.jump_to[op]}: {self.workers[op]}, {stage.batcher.policy}, "
+                f"{stage.options}"
+            )
+        return "\n".join(lines)
+
+    @property
+    def stages(self) -> list[Stage]:
+        """Of its ops."""
+        return self.served.stages
+
+    def _draw_workers(self, op: int) -> Workers:
+        kinds = ("thread", "thread", "killed", "inline", "process", "process")
+        kind = self.world.random.choice(kinds)
+        return ProcessWorkers(self, op) if kind == "process" else Workers(self, op, kind)
+
+    def _add_op(self, op: int) -> None:
+        random = self.world.random
+        policy = BatchPolicy(
+            max_rows=random.choice((1, 1, 2, 4, 8)),
+            window=random.choice((None, None, 0.002, 0.02, 0.1)),
+            capacity=random.choice((None, None, 1, 2, 4, 8)),
+        )
+        executor = self.workers[op]
+        options = WorkOptions(
+            timeout=random.choice((None, 0.01, 0.05, 0.2, 1.0)),
+            retry=random.choice((1, 1, 2, 3)),
+            retry_on_crash=executor.retry_on_crash,
+        )
+        # A version's ops have names of their own, so that the history tells them apart.
+        name = f"{self.name}/{self.plan.names[op]}.{self.served.version}"
+        self.served.add_op(name, queue=batcher_for(policy), executor=executor, options=options)
+
+    def _allowed_traces(self) -> list[set[str]]:
+        """Per op, the keys of a dict that reaches it: traces of the ops before it, no others."""
+        allowed: list[set[str]] = []
+        for inputs in self.plan.inputs:
+            names = {"nonce", "graph"}
+            for op in inputs:
+                if op >= 0:
+                    names |= allowed[op] | {f"trace{op}"}
+            allowed.append(names)
+        return allowed
+
+    def poison(self, nonce: int) -> None:
+        """One of its ops has processes that die of this nonce."""
+        op = self.world.random.choice(self.processes).op
+        self._poisoned.setdefault(op, set()).add(nonce)
+
+    # What its workers do.
+
+    def inspect(self, op: int, batch: Batch) -> None:
+        """A worker looks at what it is given."""
+        world = self.world
+        now = world.clock.now()
+        name = self.stages[op].name
+        most = self.stages[op].batcher.policy.max_rows
+        if not 0 < len(batch.samples) <= most:
+            world.problems.append(f"{name} takes 1 to {most} and got {batch}")
+        for sample in batch.samples:
+            client = world.open.get(sample.data_id)
+            if client is None or sample.gone or sample.flight is not client.submission:
+                world.problems.append(f"{name} got {sample}, which nobody waits for any more")
+            elif client.deadline <= now:
+                world.problems.append(f"{name} got {sample} {now - client.deadline:.6f} s too late")
+            else:
+                for feed in sample.inputs.values():
+                    mine = feed["nonce"] == client.nonce and feed["graph"] == self.name
+                    if not mine or not feed.keys() <= self._traces[op]:
+                        world.problems.append(f"{name} got {sample} with another's dict: {feed}")
+            if self.plan.plain and len(sample.inputs) != len(self.plan.inputs[op]):
+                world.problems.append(f"{name} got {sample} with {list(sample.inputs)} only")
+
+    def is_poisoned(self, op: int, batch: Batch) -> bool:
+        """Whether the op's processes die of this batch."""
+        nonces = self._poisoned.get(op)
+        return nonces is not None and any(
+            feed["nonce"] in nonces for sample in batch.samples for feed in sample.inputs.values()
+        )
+
+    def outcomes(self, op: int, batch: Batch, *, copies: bool = False) -> list[Outcome]:
+        """Made up. The op leaves a trace in its inputs, and may give one of them on as output.
+
+        Args:
+            op: which.
+            batch: what it ran.
+            copies: whether it got copies, as a process does.
+        """
+        world = self.world
+        random = world.random
+        jump = bool(self.plan.jump_to[op]) and random.random() < 0.3
+        made: list[Outcome] = []
+        for sample in batch.samples:
+            feeds = [dict(f) if copies else f for f in sample.inputs.values()]
+            for feed in feeds:
+                feed[f"trace{op}"] = True
+            if world.errors and random.random() < world.errors:
+                kind = OpTimeout if random.random() < 0.2 else HookFailed
+                made.append(Outcome(None, kind("made up"), jump))
+            elif random.random() < 0.5:
+                made.append(Outcome(feeds[0], None, jump))
+            else:
+                plain = {"nonce": feeds[0]["nonce"], "graph": self.name}
+                made.append(Outcome(plain, None, jump))
+        return made
