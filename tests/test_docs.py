@@ -178,6 +178,13 @@ def test_structure_shows_the_floors_that_are_checked():
     assert shown == {room.removeprefix("penstock."): floor for room, floor in FLOORS.items()}
 
 
+def test_the_places_for_additions_exist():
+    rows = rows_of(section((DOCS / "structure.md").read_text(), "Where things go"))
+    named = [word for row in rows for word in words_in_code(" ".join(row)) if word.endswith(".py")]
+    assert len(named) > 15
+    assert [path for path in named if not (PACKAGE / path).exists()] == []
+
+
 def test_a_request_s_life_has_eight_lines_and_names_files_that_exist():
     life = section((DOCS / "structure.md").read_text(), "A request's life")
     assert re.findall(r"^(\d)\. ", life, re.MULTILINE) == list("12345678")

@@ -233,6 +233,28 @@ class Channel(_Channel):
         thread.hand_over(endpoints.start, call)
         return call
 
+    def call(self, request: bytes, *, deadline: float | None) -> bytes:
+        """Make one call and wait for it, on a bare lock: a future costs a fifth more CPU time.
+
+        Raises:
+            CallFailed: no reply; CANCELLED when the channel is or was closed.
+        """
+        outcomes: list[Outcome] = []
+        gate = threading.Lock()
+        gate.acquire()
+
+        def on_outcome(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            gate.release()
+
+        call = self.start(request, on_outcome, deadline=deadline)
+        try:
+            gate.acquire()
+        except BaseException:  # an interrupt: nobody waits any more
+            self.cancel(call)
+            raise
+        return _reply(outcomes.pop())
+
     def cancel(self, call: Call) -> None:
         """Cancel the call on the server too; no effect if it has ended."""
         if self._open is not None:
@@ -255,6 +277,12 @@ class Channel(_Channel):
                 self._open = opened = _open(self.endpoints, self._security)
                 weakref.finalize(self, _drop, os.getpid(), *opened).atexit = False
             return self._open
+
+
+def _reply(outcome: Outcome) -> bytes:
+    if isinstance(outcome, CallFailed):
+        raise outcome
+    return outcome
 
 
 def _drop(process: int, thread: LoopThread, endpoints: Endpoints) -> None:
@@ -294,9 +322,7 @@ class AsyncChannel(_Channel):
         except asyncio.CancelledError:
             cancel(call)
             raise
-        if isinstance(outcome, CallFailed):
-            raise outcome
-        return outcome
+        return _reply(outcome)
 
     async def close(self) -> None:
         """Disconnect and wait until it is done; calls under way end with CANCELLED."""

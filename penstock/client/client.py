@@ -219,14 +219,9 @@ class PipelineClient(_Client[Channel]):
             name=name,
             method=method,
         )
-        future = PredictFuture(channel, request, deadline)
         if asyn:
-            return future
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()  # which only an interrupt finds under way
-            raise
+            return PredictFuture(channel, request, deadline)
+        return decode_reply(channel.call(request, deadline=deadline))
 
     def close(self) -> None:
         """Disconnect; calls under way end with ``CallFailed``. Closing twice is allowed."""

@@ -69,7 +69,7 @@ _REPLY_KEY: Final = [bytes((0x1A, size)) for size in range(128)]
 _REPLY_VALUE: Final = [bytes((0x22, size)) for size in range(128)]
 
 
-def decode(data: bytes, service_names: Container[str], *, briefly: bool = False) -> Call:
+def decode(data: bytes, service_names: Container[str], briefly: bool = False) -> Call:
     """The call in a message of either numbering.
 
     Args:
@@ -82,11 +82,11 @@ def decode(data: bytes, service_names: Container[str], *, briefly: bool = False)
             10,000 pairs or tensors, or 100,000 fields.
         TooLarge: the numbers of its tensors would take too much memory.
     """
-    if briefly and len(data) > _BRIEF:
-        raise TakesLong
     usual = read_texts(data)
     if usual is not None:
         return usual
+    if briefly and len(data) > _BRIEF:
+        raise TakesLong
     try:
         return _decode(data, service_names, _FEW_FIELDS if briefly else MOST_FIELDS)
     except TooManyFields:
@@ -179,18 +179,22 @@ def read_texts(data: bytes) -> Call | None:
                 call.name, call.method, call.logid, call.clientip = trailing
                 call.nbytes = len(data)
                 return call
-        key_texts, at = _read_run(data, 0, _KEY)
-        value_texts, at = _read_run(data, at, _VALUE)
+        if len(data) > _BRIEF:
+            return None
+        keys, at = _read_run(data, 0, _KEY)
+        values, at = _read_run(data, at, _VALUE)
         if data[at] == _TENSOR:
             return None  # before it is copied
         # What is cut off, or goes on with more texts, is no end, and for the general way too.
         rest = data[at:]
-        trailing = (
-            _read_trailing_fields(rest)
-            if len(rest) <= _MOST_TRAILING_BYTES
-            else _read_trailing_fields.__wrapped__(rest)
-        )
-        return None if trailing is None else Call(key_texts, value_texts, [], *trailing, len(data))
+        if len(rest) <= _MOST_TRAILING_BYTES:
+            trailing = _read_trailing_fields(rest)
+        else:
+            trailing = _read_trailing_fields.__wrapped__(rest)
+        if trailing is None:
+            return None
+        name, method, logid, clientip = trailing
+        return Call(keys, values, [], name, method, logid, clientip, len(data))
     except (IndexError, ValueError):
         return None
 

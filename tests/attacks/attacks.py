@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
 
 from tests.attacks import floods, slow
 from tests.attacks.floods import flood
 from tests.attacks.peer import CALM
 from tests.attacks.site import MIB, Attack
+
+Run: TypeAlias = Callable[[int, float], Counter[str]]
 
 HASTY: Final = {"header_timeout": 1, "body_timeout": 1, "write_timeout": 1, "max_connections": 900}
 NARROW: Final = {**HASTY, "max_inflight_bytes": 96 * MIB, "door": {"max_unsent": 8 * MIB}}
@@ -36,6 +40,18 @@ _FLOODS: Final = (
 
 _SELDOM: Final = ("continuation, empty", "window update", "priority", "unknown frames")
 
+
+def slowly(name: str, run: Run, told: tuple[str, ...], *, sampled: bool = True) -> Attack:
+    """An attack that a service must end by its time limits, which are short here."""
+    return Attack(name=name, run=run, told=told, config=HASTY, sampled=sampled)
+
+
+def unread(name: str, run: Run, told: tuple[str, ...], *, sampled: bool = True) -> Attack:
+    """An attack that uses up the budget of bytes, within which the memory must stay."""
+    rest: dict[str, Any] = {"growth": BUDGET, "crowds": True, "sampled": sampled}
+    return Attack(name=name, run=run, told=told, config=NARROW, **rest)
+
+
 ATTACKS: Final = (
     *(
         Attack(name=name, run=flood(make), told=told, sampled=name not in _SELDOM)
@@ -49,60 +65,21 @@ ATTACKS: Final = (
         name="trailers without end", run=slow.endless_trailers, told=("431", "400"), sampled=False
     ),
     Attack(name="chunks without end", run=slow.tiny_chunks, told=("413", "400")),
-    Attack(
-        name="slow request line", run=slow.slow_line, told=("408",), config=HASTY, sampled=False
-    ),
-    Attack(name="slow headers", run=slow.slow_head, told=("408",), config=HASTY),
-    Attack(name="silence", run=slow.silent, told=CLOSED, config=HASTY, sampled=False),
-    Attack(name="slow body", run=slow.slow_body, told=("408",), config=HASTY),
-    Attack(name="slow chunks", run=slow.slow_chunks, told=("408",), config=HASTY, sampled=False),
-    Attack(name="http2: slow header block", run=slow.slow_block, told=(CALM,), config=HASTY),
-    Attack(name="http2: slow frame", run=slow.slow_frame, told=(CALM,), config=HASTY),
-    Attack(name="http2: preface and silence", run=slow.mute_http2, told=CLOSED, config=HASTY),
-    Attack(name="http2: slow call", run=slow.slow_call, told=("grpc-status 4",), config=HASTY),
-    Attack(name="half-open calls", run=slow.half_open, told=("grpc-status 4",), config=HASTY),
-    Attack(
-        name="window 0",
-        run=slow.unread_calls(0),
-        told=SHED,
-        config=NARROW,
-        growth=BUDGET,
-        crowds=True,
-    ),
-    Attack(
-        name="window byte by byte",
-        run=slow.unread_calls(1, 50),
-        told=(CALM,),
-        config=NARROW,
-        growth=BUDGET,
-        crowds=True,
-        sampled=False,
-    ),
-    Attack(
-        name="window trickle",
-        run=slow.unread_calls(1, 1),
-        told=SHED,
-        config=NARROW,
-        growth=BUDGET,
-        crowds=True,
-        sampled=False,
-    ),
-    Attack(
-        name="windows open, socket unread",
-        run=slow.unread_calls(1 << 30, room=4096),
-        told=CLOSED,
-        config=NARROW,
-        growth=BUDGET,
-        crowds=True,
-    ),
-    Attack(
-        name="answers unread",
-        run=slow.unread,
-        told=CLOSED,
-        config=NARROW,
-        growth=BUDGET,
-        crowds=True,
-    ),
+    slowly("slow request line", slow.slow_line, ("408",), sampled=False),
+    slowly("slow headers", slow.slow_head, ("408",)),
+    slowly("silence", slow.silent, CLOSED, sampled=False),
+    slowly("slow body", slow.slow_body, ("408",)),
+    slowly("slow chunks", slow.slow_chunks, ("408",), sampled=False),
+    slowly("http2: slow header block", slow.slow_block, (CALM,)),
+    slowly("http2: slow frame", slow.slow_frame, (CALM,)),
+    slowly("http2: preface and silence", slow.mute_http2, CLOSED),
+    slowly("http2: slow call", slow.slow_call, ("grpc-status 4",)),
+    slowly("half-open calls", slow.half_open, ("grpc-status 4",)),
+    unread("window 0", slow.unread_calls(0), SHED),
+    unread("window byte by byte", slow.unread_calls(1, 50), (CALM,), sampled=False),
+    unread("window trickle", slow.unread_calls(1, 1), SHED, sampled=False),
+    unread("windows open, socket unread", slow.unread_calls(1 << 30, room=4096), CLOSED),
+    unread("answers unread", slow.unread, CLOSED),
     Attack(
         name="10,000 idle connections", run=slow.idle(10_000, slow.AFTER), told=CLOSED, config=ROOMY
     ),

@@ -116,6 +116,11 @@ class Site:
         """What the engine told."""
         return list(recorded(self._history))
 
+    def end(self, **limits: Any) -> None:
+        """Stop it; it must end in order, and the judge must find nothing. See ``verdict``."""
+        assert self.server.stop() == 0
+        assert self.verdict(**limits) == []
+
     def verdict(
         self,
         *,

@@ -37,8 +37,7 @@ async def test_arrays_larger_than_the_shared_memory_arrive_whole_among_others(
         sizes = [1, 3, 7, 8, 9, 20] * 4
         answers = await asyncio.gather(*(carried(at, size) for size in sizes))
         assert all(whole(*each) for each in zip(answers, sizes, strict=True))
-        assert at.server.stop() == 0
-        assert at.verdict() == []
+        at.end()
 
 
 @pytest.mark.parametrize(
@@ -55,8 +54,7 @@ async def test_a_large_output_costs_the_engine_one_copy_of_it(
         assert whole(await carried(at, mebibytes), mebibytes)
         grown = memory(engine, "VmHWM") - base
         assert grown < (2 * mebibytes + 32) * MIB, f"{grown // MIB} MiB"
-        assert at.server.stop() == 0
-        assert at.verdict() == []
+        at.end()
 
 
 async def test_an_output_that_the_engine_does_not_take_costs_its_request_and_no_worker(
@@ -77,5 +75,4 @@ async def test_an_output_that_the_engine_does_not_take_costs_its_request_and_no_
         several = await at.clients.ask(do_first="make_many:3", do_second="count")
         assert several.value["count"] == str(3 << 20)
         assert at.server.descendants() == workers
-        assert at.server.stop() == 0
-        assert at.verdict(failures=2) == []
+        at.end(failures=2)

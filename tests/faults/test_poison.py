@@ -60,8 +60,7 @@ async def test_poison_costs_two_workers_at_most_and_its_neighbours_nothing(
         await until(at.server.is_ready)
         assert at.server.log().count("died: SIGSEGV") <= 2 * len(poison)
         assert "is given up" not in at.server.log()
-        assert at.server.stop() == 0
-        assert at.verdict(attempts=2, failures=2 * len(poison)) == []
+        at.end(attempts=2, failures=2 * len(poison))
 
 
 async def test_without_a_retry_only_the_batch_that_died_fails_and_a_suspect_runs_alone(
@@ -85,5 +84,4 @@ async def test_without_a_retry_only_the_batch_that_died_fails_and_a_suspect_runs
         assert {runs(at)[nonce] for nonce in poison} == {2}
         assert at.server.log().count("died: SIGSEGV") == 2 * len(poison)
         await until(at.server.is_ready)
-        assert at.server.stop() == 0
-        assert at.verdict(failures=len(failed) + 2 * len(poison)) == []
+        at.end(failures=len(failed) + 2 * len(poison))
