@@ -78,6 +78,7 @@ class Embedded:
         self.router = make_router(config, engine, self.health, ends, writers, more)
         self.budget = budget_of(config)
         self._engine = engine
+        self.health.watch(engine.why_stuck)
         self.health.set_ready()
 
     async def stop(self) -> None:
