@@ -1,4 +1,4 @@
-"""The command line: ``penstock run|check|status|client|version``.
+"""The command line: ``penstock run|worker|check|status|client|version``.
 
 Heavy imports stand inside the commands, so that ``--help``, ``version`` and typing errors answer at
 once.
@@ -17,7 +17,13 @@ from typing import Annotated, Any, get_args
 import typer
 
 from penstock.errors import ConfigError, HookError, PenstockError
-from penstock.observe.logs import LogFormat, LogLevel, LogOptions, logging_of_imports
+from penstock.observe.logs import (
+    LogFormat,
+    LogLevel,
+    LogOptions,
+    logging_of_imports,
+    logging_to_stderr,
+)
 from penstock.service import flags
 
 app = typer.Typer(
@@ -131,6 +137,50 @@ def run(
                     typer.echo("stopped before the start was over", err=True)
             # What is left is to exit; a late signal cannot hurry that, only spoil its status.
             signals.end()
+
+
+@app.command()
+def worker(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:NAME", help="A typed function or class.")
+    ],
+    socket: Annotated[
+        Path, typer.Option(help="The socket of the service, its key op.<name>.socket.")
+    ],
+    batched: Annotated[
+        bool,
+        typer.Option("--batched", help="It takes and returns lists, as a route's with batch=."),
+    ] = False,
+    msgpack: Annotated[
+        bool, typer.Option("--msgpack", help="Bodies are msgpack (socket_format), not JSON.")
+    ] = False,
+    log_level: Level = None,
+    log_format: Format = None,
+) -> None:
+    """Run batches of a service with executor: external, until SIGTERM or Ctrl-C.
+
+    The service may start later, end and come back.
+    """
+    from penstock.protocols import media
+    from penstock.service.external_worker import worker_program
+    from penstock.service.signals import Stopped, signals_stop_the_start
+
+    options = LogOptions(level=log_level or "info", format=log_format or "text")
+    kind = media.MSGPACK if msgpack else media.JSON
+    with (
+        _errors_end_the_command(),
+        logging_to_stderr(options, at_once=True),
+        _mistakes_of_a_script_are_shown_alone(),
+        signals_stop_the_start() as signals,
+    ):
+        try:
+            program = worker_program(target, socket, kind, batched=batched)
+            signals.hand_to(program.stop)
+        except Stopped:
+            signals.end()
+            return
+        program.run()
+        signals.end()
 
 
 @app.command()

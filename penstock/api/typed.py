@@ -59,12 +59,12 @@ class TypedApplication:
 
     def __init__(self, engine: Engine, routes: Iterable[TypedRoute], title: str = "") -> None:
         self._engine = engine
-        self._routes = list(routes)
+        self.typed_routes = list(routes)
         self.title = title
 
     def routes(self) -> Iterator[Http | Grpc]:
         """What to serve."""
-        for each in self._routes:
+        for each in self.typed_routes:
             good = Answer(text="The result.", contents=typed_answer(each.signature.response))
             yield Http(
                 "POST",

@@ -213,7 +213,8 @@ class Engine:
         for graph in self.graphs:
             for stage in graph.stages:
                 if stage.lost and _serves(graph):
-                    return f"op {stage.name!r}: no worker returns"
+                    why = "no worker returns" if stage.executor.alive else "it has no worker"
+                    return f"op {stage.name!r}: {why}"
         return None
 
     def submit(self, submission: Submission, on_answer: OnAnswer) -> None:

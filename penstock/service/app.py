@@ -87,7 +87,8 @@ class App(Several):
             wait: milliseconds that a request waits for others to share its batch; none by default:
                 what has come while the worker was busy is its next batch.
             workers: threads or processes that run it.
-            executor: ``thread`` (the default) or ``process``.
+            executor: ``thread`` (the default), ``process``, or ``external`` with the path of a
+                ``socket`` that workers connect to: then the function gives the types only.
             timeout: seconds for one call of the function.
             examples: bodies of requests as plain values, or pairs (tuples) of such a body and the
                 answer that is expected. The description of the service shows them; each is run

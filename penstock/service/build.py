@@ -128,7 +128,7 @@ class GraphWorks:
         for op in (graph.request_op, *here, graph.response_op):
             begins(op.name, "its init_op runs")
             try:
-                _init(op)
+                init(op)
             except StartupError as error:
                 _log.error("op %s: init_op raised", op.name, exc_info=error.__cause__)
                 raise
@@ -215,7 +215,7 @@ def bound_op(deployment: Deployment, name: str, index: int) -> tuple[BoundOp, tu
     model = open_model(op, options, entry, turn, alone=True)
     _prepare(op, options, model)
     op.concurrency_idx = index
-    _init(op)
+    init(op)
     return BoundOp(op, model, _work_options(options), index), () if model is None else model.notes
 
 
@@ -234,7 +234,12 @@ def _prepare(op: Op, options: OpOptions, model: Model | None) -> None:
     op.fetch_list = None if options.fetch_list is None else list(options.fetch_list)
 
 
-def _init(op: Op) -> None:
+def init(op: Op) -> None:
+    """Run its ``init_op``.
+
+    Raises:
+        StartupError: with the original exception as its cause.
+    """
     try:
         bind(op, "init_op")()
     except (Exception, SystemExit) as error:

@@ -11,6 +11,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+from penstock.api.examples import Examples
 from penstock.api.health import Health
 from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
@@ -58,7 +59,7 @@ class Embedded:
         self.health = Health()
 
     async def start(self) -> None:
-        """Open models, run ``init_op`` (in a thread), start workers, and be ready.
+        """Open models, run ``init_op`` (in a thread), start workers, run examples, and be ready.
 
         Raises:
             StartupError: something of it failed.
@@ -74,10 +75,18 @@ class Embedded:
         self._pools = [each for each in (writers, ends) if each is not None]
         await asyncio.gather(*(graph.start() for graph in engine.graphs))
         config = self._deployment.config
-        more = [make(engine) for make in self._deployment.applications]
+        added = [make(engine) for make in self._deployment.applications]
+        examples = Examples(engine, added)
+        more = [examples, *added]
         self.router = make_router(config, engine, self.health, ends, writers, more)
         self.budget = budget_of(config)
         self._engine = engine
+        self.health.watch(engine.why_stuck)
+        try:
+            await examples.warm_up()
+        except BaseException:
+            await self.stop()
+            raise
         self.health.set_ready()
 
     async def stop(self) -> None:

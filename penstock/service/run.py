@@ -24,6 +24,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+from penstock.api.examples import Examples
 from penstock.api.health import Health
 from penstock.api.router import Router
 from penstock.door.door import Door
@@ -42,7 +43,7 @@ from penstock.observe.counters import Counters
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags
 from penstock.service.banner import announce, banner, check_report
-from penstock.service.blueprint import Deployment
+from penstock.service.blueprint import Application, Deployment
 from penstock.service.build import Works, begun
 from penstock.service.listening import (
     Listeners,
@@ -225,11 +226,15 @@ class _Service:
         pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
         writers = DaemonPool(_WRITERS, "replies")
         try:
-            if not await self._start_workers(engine):
+            starts = asyncio.gather(*(graph.start() for graph in engine.graphs))
+            if not await self._unless_stopped(starts):
                 return
             sum_up = None if self._supervisor is None else self._supervisor.sum_up
             added = [make(engine) for make in self._works.deployment.applications]
-            more = [StatusPage(self._report, sum_up), *added]
+            examples = Examples(engine, added)
+            if not await self._unless_stopped(asyncio.ensure_future(examples.warm_up())):
+                return
+            more: list[Application] = [StatusPage(self._report, sum_up), examples, *added]
             grpc = make_router(self._config, engine, self._health, pool, writers, more)
             door = open_door(self._config, engine, grpc)
             try:
@@ -249,17 +254,16 @@ class _Service:
                     each.shutdown(wait=False, cancel_futures=True)
             await self._end_workers(engine)
 
-    async def _start_workers(self, engine: Engine) -> bool:
-        """Start every worker. Returns False when a stop came first."""
-        starts = asyncio.gather(*(graph.start() for graph in engine.graphs))
+    async def _unless_stopped(self, work: asyncio.Future[Any]) -> bool:
+        """Do a step of the start. Returns False when a stop came first."""
         told = asyncio.create_task(self._stop.wait())
-        await asyncio.wait((starts, told), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((work, told), return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
-        if not starts.done():
-            starts.cancel()
-            await asyncio.gather(starts, return_exceptions=True)
+        if not work.done():
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
             return False
-        await starts
+        await work
         return True
 
     async def _open(self, door: Door) -> None:

@@ -33,7 +33,8 @@ class TypedOp(Op):
     """See the module.
 
     Args:
-        target: a function, or a class. A class has ``predict``, or ``inference`` with any of
+        target: a function, or a class. A class has ``predict``, or ``inference`` (of batches also
+            called ``batch_inference``) with any of
             ``preprocess`` (of one request, before it) and ``postprocess`` (after it); an object of
             it is made once per worker, and its ``load`` is called once, where it has one.
         batched: see Signature.
@@ -58,7 +59,7 @@ class TypedOp(Op):
         **options: Any,
     ) -> None:
         self._target = target
-        self._steps = _Steps(target) if isinstance(target, type) else None
+        self._steps = _Steps(target, batched) if isinstance(target, type) else None
         run = target if self._steps is None else self._steps.run
         if is_generator(run):
             raise HookError(f"{target.__name__} is a generator: write return instead of yield")
@@ -171,8 +172,9 @@ class _Steps:
         has_before: ``preprocess`` makes the input of it.
     """
 
-    def __init__(self, target: type) -> None:
-        run = getattr(target, "inference", None) or getattr(target, "predict", None)
+    def __init__(self, target: type, batched: bool) -> None:
+        names = ("batch_inference", "inference", "predict") if batched else ("inference", "predict")
+        run = next((getattr(target, name) for name in names if hasattr(target, name)), None)
         if run is None:
             raise HookError(
                 f"{target.__name__} has no method inference or predict: one of them is called with"

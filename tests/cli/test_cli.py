@@ -59,7 +59,7 @@ def test_help_tells_each_command_in_one_line() -> None:
         assert all(len(line) <= 80 for line in lines)
 
 
-@pytest.mark.parametrize("command", ["run", "check", "client", "version"])
+@pytest.mark.parametrize("command", ["run", "worker", "check", "client", "version"])
 def test_each_command_has_help(command: str) -> None:
     done = penstock(command, "--help")
     assert done.exit_code == 0
@@ -448,3 +448,22 @@ def test_client_tells_in_one_line_what_is_wrong_with_its_arguments(
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
     assert message in line
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("nothing", "give module:name"),
+        ("no_such_module:predict", "there is no module"),
+        ("json:no_such_name", "has no no_such_name"),
+        ("string:digits", "is a str"),
+        ("json:loads", "no type"),
+    ],
+)
+def test_a_worker_that_cannot_be_made_is_one_clear_message(
+    target: str, words: str, tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(app, ["worker", target, "--socket", str(tmp_path / "s")])
+    assert result.exit_code == 1
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,252 @@
+"""Examples of requests, run through the engine: before the service is ready, so that the first
+callers do not wait for what happens once, and by ``GET /health/deep``.
+
+At most one check runs at a time, however many ask, and it has one request in the engine at a time:
+it takes no more room from callers than one of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from penstock.api.calls import JSON, Answer, Http, HttpCall
+from penstock.api.descriptions import errors
+from penstock.api.errors import error_reply, failed, refusal
+from penstock.api.typed import TypedApplication, TypedRoute
+from penstock.engine.engine import Engine
+from penstock.engine.graph import ServedGraph
+from penstock.engine.submission import Submission
+from penstock.errors import DeadlineExceeded, RequestError, ServiceBusy, StartupError
+from penstock.protocols import media
+from penstock.protocols.heads import Headers
+from penstock.request import Outcome
+from penstock.typed.op import ANSWER, BODY, KIND
+
+LIMIT: Final = 10.0
+"""Seconds for a check of all examples; a guess at what probes wait for."""
+_CLOSE: Final = 1e-6
+"""How far apart, relatively, numbers may be that are the same: models add up in any order."""
+_HEADERS: Final[Headers] = (JSON, (b"cache-control", b"no-store"))
+
+_REPORT: Final = {
+    "title": "DeepHealth",
+    "type": "object",
+    "required": ["ok", "checked"],
+    "properties": {
+        "ok": {"type": "boolean", "description": "No example has failed."},
+        "checked": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["route", "example", "state", "seconds"],
+                "properties": {
+                    "route": {"type": "string"},
+                    "example": {"type": "integer", "description": "Its place, from 1 on."},
+                    "state": {
+                        "enum": ["ok", "failed", "busy"],
+                        "description": "`busy`: not run, because callers take all room.",
+                    },
+                    "seconds": {"type": "number"},
+                    "error": {"type": "string", "description": "As callers are told."},
+                    "message": {"type": "string"},
+                    "id": {"type": "string"},
+                },
+            },
+        },
+    },
+}
+
+
+class Example(NamedTuple):
+    """One request that a route must answer.
+
+    Attributes:
+        number: its place among those of its route, from 1 on.
+        request: a plain value.
+        wanted: the answer; None for any that is no error.
+    """
+
+    route: TypedRoute
+    number: int
+    request: Any
+    wanted: Any
+
+
+class WrongAnswer(Exception):
+    """An example is answered, but otherwise than expected."""
+
+
+class Examples:
+    """The examples of a service's routes. An application; belongs to the engine's loop.
+
+    Args:
+        engine: answers requests.
+        applications: those of the service; the typed ones have examples.
+    """
+
+    def __init__(self, engine: Engine, applications: Iterable[Any]) -> None:
+        self._engine = engine
+        self._examples = [
+            Example(route, number, request, wanted)
+            for each in applications
+            if isinstance(each, TypedApplication)
+            for route in each.typed_routes
+            for number, (request, wanted) in enumerate(route.examples, 1)
+        ]
+        self._check: asyncio.Task[list[dict[str, Any]]] | None = None
+
+    def routes(self) -> Iterator[Http]:
+        """What to serve."""
+        contents = {media.JSON: _REPORT}
+        yield Http(
+            "GET",
+            "/health/deep",
+            self._deep,
+            failed=failed,
+            refusal=refusal,
+            always=True,
+            summary="Run every route's examples.",
+            description=f"Takes {LIMIT:.0f} seconds at most. One check runs at a time.",
+            group="Operation",
+            answers={
+                **errors(415),
+                200: Answer(text="No example has failed.", contents=contents),
+                503: Answer(text="Some example has failed.", contents=contents),
+            },
+        )
+
+    async def warm_up(self) -> None:
+        """Run each example as many times at once as its op has workers.
+
+        Ops whose workers connect from elsewhere are left out while they have none.
+
+        Raises:
+            StartupError: one of them fails, or is answered otherwise than expected.
+        """
+        for example in self._examples:
+            graph = self._graph(example)
+            workers = min(stage.executor.workers for stage in graph.stages)
+            runs = [
+                asyncio.ensure_future(self._run(example, graph.time_limit)) for _ in range(workers)
+            ]
+            try:
+                await asyncio.gather(*runs)
+            except (RequestError, WrongAnswer) as error:
+                raise StartupError(
+                    f"route {example.route.path}: example {example.number} fails: {error}"
+                ) from error
+            finally:
+                for each in runs:
+                    each.cancel()
+                await asyncio.gather(*runs, return_exceptions=True)
+
+    def _graph(self, example: Example) -> ServedGraph:
+        graph = self._engine.graph(example.route.graph)
+        assert graph is not None, "the routes of an app have graphs of their own"
+        return graph
+
+    async def _run(self, example: Example, timeout: float, log_id: int | None = None) -> None:
+        """Run one example.
+
+        Raises:
+            RequestError: it fails.
+            WrongAnswer: it is answered otherwise than expected.
+        """
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        feed = {
+            BODY: media.encode(example.request, media.JSON),
+            KIND: media.JSON,
+            ANSWER: media.JSON,
+        }
+        log_id = random.getrandbits(63) if log_id is None else log_id
+        asked = Submission(self._graph(example), feed, timeout, log_id, future)
+        asked.start(_keep)
+        try:
+            outcome = await future
+        except asyncio.CancelledError:
+            asked.cancel()
+            raise
+        if outcome.error is not None:
+            raise outcome.error
+        assert outcome.value is not None
+        if example.wanted is None:
+            return
+        found = media.decode(outcome.value[BODY], outcome.value.get(KIND, media.JSON))
+        if not same(found, example.wanted):
+            raise WrongAnswer(
+                f"{_brief(example.wanted)} is expected, the answer is {_brief(found)}"
+            )
+
+    def _deep(self, call: HttpCall, _body: bytes) -> None:
+        call.aside(self._answer(call))
+
+    async def _answer(self, call: HttpCall) -> None:
+        if self._check is None:
+            self._check = asyncio.create_task(self._check_all())
+        try:
+            async with asyncio.timeout(call.timeout):
+                checked = await asyncio.shield(self._check)
+        except TimeoutError:
+            call.send(error_reply(DeadlineExceeded("the check takes longer", by_client=True)))
+            return
+        good = all(each["state"] != "failed" for each in checked)
+        body = orjson.dumps({"ok": good, "checked": checked})
+        call.reply(200 if good else 503, _HEADERS, body)
+
+    async def _check_all(self) -> list[dict[str, Any]]:
+        """The report of all examples, one after the other."""
+        try:
+            end = self._engine.clock.now() + LIMIT
+            return [await self._look_at(each, end) for each in self._examples]
+        finally:
+            self._check = None
+
+    async def _look_at(self, example: Example, end: float) -> dict[str, Any]:
+        """What is reported of one example, which has until ``end``."""
+        now = self._engine.clock.now
+        begun = now()
+        found = {"route": example.route.path, "example": example.number, "state": "ok"}
+        log_id = random.getrandbits(63)
+        try:
+            await self._run(example, end - begun, log_id)
+        except ServiceBusy:
+            found["state"] = "busy"
+        except RequestError as error:
+            found |= {"state": "failed", **orjson.loads(error_reply(error, log_id).body)}
+        except WrongAnswer as error:
+            found |= {"state": "failed", "error": "wrong_answer", "message": str(error)}
+        found["seconds"] = round(now() - begun, 6)
+        return found
+
+
+def _keep(asked: Submission, outcome: Outcome) -> None:
+    if not asked.context.done():
+        asked.context.set_result(outcome)
+
+
+def _brief(value: Any) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= 200 else f"{text[:200]} …"
+
+
+def same(found: Any, wanted: Any) -> bool:
+    """Whether two plain values are the same, but for the last digits of numbers."""
+    if isinstance(wanted, dict):
+        return (
+            isinstance(found, dict)
+            and found.keys() == wanted.keys()
+            and all(same(found[key], each) for key, each in wanted.items())
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(found, list) and len(found) == len(wanted) and all(map(same, found, wanted))
+        )
+    if type(found) in (int, float) and type(wanted) in (int, float):
+        return math.isclose(found, wanted, rel_tol=_CLOSE, abs_tol=_CLOSE * _CLOSE)
+    return type(found) is type(wanted) and bool(found == wanted)

@@ -1,0 +1,171 @@
+"""An external worker: connects to a service's socket, runs the batches that come, connects again.
+
+Whatever the service does, the worker lasts: a connection that ends is made again, at first at once
+and then at growing intervals. Told to stop, it answers the batch that it has and tells the service
+that it leaves, so that no request is lost on its way.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import random
+import select
+import socket
+import time
+from typing import Final
+
+from penstock.errors import RequestError
+from penstock.executors.external.jobs import is_callers, refusal_body
+from penstock.executors.work import BoundOp, run_batch
+from penstock.ops.failures import without_sentence
+from penstock.protocols.worker_frames import (
+    MOST_BYTES,
+    READY,
+    Answer,
+    FrameError,
+    FrameReader,
+    answer_frame,
+    read_batch,
+)
+from penstock.request import REQUEST_OP_NAME, Batch, CloseReason, Sample
+from penstock.typed.op import ANSWER, BODY, KIND
+
+_log = logging.getLogger(__name__)
+
+_FIRST_WAIT: Final = 0.05
+_LONGEST_WAIT: Final = 2.0  # to try is cheap: the socket is on this machine
+_FAREWELL: Final = 2.0  # seconds in which a service that knows of leaving hangs up; a guess
+_STUCK: Final = 60.0  # seconds in which the service reads some of an answer; a guess
+_AT_ONCE: Final = 256 << 10  # bytes of one read
+
+
+class WorkerProgram:
+    """See the module.
+
+    Args:
+        op: what runs the batches: a typed function's or class's, its model open.
+        path: of the service's socket.
+        kind: the media type of bodies.
+    """
+
+    def __init__(self, op: BoundOp, path: str, kind: str) -> None:
+        self._op = op
+        self._path = path
+        self._kind = kind
+        self._stopped = False
+        self._told = False  # that it leaves, on the connection that there is
+        self._requests = 0
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+
+    def stop(self) -> None:
+        """``run`` returns after the batch that it has. From any thread, or a signal's handler."""
+        self._stopped = True
+        try:
+            self._waker.send(b"\0")
+        except OSError:  # it has been woken often enough, or has returned
+            return
+
+    def run(self) -> None:
+        """Serve until ``stop``; once only."""
+        wait, told = _FIRST_WAIT, False
+        while not self._stopped:
+            before = self._requests
+            try:
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+                    link.settimeout(_STUCK)
+                    link.connect(self._path)
+                    _log.info("connected to %s", self._path)
+                    told = False
+                    self._serve(link)
+                why = "the service hung up"
+            except FrameError as error:
+                why = f"the service broke the protocol: {error}"
+            except OSError as error:
+                why = error.strerror or str(error)
+            if not self._stopped:
+                if not told:
+                    _log.warning("%s: %s; it is tried again until it works", self._path, why)
+                    told = True
+                wait = _FIRST_WAIT if self._requests > before else min(2 * wait, _LONGEST_WAIT)
+                self._pause(wait * random.uniform(0.5, 1.0))  # noqa: S311 - so that not all come at once
+        self._woken.close()
+        self._waker.close()
+
+    def _serve(self, link: socket.socket) -> None:
+        """Answer what comes over one connection, until it ends.
+
+        Raises:
+            OSError, FrameError: it ended otherwise than in order.
+        """
+        self._told = False
+        link.sendall(READY)
+        reader = FrameReader(MOST_BYTES)
+        while True:
+            if self._stopped and not self._told and not reader:
+                self._send(link, Answer({}, leaving=True))
+            readable = self._wait(link)
+            if not readable:
+                return
+            if link.fileno() not in readable:  # only told to stop
+                continue
+            data = link.recv(_AT_ONCE)
+            if not data:
+                return
+            for payload in reader.receive(data):
+                if payload:
+                    self._send(link, self._answer(read_batch(payload)))
+
+    def _send(self, link: socket.socket, answer: Answer) -> None:
+        if self._stopped and not self._told:
+            self._told = True
+            answer = answer._replace(leaving=True)
+        for piece in answer_frame(answer):
+            link.sendall(piece)
+
+    def _wait(self, link: socket.socket) -> list[int]:
+        """Until something has come, or it is to say that it leaves; what is readable. Nothing if
+        the service does not hang up after that word, because it does not know it.
+        """
+        poll = select.poll()
+        poll.register(link, select.POLLIN)
+        if not self._told:
+            poll.register(self._woken, select.POLLIN)
+        return [fd for fd, _ in poll.poll(_FAREWELL * 1000 if self._told else None)]
+
+    def _pause(self, seconds: float) -> None:
+        if not self._stopped:
+            select.select([self._woken], [], [], seconds)
+
+    def _answer(self, jobs: dict[str, bytes]) -> Answer:
+        """Run a batch."""
+        kind = self._kind
+        samples = []
+        for body in jobs.values():
+            self._requests += 1
+            feed = {BODY: body, KIND: kind, ANSWER: kind}
+            samples.append(Sample(self._requests, {REQUEST_OP_NAME: feed}, math.inf))
+        if not samples:
+            return Answer({})
+        outcomes = run_batch(self._op, Batch(samples, CloseReason.FULL, time.monotonic()))
+        bodies: dict[str, bytes] = {}
+        refused, failed = set(), set()
+        for key, sample, outcome in zip(jobs, samples, outcomes, strict=True):
+            if outcome.error is None:
+                assert outcome.value is not None
+                bodies[key] = outcome.value[BODY]
+                continue
+            refused.add(key)
+            if not is_callers(outcome.error):
+                failed.add(key)
+            bodies[key] = self._refusal(sample, outcome.error)
+        return Answer(bodies, frozenset(refused), frozenset(failed))
+
+    def _refusal(self, sample: Sample, error: RequestError) -> bytes:
+        text = without_sentence(str(error))
+        if not is_callers(error):  # what went wrong here is no business of the caller's
+            text = f"the log of process {os.getpid()} says why, of data_id {sample.data_id}"
+        return refusal_body(error, text, self._kind)

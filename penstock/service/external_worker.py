@@ -1,0 +1,68 @@
+"""``penstock worker``: a function or class of a module, as a worker of a service elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from penstock.errors import HookError, StartupError
+from penstock.executors.external.program import WorkerProgram
+from penstock.executors.work import BoundOp, WorkOptions
+from penstock.ops.hooks import is_coroutine
+from penstock.service.build import init
+from penstock.typed.op import TypedOp
+
+
+def worker_program(target: str, path: Path, kind: str, *, batched: bool) -> WorkerProgram:
+    """A worker that can run: its module imported, its object made, its model loaded.
+
+    Args:
+        target: ``module:name``; the module is looked for in the working directory, too.
+        path: of the service's socket.
+        kind: the media type of bodies.
+        batched: whether the function, or the class's ``inference`` or ``predict``, takes and
+            returns lists. A class with ``batch_inference`` is always batched.
+
+    Raises:
+        StartupError: there is no such thing, or it cannot be served; its cause is what it raised.
+    """
+    found = _imported(target)
+    return WorkerProgram(bound_op(found, batched=batched), str(path), kind)
+
+
+def bound_op(target: Callable[..., Any], *, batched: bool = False) -> BoundOp:
+    """A function or class, ready to run batches.
+
+    Raises:
+        StartupError: it cannot be served.
+    """
+    op = TypedOp(target, batched=batched or hasattr(target, "batch_inference"))
+    if is_coroutine(op.process):
+        raise HookError(f"{op.name} is a coroutine: an external worker runs one call at a time")
+    init(op)
+    return BoundOp(op, None, WorkOptions())
+
+
+def _imported(target: str) -> Any:
+    """What ``module:name`` names; what its import raises, other than of itself, is the user's."""
+    module, _, name = target.partition(":")
+    if not module or not name:
+        raise StartupError(f"give module:name, such as iris:predict, not {target!r}")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise StartupError(f"there is no module {module!r} here: {error}") from error
+    if not hasattr(found, name):
+        raise StartupError(f"the module {module} has no {name}")
+    value = getattr(found, name)
+    if not callable(value):
+        raise StartupError(f"{target} is a {type(value).__name__}: give a function or a class")
+    return value

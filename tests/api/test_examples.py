@@ -1,0 +1,204 @@
+"""Examples of requests: run before the service is ready, and by the deep health check."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from penstock import App
+from penstock.api.examples import same
+from penstock.errors import HookError, StartupError
+from penstock.testing import client
+from tests.services.process import ServiceFailed, running
+
+
+class Item(BaseModel):
+    model_config = {"json_schema_extra": {"examples": [{"x": 1}, {"x": 2}]}}
+    x: int
+
+
+def add_one(x: float) -> float:
+    return x + 1
+
+
+def app_with(examples: list[Any], function: Any = add_one, **options: Any) -> App:
+    app = App("tests")
+    app.route("/it", examples=examples, **options)(function)
+    return app
+
+
+def test_each_worker_has_run_the_examples_before_the_service_is_ready() -> None:
+    arrived = threading.Barrier(3, timeout=20)  # passed only by three calls at once
+    calls = []
+
+    def wait(x: int) -> int:
+        arrived.wait()
+        calls.append((threading.get_ident(), x))
+        return x
+
+    with client(app_with([{"x": 1}, ({"x": 2}, 2)], wait, workers=3)):
+        assert sorted(x for _, x in calls) == [1, 1, 1, 2, 2, 2]
+        assert len({ident for ident, _ in calls}) == 3
+
+
+def test_a_model_s_own_examples_are_run_where_the_route_has_none() -> None:
+    seen = []
+
+    def keep(item: Item) -> int:
+        seen.append(item.x)
+        return item.x
+
+    with client(app_with([], keep)) as http:
+        assert seen == [1, 2]
+        report = http.get("/health/deep").json()
+        assert [(each["example"], each["state"]) for each in report["checked"]] == [
+            (1, "ok"),
+            (2, "ok"),
+        ]
+        assert seen == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("example", "why"),
+    [
+        ({"x": "one"}, "x: Input should be a valid number"),
+        (({"x": 1}, 3.0), "3.0 is expected, the answer is 2.0"),
+        (({"x": 1}, None), None),
+        (({"x": 1}, 2), None),
+    ],
+)
+def test_an_example_that_fails_is_an_error_at_the_start(example: Any, why: str | None) -> None:
+    app = app_with([{"x": 5}, example])
+    if why is None:
+        with client(app) as http:
+            assert http.get("/health/deep").json()["ok"]
+        return
+    with pytest.raises(StartupError, match="route /it: example 2 fails: ") as raised, client(app):
+        pass
+    assert why in str(raised.value)
+    assert not [each for each in threading.enumerate() if each.name.startswith("it")]
+
+
+def test_an_example_that_is_no_plain_value_is_an_error_where_it_is_written() -> None:
+    with pytest.raises(HookError, match="an example of /it"):
+        app_with([{"x": object()}])
+
+
+def test_the_deep_check_says_which_example_fails_and_not_why_to_strangers() -> None:
+    broken = threading.Event()
+
+    def sometimes(x: int) -> int:
+        if broken.is_set():
+            raise RuntimeError("the secret of the house")
+        return x
+
+    with client(app_with([({"x": 1}, 1)], sometimes)) as http:
+        good = http.get("/health/deep")
+        assert (good.status_code, good.json()["ok"]) == (200, True)
+        assert http.head("/health/deep").status_code == 200
+        broken.set()
+        bad = http.get("/health/deep")
+        assert bad.status_code == 503
+        (one,) = bad.json()["checked"]
+        assert (one["route"], one["state"], one["error"]) == ("/it", "failed", "hook_failed")
+        assert "secret" not in bad.text
+        assert one["id"].isdigit()
+
+
+def test_checks_at_the_same_time_are_one_and_nobody_need_wait_for_it() -> None:
+    go, slow = threading.Event(), threading.Event()
+    calls = []
+
+    def wait(x: int) -> int:
+        if slow.is_set():
+            calls.append(x)
+            go.wait(20)
+        return x
+
+    with client(app_with([{"x": 1}], wait, workers=4)) as http:
+        slow.set()
+        for _ in range(3):
+            late = http.get("/health/deep", headers={"penstock-timeout": "0.05"})
+            assert (late.status_code, late.json()["error"]) == (504, "deadline")
+        assert calls == [1]
+        go.set()
+        assert http.get("/health/deep").status_code == 200
+
+
+def test_a_service_that_is_full_is_not_called_broken() -> None:
+    go, slow = threading.Event(), threading.Event()
+    running = threading.Semaphore(0)
+
+    def wait(x: int) -> int:
+        if slow.is_set():
+            running.release()
+            go.wait(20)
+        return x
+
+    app = App("tests", max_requests=1)
+    app.route("/it", examples=[{"x": 1}])(wait)
+    with client(app) as http, ThreadPoolExecutor(1) as threads:
+        slow.set()
+        taken = threads.submit(http.post, "/it", json={"x": 2})
+        assert running.acquire(timeout=20)
+        report = http.get("/health/deep")
+        assert (report.status_code, report.json()["checked"][0]["state"]) == (200, "busy")
+        go.set()
+        assert taken.result().json() == 2
+
+
+def test_services_without_examples_are_well() -> None:
+    with client(app_with([])) as http:
+        assert http.get("/health/deep").json() == {"ok": True, "checked": []}
+
+
+SCRIPT = """
+import os
+from penstock import App
+
+app = App("tests")
+
+@app.route("/who", workers=2, executor="process", examples=[({"x": 1}, EXPECTED)])
+def who(x: int) -> int:
+    os.write(2, b"ran in %d\\n" % os.getpid())
+    return x
+
+app.run()
+"""
+
+
+@pytest.mark.real
+def test_worker_processes_run_them_too(tmp_path: Path) -> None:
+    script = tmp_path / "service.py"
+    script.write_text(SCRIPT.replace("EXPECTED", "1"))
+    with running(script) as server:
+        assert server.log().count("ran in ") == 2
+    script.write_text(SCRIPT.replace("EXPECTED", "2"))
+    with pytest.raises(ServiceFailed, match=r"route /who: example 1 fails: 2 is .* is 1"):
+        with running(script):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "is_same"),
+    [
+        (1.0, 1, True),
+        (1.0000001, 1.0, True),
+        (1.001, 1.0, False),
+        (True, 1, False),
+        (1, True, False),
+        ([1, [2.0]], [1, [2]], True),
+        ([1], [1, 2], False),
+        ({"a": None}, {"a": None}, True),
+        ({"a": 1, "b": 2}, {"a": 1}, False),
+        ("a", "a", True),
+        ("1", 1, False),
+    ],
+)
+def test_the_same_but_for_the_last_digits(found: Any, wanted: Any, is_same: bool) -> None:
+    assert same(found, wanted) is is_same

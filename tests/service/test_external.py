@@ -1,0 +1,155 @@
+"""Routes whose batches run in external workers, through the whole service, in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import ormsgpack
+import pytest
+from pydantic import BaseModel
+
+from penstock import App
+from penstock.executors.external.program import WorkerProgram
+from penstock.protocols import media
+from penstock.service.external_worker import bound_op
+from penstock.testing import client
+
+ITEMS = 24
+WRITE = {media.JSON: orjson.dumps, media.MSGPACK: ormsgpack.packb}
+READ = {media.JSON: orjson.loads, media.MSGPACK: ormsgpack.unpackb}
+
+
+class Item(BaseModel):
+    value: int
+    slow: bool = False
+
+
+class Inverse(BaseModel):
+    inverse: float
+
+
+quick = threading.Event()
+
+
+def invert(items: list[Item]) -> list[Inverse]:
+    """Divides one by the value; a slow item waits until all quick ones have been asked."""
+    if any(each.slow for each in items):
+        quick.wait(10)
+    return [Inverse(inverse=1 / each.value) for each in items]
+
+
+def declared(items: list[Item]) -> list[Inverse]:
+    raise AssertionError("the service does not run it")
+
+
+@contextmanager
+def worker(path: Path, kind: str = media.JSON) -> Iterator[None]:
+    program = WorkerProgram(bound_op(invert, batched=True), str(path), kind)
+    thread = threading.Thread(target=program.run)
+    thread.start()
+    yield
+    program.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@contextmanager
+def serving(folder: Path, kind: str, workers: int = 1, **options: Any) -> Iterator[httpx.Client]:
+    app, path = App("tests"), folder / "invert.sock"
+    name = "msgpack" if kind == media.MSGPACK else "json"
+    route = app.route(
+        "/invert", batch=ITEMS, executor="external", socket=str(path), socket_format=name, **options
+    )
+    route(declared)
+    with ExitStack() as stack:
+        http = stack.enter_context(client(app))
+        for _ in range(workers):
+            stack.enter_context(worker(path, kind))
+        yield http
+
+
+def ask(http: httpx.Client, body: Any, kind: str) -> httpx.Response:
+    return http.post("/invert", content=WRITE[kind](body), headers={"content-type": kind})
+
+
+@pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])
+def test_each_item_of_a_batch_gets_exactly_its_own_result(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    quick.clear()
+    bodies: list[Any] = [{"value": each} for each in range(1, ITEMS + 1)]
+    bodies[0]["slow"] = True
+    bodies[3], bodies[7], bodies[11] = {"value": 0}, {"value": "x"}, {}
+    with serving(tmp_path, kind, workers=2) as http, ThreadPoolExecutor(ITEMS) as threads:
+        asked = [threads.submit(ask, http, body, kind) for body in bodies]
+        quick.set()
+        for index, (body, each) in enumerate(zip(bodies, asked, strict=True)):
+            answer = each.result(20)
+            if index in (7, 11):
+                assert answer.status_code == 422
+                assert answer.json()["details"][0]["loc"] == ["body", "value"]
+            elif index == 3:
+                assert answer.status_code == 500
+                told = answer.json()
+                assert set(told) == {"error", "message", "id"}
+                assert any(told["id"] in record.getMessage() for record in caplog.records)
+            else:
+                assert answer.headers["content-type"] == kind
+                assert READ[kind](answer.content) == {"inverse": 1 / body["value"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "status"),
+    [
+        (media.JSON, media.MSGPACK, 415),
+        (media.MSGPACK, media.JSON, 415),
+        (media.JSON, "multipart/form-data; boundary=b", 415),
+        (media.JSON, "application/json; charset=utf-8", 200),
+        (media.JSON, "", 200),
+        (media.JSON, "image/png", 200),
+    ],
+)
+def test_a_body_goes_out_as_it_came_unless_its_type_is_another(
+    kind: str, given: str, status: int, tmp_path: Path
+) -> None:
+    with serving(tmp_path, kind) as http:
+        answer = http.post("/invert", content=b'{"value": 2}', headers={"content-type": given})
+        assert answer.status_code == status
+        if status == 415:
+            assert answer.json()["error"] == "unknown_media_type"
+
+
+def test_an_answer_says_its_own_type_whatever_its_caller_accepts(tmp_path: Path) -> None:
+    with serving(tmp_path, media.JSON) as http:
+        headers = {"accept": media.MSGPACK, "content-type": media.JSON}
+        answer = http.post("/invert", content=b'{"value": 2}', headers=headers)
+        assert answer.headers["content-type"] == media.JSON
+        assert answer.json() == {"inverse": 0.5}
+
+
+def test_the_route_of_the_graph_reaches_the_workers_too(tmp_path: Path) -> None:
+    with serving(tmp_path, media.JSON) as http:
+        assert http.post("/declared", json={"value": 4}).json() == {"inverse": 0.25}
+        assert http.post("/declared", json={"value": "x"}).status_code == 422
+
+
+def test_the_openapi_document_has_the_declared_types(tmp_path: Path) -> None:
+    app = App("tests")
+    app.route("/invert", batch=4, executor="external", socket=str(tmp_path / "s"))(declared)
+    (route,) = app.routes
+    assert "value" in route.signature.request.describe(refs="#/{model}")["properties"]
+
+
+def test_without_a_worker_requests_end_at_their_deadlines(tmp_path: Path) -> None:
+    with serving(tmp_path, media.JSON, workers=0) as http:
+        assert http.get("/readyz").status_code == 503
+        headers = {"penstock-timeout": "0.1"}
+        answer = http.post("/invert", json={"value": 1}, headers=headers)
+        assert answer.status_code in (408, 504), answer.text
