@@ -7,7 +7,7 @@ import pytest
 
 from penstock.config.schema import ServiceConfig
 from penstock.service.listening import max_connections, raise_descriptor_limit
-from penstock.service.run import limits_of
+from penstock.service.opening import limits_of
 from tests.service.scripts import post
 from tests.services.process import running
 

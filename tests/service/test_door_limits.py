@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from penstock.config.schema import DoorConfig, ServiceConfig
-from penstock.service.run import limits_of
+from penstock.service.opening import limits_of
 from tests.service.scripts import post, script
 from tests.services.process import running
 
 DOOR = """
 import os
 import resource
-import penstock.service.run
-def told(frontend, limits, *more, door=penstock.service.run.Door):
+import penstock.service.opening
+def told(frontend, limits, *more, door=penstock.service.opening.Door):
     os.write(1, f"at most {limits.max_connections}\\n".encode())
     return door(frontend, limits, *more)
-penstock.service.run.Door = told
+penstock.service.opening.Door = told
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
 """

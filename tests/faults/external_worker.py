@@ -1,0 +1,20 @@
+"""What the external workers of the fault tests run: ``penstock worker`` with ``echo``."""
+
+from __future__ import annotations
+
+import time
+
+from pydantic import BaseModel
+
+SECONDS = 0.002
+"""Of a batch: long enough that a kill often finds one."""
+
+
+class Echoed(BaseModel):
+    n: str
+    service: str = "faults"
+
+
+def echo(n: list[str]) -> list[Echoed]:
+    time.sleep(SECONDS)
+    return [Echoed(n=each) for each in n]
