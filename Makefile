@@ -15,7 +15,7 @@ THREES := -n 3 --dist worksteal
 FAULTS ?= faults
 REAL   ?= real or peers
 
-.PHONY: help setup setup-dev demo test check fmt test-real test-faults examples bench peers proto lock clean
+.PHONY: help setup setup-dev demo test check fmt test-real test-faults examples fuzz-api bench peers proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -53,6 +53,10 @@ check: $(READY) ## format, lint, types, floors, spelling, documents (about a min
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_docs.py
+
+FUZZED ?= tests/schemathesis/service.py $(wildcard examples/*/app.py)
+fuzz-api: $(READY) ## send 2,000 requests made of its description to each route of each app (minutes)
+	$(BIN)/python -m tests.schemathesis.judge $(FUZZED) --cases 2000
 
 examples: $(READY) ## every example as a process, asked by its own clients (two minutes)
 	$(BIN)/python -m pytest $(PAIRS) tests/examples

@@ -41,6 +41,7 @@ _DESCRIPTION = (
     " `key` and `value`, or `tensors`. Any second part of the path is taken."
 )
 _GOOD = "The reply; `err_no` other than 0 says that the service failed."
+_NO_NAME = "A part of the path cannot be a name."
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _TENSORS = {
     "type": "array",
@@ -53,7 +54,13 @@ _REQUEST = {
         "key": {**_TEXTS, "description": "Names of the texts."},
         "value": {**_TEXTS, "description": "The texts, in the order of their names."},
         "tensors": _TENSORS,
-        "logid": {"type": ["integer", "string"], "description": "The caller's own id: 64 bits."},
+        "logid": {
+            "type": ["integer", "string"],
+            "pattern": "^-?[0-9]{1,18}$",
+            "minimum": -(2**63),
+            "maximum": 2**63 - 1,
+            "description": "The caller's own id.",
+        },
         "clientip": {"type": "string"},
     },
     "examples": [{"key": ["x"], "value": ["1.0"]}],
@@ -99,6 +106,7 @@ class PaddleApplication:
                 answers={
                     200: Answer(text=_GOOD, contents={JSON_KIND: _REPLY}),
                     **errors(413, 415, 429, form=GATEWAY_ERROR),
+                    404: Answer(text=_NO_NAME, contents={"text/plain": {"type": "string"}}),
                 },
             ),
             Grpc(f"/{SERVICE}/inference", self._call, failed=self._grpc.failed),

@@ -21,6 +21,7 @@ from penstock.api.body import LARGE, SMALL
 from penstock.api.calls import Answer, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import (
+    NO_NAME,
     engine_errors,
     graph_answer,
     graph_request,
@@ -108,16 +109,20 @@ class PlainApplication:
         if route.response is not None:
             response = typed_answer(route.response)
         name = graph and graph.name
+        path = route.path.replace("{name}", quote(name)) if name else route.path
+        answers = {200: Answer(text="The result.", contents=response), **engine_errors()}
+        if "{" in path:
+            answers[404] = NO_NAME
         return Http(
             "POST",
-            route.path.replace("{name}", quote(name)) if name else route.path,
+            path,
             partial(self._request, route),
             failed=failed,
             refusal=refusal,
             summary=route.summary or f"Run {route.graph}.",
             group=route.group,
             request=request,
-            answers={200: Answer(text="The result.", contents=response), **engine_errors()},
+            answers=answers,
             listed=partial(self._listed, route) if graph is None else None,
         )
 

@@ -272,6 +272,11 @@ def _send(exchange: Exchange, reply: HttpReply) -> None:
 
 def _not_served(head: RequestHead, target: Target) -> HttpReply:
     """There is no route for the path, or for its method."""
+    allow = (b"allow", ", ".join(sorted(target.http)).encode())
+    route, _ = next(iter(target.http.values()), (None, ()))
+    if route is not None and route.refusal is not failure:
+        status, headers, body, _ = route.refusal(405, f"{head.method} is not answered here")
+        return HttpReply(status, (*headers, allow), body)
     if head.method not in _METHODS:
         return failure(400, "unknown method")
     if target.grpc is not None:
@@ -279,12 +284,7 @@ def _not_served(head: RequestHead, target: Target) -> HttpReply:
             return text_reply(405, "Method Not Allowed", (b"allow", b"POST"))
         return _gateway(415, "the content-type of gRPC calls is application/grpc")
     if target.http:
-        allow = (b"allow", ", ".join(sorted(target.http)).encode())
-        route, _ = next(iter(target.http.values()))
-        if route.refusal is failure:
-            return text_reply(405, "Method Not Allowed", allow)
-        status, headers, body, _ = route.refusal(405, f"{head.method} is not answered here")
-        return HttpReply(status, (*headers, allow), body)
+        return text_reply(405, "Method Not Allowed", allow)
     if head.path == b"*" and head.method != "OPTIONS":
         return failure(400, "the target * is for OPTIONS")
     return text_reply(404, "Not Found")

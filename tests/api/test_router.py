@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from penstock.api.calls import Grpc, GrpcCall, Http, HttpCall
+from penstock.api.errors import failed, refusal
 from penstock.api.router import Router, door_failure
 from penstock.door.budget import ByteBudget
 from penstock.door.door import Door, DoorLimits
@@ -181,3 +182,12 @@ async def test_two_writers_of_one_stream_both_go_on(port: int) -> None:
     exchange.on_writable()
     async with asyncio.timeout(5):
         await asyncio.gather(*writers)
+
+
+@pytest.mark.parametrize("method", ["GET", "QUERY"])
+def test_a_route_with_errors_of_its_own_refuses_other_verbs_in_their_form(method: str) -> None:
+    route = Http("POST", "/own", says("own"), failed=failed, refusal=refusal)
+    exchange = asked(Router([route], max_message_bytes=MOST), method, "/own")
+    ((status, headers, body, close),) = exchange.replies
+    assert (status, close, dict(headers)[b"allow"]) == (405, False, b"POST")
+    assert b'"error":"method_not_allowed"' in body

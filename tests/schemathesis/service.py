@@ -1,0 +1,97 @@
+"""A service with routes of every kind, for requests that are made of its description."""
+
+from __future__ import annotations
+
+import enum
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from penstock import App, op
+from penstock.typed.arrays import Array, Image
+
+app = App("everything")
+
+
+Rows = Annotated[np.ndarray, Array("float32", (None, 3))]
+Sums = Annotated[np.ndarray, Array("float64", (None,))]
+
+
+class Color(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Flower(BaseModel):
+    """What grows."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"petals": 5, "color": "red"}]})
+    petals: int = Field(ge=1, le=1000)
+    color: Color
+    name: str = Field(default="rose", min_length=1, max_length=20, pattern="^[a-z]+$")
+    planted: datetime | None = None
+    tags: list[str] = Field(default=[], max_length=5)
+
+
+class Tree(BaseModel):
+    value: float = Field(ge=-1e9, le=1e9)
+    children: list[Tree] = []
+
+
+class Species(BaseModel):
+    name: Literal["setosa", "virginica"]
+    scores: dict[str, float]
+
+
+@app.route("/flowers", batch=8)
+def flowers(items: list[Flower]) -> list[Species]:
+    """Name the species."""
+    return [Species(name="setosa", scores={each.name: each.petals / 1000}) for each in items]
+
+
+@app.route("/tree")
+def tree(tree: Tree) -> float:
+    return total(tree)
+
+
+def total(tree: Tree) -> float:
+    return tree.value + sum(map(total, tree.children))
+
+
+@app.route("/plain")
+def plain(x: int, y: float = 1.5, on: bool = True, words: list[str] = []) -> dict[str, Any]:  # noqa: B006
+    return {"x": x, "y": y, "on": on, "words": words}
+
+
+@app.route("/rows", examples=[({"x": [[1, 2, 3]]}, [6.0])])
+def rows(
+    x: Annotated[np.ndarray, Array("float32", (None, 3))],
+) -> Annotated[np.ndarray, Array("float64", (None,))]:
+    return x.sum(axis=1, dtype="float64")
+
+
+@app.route("/picture")
+def picture(image: Annotated[np.ndarray, Image(max_pixels=1_000_000)], top: int = 1) -> list[int]:
+    return list(image.shape)[:top]
+
+
+@app.route("/file", batch=4)
+def file(data: list[bytes], times: list[int]) -> list[int]:
+    return [len(each) * some for each, some in zip(data, times, strict=True)]
+
+
+@op()
+def shout(text: str = "") -> dict[str, str]:
+    return {"text": str(text).upper()}
+
+
+class Text(BaseModel):
+    text: str
+
+
+app.graph("/shout", shout, request=Text, response=Text)
+
+if __name__ == "__main__":
+    app.run()

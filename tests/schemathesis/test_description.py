@@ -1,0 +1,43 @@
+"""A service does what its description says, as far as Schemathesis finds out in a few seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.schemathesis.judge import judge
+from tests.services.process import running
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+
+SERVICE = Path(__file__).with_name("service.py")
+LIAR = """
+from penstock import App
+
+app = App("liar")
+
+@app.route("/raises")
+def raises(x: int) -> int:
+    return 1 // x
+
+app.run()
+"""
+
+
+def test_every_answer_is_one_that_is_described() -> None:
+    with running(SERVICE) as server:
+        verdict = judge(server.http_url, cases=10, seed=1, timeout=150)
+        assert verdict.good, verdict.report
+        assert verdict.cases > 100
+        assert server.stop() == 0
+        assert "please report this" not in server.log()
+
+
+def test_a_service_that_fails_is_found_out(tmp_path: Path) -> None:
+    script = tmp_path / "service.py"
+    script.write_text(LIAR)
+    with running(script) as server:
+        verdict = judge(server.http_url, cases=10, seed=1, timeout=150)
+    assert not verdict.good
+    assert "Server error" in verdict.report
