@@ -18,7 +18,7 @@ import orjson
 from penstock.api.calls import JSON, Answer, Http, HttpCall
 from penstock.api.descriptions import errors
 from penstock.api.errors import error_reply, failed, refusal
-from penstock.api.typed import TypedApplication, TypedRoute
+from penstock.api.typed import TypedApplication, TypedRoute, media_of
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.engine.submission import Submission
@@ -159,13 +159,11 @@ class Examples:
             WrongAnswer: it is answered otherwise than expected.
         """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        feed = {
-            BODY: media.encode(example.request, media.JSON),
-            KIND: media.JSON,
-            ANSWER: media.JSON,
-        }
+        graph = self._graph(example)
+        kind = media_of(graph) or media.JSON
+        feed = {BODY: media.encode(example.request, kind), KIND: kind, ANSWER: kind}
         log_id = random.getrandbits(63) if log_id is None else log_id
-        asked = Submission(self._graph(example), feed, timeout, log_id, future)
+        asked = Submission(graph, feed, timeout, log_id, future)
         asked.start(_keep)
         try:
             outcome = await future
@@ -177,7 +175,7 @@ class Examples:
         assert outcome.value is not None
         if example.wanted is None:
             return
-        found = media.decode(outcome.value[BODY], outcome.value.get(KIND, media.JSON))
+        found = media.decode(outcome.value[BODY], kind)
         if not same(found, example.wanted):
             raise WrongAnswer(
                 f"{_brief(example.wanted)} is expected, the answer is {_brief(found)}"

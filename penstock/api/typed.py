@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penstock.api.calls import Answer, Grpc, Http, HttpCall
+from penstock.api.calls import Answer, Contents, Grpc, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import engine_errors, typed_answer, typed_request
 from penstock.api.errors import error_reply, failed, refusal
 from penstock.engine.engine import Engine
+from penstock.engine.graph import ServedGraph
 from penstock.engine.submission import Submission
 from penstock.errors import UnknownService
 from penstock.protocols import media
@@ -65,7 +66,11 @@ class TypedApplication:
     def routes(self) -> Iterator[Http | Grpc]:
         """What to serve."""
         for each in self.typed_routes:
-            good = Answer(text="The result.", contents=typed_answer(each.signature.response))
+            graph = self._engine.graph(each.graph)
+            kind = None if graph is None else media_of(graph)
+            taken = typed_request(each.signature.request, each.signature.files)
+            given = typed_answer(each.signature.response)
+            good = Answer(text="The result.", contents=_only(given, kind))
             yield Http(
                 "POST",
                 each.path,
@@ -75,7 +80,7 @@ class TypedApplication:
                 summary=each.summary or each.graph,
                 description=each.description,
                 group=self.title or "Routes",
-                request=typed_request(each.signature.request, each.signature.files),
+                request=_only(taken, kind),
                 answers={200: good, **engine_errors()},
                 examples=each.examples,
             )
@@ -94,6 +99,22 @@ class TypedApplication:
         asked.start(_answered)
         if not asked.over:
             call.exchange.on_gone = asked.cancel
+
+
+def media_of(graph: ServedGraph) -> str | None:
+    """The one media type that the workers of a typed function read and write; None: any we know."""
+    found: str | None = getattr(graph.stages[0].executor, "media", None)
+    return found
+
+
+def _only(contents: Contents, kind: str | None) -> Contents:
+    """Without the types that such workers do not read; those of files are theirs to judge."""
+    others = (media.JSON, media.MSGPACK, media.FORM)
+    return {
+        each: schema
+        for each, schema in contents.items()
+        if kind is None or each == kind or each not in others
+    }
 
 
 def _answered(asked: Submission, outcome: Outcome) -> None:

@@ -140,11 +140,22 @@ def test_the_route_of_the_graph_reaches_the_workers_too(tmp_path: Path) -> None:
         assert http.post("/declared", json={"value": "x"}).status_code == 422
 
 
-def test_the_openapi_document_has_the_declared_types(tmp_path: Path) -> None:
-    app = App("tests")
-    app.route("/invert", batch=4, executor="external", socket=str(tmp_path / "s"))(declared)
-    (route,) = app.routes
-    assert "value" in route.signature.request.describe(refs="#/{model}")["properties"]
+@pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])
+def test_the_description_has_the_declared_types_in_the_workers_format(
+    kind: str, tmp_path: Path
+) -> None:
+    with serving(tmp_path, kind) as http:
+        found = http.get("/openapi.json").json()["paths"]["/invert"]["post"]
+        assert list(found["requestBody"]["content"]) == [kind]
+        assert list(found["responses"]["200"]["content"]) == [kind]
+
+
+@pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])
+def test_examples_are_run_in_the_workers_format(kind: str, tmp_path: Path) -> None:
+    examples = [({"value": 4}, {"inverse": 0.25})]
+    with serving(tmp_path, kind, examples=examples) as http:
+        checked = http.get("/health/deep").json()["checked"]
+        assert [each["state"] for each in checked] == ["ok"]
 
 
 def test_without_a_worker_requests_end_at_their_deadlines(tmp_path: Path) -> None:

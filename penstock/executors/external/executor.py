@@ -46,6 +46,9 @@ class ExternalExecutor:
         kind: the media type that the workers read and write.
         loop: the engine's.
         patience: seconds that requests wait for a worker.
+
+    Attributes:
+        media: the type of bodies that its workers read and write, the only one.
     """
 
     takes_several = False
@@ -64,9 +67,9 @@ class ExternalExecutor:
         self.workers = 0
         self.instruments = Instruments()
         self.loaded: list[dict[str, Any] | None] = []
+        self.media = kind
         self._name = name
         self._listener = listener
-        self._kind = kind
         self._loop = loop
         self._patience = patience
         self._connections: dict[int, Connection] = {}  # by number
@@ -255,7 +258,7 @@ class ExternalExecutor:
                 link.close()
                 continue
             self._connections[index] = Connection(
-                self._name, index, link, self._kind, self._loop, self
+                self._name, index, link, self.media, self._loop, self
             )
 
     def _accept_again(self) -> None:
