@@ -180,12 +180,15 @@ class InvalidInput(InputMismatch):
 
     def __init__(self, details: list[dict[str, Any]]) -> None:
         self.details = details
-        said = [
-            f"{'.'.join(map(str, each['loc'][1:] or each['loc']))}: {each['msg']}"
-            for each in details[:3]
-        ]
+        said = []
+        for each in details[:3]:
+            place = ".".join(map(str, each["loc"][1:]))
+            said.append(f"{place}: {each['msg']}" if place else each["msg"])
         more = f"; and {len(details) - 3} more" if len(details) > 3 else ""
         super().__init__("; ".join(said) + more)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[list[dict[str, Any]]]]:
+        return type(self), (self.details,)
 
 
 class WrongType(RequestError):

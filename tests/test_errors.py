@@ -19,6 +19,8 @@ def all_request_errors() -> list[type[errors.RequestError]]:
 
 
 def made(cls: type[errors.RequestError]) -> errors.RequestError:
+    if issubclass(cls, errors.InvalidInput):
+        return cls([{"loc": ["body"], "msg": "words", "type": "wrong"}])
     return cls(77, "words") if issubclass(cls, errors.NumberedError) else cls("words")
 
 

@@ -136,7 +136,8 @@ class PlainApplication:
         if name is None:
             (name,) = call.values
         graph = self._engine.graph(name)
-        if graph is None:
+        # A graph without a name takes every name over the pipeline protocol, and none here.
+        if graph is None or graph.name is None:
             failed(call, UnknownService(f"there is no service {name!r}"))
             return
         fields = call.exchange.head.fields

@@ -153,7 +153,7 @@ def test_a_stuck_graph_makes_the_engine_unready_until_it_is_drained() -> None:
     a = site.add("a")
     site.add("b")
     a.stages[0].executor = Gone()
-    assert site.engine.why_stuck() == "op 'op': no worker returns"
+    assert site.engine.why_stuck() == "op 'op': it has no worker"
     site.engine.drain_graph(a, lambda: None)
     assert site.engine.why_stuck() is None
 
