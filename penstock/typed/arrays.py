@@ -61,7 +61,9 @@ class Array:
 
     def _validated(self, value: Any) -> np.ndarray[Any, Any]:
         try:
-            if isinstance(value, bytes):
+            if type(value) is list:
+                array = np.asarray(value)
+            elif isinstance(value, bytes):
                 array = npy.read(value)
             elif isinstance(value, str):  # as clients of the pipeline protocol write arrays
                 array = parse_array(value)
@@ -72,7 +74,8 @@ class Array:
                 array = _cast(array, dtype)
         except (ValueError, TypeError, OverflowError) as error:
             raise ValueError(f"no array of {self.dtype}: {_brief(error)}") from None
-        self._check_shape(array.shape)
+        if array.shape != self.shape:
+            self._check_shape(array.shape)
         return array
 
     def _check_shape(self, found: tuple[int, ...]) -> None:
@@ -107,6 +110,7 @@ def nested(dtype: np.dtype[Any], shape: Sequence[int | str | None] | None) -> di
     return {**found, "description": f"array of {dtype}, {sizes}"}
 
 
+_DOUBLE = 8  # bytes of a float that holds any number of JSON's
 _dtype = lru_cache(maxsize=64)(np.dtype)
 
 
@@ -118,6 +122,8 @@ def _cast(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, 
     if theirs not in "biuf" or ours not in "biuf":
         raise TypeError(f"its elements are of {array.dtype}")
     if ours == "f":
+        if dtype.itemsize == _DOUBLE:
+            return array.astype(dtype)
         try:
             with np.errstate(over="raise"):
                 return array.astype(dtype)
