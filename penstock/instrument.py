@@ -141,9 +141,6 @@ class Instruments:
         self._dropped = dropped
         self._listen()
 
-    def __repr__(self) -> str:
-        return f"<Instruments {self.installed}>"
-
     def _listen(self) -> None:
         for moment in MOMENTS:
             silent = getattr(Instrument, moment)

@@ -31,9 +31,6 @@ class Health:
         """Ask this at each probe; a text means that requests cannot be answered now."""
         self._why_stuck = why_stuck
 
-    def __repr__(self) -> str:
-        return f"<Health {self._why_not_ready or 'ready'}>"
-
     def set_ready(self) -> None:
         """Every worker of every op is up."""
         self._why_not_ready = None

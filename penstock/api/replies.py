@@ -33,9 +33,6 @@ class Writers:
     def __init__(self, threads: Executor | None) -> None:
         self._threads = threads
 
-    def __repr__(self) -> str:
-        return f"<Writers {self._threads!r}>"
-
     def run(self, function: Callable[..., Result], *args: Any) -> asyncio.Future[Result]:
         """What takes long, in one of the threads. Cancelled before its turn, it is not done."""
         return run_aside(self._threads, function, *args)

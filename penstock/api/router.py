@@ -113,9 +113,6 @@ class Router:
         self._patterns = [each for places in sorted(patterns) for each in patterns[places]]
         self._targets = dict(self._static)
 
-    def __repr__(self) -> str:
-        return f"<Router {len(self.routes)} routes>"
-
     def end_streams(self) -> None:
         """End the calls of stream handlers, which may have no end of their own: we shut down."""
         for call in list(self._shared.streams):

@@ -64,9 +64,6 @@ class FifoQueue:
     def __len__(self) -> int:
         return len(self._samples) - self._cancelled
 
-    def __repr__(self) -> str:
-        return f"<FifoQueue {len(self)} waiting, {self.policy}>"
-
     @property
     def full(self) -> bool:
         """Whether the next ``offer`` would be refused."""
@@ -158,9 +155,6 @@ class Batcher:
 
     def __len__(self) -> int:
         return self._waiting
-
-    def __repr__(self) -> str:
-        return f"<Batcher {self._waiting} waiting in {len(self._groups)} groups, {self.policy}>"
 
     @property
     def full(self) -> bool:

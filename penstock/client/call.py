@@ -155,10 +155,6 @@ class Call:
                 self.connection.leave(self)
             self.end(failed)
 
-    def __repr__(self) -> str:
-        where = "ended" if self.ended else "waiting" if self.stream is None else "sent"
-        return f"<Call {where}, {self.attempts} attempts>"
-
 
 def failure(code: GrpcCode, text: str, *, sent: bool = True) -> CallFailed:
     """A failure that is retryable if its code says so."""

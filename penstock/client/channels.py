@@ -18,7 +18,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from penstock.client.call import Call, Outcome, failure
@@ -158,26 +157,12 @@ def _at_exit() -> None:
 
 
 def _forget_the_parents() -> None:
-    """In a forked child: forget the parent's thread, and give up the copies of its sockets.
-
-    Otherwise a connection would stay open after the parent has closed it. Each descriptor is
-    replaced by the null device instead of being closed, because objects copied from the parent may
-    still close that number later.
-    """
+    """In a forked child: the parent's thread does not run here, and its lock may be held."""
     global _lock, _running
-    former, _running = _running, None
+    if _running is not None:
+        _forgotten.append(_running)
+    _running = None
     _lock = threading.Lock()
-    if former is None:
-        return
-    _forgotten.append(former)
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for endpoints in list(former.users):
-        for number, inode in endpoints.descriptors():
-            # The number may be another file's, when the parent was just closing the socket.
-            with suppress(OSError):
-                if os.fstat(number).st_ino == inode:
-                    os.dup2(null, number, inheritable=False)
-    os.close(null)
 
 
 atexit.register(_at_exit)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import random
 import socket
 import time
@@ -183,7 +182,6 @@ class Connection(asyncio.Protocol):
         dismissed: the server has sent GOAWAY, and not because of an error.
         opened: how many calls it has taken.
         proved: the server has answered a call on it.
-        descriptor: the socket's number and inode; None before and after its life.
     """
 
     def __init__(self, owner: EndpointChannel, loop: asyncio.AbstractEventLoop, name: str) -> None:
@@ -207,7 +205,6 @@ class Connection(asyncio.Protocol):
         self.settled: asyncio.Future[None] = loop.create_future()
         self.gone: asyncio.Future[None] = loop.create_future()
         self.proved = False
-        self.descriptor: tuple[int, int] | None = None
 
     @property
     def usable(self) -> bool:
@@ -263,9 +260,6 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the preface and our SETTINGS."""
         self._transport = cast(asyncio.Transport, transport)
-        socket = transport.get_extra_info("socket")
-        if socket is not None:
-            self.descriptor = (socket.fileno(), os.fstat(socket.fileno()).st_ino)
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and tls.selected_alpn_protocol() != "h2":
             self._fail("the server does not speak HTTP/2 over TLS")
@@ -309,7 +303,6 @@ class Connection(asyncio.Protocol):
             return
         if exc is not None:
             self.problem = f"the connection broke: {exc}"
-        self.descriptor = None
         self._transport = None
         if self._keepalive_timer is not None:
             self._keepalive_timer.cancel()
@@ -452,10 +445,6 @@ class Connection(asyncio.Protocol):
         assert isinstance(step, float)
         self._keepalive_timer = self._loop.call_later(max(step, 0.001), self._keep_alive)
 
-    def __repr__(self) -> str:
-        state = "leaving" if self._leaving else "open" if self._transport else "connecting"
-        return f"<Connection {self._name} {state}, {len(self._calls)} calls>"
-
 
 class EndpointChannel:
     """The calls to one endpoint on one loop.
@@ -522,11 +511,6 @@ class EndpointChannel:
             await asyncio.wait(ends, timeout=_CLOSE_SECONDS)
             for connection in list(self._connections):
                 connection.abort()
-
-    def descriptors(self) -> list[tuple[int, int]]:
-        """Number and inode of the sockets in use. Any thread; in a forked child, the parent's."""
-        found = (connection.descriptor for connection in list(self._connections))
-        return [descriptor for descriptor in found if descriptor is not None]
 
     # What its connections tell
 
@@ -706,15 +690,6 @@ class EndpointChannel:
             self._blocks[left_ms] = block
         return block
 
-    def __repr__(self) -> str:
-        if self._closed:
-            state = "closed"
-        elif self._connection is not None:
-            state = "connected"
-        else:
-            state = "connecting" if self._connecting is not None else "not connected"
-        return f"<EndpointChannel {self._endpoint} {state}, {len(self.waiting)} waiting>"
-
 
 class Endpoints:
     """The endpoints of one client on one loop: calls take turns between them.
@@ -749,10 +724,6 @@ class Endpoints:
     async def closed(self) -> None:
         """Wait until nothing of them is left on the loop, after ``close``."""
         await asyncio.gather(*(channel.closed() for channel in self._channels))
-
-    def descriptors(self) -> list[tuple[int, int]]:
-        """Number and inode of the sockets in use. Any thread; in a forked child, the parent's."""
-        return [each for channel in self._channels for each in channel.descriptors()]
 
 
 def cancel(call: Call) -> None:

@@ -41,9 +41,6 @@ class ByteBudget:
         self.refused = 0
         self.to_come = 0
 
-    def __repr__(self) -> str:
-        return f"<ByteBudget {self.used} of {self.limit}, refused {self.refused}>"
-
     @property
     def there(self) -> int:
         """Bytes that are there."""

@@ -145,10 +145,6 @@ class Connection(asyncio.Protocol, ABC):
         self._reader: Pace | None = None  # while something waits for it
         self._reading = True
 
-    def __repr__(self) -> str:
-        state = "closing" if self.closing else "lagging" if self.lagging else "open"
-        return f"<{type(self).__name__} {state}, {self.written} bytes written>"
-
     @property
     def peer(self) -> Peer:
         """The client."""

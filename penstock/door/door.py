@@ -67,9 +67,6 @@ class Door:
         self._shared = DoorState(application, limits, budget, failure, instruments)
         self._listeners: list[tuple[asyncio.AbstractServer | TlsListener, socket.socket]] = []
 
-    def __repr__(self) -> str:
-        return f"<Door of {len(self._listeners)} listeners, {len(self._shared.connections)} open>"
-
     async def listen(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Listen on a bound socket, TCP or Unix; returns when connections are accepted.
 

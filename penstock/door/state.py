@@ -128,9 +128,6 @@ class BusyPolling:
         self._mean = _LONGEST * limit
         self._rested = 0.0
 
-    def __repr__(self) -> str:
-        return f"<BusyPolling cycles of {self._mean:.6f} s, limit {self._limit} s>"
-
     def until(self, now: float) -> float:
         """It comes to rest now: how long to look, as a point in time; ``now`` means not at all."""
         limit = self._limit

@@ -115,9 +115,6 @@ class Engine:
         self._at_rest: list[tuple[ServedGraph | None, Callable[[], None]]] = []
         self._admitted = self._replied = self._cancelled = self._refused = 0
 
-    def __repr__(self) -> str:
-        return f"<Engine {self.statistics()}>"
-
     @property
     def stages(self) -> list[Stage]:
         """Of all graphs."""

@@ -113,9 +113,6 @@ class ServedGraph:
         self.time_limit = engine.options.time_limit
         self.now = engine.clock.now
 
-    def __repr__(self) -> str:
-        return f"<ServedGraph {self} {self.state.value} inside={self.inside}>"
-
     def __str__(self) -> str:
         return f"{self.name or 'without a name'} (version {self.version})"
 

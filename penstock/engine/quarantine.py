@@ -112,9 +112,6 @@ class Quarantine:
         """How many requests wait here to run alone."""
         return len(self._lone)
 
-    def __repr__(self) -> str:
-        return f"<Quarantine {self._op!r} {len(self._lone)} waiting, {self.suspects} suspects>"
-
     @property
     def suspects(self) -> int:
         """How many inputs are remembered."""

@@ -51,9 +51,6 @@ class ResultQueue:
         self._instruments = instruments
         self._settled = settled
 
-    def __repr__(self) -> str:
-        return f"<ResultQueue {self._op!r} {len(self.waiting)} waiting>"
-
     def take_in(self, results: Iterable[Result]) -> None:
         """Settle what has been run, in this turn or, where answers are large, in several."""
         idle = not self.waiting

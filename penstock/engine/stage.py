@@ -99,9 +99,6 @@ class Stage:
         self._samples = 0
         self._timeouts = 0
 
-    def __repr__(self) -> str:
-        return f"<Stage {self.statistics()}>"
-
     def statistics(self) -> StageStatistics:
         """How the stage stands now."""
         return StageStatistics(

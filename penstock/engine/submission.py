@@ -110,9 +110,6 @@ class Submission(Flight):
     metadata: Any
     reservation: Reserved | None
 
-    def __repr__(self) -> str:
-        return f"<Submission {self.data_id} {super().__repr__()}{' over' if self.over else ''}>"
-
     @property
     def refused(self) -> bool:
         """Whether the engine has not taken it on; nothing of it has run then."""

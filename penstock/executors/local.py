@@ -59,9 +59,6 @@ class InlineExecutor(LocalExecutor):
         self.workers = 1
         self._op = op
 
-    def __repr__(self) -> str:
-        return f"<InlineExecutor {self._op.name!r}>"
-
     def submit(self, work: Work, finished: Finished) -> None:
         """Run the Work now, or as much of it as one turn allows, and report before returning."""
         take_turn(self._op, work, self._op.options.timeout)
@@ -108,9 +105,6 @@ class ThreadExecutor(LocalExecutor):
         ]
         for thread in self._threads:
             thread.start()
-
-    def __repr__(self) -> str:
-        return f"<ThreadExecutor {self._name!r} workers={self.workers}>"
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Give the Work to whichever thread is free."""
@@ -174,9 +168,6 @@ class CoroutineExecutor(LocalExecutor):
         self._free = list(ops)
         self._loop = loop
         self._tasks: dict[Work, asyncio.Task[None]] = {}
-
-    def __repr__(self) -> str:
-        return f"<CoroutineExecutor {self._name!r} workers={self.workers}>"
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Start a task for the Work."""

@@ -150,9 +150,6 @@ class Member:
         self.result = result
         self.error = error
 
-    def __repr__(self) -> str:
-        return f"<Member {self.sample.data_id} {self.error or self.result or self.feed!r}>"
-
     def take(self, answer: Answer) -> None:
         """Keep the result of ``process``."""
         if isinstance(answer, RequestError):

@@ -64,11 +64,6 @@ class Flight:
         self._feed: Feed | None = None
         self._joins: _Joins | None = None  # made at the first need; most flights have none
 
-    def __repr__(self) -> str:
-        joins = self._joins or _Joins()
-        waiting = {self.plan.names[op]: len(got) for op, got in joins.waiting.items()}
-        return f"<Flight try={self.attempt} waiting={waiting}{' ended' if self.ended else ''}>"
-
     def begin(self, feed: Feed) -> list[Put]:
         """Begin the first attempt; ``feed``, the request's dict, belongs to the first ops then."""
         plan = self.plan

@@ -107,9 +107,6 @@ class Span:
         self._end = end
         self._depth = depth
 
-    def __repr__(self) -> str:
-        return f"<Span of {self.kind}, {self._end - self._start} bytes>"
-
     @property
     def kind(self) -> str:
         """Its JSON type, judged by the first byte."""

@@ -111,23 +111,6 @@ STATUS: dict[type[RequestError], Status] = {
 INTERNAL = Status(_Code.UNKNOW, 500, GrpcCode.INTERNAL)
 """For a RequestError without a row of its own."""
 
-# grpc-gateway v1's table, which the original's HTTP port applied to transport failures.
-HTTP_OF_GRPC: dict[GrpcCode, int] = {
-    GrpcCode.OK: 200,
-    GrpcCode.CANCELLED: 408,
-    GrpcCode.UNKNOWN: 500,
-    GrpcCode.INVALID_ARGUMENT: 400,
-    GrpcCode.DEADLINE_EXCEEDED: 504,
-    GrpcCode.NOT_FOUND: 404,
-    GrpcCode.PERMISSION_DENIED: 403,
-    GrpcCode.RESOURCE_EXHAUSTED: 429,
-    GrpcCode.UNIMPLEMENTED: 501,
-    GrpcCode.INTERNAL: 500,
-    GrpcCode.UNAVAILABLE: 503,
-    GrpcCode.DATA_LOSS: 500,
-    GrpcCode.UNAUTHENTICATED: 401,
-}
-
 GRPC_OF_HTTP: dict[int, GrpcCode] = {
     400: GrpcCode.INVALID_ARGUMENT,
     401: GrpcCode.UNAUTHENTICATED,

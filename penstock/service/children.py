@@ -51,9 +51,6 @@ class ParentDeath:
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC)
 
-    def __repr__(self) -> str:
-        return f"<ParentDeath reader={self._reader} writer={self._writer}>"
-
     def hold(self, *, passed_on: bool = False) -> None:
         """The child's step, as leader of its process group: from now on, that group is bound.
 
@@ -84,7 +81,6 @@ class ParentDeath:
 
 _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 _FAILED: Final = 1
-_EXIT_CODE: Final = 49  # of the fields behind a process's name
 
 
 class Child:
@@ -95,21 +91,16 @@ class Child:
         pid: its number.
         pidfd: readable when it has ended.
         peak: the most memory it ever had, in bytes; known once it is reaped.
-        is_reaped: whether it is.
     """
 
-    __slots__ = ("_parent_death", "is_reaped", "name", "peak", "pid", "pidfd")
+    __slots__ = ("_parent_death", "name", "peak", "pid", "pidfd")
 
     def __init__(self, name: str, pid: int, parent_death: ParentDeath) -> None:
         self.name = name
         self.pid = pid
         self.peak = 0
-        self.is_reaped = False
         self.pidfd = os.pidfd_open(pid)
         self._parent_death = parent_death
-
-    def __repr__(self) -> str:
-        return f"<Child {self.name!r} pid={self.pid}>"
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal; nothing happens when it has ended."""
@@ -127,18 +118,11 @@ class Child:
         return _ends_within(self.pidfd, 0.0)
 
     def reap(self) -> int:
-        """Wait for its end, and end what it has left behind; its wait status.
-
-        One that somebody traces cannot be reaped before that has let it go: it is not, then.
-        """
+        """Wait for its end, and end what it has left behind; its wait status."""
         _ends_within(self.pidfd, None)
         self.kill()
-        pid, status, used = os.wait4(self.pid, os.WNOHANG)
-        self.is_reaped = pid == self.pid
-        if self.is_reaped:
-            self.peak = used.ru_maxrss * 1024
-        else:
-            status = _shown_status(self.pid)
+        _, status, used = os.wait4(self.pid, 0)
+        self.peak = used.ru_maxrss * 1024
         self.close()
         return status
 
@@ -165,15 +149,6 @@ def _ends_within(pidfd: int, seconds: float | None) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(None if seconds is None else seconds * 1000))
-
-
-def _shown_status(pid: int) -> int:
-    """The wait status of one that has ended, without waiting for it. Source: proc(5)."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        return int(fields[_EXIT_CODE])
-    except (OSError, ValueError, IndexError):
-        return signal.SIGKILL  # what ends most of those that somebody looks at
 
 
 def refuse_threads() -> None:
@@ -320,8 +295,6 @@ def _status_of(error: SystemExit) -> int:
 
 def _close_input() -> None:
     """Outside the terminal's process group, a read would stop the process for good."""
-    if sys.__stdin__ is None:
-        return  # it was closed from the start, so its number may be another's by now
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
@@ -359,13 +332,12 @@ def _flush() -> None:
                 continue
 
 
-_TRACED: Final = 1.0  # seconds between two looks
 _ADOPTED: Final = 10.0
+"""Seconds between two looks at who has been adopted."""
 
 
 class Reaper:
-    """Reaps children that could not be reaped when they ended, as a debugger traced them; and, as
-    process 1 of a container, whoever has lost its parent.
+    """Reaps, as process 1 of a container, whoever has lost its parent.
 
     Args:
         adopts: whether processes that lose their parent become this one's.
@@ -376,39 +348,16 @@ class Reaper:
 
     def __init__(self, *, adopts: bool) -> None:
         self._adopts = adopts
-        self._traced: set[int] = set()
         # What the script has started it may wait for itself.
         self._scripts = frozenset(_children()) if adopts else frozenset[int]()
         self.poll_interval = _ADOPTED if adopts else math.inf
 
-    def __repr__(self) -> str:
-        return f"<Reaper {len(self._traced)} traced{', adopts' if self._adopts else ''}>"
-
-    def take(self, child: Child) -> int:
-        """The wait status of one that has ended; reaped now or later."""
-        status = child.reap()
-        if not child.is_reaped:
-            self._traced.add(child.pid)
-            self.poll_interval = min(self.poll_interval, _TRACED)
-        return status
-
     def reap(self, known: Container[int]) -> None:
-        """Take note of whoever has ended, but of those who are known."""
-        for pid in [each for each in self._traced if _is_reaped(each)]:
-            self._traced.discard(pid)
-        if self._adopts:
-            for pid in _children():
-                if pid not in known and pid not in self._scripts and pid not in self._traced:
-                    _is_reaped(pid)
-        if not self._traced:
-            self.poll_interval = _ADOPTED if self._adopts else math.inf
-
-
-def _is_reaped(pid: int) -> bool:
-    """Whether it is no child any more, now or since earlier."""
-    with suppress(ChildProcessError):
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
-    return True
+        """Reap whoever has ended, but those who are known."""
+        for pid in _children() if self._adopts else ():
+            if pid not in known and pid not in self._scripts:
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
 
 
 def _children() -> Iterable[int]:

@@ -14,15 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-
-def _folder() -> str | None:
-    try:
-        return os.getcwd()
-    except OSError:  # it has been removed
-        return None
-
-
-STARTED_IN: Final = _folder()
+STARTED_IN: Final = os.getcwd()
 """Where the program was started, as far as we can know: this is imported with the first class that
 a script needs to have a service."""
 

@@ -21,7 +21,6 @@ from penstock.service.banner import Addresses
 
 _log = logging.getLogger(__name__)
 
-_STANDARD: Final = (0, 1, 2)
 _MOST_CONNECTIONS: Final = 1024
 _RESERVE: Final = 128
 _FEWEST: Final = 16
@@ -29,20 +28,6 @@ _FEWEST: Final = 16
 # What an engine holds of a worker process: its two sockets, what it is signalled by, its standard
 # error, its board and its memory's size; and slabs each way, as many as may lie idle.
 _EACH_WORKER: Final = 6 + 2 * 8
-
-
-def open_standard_descriptors() -> None:
-    """Let those that whoever started this program has closed lead to nowhere.
-
-    Otherwise the next files and sockets get their numbers, and what a program writes to its
-    standard error, or what is put in that one's place in a child, goes there.
-    """
-    for number in _STANDARD:
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free, and so this one
-            os.set_inheritable(number, True)
 
 
 def max_connections(configured: int | None, processes: int = 0) -> int:

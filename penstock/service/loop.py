@@ -132,9 +132,6 @@ class DaemonPool(Executor):
         self._unfinished: set[Future[Any]] = set()
         self._threads: list[threading.Thread] = []
 
-    def __repr__(self) -> str:
-        return f"<DaemonPool threads={len(self._threads)} unfinished={len(self._unfinished)}>"
-
     def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
         """Run a call in the first thread that is free.
 

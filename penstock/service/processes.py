@@ -137,8 +137,7 @@ def _become(role: Role) -> NoReturn:
     for fd in (role.line, *role.listeners.values()):
         os.set_inheritable(fd, True)
     text = json.dumps(asdict(replace(role, pid=os.getpid())))
-    if flags.STARTED_IN is not None:
-        os.chdir(flags.STARTED_IN)
+    os.chdir(flags.STARTED_IN)
     os.execve(  # noqa: S606 - no shell is wanted
         sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: text}
     )

@@ -51,7 +51,6 @@ from penstock.service.listening import (
     bind_all,
     listen_on_all,
     of_the_door,
-    open_standard_descriptors,
     raise_descriptor_limit,
 )
 from penstock.service.loop import DaemonPool, run_on_a_loop, share_the_lock, spare_the_collector
@@ -102,7 +101,6 @@ def run_deployment(deployment: Deployment) -> None:
         return
     if threading.current_thread() is not threading.main_thread():
         raise StartupError("a service must run in the main thread, which takes the signals")
-    open_standard_descriptors()
     number = len(now.served) - 1
     role = spawned_role()
     if role is not None:

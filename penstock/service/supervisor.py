@@ -114,10 +114,6 @@ class EngineProcess:
         # Bounded by the workers that live: while something waits, no further wish is heard.
         self._waiting: deque[tuple[bytes, list[int]]] = deque()
 
-    def __repr__(self) -> str:
-        state = "leaving" if self.is_leaving else "ready" if self.is_ready else "starting"
-        return f"<EngineProcess {self.child} {state} waiting={len(self._waiting)}>"
-
     @property
     def events(self) -> int:
         """What to wait for on its line."""
@@ -274,9 +270,6 @@ class EngineSlot:
         self._started = 0
         self._restarts = Restarts()
 
-    def __repr__(self) -> str:
-        return f"<EngineSlot {self._index} {self.processes} start_at={self.start_at}>"
-
     @property
     def name(self) -> str:
         """For people."""
@@ -385,9 +378,6 @@ class Supervisor:
         self._woken: socket.socket
         self._waker: socket.socket
 
-    def __repr__(self) -> str:
-        return f"<Supervisor {self._slots} workers={len(self._workers)}>"
-
     def run(self, signals: StopSignals) -> int:
         """Serve until the engines have ended for good; their status, 128 and more for a signal.
 
@@ -464,7 +454,7 @@ class Supervisor:
                 engine.kill()
                 engine.look_at = math.inf
             if engine.kill_at is not None and time.monotonic() >= engine.kill_at:
-                _log.error("%s does not end, and is killed", engine.child)
+                _log.error("%s does not end, and is killed", engine.child.name)
                 engine.kill()
         for slot in self._slots:
             if slot.start_at is not None and time.monotonic() >= slot.start_at:
@@ -626,7 +616,7 @@ class Supervisor:
             for message in engine.messages():
                 if isinstance(message, Ready | Failed):
                     self._hear(slot, engine, message)
-        status = os.waitstatus_to_exitcode(self._reaper.take(engine.child))
+        status = os.waitstatus_to_exitcode(engine.child.reap())
         engine.close()
         slot.processes.remove(engine)
         self._sums.forget(engine)
@@ -666,7 +656,7 @@ class Supervisor:
                 self._plan_restart(slot, engine)
 
     def _worker_died(self, worker: Child, engine: EngineProcess) -> None:
-        status = self._reaper.take(worker)
+        status = worker.reap()
         del self._workers[worker.pid]
         engine.say(Exited(worker.pid, status, worker.peak))
 

@@ -1,9 +1,7 @@
 import asyncio
-import os
 import queue
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -304,40 +302,3 @@ def test_a_program_that_closes_nothing_ends_its_calls_and_soon(serve: Serve, stu
     told = "True CANCELLED: the client was closed\n"
     assert (done.returncode, done.stdout, done.stderr) == (0, told, "")
     assert time.monotonic() - began < PATIENCE
-
-
-PARENT_CLOSES = """
-import os, sys
-from penstock.client import PipelineClient
-client = PipelineClient()
-client.connect([sys.argv[1]])
-waiting = client.predict({"x": "1"}, asyn=True)
-print("ready", flush=True)
-sys.stdin.readline()
-child = os.fork()
-if child == 0:
-    sys.stdin.readline()
-    os._exit(0)
-# Without a word, as when it is killed: only the socket's end can tell the server.
-os._exit(0)
-"""
-
-
-def test_a_living_child_does_not_keep_its_parents_connection_open(
-    serve: Serve, stuck: Stuck
-) -> None:
-    command = [sys.executable, "-c", PARENT_CLOSES, serve(stuck).endpoint]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=os.getcwd()
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        assert stuck.entered.wait(PATIENCE)
-        process.stdin.write(b"fork\n")
-        process.stdin.flush()
-        process.wait(PATIENCE)
-        # Though the child still lives. The server itself gives up after PATIENCE.
-        assert stuck.abandoned.wait(PATIENCE / 2)
-        process.stdin.write(b"end\n")
-        process.stdin.flush()

@@ -172,19 +172,6 @@ print(sys.stdin.read())
     assert outcome(script, given="a line")[0].split("\n") == ["''", "a line"]
 
 
-def test_a_closed_input_costs_a_child_none_of_its_descriptors() -> None:
-    script = f"""
-import subprocess
-inner = '''{PROLOGUE}
-first, second = socket.socketpair()  # one of them is number 0
-print(first.fileno(), child(lambda: second.send(b"!")))
-first.close(), second.close()
-'''
-subprocess.run([sys.executable, "-c", inner], preexec_fn=lambda: os.close(0), check=True)
-"""
-    assert outcome(script)[0] == "0 1"
-
-
 def test_a_child_leads_a_process_group() -> None:
     script = """
 child(lambda: print(os.getpgrp() == os.getpid()) or 0)

@@ -1,11 +1,9 @@
-"""Children that cannot be waited for yet, and children that nobody here has started."""
+"""Children that nobody here has started."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-
-from tests.service.tracer import traced
 
 PROLOGUE = """
 import ctypes, math, os, signal, subprocess, sys
@@ -32,40 +30,6 @@ def outcome(script: str) -> list[str]:
     return done.stdout.split("\n")[:-1]
 
 
-TRACED = """
-given = os.dup(0)  # children have another standard input
-mine = fork("thing", lambda: os.read(given, 1)[0], lambda: None, stoppable=True)
-print(mine.pid, flush=True)
-reaper = Reaper(adopts=False)
-assert reaper.poll_interval == math.inf
-status = reaper.take(mine)
-print(os.waitstatus_to_exitcode(status), mine.is_reaped)
-reaper.reap(())
-print(reaper.poll_interval, zombies() == [str(mine.pid)], flush=True)
-while reaper.poll_interval < math.inf:
-    reaper.reap(())
-print(zombies())
-"""
-
-
-def test_a_child_that_is_traced_holds_nobody_up_and_is_reaped_when_it_is_let_go() -> None:
-    command = [sys.executable, "-X", "dev", "-c", PROLOGUE + TRACED]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            with traced(int(process.stdout.readline())):
-                process.stdin.write("\x07")
-                process.stdin.flush()
-                assert process.stdout.readline() == "7 False\n"
-                assert process.stdout.readline() == "1.0 True\n"
-            assert process.stdout.readline() == "[]\n"
-            assert process.wait(10) == 0
-        finally:
-            process.kill()
-
-
 ADOPTED = """
 assert ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) == 0  # PR_SET_CHILD_SUBREAPER: as process 1
 scripts = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
@@ -80,7 +44,7 @@ while len(zombies()) < 4:
     pass
 reaper.reap([mine.pid])
 print(len(zombies()))
-print(os.waitstatus_to_exitcode(reaper.take(mine)), scripts.wait(), zombies())
+print(os.waitstatus_to_exitcode(mine.reap()), scripts.wait(), zombies())
 """
 
 

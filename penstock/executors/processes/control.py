@@ -254,10 +254,6 @@ class SupervisorClient:
         self._lost: str | None = None
         loop.add_reader(control, self._hear)
 
-    def __repr__(self) -> str:
-        wanted, workers = len(self._wanted), len(self._exits)
-        return f"<SupervisorClient {wanted=} {workers=} lost={self._lost!r}>"
-
     def ready(self) -> None:
         """Tell the supervisor that this engine could serve."""
         self._say(Ready())

@@ -95,9 +95,6 @@ class ProcessExecutor:
         self._keepers: list[asyncio.Task[None]] = []
         self._watchdog = Watchdog(name, self._supervision, self._busy.values, loop)
 
-    def __repr__(self) -> str:
-        return f"<ProcessExecutor {self.op!r} {len(self._alive)} of {self.workers}>"
-
     @property
     def alive(self) -> bool:
         """Whether some worker is there that has not yet to prove that it survives a batch."""

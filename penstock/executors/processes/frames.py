@@ -96,9 +96,6 @@ class FrameReader:
         self._buffer = bytearray()  # of the frame that is not whole
         self._wanted = 0  # how many bytes it has, as far as is known
 
-    def __repr__(self) -> str:
-        return f"<FrameReader {len(self._buffer)} of {self._wanted} bytes>"
-
     def receive(self, data: bytes) -> list[Frame]:
         """Take the next bytes, cut anywhere.
 

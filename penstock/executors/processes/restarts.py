@@ -28,12 +28,12 @@ class Restarts:
         given_up: whether too many of its workers have died, and none has worked since.
     """
 
-    __slots__ = ("_doubtful_until", "_early", "_lacked", "_wait", "given_up")
+    __slots__ = ("_doubtful_until", "_early", "_wait", "given_up")
 
     def __init__(self) -> None:
         self.given_up = False
         self._early: deque[float] = deque()
-        self._doubtful_until = self._lacked = float("-inf")
+        self._doubtful_until = float("-inf")
         self._wait = 0.0
 
     def died(self, now: float, *, had_worked: bool, had_begun: bool = False) -> float | None:
@@ -78,14 +78,3 @@ class Restarts:
         wait = self._wait or _FIRST
         self._wait = min(LONGEST, wait * 2)
         return wait
-
-    def lacked(self, now: float) -> float:
-        """The same after the end of one that could work, but for whose memory there was no room.
-
-        The next one may well need as much: each costs a start, for nothing. After a quiet minute
-        that is over.
-        """
-        if now > self._lacked + WITHIN:
-            self._wait = 0.0
-        self._lacked = now
-        return self.refused()

@@ -139,9 +139,6 @@ class SlabPool:
         self._size = 0
         self._wanted = True  # whether any was since the last ``trim``
 
-    def __repr__(self) -> str:
-        return f"<SlabPool {self._size >> 20} MiB, {len(self._idle)} of {len(self._all)} idle>"
-
     def __len__(self) -> int:
         return len(self._all)
 

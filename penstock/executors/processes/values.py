@@ -60,7 +60,6 @@ _SCALARS: Final = frozenset((type(None), bool, int, float, str, bytes))
 _LENGTH: Final = Struct("<I")
 _REF: Final = Struct("<IQQ")
 _MAX_AXIS: Final = 2**63
-_MAX_CODE_POINT: Final = 0x10FFFF
 _OPTIONS: Final = (
     ormsgpack.OPT_PASSTHROUGH_BIG_INT
     | ormsgpack.OPT_PASSTHROUGH_DATACLASS
@@ -72,9 +71,6 @@ _OPTIONS: Final = (
 )
 _ANY_KEYS: Final = ormsgpack.OPT_NON_STR_KEYS
 
-_CHECKED_KINDS: Final = ("b", "U")
-"""Kinds with bytes that are no value and that numpy itself would stumble over. They are looked at
-on arrival, and never stand in memory that their sender could still change."""
 _FIXED: Final = (
     *("|b1", "|i1", "|u1"),
     *(order + name for order in "<>" for name in ("i2", "i4", "i8", "u2", "u4", "u8")),
@@ -114,9 +110,6 @@ class Blob:
 
     data: bytes
     type_name: str
-
-    def __repr__(self) -> str:
-        return f"<Blob {self.type_name} {len(self.data)} bytes>"
 
 
 Place: TypeAlias = Callable[[Array], Ref | None]
@@ -226,7 +219,7 @@ class _Writer:
             return self._blob(self._pickled(value))
         if laid.nbytes < LARGE:
             return Ext(ARRAY, head + laid.tobytes())
-        if self._place is not None and dtype.kind not in _CHECKED_KINDS:
+        if self._place is not None:
             ref = self._place(laid)
             if ref is not None:
                 return Ext(SLAB_ARRAY, head + _REF.pack(*ref))
@@ -364,7 +357,7 @@ class Decoder:
 
     def _slab_array(self, data: bytes) -> tuple[Array, bool]:
         dtype, shape, size, at, turned = _head_of(data[: -_REF.size])
-        if not size or dtype.kind in _CHECKED_KINDS or at != len(data) - _REF.size:
+        if not size or at != len(data) - _REF.size:
             raise FrameError("an array cannot be in shared memory here")
         ref = Ref(*_REF.unpack_from(data, at))
         if self._fetch is None or ref.nbytes != size:
@@ -449,10 +442,7 @@ def _read_head(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int, b
 
 def _own(dtype: np.dtype[Any], shape: tuple[int, ...], size: int, data: Buffer, at: int) -> Array:
     """An array that the receiver may change, of bytes that are known to be there."""
-    array = _array(dtype, shape, data, at).copy()
-    if dtype.kind in _CHECKED_KINDS and size:
-        _check(array)
-    return array
+    return _array(dtype, shape, data, at).copy()
 
 
 def _array(dtype: np.dtype[Any], shape: tuple[int, ...], data: Any, at: int) -> Array:
@@ -460,16 +450,6 @@ def _array(dtype: np.dtype[Any], shape: tuple[int, ...], data: Any, at: int) -> 
         return np.ndarray(shape, dtype, data, at)
     except (ValueError, TypeError, OverflowError, MemoryError) as error:
         raise FrameError("numpy cannot hold an array of such a shape") from error
-
-
-def _check(array: Array) -> None:
-    if array.dtype.kind == "b":
-        if array.view(np.uint8).max() > 1:
-            raise FrameError("a truth value is neither 0 nor 1")
-        return
-    code_points = np.dtype(np.uint32).newbyteorder(array.dtype.byteorder)
-    if array.reshape(-1).view(code_points).max() > _MAX_CODE_POINT:
-        raise FrameError("a text holds a number that is no character")
 
 
 def _objects(value: list[Any]) -> Array:

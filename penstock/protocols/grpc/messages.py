@@ -176,10 +176,6 @@ class MessageReader:
         self._packed = False
         self._store: Store | None = None  # of the open message, when a part of it is there
 
-    def __repr__(self) -> str:
-        kept = 0 if self._store is None else self._store.size
-        return f"<MessageReader {kept} of {self._length} bytes>"
-
     @property
     def announced(self) -> tuple[int, int]:
         """Bytes of the plain message that has begun to come, and how many of them are missing; both

@@ -86,10 +86,6 @@ class Http1Connection(Answering):
         self._ended = False
         self.unread = False
 
-    def __repr__(self) -> str:
-        kept = len(self._buffer) - self._at
-        return f"<Http1Connection {_STATES[self._state]} kept={kept} keep_alive={self.keep_alive}>"
-
     @property
     def idle(self) -> bool:
         """No request is open and nothing of the next one has come."""

@@ -21,7 +21,6 @@ Source: RFC 9113 and RFC 7541.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from penstock.protocols.heads import RequestHead
@@ -79,10 +78,6 @@ from penstock.protocols.http2.stream import (
     new_stream,
 )
 
-GAPS_REMEMBERED: Final = 16
-"""Ranges of identifiers that a client has skipped: to use one of them later is another fault than
-to go on with a closed stream. Older ones are forgotten; the connection ends in both cases."""
-
 EARNED_BY_TRAFFIC: Final = 4
 """Window updates and priorities that each stream, message and kilobyte sent allows on top."""
 
@@ -121,7 +116,6 @@ class Http2Connection(Sending):
         "_block_end",
         "_block_id",
         "_block_parts",
-        "_block_self_dependent",
         "_block_size",
         "_data_end",
         "_data_left",
@@ -129,7 +123,6 @@ class Http2Connection(Sending):
         "_data_stream",
         "_decoder",
         "_fresh",
-        "_gaps",
         "_last_fields",
         "_last_head",
         "_most_block",
@@ -174,7 +167,6 @@ class Http2Connection(Sending):
         self._block_size = 0
         self._block_count = 0
         self._block_end = False
-        self._block_self_dependent = False
         self._most_block = limits.max_header_bytes * HARD_FACTOR
         # The DATA frame that is arriving: what is still to come of it.
         self._data_stream: Stream | None = None
@@ -182,18 +174,11 @@ class Http2Connection(Sending):
         self._data_padding = 0
         self._data_end = False
         # What the control frames of a peer are compared with.
-        self._gaps: deque[range] = deque(maxlen=GAPS_REMEMBERED)
         self._opened_at_refill = 0
         self._ping_mark = (0, 0)
         self._pings_under_way = 0
         self._settings_received = False
         self._traffic_at_refill = 0
-
-    def __repr__(self) -> str:
-        return (
-            f"<Http2Connection {self.role.value} streams={len(self.streams)} queued={self.queued}"
-            f"{' closing' if self.closing else ''}{' failed' if self.failed else ''}>"
-        )
 
     @property
     def unfinished(self) -> object | None:
@@ -342,7 +327,7 @@ class Http2Connection(Sending):
                 needed = end - at
                 break
             elif kind == HEADERS and flags | END_STREAM == _WHOLE_BLOCK and not self._strict:
-                self._block(id & MAX_STREAM_ID, flags & END_STREAM, data[start:end], False, events)
+                self._block(id & MAX_STREAM_ID, flags & END_STREAM, data[start:end], events)
             else:
                 self._handle(kind, flags, id & MAX_STREAM_ID, data[start:end], events)
             frames += 1
@@ -545,7 +530,6 @@ class Http2Connection(Sending):
         """HEADERS with padding, with a priority, or as the first part of a block."""
         start = 0
         stop = len(payload)
-        self_dependent = False
         if flags & PADDED:
             if not payload:
                 raise ConnectionFault(_SIZE, "HEADERS too short for its padding")
@@ -554,15 +538,13 @@ class Http2Connection(Sending):
         if flags & PRIORITY_FLAG:
             if len(payload) < start + 5:
                 raise ConnectionFault(_SIZE, "HEADERS too short for its priority")
-            parent = int.from_bytes(payload[start : start + 4], "big") & MAX_STREAM_ID
-            self_dependent = parent == id
             start += 5
         if stop < start:
             raise ConnectionFault(_PROTOCOL, "more padding than payload")
         block = payload[start:stop]
         end = flags & END_STREAM
         if flags & END_HEADERS:
-            self._block(id, end, block, self_dependent, events)
+            self._block(id, end, block, events)
             return
         if not id:
             raise ConnectionFault(_PROTOCOL, "HEADERS on stream 0")
@@ -571,7 +553,6 @@ class Http2Connection(Sending):
         self._strict = True
         self._block_id = id
         self._block_end = end != 0
-        self._block_self_dependent = self_dependent
         self._block_parts = [block]
         self._block_size = len(block)
         self._block_count = 0
@@ -596,11 +577,9 @@ class Http2Connection(Sending):
             self._strict = False
             self._block_id = 0
             self._block_parts = []
-            self._block(id, self._block_end, block, self._block_self_dependent, events)
+            self._block(id, self._block_end, block, events)
 
-    def _block(
-        self, id: int, end: int, block: bytes, self_dependent: bool, events: list[Event]
-    ) -> None:
+    def _block(self, id: int, end: int, block: bytes, events: list[Event]) -> None:
         """A whole header block: it opens a stream, answers one, or ends one."""
         stream = self.streams.get(id)
         opens = stream is None
@@ -611,8 +590,6 @@ class Http2Connection(Sending):
                 self._pass_over(id, end != 0)
                 self._decode_unread(block)
                 return
-            if id != self._last_peer + 2:
-                self._gaps.append(range(self._last_peer + 2, id, 2))
             self._last_peer = id
             # REMOTE_ENDED is END_STREAM.
             window = self.peer_settings.initial_window_size
@@ -623,8 +600,6 @@ class Http2Connection(Sending):
             return
         try:
             fields = self._decoder.decode(block)
-            if self_dependent:
-                raise MalformedMessage("a stream that depends on itself")
             if not opens:
                 if stream.state & HEAD_RECEIVED:
                     self._trailers(stream, end, trailers(fields), events)
@@ -825,16 +800,13 @@ class Http2Connection(Sending):
         if not id:
             raise ConnectionFault(_PROTOCOL, "PRIORITY on stream 0")
         self._abuse.spend(Abuse.PRIORITY, self._earned())
-        if len(payload) != 5:
-            code, text = _SIZE, "PRIORITY of a wrong length"
-        elif int.from_bytes(payload[:4], "big") & MAX_STREAM_ID == id:
-            code, text = _PROTOCOL, "a stream that depends on itself"
-        else:
+        if len(payload) == 5:
             return
+        text = "PRIORITY of a wrong length"
         stream = self.streams.get(id)
         if stream is None:  # RST_STREAM is not allowed on an idle stream
-            raise ConnectionFault(code, text)
-        self._fault(stream, code, text, events)
+            raise ConnectionFault(_SIZE, text)
+        self._fault(stream, _SIZE, text, events)
 
     def _goaway(self, id: int, payload: bytes, events: list[Event]) -> None:
         if id:
@@ -903,6 +875,4 @@ class Http2Connection(Sending):
         if ended is False:
             self._reset_lately[id] = end
             return
-        if ended is None and any(id in gap for gap in self._gaps):
-            raise ConnectionFault(_PROTOCOL, "a stream behind one with a higher number")
         raise ConnectionFault(ErrorCode.STREAM_CLOSED, "a frame for a stream that has ended")

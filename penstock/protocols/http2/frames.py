@@ -169,9 +169,6 @@ class PeerSettings:
                 self.max_header_list_size = value
         return smallest_table
 
-    def __repr__(self) -> str:
-        return f"<PeerSettings {' '.join(f'{n}={getattr(self, n)}' for n in self.__slots__)}>"
-
 
 def announced(role: Role, limits: Http2Limits) -> bytes:
     """Our first SETTINGS frame; values that equal the defaults are left out."""

@@ -133,10 +133,6 @@ class Stream:
         """Whether we send no more on it: the end is out, not only queued."""
         return self.state & LOCAL_ENDED != 0
 
-    def __repr__(self) -> str:
-        name = ("open", "half-closed (remote)", "half-closed (local)", "closed")
-        return f"<Stream {self.id} {name[self.state & CLOSED]} queued={self.queued}>"
-
 
 def new_stream(id: int, state: int, window: int, receive_window: int) -> Stream:
     """A stream with nothing queued and no length known, off the hot path."""

@@ -66,10 +66,3 @@ def test_a_machine_without_room_never_gives_a_slot_up_and_is_asked_less_and_less
     assert waits == sorted(waits)
     assert waits[-1] == LONGEST
     assert restarts.died(0.0, had_worked=False) is not None
-
-
-def test_workers_without_room_for_their_memory_come_back_less_often_until_a_quiet_minute() -> None:
-    restarts = Restarts()
-    assert [restarts.lacked(float(n)) for n in range(4)] == [0.1, 0.2, 0.4, 0.8]
-    assert restarts.lacked(3.0 + WITHIN) == 1.6
-    assert restarts.lacked(3.1 + 2 * WITHIN) == 0.1

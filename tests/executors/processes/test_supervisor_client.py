@@ -185,7 +185,7 @@ async def test_a_worker_that_nobody_waits_for_finds_its_socket_closed(
         await spawning
     await _readable(end)
     assert end.recv(1) == b""
-    assert "workers=0" in repr(client)
+    assert not client._exits
     supervisor.say(Exited(4711, 0, 5))
     again = asyncio.create_task(client.spawn("op", 1))
     supervisor.say(Refused((await supervisor.hear_spawn()).number, "enough"))

@@ -100,8 +100,8 @@ def test_an_array_in_shared_memory_is_a_view_of_that() -> None:
         placed.append(array)
         return Ref(7, 64, array.nbytes)
 
-    body = body_of({"x": np.ones(LARGE, np.uint16), "y": np.ones(LARGE, bool)}, place=place)
-    assert [each.dtype for each in placed] == [np.uint16]  # truth values are looked at
+    body = body_of({"x": np.ones(LARGE, np.uint16), "y": np.ones(LARGE, np.int8)[:9]}, place=place)
+    assert [each.dtype for each in placed] == [np.uint16]  # the other is small
     value = Decoder(lambda ref: (memory, ref.offset)).decode(body)
     assert np.shares_memory(value["x"], memory)
     assert not value["x"].flags.writeable
@@ -157,16 +157,6 @@ def test_a_value_with_one_wrong_octet_is_another_or_refused(value: Any, data: An
         decode(bytes(body))
     except FrameError:
         return
-
-
-@pytest.mark.parametrize(
-    ("array", "text"),
-    [(np.array([2], np.uint8).view(bool), "neither 0 nor 1"),
-     (np.array([2**31], np.uint32).view("U1"), "no character")],
-)  # fmt: skip
-def test_octets_that_numpy_would_stumble_over_are_refused(array: Any, text: str) -> None:
-    with pytest.raises(FrameError, match=text):
-        decode(body_of(array))
 
 
 def test_an_array_cannot_promise_more_than_there_is() -> None:

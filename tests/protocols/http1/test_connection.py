@@ -210,7 +210,7 @@ def test_what_is_wrong_behind_many_chunks_is_found_in_its_turn() -> None:
     assert data == ("data", b"a" * 6, False)
     assert failed[:2] == ("failed", 400)
     assert not door.unread
-    assert "kept=0" in repr(door)
+    assert len(door._buffer) == door._at
 
 
 def test_a_body_cut_short_behind_many_chunks_fails_when_they_are_read() -> None:
@@ -590,4 +590,4 @@ def test_a_head_that_never_ends_is_not_kept() -> None:
     for _ in range(1000):
         door.receive(b"GET / HTTP/1.1\r\n" if door.idle else b"X: a\r\n" * 3)
     assert not door.keep_alive
-    assert "kept=0" in repr(door)
+    assert len(door._buffer) == door._at
