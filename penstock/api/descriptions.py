@@ -115,13 +115,6 @@ def _error(status: int, text: str, form: Mapping[str, Any]) -> Answer:
     return Answer(text=text, contents={media.JSON: form}, headers=headers)
 
 
-NO_NAME: Final = Answer(
-    text="There is no such service now, or a part of the path cannot be a name.",
-    contents={media.JSON: ERROR, "text/plain": {"type": "string"}},
-)
-"""The answer with 404 of a route whose path has placeholders."""
-
-
 def typed_request(request: Schema, files: Sequence[str]) -> Contents:
     """The bodies that a route with types takes.
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from penstock.api.calls import Http, HttpCall
+from penstock.api.calls import Answer, Http, HttpCall
 from penstock.api.compression import send_packed
+from penstock.api.descriptions import errors
+from penstock.api.errors import failed, refusal
 from penstock.errors import StartupError
 from penstock.protocols.heads import Headers
 
@@ -44,8 +46,18 @@ class PageApplication:
     def routes(self) -> Iterator[Http]:
         """What to serve."""
         for page, headers, body in self._pages:
-            summary = f"The file {page.file.name}."
-            yield Http("GET", page.path, partial(_answer, headers, body), summary=summary)
+            kind = headers[0][1].decode()
+            good = Answer(text="The file.", contents={kind: {"type": "string"}})
+            yield Http(
+                "GET",
+                page.path,
+                partial(_answer, headers, body),
+                failed=failed,
+                refusal=refusal,
+                summary=f"The file {page.file.name}.",
+                group="Pages",
+                answers={**errors(415), 200: good},
+            )
 
 
 def _answer(headers: Headers, body: bytes, call: HttpCall, _: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -21,7 +21,6 @@ from penstock.api.body import LARGE, SMALL
 from penstock.api.calls import Answer, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import (
-    NO_NAME,
     engine_errors,
     graph_answer,
     graph_request,
@@ -85,18 +84,24 @@ class PlainApplication:
         engine: answers requests.
         threads: read and write what is large; None for the loop's own.
         routes: the one to any graph by its name, by default.
+        others: names of graphs that have routes of their own, and none by their names.
     """
 
     def __init__(
-        self, engine: Engine, threads: Any = None, routes: Sequence[PlainRoute] = (ANY,)
+        self,
+        engine: Engine,
+        threads: Any = None,
+        routes: Sequence[PlainRoute] = (ANY,),
+        others: Container[str | None] = (),
     ) -> None:
         self._engine = engine
         self._threads = threads
-        self._routes = routes
+        self.plain_routes = routes
+        self._others = others
 
     def routes(self) -> list[Http]:
         """What to serve."""
-        return [self._route(each) for each in self._routes]
+        return [self._route(each) for each in self.plain_routes]
 
     def _route(self, route: PlainRoute, graph: ServedGraph | None = None) -> Http:
         """The route, or what a description tells of one of the graphs behind it."""
@@ -110,9 +115,6 @@ class PlainApplication:
             response = typed_answer(route.response)
         name = graph and graph.name
         path = route.path.replace("{name}", quote(name)) if name else route.path
-        answers = {200: Answer(text="The result.", contents=response), **engine_errors()}
-        if "{" in path:
-            answers[404] = NO_NAME
         return Http(
             "POST",
             path,
@@ -122,20 +124,21 @@ class PlainApplication:
             summary=route.summary or f"Run {route.graph}.",
             group=route.group,
             request=request,
-            answers=answers,
+            answers={200: Answer(text="The result.", contents=response), **engine_errors()},
             listed=partial(self._listed, route) if graph is None else None,
         )
 
     def _listed(self, route: PlainRoute) -> Iterator[Http]:
-        """One for each graph that there is; the pattern, where one takes every name."""
+        """One for each graph that is called by its name here."""
         for graph in self._engine.graphs:
-            yield self._route(route, graph)
+            if graph.name is not None and graph.name not in self._others:
+                yield self._route(route, graph)
 
     def _request(self, route: PlainRoute, call: HttpCall, body: bytes) -> None:
         name = route.graph
         if name is None:
             (name,) = call.values
-        graph = self._engine.graph(name)
+        graph = None if route.graph is None and name in self._others else self._engine.graph(name)
         # A graph without a name takes every name over the pipeline protocol, and none here.
         if graph is None or graph.name is None:
             failed(call, UnknownService(f"there is no service {name!r}"))

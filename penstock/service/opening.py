@@ -60,16 +60,20 @@ def make_router(
     file = FileDescriptorProto()
     pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)
     more = [*more]
+    typed = [each for each in more if isinstance(each, TypedApplication)]
+    plain = [each for each in more if isinstance(each, PlainApplication)]
+    routed = {route.graph for each in typed for route in each.typed_routes}
+    routed |= {route.graph for each in plain for route in each.plain_routes if route.graph}
     applications: tuple[Application, ...] = (
         PaddleApplication(protocol),
-        PlainApplication(engine, writers),
+        PlainApplication(engine, writers, others=routed),
         HealthApplication(health, [SERVICE]),
         ReflectionApplication([file]),
         *more,
     )
     routes = [route for application in applications for route in application.routes()]
     if config.docs:
-        titles = [each.title for each in more if isinstance(each, TypedApplication)]
+        titles = [each.title for each in typed]
         titles += [graph.name for graph in engine.graphs if graph.name]
         routes += OpenApiApplication(routes, titles[0] if titles else "penstock").routes()
     return Router(routes, max_message_bytes=config.max_message_bytes, threads=writers)

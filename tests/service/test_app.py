@@ -151,6 +151,7 @@ def test_msgpack_is_read_and_answered(http: httpx.Client) -> None:
         ("/wrong", b'{"value": 1}', "application/json", 500, "hook_failed"),
         ("/stuck", b'{"x": 1}', "application/json", 504, "op_timeout"),
         ("/nothing", b"{}", "application/json", 404, "unknown_service"),
+        ("/Doubler", b'{"value": 1}', "application/json", 404, "unknown_service"),
     ],
 )
 def test_failures_have_statuses_and_one_form(
