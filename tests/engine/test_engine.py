@@ -17,8 +17,7 @@ from penstock.errors import (
     ServiceBusy,
     ServiceClosed,
 )
-from penstock.executors.executor import Finished, Work
-from penstock.executors.work import WorkOptions, broken
+from penstock.executors.work import WorkOptions
 from penstock.instrument import Instrument, Instruments, RequestInfo
 from penstock.request import Batch, CloseReason, Outcome, Sample
 from penstock.testing.clock import ManualClock
@@ -167,17 +166,6 @@ def test_queued_work_past_its_deadline_is_answered_and_never_dispatched() -> Non
     h.workers["op"].finish()
     h.clock.run()
     assert h.workers["op"].batches() == []
-
-
-@pytest.mark.parametrize("life", [0.1, 0.37, 1.0, 59.99])
-def test_the_answer_comes_within_a_tenth_of_a_second_after_the_deadline(life: float) -> None:
-    h = house()
-    h.ask(life=100.0)
-    asked = h.ask(life=life)
-    h.clock.advance(life)
-    assert h.answers[asked.data_id] == []
-    h.clock.advance(0.1)
-    assert isinstance(h.answer(asked).error, DeadlineExceeded)
 
 
 def test_a_result_after_the_deadline_is_dropped_without_a_word_to_the_caller() -> None:
@@ -351,22 +339,6 @@ def test_a_timed_out_call_is_tried_again_on_another_worker_with_fresh_inputs() -
     assert h.answer(asked).value == {"x": 1}
 
 
-def test_batches_behind_a_hanging_one_go_to_another_worker() -> None:
-    h = house(work=WorkOptions(timeout=0.5))
-    h.engine.stages[0]._hand_over.learn(1e-6)
-    three = [h.submit(lambda _: None) for _ in range(3)]
-    h.clock.run()
-    ((work, _),) = h.workers["op"].running
-    assert len(work.pending) == 2
-    begin(h)
-    h.clock.advance(0.6)
-    assert len(work.pending) == 0
-    h.workers["op"].finish()
-    h.clock.run()
-    redispatched = h.workers["op"].batches()
-    assert redispatched[0].data_ids == [three[1].data_id]
-
-
 def test_the_graph_is_tried_again_after_a_time_out_when_told_so() -> None:
     h = house(work=WorkOptions(timeout=0.5), attempts=2, workers=2)
     asked = h.ask(x=1)
@@ -506,31 +478,6 @@ def test_no_more_is_handed_out_while_answers_wait_to_be_given() -> None:
     assert handed_out == [0] * 40
 
 
-def test_a_work_reported_twice_frees_one_slot() -> None:
-    h = house()
-    h.ask()
-    ((work, finished),) = h.workers["op"].running
-    batch = work.current
-    h.workers["op"].finish()
-    finished(work, [(batch, [Outcome({})])])
-    assert h.engine.stages[0].statistics().idle == 1
-
-
-def test_batches_a_dead_worker_had_not_begun_go_to_another() -> None:
-    h = house()
-    h.engine.stages[0]._hand_over.learn(1e-6)
-    for _ in range(3):
-        h.submit(lambda _: None)
-    h.clock.run()
-    ((work, finished),) = h.workers["op"].running
-    h.workers["op"].running.clear()
-    batch = work.current
-    work.current = None
-    finished(work, [(batch, broken(batch))])
-    h.clock.run()
-    assert [b.data_ids for b in h.workers["op"].batches()] == [[1]]
-
-
 def test_what_is_taken_back_is_not_dispatched_for_those_who_left_or_are_late() -> None:
     h = house(work=WorkOptions(timeout=0.5))
     h.engine.stages[0]._hand_over.learn(1e-6)
@@ -543,23 +490,6 @@ def test_what_is_taken_back_is_not_dispatched_for_those_who_left_or_are_late() -
     h.workers["op"].finish()
     h.clock.run()
     assert [line for line in h.heard.lines if "late" not in line] == ["op [2] full"]
-
-
-def test_an_instrument_that_raises_is_dropped_and_harms_nobody(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    class Broken(Instrument):
-        def replied(self, request: object, error: object, now: float) -> None:
-            raise RuntimeError("cannot listen")
-
-    h = house(instruments=[Broken()])
-    for _ in range(2):
-        asked = h.ask()
-        h.workers["op"].finish()
-        h.clock.run()
-        assert h.answer(asked).error is None
-    assert caplog.text.count("is dropped") == 1
-    assert h.engine.instruments.installed == [h.heard]
 
 
 def test_a_call_that_begins_while_the_one_before_is_given_up_is_watched_too() -> None:
@@ -609,19 +539,6 @@ def test_a_slow_batch_neither_holds_back_finished_neighbours_nor_waiting_ones() 
     assert [b.data_ids for b in h.workers["op"].batches()] == [[2], [3]], "who waits moves on"
 
 
-def test_a_hand_over_that_takes_long_is_looked_at_less_and_less() -> None:
-    h = house()
-    h.ask()
-    h.workers["op"].finish()
-    crowd(h, 3)
-    alarms = 0
-    start = h.clock.now()
-    while (when := h.clock.next_event()) is not None and when < start + 50.0:
-        h.clock.advance(when - h.clock.now())
-        alarms += 1
-    assert alarms < 30
-
-
 def test_inputs_that_cannot_even_be_compared_run_alone() -> None:
     h = house(policy=BatchPolicy(max_rows=4))
 
@@ -647,69 +564,6 @@ def test_probes_learn_that_no_worker_of_an_op_returns() -> None:
     h.workers["op"].finish()
     h.clock.run()
     assert h.engine.why_stuck() is None
-
-
-def test_time_outs_cost_no_alarm_per_request() -> None:
-    h = house(work=WorkOptions(timeout=50.0))
-    for _ in range(500):
-        h.ask()
-        h.workers["op"].finish()
-        h.clock.run()
-    assert len(h.clock._alarms) < 10
-
-
-def test_an_inline_op_lets_the_loop_breathe() -> None:
-    h = house()
-    stage = h.engine.stages[0]
-    h.workers["op"].takes_several = False
-
-    def submit(work: Work, finished: Finished) -> None:
-        h.clock._now += 0.0004  # the op works
-        batch = work.begin_next()
-        assert batch is not None
-        finished(work, [(batch, [Outcome({}) for _ in batch.samples])])
-
-    h.workers["op"].submit = submit  # type: ignore[method-assign]
-    for _ in range(20):
-        h.submit(lambda _: None)
-    h.clock._soon.popleft()()
-    assert 0 < len(stage.batcher) < 20
-    h.clock.run()
-    assert len(stage.batcher) == 0
-
-
-def test_what_a_worker_had_no_time_for_goes_out_again_in_order() -> None:
-    h = house()
-    told: list[list[int]] = []
-
-    def submit(work: Work, finished: Finished) -> None:
-        h.clock._now += 0.0004  # the op works, and will begin nothing more in this turn
-        batch = work.begin_next()
-        assert batch is not None
-        batch.ran = 0.0002  # so the next hand-overs carry fewer than were left
-        told.append(batch.data_ids)
-        work.current = None
-        finished(work, [(batch, [Outcome({}) for _ in batch.samples])])
-
-    h.workers["op"].submit = submit  # type: ignore[method-assign]
-    crowd(h, 10)
-    assert told == [[n] for n in range(10)]
-    assert all(answers[0].error is None for answers in h.answers.values())
-    assert h.engine.statistics().stages[0].idle == 1
-
-
-def test_what_a_worker_had_no_time_for_is_dropped_when_its_caller_leaves_meanwhile() -> None:
-    h = house()
-    crowd(h, 3)
-    ((work, finished),) = h.workers["op"].running
-    h.workers["op"].running.clear()
-    done = work.current
-    assert done is not None
-    h.engine.cancel(next(j for j in h.engine._admitted_now if j.data_id == 1))
-    work.current = None
-    finished(work, [(done, [Outcome({})])])
-    h.clock.run()
-    assert [b.data_ids for b in h.workers["op"].batches()] == [[2]]
 
 
 def test_every_moment_of_a_request_and_its_batch_is_told_in_order() -> None:

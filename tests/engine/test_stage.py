@@ -4,12 +4,9 @@ import pytest
 
 from penstock.batching.batcher import BatchPolicy
 from penstock.engine.engine import EngineOptions
-from penstock.engine.quarantine import Quarantine
-from penstock.errors import InferenceFailed, KillsWorkers, OpTimeout, WorkerDied
+from penstock.errors import InferenceFailed, KillsWorkers, OpTimeout
 from penstock.executors.executor import Work
 from penstock.executors.work import WorkOptions, broken
-from penstock.ops.failures import kills_workers, worker_died
-from penstock.protocols.status import err_no_of, status_of
 from penstock.request import Batch, Outcome
 from tests.engine.test_engine import House, house
 
@@ -71,19 +68,6 @@ def test_a_suspect_seen_again_runs_alone_and_is_cleared_when_it_comes_back() -> 
     together(h, "a", "c")
 
 
-def test_a_suspect_that_kills_alone_is_refused_and_not_run() -> None:
-    h = house(policy=FOUR)
-    together(h, "a", "b")
-    die(h)
-    again = h.ask(x="a")
-    die(h)
-    assert isinstance(h.answer(again).error, KillsWorkers)
-    refused = h.ask(x="a")
-    assert isinstance(h.answer(refused).error, KillsWorkers)
-    assert running(h) == []
-    assert h.engine.stages[0].statistics().refused == 1
-
-
 def test_a_suspect_shares_its_hand_over_with_nobody() -> None:
     h = house()
     h.ask(x="bad")
@@ -134,22 +118,6 @@ def test_reruns_and_the_queue_take_turns() -> None:
         order += running(h)
         finish(h)
     assert order == [[a], [c, d], [b], [e]]
-
-
-def test_who_leaves_is_not_run_again_and_who_is_late_neither() -> None:
-    h = house(policy=FOUR, work=RERUN)
-    h.ask(x="first")
-    leaver, late, stays = h.ask(x="a"), h.ask(life=5.0, x="b"), h.ask(x="c")
-    finish(h)
-    h.workers["op"].workers = 1
-    h.engine.stages[0]._busy += 1  # nobody is there to run anything
-    die(h)
-    h.engine.cancel(leaver)
-    h.clock.advance(6.0)
-    assert codes(h)[late.data_id] == "deadline"
-    h.engine.stages[0]._busy -= 1
-    h.engine.stages[0].drain()
-    assert running(h) == [[stays.data_id]]
 
 
 def test_a_rerun_that_is_given_up_is_tried_again_as_often_as_any_other() -> None:
@@ -228,17 +196,6 @@ def test_an_answer_to_a_culprit_may_do_anything() -> None:
     h.engine.stages[0].batcher.check_invariants()
 
 
-@pytest.mark.parametrize("code", ["worker_died", "kills_workers"])
-def test_both_errors_are_numbered_as_failures_of_the_op(code: str) -> None:
-    error = worker_died("op", 1) if code == "worker_died" else kills_workers("op")
-    assert isinstance(error, WorkerDied | KillsWorkers)
-    assert error.code == code
-    assert "[op]" in str(error)
-    assert err_no_of(error) == 9000
-    expected = (503, True) if code == "worker_died" else (500, False)
-    assert (status_of(error).http, status_of(error).retryable) == expected
-
-
 def test_a_culprit_is_answered_after_it_knows_its_own_request() -> None:
     h = house()
     for _ in range(2):
@@ -261,19 +218,6 @@ def test_a_culprit_that_leaves_before_it_is_answered_is_not() -> None:
     h.engine.cancel(h.submit(told.append, x="bad"))
     h.clock.run()
     assert told == []
-
-
-def test_before_the_first_death_no_input_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    def looked(*_: object) -> None:
-        raise AssertionError("looked at")
-
-    for name in ("_screen", "died", "came_back", "fill"):
-        monkeypatch.setattr(Quarantine, name, looked)
-    h = house(policy=FOUR)
-    for _ in range(3):
-        together(h, "a", "b")
-        finish(h)
-    assert set(codes(h).values()) == {None}
 
 
 def test_a_worker_that_goes_on_as_its_call_is_given_up_is_left_alone(
@@ -311,18 +255,6 @@ def test_lost_batches_teach_nothing_of_how_long_others_take() -> None:
     finish(h)
     ((work, _),) = h.workers["op"].running
     assert len(work.pending) == 0, "a slow batch shares its hand-over with nobody"
-
-
-def test_an_op_is_watched_no_more_when_suspicion_has_ended() -> None:
-    h = house()
-    h.ask(x="bad")
-    die(h)
-    quarantine = h.engine.stages[0].quarantine
-    assert quarantine.active
-    h.clock.advance(11.0)
-    h.ask(x="good")
-    assert not quarantine.active
-    finish(h)
 
 
 def test_a_probe_is_served_again_soon_after_its_card_is_back() -> None:

@@ -14,11 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from penstock.executors.processes.child import Child
 from penstock.executors.processes.control import Exited, Spawned
@@ -70,12 +67,6 @@ class Unreadable(dict[str, Any]):
         raise ValueError("not for you")
 
 
-class Colour(StrEnum):
-    """Texts that are more than that."""
-
-    RED = "red"
-
-
 class Acting(Op):
     """Does what the feed's ``do`` says, and answers with its process and what it was fed."""
 
@@ -112,18 +103,12 @@ class Acting(Op):
             return {"odd": Odd("mine")}
         elif do == "unpicklable":
             return {"odd": lambda: None}
-        elif do == "odd keys":
-            return {np.str_("a"): 1, Colour.RED: 2}
         elif do == "number as key":
             return {1: 2}
         elif do == "open":
             return {"name": feed["odd"].name}
         elif do == "array":
             return {"sum": int(feed["x"].sum()), "x": feed["x"] + 1}
-        elif do == "keep":
-            OWN["kept"] = feed["x"]
-        elif do == "kept":
-            return {"sum": float(OWN["kept"].sum())}
         elif do == "items raise":
             return Unreadable(a=1)
         elif do == "echo":
@@ -197,19 +182,12 @@ def main(op: str, index: int, descriptor: int) -> None:
         child = Child(channel)
         if op == "garbage" and index == 0:
             garbage(child, channel)
-        if op == "boasting" and index == 0 and not gone.exists():
-            gone.touch()
-            boast(child, channel)
         if op == "speaking out of turn" and index == 0:
             speak_out_of_turn(child, channel)
         if op == "failing" or (op == "one fails" and index == 1):
             child.failed("the model is not there")
             return
-        if op == "fickle":
-            child.failed("the model is not there")
-        if op == "failing for long":
-            child.failed("the model is not there")
-        if op in ("one fails", "failing for long"):
+        if op == "one fails":
             signal.pause()
         if op == "slow" or (op == "slow again" and gone.exists() and not gone.read_text()):
             init_op_that_hangs(gone)
@@ -223,16 +201,6 @@ def main(op: str, index: int, descriptor: int) -> None:
 def init_op_that_hangs(here: Path) -> None:
     here.write_text("hangs")
     signal.pause()
-
-
-def boast(child: Child, channel: socket.socket) -> None:
-    """Ready, and then an answer of 1 GiB to nobody's question, as far as anybody takes it."""
-    child.ready({})
-    time.sleep(0.5)  # until the engine has heard of that
-    channel.sendall(header(Kind.DONE, 1, 1 << 30))
-    os.eventfd_write(child._event, 1)
-    while True:
-        channel.sendall(bytes(1 << 20))
 
 
 def garbage(child: Child, channel: socket.socket) -> None:

@@ -23,10 +23,8 @@ from penstock.errors import (
     WorkerDied,
     WrongType,
 )
-from penstock.executors.executor import Result, Work
 from penstock.executors.processes import executor as executor_module
 from penstock.executors.processes import slabs
-from penstock.executors.processes.control import Exited
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.restarts import MOST_DEATHS
 from penstock.executors.processes.values import Blob
@@ -158,47 +156,6 @@ async def test_a_death_is_seen_though_something_else_holds_the_workers_socket(de
         assert (await one(desk)).error is None
     finally:
         os.kill(left["child"], signal.SIGKILL)
-
-
-class Late(Processes):
-    """Tells of an end when it may."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may = asyncio.Event()
-
-    async def exited(self, pid: int) -> Exited:
-        end = await super().exited(pid)
-        await self.may.wait()
-        return end
-
-
-async def test_closing_waits_for_word_of_an_end_that_comes_late() -> None:
-    processes = Late()
-    desk = Desk(executor(processes))
-    try:
-        await desk.executor.start()
-        closing = asyncio.create_task(desk.executor.close(0.2))
-        assert (await asyncio.wait([closing], timeout=0.4))[1]  # it has run out of patience
-        processes.may.set()
-        assert await closing is False
-    finally:
-        processes.end()
-
-
-async def test_whatever_fails_at_a_workers_end_it_is_replaced(
-    desk: Desk, processes: Processes, caplog: pytest.LogCaptureFixture
-) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-
-    def fail(work: Work, results: list[Result]) -> None:
-        raise ValueError("as told")
-
-    desk.executor.submit(Work([batch_of(1, do="kill")]), fail)
-    await until(lambda: len(processes.pids) == 2)
-    assert (await one(desk)).error is None
-    assert "ValueError: as told" in caplog.text
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["in vain", "late"])
@@ -343,15 +300,6 @@ async def test_a_worker_that_cannot_start_says_why(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_a_worker_that_is_ready_after_it_has_failed_has_failed(
-    processes: Processes, caplog: pytest.LogCaptureFixture
-) -> None:
-    desk = Desk(executor(processes, "fickle"))
-    with pytest.raises(StartupError, match="the model is not there"):
-        await desk.executor.start()
-    assert "Exception in callback" not in caplog.text
-
-
 async def test_a_worker_that_cannot_start_is_told_of_before_the_others_are_ready(
     processes: Processes,
 ) -> None:
@@ -361,29 +309,6 @@ async def test_a_worker_that_cannot_start_is_told_of_before_the_others_are_ready
         with pytest.raises(StartupError, match="the model is not there"):
             await desk.executor.start()
     assert len(processes.pids) == 3
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-async def test_a_start_that_is_called_off_while_its_worker_ends_leaves_nothing_behind(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    workers = []
-    kill = Worker.kill
-
-    def kill_and_call_off(worker: Worker) -> None:
-        workers.append(worker)
-        kill(worker)
-        for _ in range(2):  # once more while it waits for the end all the same
-            asyncio.get_running_loop().call_soon(start.cancel)
-
-    monkeypatch.setattr(Worker, "kill", kill_and_call_off)
-    before = len(os.listdir("/proc/self/fd"))
-    desk = Desk(executor(processes, "failing for long"))
-    start = asyncio.create_task(desk.executor.start())
-    with pytest.raises((StartupError, asyncio.CancelledError)):
-        await start
-    assert workers[0].exit.done()
-    assert not workers[0].exit.cancelled()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -461,19 +386,6 @@ async def give_one_up(
     monkeypatch.setattr(ProcessExecutor, "_ready", ready)
     os.kill(processes.pids[0], signal.SIGKILL)
     await until(lambda: "it is given up" in caplog.text)
-
-
-async def test_where_a_worker_was_given_up_the_others_do_not_leave_to_be_replaced(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    desk = Desk(executor(processes, workers=2, supervision=Supervision(max_batches=1)))
-    await desk.executor.start()
-    await give_one_up(processes, monkeypatch, caplog)
-    for _ in range(3):
-        value = (await one(desk)).value
-        assert value is not None
-        assert value["pid"] == processes.pids[1]
-    assert await desk.executor.close(10.0)
 
 
 async def test_workers_that_die_of_their_first_batches_rest_and_are_not_ready(
@@ -596,23 +508,6 @@ async def test_answers_that_are_more_than_a_socket_holds_come_all(
     assert len(processes.pids) == 1
 
 
-async def test_what_was_answered_can_be_had_while_the_next_batch_runs(
-    desk: Desk, tmp_path: Path
-) -> None:
-    gate, entered = tmp_path / "gate", tmp_path / "entered"
-    waits = batch_of(2, do="wait", gate=str(gate), entered=str(entered))
-    work = desk.submit([batch_of(1), waits])
-    await until(entered.exists)
-    assert work.take_results() == []
-    desk.executor.look(work)
-    ((batch, (outcome,)),) = work.take_results()
-    assert (batch.data_ids, outcome.error) == ([1], None)
-    assert work.current is waits
-    gate.touch()
-    ((batch, _),) = await desk.results(work)
-    assert batch is waits
-
-
 async def test_who_is_read_by_others_gives_nothing_that_only_workers_open(
     processes: Processes,
 ) -> None:
@@ -642,18 +537,6 @@ async def test_a_worker_that_gives_such_a_value_all_the_same_is_ended(
     assert await desk.executor.close(10.0)
 
 
-async def test_keys_of_an_output_arrive_as_texts_or_are_an_error(
-    desk: Desk, processes: Processes
-) -> None:
-    value = (await one(desk, do="odd keys")).value
-    assert value == {"a": 1, "red": 2}
-    assert {type(key) for key in value} == {str}
-    outcome = await one(desk, do="number as key")
-    assert isinstance(outcome.error, WrongType)
-    assert "a key of an output is a text, not int" in str(outcome.error)
-    assert len(processes.pids) == 1
-
-
 @pytest.mark.parametrize("op", ["garbage", "speaking out of turn"])
 async def test_a_worker_that_breaks_the_rules_is_ended(
     processes: Processes, op: str, caplog: pytest.LogCaptureFixture
@@ -664,22 +547,6 @@ async def test_a_worker_that_breaks_the_rules_is_ended(
     assert [each.error for each in outcomes] == [None, None]  # another worker has run them
     await until(lambda: len(processes.pids) >= 3)
     assert "worker 0 is ended: " in caplog.text
-    assert await desk.executor.close(10.0)
-
-
-async def test_an_idle_worker_that_sends_an_answer_is_ended_before_it_is_kept(
-    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PROCESSES_GONE", str(tmp_path / "gone"))
-    desk = Desk(executor(processes, "boasting"))
-    tracemalloc.start()
-    try:
-        await desk.executor.start()
-        await until(lambda: len(processes.pids) == 2)
-        assert tracemalloc.get_traced_memory()[1] < 20 * MIB
-    finally:
-        tracemalloc.stop()
-    assert (await one(desk)).error is None
     assert await desk.executor.close(10.0)
 
 
@@ -708,39 +575,6 @@ async def test_an_array_from_one_process_to_another_is_copied_once(
     assert copied == []  # the next worker reads it there, too
     ((_, (outcome,)),) = await desk.results(work)
     assert outcome.value == {"sum": int(made["x"].sum()), "owned": False}
-
-
-async def test_arrays_that_an_op_keeps_stay_as_they_are(desk: Desk) -> None:
-    assert (await one(desk, do="keep", x=np.ones(100_000))).error is None
-    for n in range(5):
-        assert (await one(desk, do="sum", x=np.full(100_000, float(n)))).error is None
-    assert (await one(desk, do="kept")).value == {"sum": 100_000.0}
-
-
-async def test_arrays_that_somebody_holds_are_not_written_over(desk: Desk) -> None:
-    held = []
-    for n in range(12):
-        value = (await one(desk, do="array", x=np.full(100_000, float(n)))).value
-        assert value is not None
-        held.append(value["x"])
-    assert [each[0] for each in held] == [each[-1] for each in held] == list(range(1, 13))
-
-
-async def test_memory_that_nobody_wants_any_more_is_given_up(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(executor_module, "TRIM_EVERY", 0.05)
-    desk = Desk(executor(processes))
-    await desk.executor.start()
-    for _ in range(3):
-        assert (await one(desk, do="array", x=np.ones(100_000))).error is None
-    desk.reports.clear()
-    desk._waiting.clear()  # they hold what came back
-    await until(lambda: not len(desk.executor._pool))
-    value = (await one(desk, do="array", x=np.ones(100_000))).value
-    assert value is not None
-    assert value["x"].sum() == 200_000.0
-    assert await desk.executor.close(10.0)
 
 
 async def test_a_stopped_workers_batch_goes_to_another_and_it_is_ended_and_replaced(
@@ -857,15 +691,6 @@ async def test_an_output_whose_items_cannot_be_read_fails_its_request_alone(
     assert "its items cannot be read: ValueError: not for you" in str(outcome.error)
     assert (await one(desk)).error is None
     assert len(processes.pids) == 1
-
-
-@pytest.mark.parametrize("dtype", ["uint32", "float16"])
-async def test_arrays_of_every_number_type_travel(desk: Desk, dtype: str) -> None:
-    x = np.arange(6, dtype=dtype).reshape(2, 3)
-    value = (await one(desk, do="echo", x=x)).value
-    assert value is not None
-    assert value["x"].dtype == x.dtype
-    assert np.array_equal(value["x"], x)
 
 
 async def test_moments_of_workers_and_what_they_loaded_are_told(processes: Processes) -> None:
