@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Op, PipelineServer, RequestOp, ResponseOp
-from penstock.errors import GraphError, StartupError
+from penstock.errors import GraphError
 from penstock.service.blueprint import graph_of
 from tests.service.inside import drawn, inside, pairs
 
@@ -21,13 +21,6 @@ class Naming(Op):
     def preprocess(self, input_dicts: Any) -> Any:
         (feed,) = input_dicts.values()
         return {"path": f"{feed.get('path', '')}{self.name}"}
-
-
-def test_a_server_without_a_response_op_does_not_run() -> None:
-    server = PipelineServer("s")
-    server.prepare_server(yml_dict={"rpc_port": 0})
-    with pytest.raises(StartupError, match="call set_response_op before running the server"):
-        server.run_server()
 
 
 @pytest.mark.parametrize("end", [Op("a"), None, "x"])
@@ -126,17 +119,3 @@ def test_a_second_response_op_and_ops_that_read_elsewhere_now_are_not_lost() -> 
     moved = Op("moved", input_ops=[source])
     moved.set_input_ops([Op("elsewhere")])
     assert drawn(last).graph.left_out == ()
-
-
-def test_an_entry_for_an_op_outside_the_graph_is_allowed() -> None:
-    last = Op("last", input_ops=[RequestOp()])
-    (warning,) = drawn(last, {"op": {"other": {"concurrency": 3}}}).warnings
-    assert warning.startswith("op.other is the entry of no op")
-
-
-def test_ops_are_numbered_as_the_user_named_them() -> None:
-    source = RequestOp()
-    ops = [Op(name, input_ops=[source]) for name in "cab"]
-    graph = graph_of(ResponseOp(input_ops=[Joining("join", input_ops=ops)]))
-    assert [op.name for op in graph.ops] == ["c", "a", "b", "join"]
-    assert graph.plan.names == ("c", "a", "b", "join")

@@ -116,17 +116,6 @@ def test_a_start_that_fails_ends_with_1_and_a_clear_message(
 
 
 @WAYS
-def test_an_init_op_that_fails_leaves_its_traceback_in_the_log(
-    way: tuple[str, ...], tmp_path: Path
-) -> None:
-    done = started(script(tmp_path, "def init_op(self): open('no such file')"), way)
-    assert "[penstock.service.build] op work: init_op raised\n    Traceback (most" in done.stderr
-    assert ", in init_op\n" in done.stderr
-    missing = "    FileNotFoundError: [Errno 2] No such file or directory: 'no such file'\n"
-    assert missing in done.stderr
-
-
-@WAYS
 @pytest.mark.parametrize("taken", ["http_port", "rpc_port"])
 def test_a_taken_port_is_told_before_anything_is_opened(
     taken: str, way: tuple[str, ...], tmp_path: Path
@@ -181,26 +170,6 @@ def test_without_an_http_port_only_grpc_is_served(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-def test_without_an_rpc_port_the_next_free_one_is_taken_and_told(tmp_path: Path) -> None:
-    path = script(tmp_path)
-    path.write_text(path.read_text().replace('"rpc_port": 0, ', ""))
-    with running(path, environment={"PENSTOCK_RPC_PORT": ""}) as server:
-        (port,) = re.findall(r"rpc_port is not set: gRPC is served on port (\d+)", server.log())
-        assert int(port) > server.http_port
-        with PipelineClient() as client:
-            client.connect([f"127.0.0.1:{port}"])
-            assert list(client.predict({"a": "1"}).value) == ["1"]
-
-
-def test_warnings_of_the_start_are_logged_once(tmp_path: Path) -> None:
-    with running(
-        script(tmp_path, config='"worker_num": 1, "op": {"work": {"batch_size": 2}}')
-    ) as server:
-        post(server, a="1")
-        log = server.log()
-    assert log.count("worker_num is 1, below the batch_size 2 of op.work") == 1
-
-
 def test_a_hangup_does_not_end_a_service_of_one_process(tmp_path: Path) -> None:
     with running(script(tmp_path)) as server:
         server.send_signal(signal.SIGHUP)
@@ -237,21 +206,6 @@ def test_drain_delay_goes_on_accepting_while_unready(tmp_path: Path) -> None:
         assert (answer.status, answer.json["value"]) == (200, ["1"])
         assert server.wait_exit() == 0
         assert time.monotonic() - began >= 2.0
-
-
-def test_workers_that_hang_do_not_hold_the_exit_up(tmp_path: Path) -> None:
-    hooks = """
-def process(self, feed_batch, typical_logid):
-    threading.Event().wait()
-"""
-    ops = '"op": {"work": {"timeout": 50, "concurrency": 2}}'
-    with running(script(tmp_path, hooks, ops)) as server:
-        assert post(server, a="1").json["err_no"] == 6000
-        assert post(server, a="1").json["err_no"] == 6000
-        began = time.monotonic()
-        assert server.stop(timeout=15) == 0
-        assert time.monotonic() - began < 10
-        assert "were left behind" in server.log()
 
 
 PACKING = """
@@ -340,11 +294,3 @@ def test_level_and_format_of_the_log_are_chosen_by_flags_or_environment(tmp_path
     with running(path, environment=quiet) as server:
         assert server.stop() == 0
         assert "stopped: " not in server.log()
-
-
-def test_a_program_s_own_logging_is_left_as_it_is(tmp_path: Path) -> None:
-    before = "import logging\nlogging.basicConfig(format='own: %(message)s', level='INFO')"
-    with running(script(tmp_path, before=before)) as server:
-        assert server.stop() == 0
-        assert "own: shutting down: 0 requests inside" in server.log()
-        assert "[penstock" not in server.log()

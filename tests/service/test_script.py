@@ -88,11 +88,6 @@ def test_several_services_run_together(now: flags.Flags) -> None:
     assert now.served == ["a and b"]
 
 
-def test_several_services_of_one_name_are_an_error() -> None:
-    with pytest.raises(ConfigError, match="2 services are called 'a'"):
-        run_file(written(CLASS + "first = Uci('a')\nsecond = Uci('a')"))
-
-
 def test_several_classes_are_named() -> None:
     with pytest.raises(StartupError, match=r"defines several \(Other, Uci\): run one at its end"):
         run_file(written(CLASS + CLASS.replace("Uci", "Other")))

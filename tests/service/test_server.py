@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,12 +67,6 @@ def test_run_before_prepare_is_refused(kind: type[Any]) -> None:
         start()
 
 
-def test_a_dict_that_was_given_is_not_changed() -> None:
-    given: dict[str, Any] = {"rpc_port": 0, "op": {"echo": {"timeout": -1}}}
-    PipelineServer().prepare_server(yml_dict=given)
-    assert given == {"rpc_port": 0, "op": {"echo": {"timeout": -1}}}
-
-
 def test_a_relative_file_is_seen_from_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -106,58 +99,9 @@ def test_a_graph_that_does_not_end_in_an_op_is_a_value_error(returned: Any) -> N
         Wrong().prepare_pipeline_config(yml_dict={"rpc_port": 0})
 
 
-def test_a_graph_of_nothing_but_the_request_is_refused() -> None:
-    class Empty(WebService):
-        def get_pipeline_response(self, read_op: RequestOp) -> Op:
-            return read_op
-
-    service = Empty()
-    service.prepare_pipeline_config(yml_dict={"rpc_port": 0})
-    with pytest.raises(GraphError, match="the graph has no op"):
-        service.run_service()
-
-
 def test_a_web_service_without_a_graph_says_what_to_override() -> None:
     with pytest.raises(StartupError, match="WebService has no get_pipeline_response: override it"):
         WebService().prepare_pipeline_config(yml_dict={"rpc_port": 0})
-
-
-def frames_of(error: BaseException) -> list[str]:
-    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
-
-
-def test_why_a_script_cannot_start_is_told_after_its_own_line_and_hardly_more() -> None:
-    with pytest.raises(ConfigError) as wrong_key:
-        prepared(http_prt=8080)
-    assert frames_of(wrong_key.value)[-2:] == ["prepared", "brief"]
-    server = prepared(op={"echo": {"local_service_conf": {"model_config": "nowhere.onnx"}}})
-    with pytest.raises(ConfigError) as no_model:
-        server.run_server()
-    assert frames_of(no_model.value)[1:] == ["brief"]
-
-
-def test_a_taken_port_is_told_without_the_system_s_error_before_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def taken(deployment: Deployment) -> None:
-        raise StartupError("taken") from OSError(98, "in use")
-
-    monkeypatch.setattr(run, "run_deployment", taken)
-    with pytest.raises(StartupError, match="taken") as caught:
-        prepared().run_server()
-    assert traceback.format_exception(caught.value)[-1] == "penstock.errors.StartupError: taken\n"
-    assert "OSError" not in "".join(traceback.format_exception(caught.value))
-
-
-def test_a_mistake_while_the_user_s_graph_is_built_keeps_the_user_s_line() -> None:
-    class Wrong(WebService):
-        def get_pipeline_response(self, read_op: RequestOp) -> Op:
-            ResponseOp(input_ops=[])
-            return read_op
-
-    with pytest.raises(GraphError) as caught:
-        Wrong().prepare_pipeline_config(yml_dict={"rpc_port": 0})
-    assert "get_pipeline_response" in frames_of(caught.value)
 
 
 # The name
@@ -206,17 +150,6 @@ def test_a_name_that_fits_no_url_is_refused(name: str, served: list[Any]) -> Non
     assert served == []
 
 
-@pytest.mark.parametrize("layer", ["flag", "environment"])
-def test_ports_of_flags_and_environment_come_before_the_file_s(
-    layer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PENSTOCK_RPC_PORT", "9001")
-    overrides = {"rpc_port": 9002} if layer == "flag" else {}
-    with flags.using(flags.Flags(overrides=overrides)):
-        server = prepared()
-    assert server.blueprint().config.rpc_port == (9002 if layer == "flag" else 9001)
-
-
 # A script that is run for what it defines
 
 
@@ -240,8 +173,3 @@ def test_a_check_serves_nothing_and_reports(capsys: pytest.CaptureFixture[str]) 
         "uci: the configuration and the graph are good\n  op    echo  after request  1 thread"
     ]
     assert capsys.readouterr().out == ""
-
-
-def test_their_repr_tells_the_name() -> None:
-    assert repr(PipelineServer("a")) == "<PipelineServer 'a'>"
-    assert repr(Echo("b")) == "<Echo 'b'>"

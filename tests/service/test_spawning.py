@@ -91,33 +91,6 @@ def test_dead_workers_and_dead_engines_are_replaced(tmp_path: Path) -> None:
 
 
 @real
-def test_each_engine_of_several_has_its_own_listeners_and_workers(tmp_path: Path) -> None:
-    config = f'{ALL}, "build_dag_each_worker": True, "worker_num": 2'
-    with running(script(tmp_path, TELLING, config, before=THREAD)) as server:
-        assert len(everybody(server)) == 4
-        workers: set[str] = set()
-        until(lambda: workers.add(told(server)["pid"]) or len(workers) == 2, "both engines")
-        assert server.stop() == 0
-
-
-@real
-def test_numbers_differ_between_workers_whatever_the_script_has_sown(tmp_path: Path) -> None:
-    before = THREAD + "\nimport random, numpy\nrandom.seed(7)\nnumpy.random.seed(7)\n"
-    with running(script(tmp_path, TELLING, TWO, before=before)) as server:
-        found: dict[str, str] = {}
-
-        def both() -> bool:
-            answer = told(server)
-            found.setdefault(answer["pid"], answer["number"])
-            return len(found) == 2
-
-        until(both, "answers of both")
-        first, second = (each.split() for each in found.values())
-        assert first[0] != second[0]
-        assert first[1] != second[1]
-
-
-@real
 def test_programs_that_a_worker_starts_get_nothing_of_its_part(tmp_path: Path) -> None:
     with running(script(tmp_path, TELLING, TWO, before=THREAD)) as server:
         inherited = told(server)["inherited"]
@@ -146,17 +119,6 @@ os.chdir("/")
         server.send_signal(signal.SIGTERM)
         until(lambda: "after request  2 processes" in server.log(), "the second service")
         server.wait_ready()
-        assert told(server, a="1")["a"] == "1"
-        assert server.stop() == 0
-
-
-@real
-@pytest.mark.parametrize("command", [PYTHON, PENSTOCK])
-def test_the_script_is_found_though_it_leaves_the_folder_on_its_way(
-    tmp_path: Path, command: tuple[str, ...]
-) -> None:
-    path = script(tmp_path, TELLING, TWO, before="import os\nos.chdir('/')\n" + THREAD)
-    with running(Path(path.name), cwd=tmp_path, command=command) as server:
         assert told(server, a="1")["a"] == "1"
         assert server.stop() == 0
 
@@ -195,13 +157,6 @@ def test_a_script_that_is_not_in_a_file_is_told_what_to_do(tmp_path: Path) -> No
 def role(pid: int) -> str:
     engine_id = {"index": 1, "engines": 2, "generation": 3}
     return json.dumps({"service": 0, "engine_id": engine_id, "line": 7, "op": "work", "pid": pid})
-
-
-def test_a_process_reads_what_it_is_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("_PENSTOCK_ROLE", role(os.getpid()))
-    found = processes.spawned_role()
-    assert found is not None
-    assert (found.op, found.index, found.line, found.engine_id.name) == ("work", 0, 7, "engine 1")
 
 
 def test_what_another_process_is_for_is_not_for_those_that_it_starts(

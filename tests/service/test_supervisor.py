@@ -56,20 +56,6 @@ def test_an_engine_that_dies_is_replaced_and_its_workers_with_it(tmp_path: Path)
         assert "killed by SIGKILL" in service.errors.read_text()
 
 
-def test_workers_of_a_dead_engine_go_though_they_never_look_at_their_socket(tmp_path: Path) -> None:
-    script = """
-def worker_main(engine_id, op, index, channel):
-    say("worker", os.getpid())
-    while True:
-        signal.pause()
-"""
-    with run(tmp_path, ONE_WORKER + script) as service:
-        engine, worker = service.pid("engine"), service.watch(service.pid("worker"))
-        os.kill(engine, signal.SIGKILL)
-        assert gone(worker, 1)
-        service.pid("engine")
-
-
 def test_an_engine_that_keeps_dying_is_given_up(tmp_path: Path) -> None:
     script = """
 async def serve(zygote):
@@ -120,23 +106,6 @@ def worker_main(engine_id, op, index, channel):
         os.kill(service.pid("engine"), signal.SIGUSR1)
         assert service.hear("over") == [str(DONE)]
         assert gone(worker, 0)
-
-
-def test_an_engine_may_hang_up_before_its_workers_end(tmp_path: Path) -> None:
-    script = """
-async def serve(zygote):
-    worker = await zygote.spawn("op", 0)
-    zygote.close()
-    worker.socket.close()
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_reader(worker.pidfd, ended.set)
-    await ended.wait()
-    loop.remove_reader(worker.pidfd)
-    return 5
-"""
-    with run(tmp_path, script) as service:
-        assert service.status() == 5
 
 
 # The supervisor's end
@@ -220,21 +189,6 @@ def engine_main(engine_id, control):
     with run(tmp_path, script) as service:
         service.hear("engine")
         service.signal(signal.SIGTERM)
-        assert service.status() == 0
-
-
-def test_a_stop_before_anything_can_be_waited_for_starts_no_engine(tmp_path: Path) -> None:
-    script = """
-import gc
-gc.freeze = lambda: os.kill(os.getpid(), signal.SIGTERM)
-
-def engine_main(engine_id, control):
-    say("engine")
-    while True:
-        signal.pause()
-"""
-    with run(tmp_path, script) as service:
-        assert service.rest() == "over 0\n"
         assert service.status() == 0
 
 
@@ -326,26 +280,6 @@ def worker_main(engine_id, op, index, channel):
         assert ("bad day" in service.errors.read_text()) == ("bad day" in end)
 
 
-def test_a_worker_knows_what_it_is_for(tmp_path: Path) -> None:
-    script = """
-async def serve(zygote):
-    for index in range(2):
-        worker = await zygote.spawn("döp", index)
-        say("heard", (await asyncio.get_running_loop().sock_recv(worker.socket, 99)).decode())
-        let_go(worker)
-    return done
-
-def worker_main(engine_id, op, index, channel):
-    channel.send(f"{op} {index} {os.getppid()}".encode())
-    return 0
-"""
-    with run(tmp_path, script) as service:
-        pid = str(service.process.pid)
-        assert service.hear("heard") == ["döp", "0", pid]
-        assert service.hear("heard") == ["döp", "1", pid]
-        assert service.status() == DONE
-
-
 def test_spawning_and_killing_a_hundred_workers_leaves_nothing(tmp_path: Path) -> None:
     script = """
 import psutil
@@ -409,22 +343,6 @@ before = opened()
             assert service.hear("more") == ["2"]  # its socket and its parent_death
         assert service.hear("end") == ["b''"]
         assert service.pid("status") == 17 << 8
-        assert service.status() == DONE
-
-
-def test_an_engine_holds_nothing_of_the_supervisors(tmp_path: Path) -> None:
-    script = """
-def opened():
-    return len(os.listdir("/proc/self/fd"))
-
-def engine_main(engine_id, control):
-    say("more", opened() - before)
-    return done
-
-before = opened()
-"""
-    with run(tmp_path, script) as service:
-        assert service.hear("more") == ["2"]  # its line and its parent_death
         assert service.status() == DONE
 
 
@@ -502,34 +420,6 @@ async def serve(zygote):
             assert connection.recv(1) == b"!"
 
 
-def test_a_spawn_that_cannot_be_is_refused_and_a_later_one_is_not(tmp_path: Path) -> None:
-    script = """
-import resource
-soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
-
-async def serve(zygote):
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    workers = []
-    try:
-        while True:
-            workers.append(await zygote.spawn("op", len(workers)))
-    except Exception as error:
-        say("refused", type(error).__name__, error)
-    for each in workers[:5]:  # a start takes more descriptors than a worker keeps
-        let_go(each)
-        await zygote.exited(each.pid)
-    for each in [*workers[5:], await zygote.spawn("op", 0)]:
-        let_go(each)
-    return done
-"""
-    with run(tmp_path, script) as service:
-        kind, *reason = service.hear("refused")
-        assert kind == "StartupError"
-        assert "Too many open files" in " ".join(reason)
-        assert service.status() == DONE
-
-
 FEW_PAIRS = """
 import errno
 supervisor, pairs = os.getpid(), 0
@@ -559,54 +449,4 @@ async def serve(zygote):
     with run(tmp_path, FEW_PAIRS.format(nth=3) + script) as service:
         refused = "StartupError [Errno 23] the table is full"
         assert " ".join(service.hear("refused")) == refused
-        assert service.status() == DONE
-
-
-def test_answers_that_the_engine_does_not_read_yet_wait_for_it(tmp_path: Path) -> None:
-    script = """
-from penstock.executors.processes import control as messages
-
-make_pair = socket.socketpair
-def narrow_pair(*kind):
-    pair = make_pair(*kind)
-    pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-    return pair
-socket.socketpair = narrow_pair
-
-def room():
-    count = 0
-    ours, theirs = narrow_pair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, theirs:
-        ours.setblocking(False)
-        while True:
-            try:
-                ours.send(messages.encode(messages.Forked(count, os.getpid())))
-            except BlockingIOError:
-                return count
-            count += 1
-
-heard, said = os.pipe()
-
-def engine_main(engine_id, control):
-    assert room() < 25
-    for number in range(30):
-        control.send(messages.encode(messages.Spawn(number, "op", number)))
-    for _ in range(room() + 1):  # one more than can be answered
-        os.read(heard, 1)
-    numbers, ends = [], []
-    for _ in range(30):
-        data, fds, _, _ = socket.recv_fds(control, messages.MOST_BYTES, 2)
-        numbers.append(messages.decode(data).number)
-        ends += fds  # no worker ends meanwhile
-    for end in ends:
-        os.close(end)
-    say("answered", numbers == list(range(30)))
-    return done
-
-def worker_main(engine_id, op, index, channel):
-    os.write(said, b"!")
-    return len(channel.recv(1))
-"""
-    with run(tmp_path, script) as service:
-        assert service.hear("answered") == ["True"]
         assert service.status() == DONE

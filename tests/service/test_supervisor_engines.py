@@ -70,21 +70,6 @@ def open_ports():
         assert [service.hear("then") for _ in range(3)] == [["Serve"]] * 3
 
 
-def test_ports_that_cannot_be_opened_end_the_start(tmp_path: Path) -> None:
-    script = """
-engines = 2
-from penstock.errors import StartupError
-def open_ports():
-    raise StartupError("somebody else listens")
-async def serve(zygote):
-    zygote.ready()
-    await for_ever()
-"""
-    with run(tmp_path, script) as service:
-        assert service.status() == 1
-        assert "StartupError: somebody else listens" in service.errors.read_text()
-
-
 @pytest.mark.parametrize("index", [0, 1])
 def test_what_an_engine_says_of_its_failed_start_is_raised_by_the_supervisor(
     tmp_path: Path, index: int
@@ -126,25 +111,6 @@ async def serve(zygote):
         assert service.errors.read_text().endswith(wanted)
 
 
-def test_a_stop_in_the_middle_of_the_start_is_a_clean_end(tmp_path: Path) -> None:
-    script = """
-engines = 3
-async def serve(zygote):
-    say("started", here.index)
-    if here.index == 0:
-        zygote.ready()
-        say("told", await orders.get())
-        return 0
-    await for_ever()
-"""
-    with run(tmp_path, script) as service:
-        for _ in range(3):
-            service.hear("started")
-        service.signal(signal.SIGTERM)
-        assert service.hear("told") == ["Stop(hurry=False)"]
-        assert service.status() == 0
-
-
 # Deaths
 
 
@@ -182,33 +148,6 @@ def test_when_all_processes_were_stopped_none_is_replaced(tmp_path: Path) -> Non
         service.signal(signal.SIGTERM)
         assert service.status() == 0
         assert "not answered" not in service.errors.read_text()
-
-
-def test_workers_of_the_other_engines_stay(tmp_path: Path) -> None:
-    script = """
-engines = 2
-async def serve(zygote):
-    worker = await zygote.spawn("op", 0)
-    say("pair", here.index, os.getpid(), worker.pid)
-    zygote.ready()
-    await zygote.exited(worker.pid)
-    say("lost", here.index)
-
-def worker_main(engine_id, op, index, channel):
-    return len(channel.recv(1))
-"""
-    with run(tmp_path, script) as service:
-        pairs = {}
-        for _ in range(2):
-            index, *pids = map(int, service.hear("pair"))
-            pairs[index] = pids
-        service.hear("open")
-        others = service.watch(pairs[0][1])
-        own = service.watch(pairs[1][1])
-        os.kill(pairs[1][0], signal.SIGKILL)
-        assert gone(own, 5)
-        assert service.hear("pair")[0] == "1"
-        assert not gone(others, 0)
 
 
 def test_a_worker_is_told_its_engines_place(tmp_path: Path) -> None:
@@ -281,25 +220,6 @@ penstock.service.supervisor.Restarts = Fixed
         assert "engine 0" not in errors
 
 
-def test_a_service_all_of_whose_engines_are_given_up_ends(tmp_path: Path) -> None:
-    script = """
-engines = 2
-async def serve(zygote):
-    zygote.ready()
-    await orders.get()
-    os._exit(3)
-
-import penstock.service.supervisor
-class Fixed:
-    def died(self, now, *, had_worked):
-        return None
-penstock.service.supervisor.Restarts = Fixed
-"""
-    with run(tmp_path, script) as service:
-        assert service.status() == 1
-        assert service.errors.read_text().count("given up") == 2
-
-
 def test_killing_engines_leaves_nothing_in_the_supervisor(tmp_path: Path) -> None:
     script = """
 import penstock.service.supervisor
@@ -354,15 +274,6 @@ def test_a_hangup_replaces_all_one_after_the_other_and_none_leaves_before_its_su
         assert service.status() == 0
 
 
-def test_the_only_engine_is_replaced_by_a_hangup_too(tmp_path: Path) -> None:
-    with run(tmp_path, OBEDIENT + "engines = 1") as service:
-        before = service.watch(all_serve(service, 1)[0])
-        service.signal(signal.SIGHUP)
-        assert service.hear("started")[:2] == ["0", "1"]
-        assert {service.next_line()[0] for _ in range(2)} == {"Serve", "Leave"}
-        assert gone(before, 5)
-
-
 def test_an_engine_that_is_told_to_stop_serves_until_another_does(tmp_path: Path) -> None:
     with run(tmp_path, OBEDIENT) as service:
         before = all_serve(service)
@@ -409,14 +320,6 @@ signal.signal(signal.SIGHUP, lambda *_: say("mine"))
         lines = service.rest()
         assert "started" not in lines
         assert "Leave" not in lines
-
-
-def test_a_hangup_of_a_child_ends_it(tmp_path: Path) -> None:
-    with run(tmp_path, OBEDIENT) as service:
-        engines = all_serve(service)
-        os.kill(engines[0], signal.SIGHUP)
-        assert service.hear("started")[:2] == ["0", "1"]
-        assert "killed by SIGHUP" in service.errors.read_text()
 
 
 @pytest.mark.parametrize("end", ["a stop", "a replacement"])
