@@ -137,21 +137,6 @@ def test_the_application_sees_who_asks(
         assert b"(('commonName', 'localhost'),)" in secure.reply().body
 
 
-def test_a_large_answer_over_tls_waits_for_its_reader(
-    opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
-) -> None:
-    site = opened(site={"tls": server_tls})
-    link, _ = secured(site.port, certificate)
-    size = 16 << 20
-    with link:
-        link.sendall(request(f"/large/{size}"))
-        site.until(lambda seen: seen.unsent > 0)
-        got = 0
-        while got < size:
-            got += len(link.recv(1 << 20))
-        site.until(lambda seen: seen.unsent == 0)
-
-
 def test_handshakes_are_bounded_in_time_and_number(
     opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
 ) -> None:
@@ -354,21 +339,6 @@ def test_closing_does_not_wait_for_the_rest_of_a_request(opened: Opened) -> None
     assert site.statistics().cut == 0
 
 
-def test_a_request_that_begins_in_a_closing_door_has_to_be_whole(opened: Opened) -> None:
-    site = opened(linger=QUICK)
-    with connected(site.port) as client:
-        size = 16 << 20
-        half = request("/size", b"whole")[:-1]
-        client.send(request(f"/large/{size}") + request("/echo", b"x") + half)
-        site.until(lambda seen: seen.unsent > 0)
-        assert "/size" not in site.parrot.begun  # as long as answers before it are not read
-        closing = asyncio.run_coroutine_threadsafe(site.door.close(60.0), site.parrot.loop)
-        assert len(client.reply().body) == size
-        assert client.reply().body == b"x"
-        assert client.reply().status == 503
-        closing.result(PATIENCE)
-
-
 def test_closing_cuts_off_what_does_not_end(opened: Opened) -> None:
     site = opened()
     with connected(site.port) as busy, joined(site.port) as streams:
@@ -482,17 +452,6 @@ def test_a_closing_door_leaves_a_socket_alone_that_others_accept_on(opened: Open
             with accepted:
                 accepted.sendall(b"!")
                 assert link.socket.recv(1) == b"!"
-
-
-def test_a_fault_in_on_gone_harms_nobody(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
-    site = opened()
-    with joined(site.port) as client:
-        for _ in range(3):
-            client.open("/raise/gone")
-        assert all(site.parrot.began.acquire(timeout=PATIENCE) for _ in range(3))
-    assert all(site.parrot.gone.acquire(timeout=PATIENCE) for _ in range(3))
-    assert site.until(lambda seen: seen.open == 0).gone == 3
-    assert len(caplog.records) == 3
 
 
 def test_the_application_knows_when_too_many_requests_are_open(opened: Opened) -> None:

@@ -13,7 +13,6 @@ from email.utils import parsedate_to_datetime
 import pytest
 
 from penstock.door.budget import Reservation
-from penstock.door.exchange import Exchange
 from tests.door.site import PATIENCE, QUICK, Site
 from tests.kit.http1 import Connection, Reply, connected
 
@@ -170,19 +169,6 @@ def test_a_client_that_sends_before_it_reads_gets_the_answer(opened: Opened) -> 
         assert connection.is_closed()
 
 
-def test_the_body_is_asked_for_when_the_application_wants_it(opened: Opened) -> None:
-    site = opened()
-    with connected(site.port) as connection:
-        expecting = (b"Expect: 100-continue", b"Content-Length: 2")
-        connection.send(request("/echo", b"", *expecting, method="PUT"))
-        assert connection.reply().status == 100
-        connection.send(b"{}")
-        assert connection.reply().body == b"{}"
-        connection.send(request("/refuse", b"", *expecting, method="PUT"))
-        assert connection.reply().status == 404
-        assert connection.is_closed()
-
-
 def test_a_sender_that_was_stopped_goes_on_later(opened: Opened) -> None:
     site = opened(body_timeout=QUICK)
     size = 30 << 20
@@ -294,16 +280,6 @@ def test_a_body_that_stops_half_way_gets_408_and_the_application_hears_of_it(
     assert site.statistics().bodies_late == 1
     assert site.parrot.late_ones == 1
     assert site.parrot.gone.acquire(timeout=PATIENCE)
-
-
-def test_the_application_may_answer_a_late_body_in_its_own_form(opened: Opened) -> None:
-    site = opened(body_timeout=QUICK)
-    with connected(site.port) as connection:
-        connection.send(request("/own", b"whole")[:-1])
-        reply = connection.reply()
-        assert (reply.status, reply.body) == (200, b"too late")
-        assert connection.is_closed()
-    assert not site.parrot.gone.acquire(blocking=False)
 
 
 def test_the_application_may_give_a_body_any_time(opened: Opened) -> None:
@@ -529,34 +505,6 @@ def test_the_budget_gets_everything_back(opened: Opened) -> None:
         site.until(lambda seen: site.budget.used == 999)
         connection.reset()
         site.until(lambda seen: site.budget.used == 0)
-
-
-def test_a_body_of_single_bytes_in_chunks_is_taken_a_little_in_each_turn(opened: Opened) -> None:
-    site = opened()
-    sizes: list[int] = []
-    take = site.parrot.data
-
-    def data(exchange: Exchange, piece: bytes, ended: bool) -> None:
-        sizes.append(len(piece))
-        take(exchange, piece, ended)
-
-    site.parrot.data = data  # type: ignore[method-assign]
-    body = bytes(range(256)) * 100
-    start = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-    chunked = start + b"".join(b"1\r\n%c\r\n" % octet for octet in body) + b"0\r\n\r\n"
-    with connected(site.port) as connection:
-        for _ in range(2):
-            connection.send(chunked + request("/echo", b"next"))
-            assert connection.reply().body == body
-            assert connection.reply().body == b"next"
-        assert max(sizes) <= 128
-        connection.send(chunked)
-        connection.half_close()
-        reply = connection.reply()
-        while reply.status == 100:  # it is asked whether it listens
-            reply = connection.reply()
-        assert reply.body == body
-        assert connection.is_closed()
 
 
 def test_many_chunks_wait_while_the_application_has_stopped_the_sender(opened: Opened) -> None:

@@ -216,17 +216,6 @@ def test_a_peer_that_asks_thousands_of_things_at_once_is_not_stopped() -> None:
     peer.alive()
 
 
-def test_a_body_in_single_octets_is_not_stopped() -> None:
-    peer = Peer()
-    peer.send(f.post())
-    for _ in range(20):
-        for event in peer.send(f.data(1, b"x") * 500):
-            peer.core.consumed(event.stream, event.counted)
-    peer.send(f.data(1, end=True))
-    assert not peer.seen(events.ConnectionFailed)
-    assert len(peer.received()) == 10_000
-
-
 def test_each_request_may_end_with_an_empty_frame() -> None:
     peer = Peer(limits=FEW)
     for stream in range(1, 401, 2):
