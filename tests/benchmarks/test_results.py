@@ -1,12 +1,9 @@
 """From reports to rows: ratios within a round, promises, the table."""
 
-import json
-
 import pytest
 
 from benchmarks.load import Report, percentile_us, report_of
-from benchmarks.results import HEADINGS, Row, cells, machine_facts, markdown, summarise, to_json
-from benchmarks.runner import turn_order
+from benchmarks.results import Row, cells, summarise
 from benchmarks.scenarios import Target
 
 
@@ -49,11 +46,6 @@ def test_rounds_without_a_floor_are_refused() -> None:
         summarise([report(1)], [report(0)])
 
 
-def test_everybody_runs_first_as_often_as_last() -> None:
-    assert turn_order("abc", 0) == ["a", "b", "c"]
-    assert turn_order("abc", 1) == ["c", "b", "a"]
-
-
 @pytest.mark.parametrize(
     ("target", "cpu_s", "said"),
     [
@@ -71,27 +63,6 @@ def test_the_table_says_which_promise_was_kept(
     target: Target | None, cpu_s: float, said: str
 ) -> None:
     assert cells(row(target, cpu_s=cpu_s))[-1] == said
-
-
-def test_the_table_says_when_the_floor_could_have_done_more() -> None:
-    assert "limited by its generator" in cells(row(floor_generator=0.97))[-1]
-
-
-def test_a_failed_row_says_why() -> None:
-    failed = Row(scenario="s", title="A", load="1", contender="thread", failure="no server\nlog")
-    assert cells(failed)[-1] == "failed: no server"
-    assert len(cells(failed)) == len(HEADINGS) == len(cells(row()))
-
-
-def test_a_run_is_one_markdown_table_and_one_json_document() -> None:
-    machine = machine_facts(rounds=5, seconds=1.0)
-    rows = [row(Target(ratio=2.0)), row()]
-    table = markdown(rows, machine).splitlines()
-    assert "5 rounds of 1 s" in table[0]
-    assert {line.count("|") for line in table[2:]} == {len(HEADINGS) + 1}
-    assert [line for line in table if "**A**" in line] == [table[4]]
-    document = json.loads(to_json(rows, machine))
-    assert document["rows"][0]["target"]["ratio"] == 2.0
 
 
 def test_percentiles_are_of_the_nearest_rank() -> None:

@@ -66,12 +66,6 @@ def test_each_command_has_help(command: str) -> None:
     assert f"Usage: root {command}" in done.output or f"Usage: penstock {command}" in done.output
 
 
-def test_an_unknown_command_is_a_usage_error() -> None:
-    done = penstock("serv")
-    assert done.exit_code == 2
-    assert "No such command 'serv'" in done.output
-
-
 def test_the_version_is_the_installed_one() -> None:
     for asked in ("version", "--version"):
         assert penstock(asked).output == f"penstock {version('penstock')}\n"
@@ -243,13 +237,6 @@ def test_a_traceback_begins_with_the_user_s_own_line(
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_mistake_of_ours_keeps_its_whole_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "is_file", None)
-    done = penstock("run", "service.py")
-    assert isinstance(done.exception, TypeError)
-
-
-@pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("command", ["run", "check"])
 @pytest.mark.parametrize("arguments", [[], ["a", "--size", "2", "-o"]])
 def test_what_follows_two_dashes_is_the_script_s(command: str, arguments: list[str]) -> None:
@@ -395,20 +382,6 @@ def test_client_needs_a_name_only_where_there_are_several(
     assert done.exit_code == 1
     assert json.loads(done.stdout)["err_msg"] == "Failed to inference: Service name error."
     assert done.stderr == "error: give --name, the service's name\n"
-
-
-@pytest.mark.real
-@pytest.mark.parametrize(
-    "arguments",
-    [["--name", "x"], ["--name", "x", "--grpc"], ["--name", "work", "fail=1"]],
-    ids=["another name", "another name over gRPC", "another error"],
-)
-def test_client_leaves_other_errors_to_the_service_s_answer(
-    server: ServiceProcess, arguments: list[str]
-) -> None:
-    way = "--grpc" if "--grpc" in arguments else "--http"
-    done = penstock("client", address(server, way), "a=1", *arguments)
-    assert (done.exit_code, done.stderr) == (1, "")
 
 
 @pytest.mark.real

@@ -1,6 +1,4 @@
-import asyncio
 import queue
-import ssl
 import subprocess
 import threading
 import time
@@ -12,8 +10,8 @@ import grpc
 import pytest
 
 from penstock.client import CallFailed, PipelineClient
-from penstock.client.call import Call, Outcome
-from penstock.client.channels import AsyncChannel, Channel
+from penstock.client.call import Outcome
+from penstock.client.channels import Channel
 from penstock.client.endpoint_channel import METHOD
 from penstock.client.endpoints import Endpoint, parse_endpoints
 from penstock.client.tls import Tls
@@ -38,16 +36,6 @@ def outcome(endpoint: str, tls: Tls | None = None) -> bytes | CallFailed:
         return heard.get(timeout=2 * PATIENCE)
     finally:
         channel.close()
-
-
-async def async_outcome(endpoint: str, tls: Tls | None = None) -> bytes | CallFailed:
-    channel = AsyncChannel([endpoint_of(endpoint)], tls)
-    try:
-        return await channel.call(b"ask", deadline=time.monotonic() + PATIENCE)
-    except CallFailed as error:
-        return error
-    finally:
-        await channel.close()
 
 
 def answering(request: bytes, context: grpc.ServicerContext) -> bytes:
@@ -141,25 +129,6 @@ def test_tls_refuses_a_server_that_nobody_vouches_for(
     assert failure.status is GrpcCode.UNAVAILABLE
 
 
-async def test_a_tls_server_that_does_not_speak_http_2_is_no_server(
-    certificate: tuple[Path, Path],
-) -> None:
-    cert, key = certificate
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(cert, key)
-
-    async def read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(read, "127.0.0.1", 0, ssl=context) as server:
-        port = server.sockets[0].getsockname()[1]
-        failure = await async_outcome(f"localhost:{port}", Tls(ca_file=cert))
-    assert isinstance(failure, CallFailed)
-    assert (failure.status, failure.sent) == (GrpcCode.UNAVAILABLE, False)
-    assert "HTTP/2" in str(failure)
-
-
 @pytest.mark.parametrize("file", ["ca_file", "cert_file"])
 def test_a_file_that_cannot_be_read_is_told_at_once(
     file: str, tmp_path: Path, certificate: tuple[Path, Path]
@@ -209,12 +178,6 @@ def test_all_clients_share_one_thread_that_ends_with_the_last(serve: Serve) -> N
     assert not thread.is_alive()
     with asked(service):
         assert threads() not in ([], [thread])
-
-
-def test_connecting_alone_starts_nothing(serve: Serve) -> None:
-    with PipelineClient() as client:
-        client.connect([serve().endpoint])
-        assert threads() == []
 
 
 def test_a_client_that_is_dropped_is_closed(serve: Serve) -> None:
@@ -270,17 +233,6 @@ def test_whenever_it_is_closed_every_call_ends_exactly_once(serve: Serve) -> Non
         assert [len(outcomes) for outcomes in heard] == [1] * 60
         for (outcome,) in heard:
             assert isinstance(outcome, bytes) or outcome.status is GrpcCode.CANCELLED
-
-
-def test_a_call_that_comes_after_the_threads_end_is_cancelled(serve: Serve) -> None:
-    channel = Channel(parse_endpoints([serve().endpoint]), None)
-    thread, opened = channel._opened()
-    channel.close()
-    heard: list[Outcome] = []
-    thread.hand_over(opened.start, Call(b"", None, heard.append))
-    (outcome,) = heard
-    assert isinstance(outcome, CallFailed)
-    assert (outcome.status, outcome.sent) == (GrpcCode.CANCELLED, False)
 
 
 LEFT_OPEN = """

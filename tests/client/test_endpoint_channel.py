@@ -378,19 +378,6 @@ def answers_to(written: bytes, reply: bytes = b"good") -> bytes:
     return server.take_output()
 
 
-def test_calls_of_one_turn_go_out_in_one_write(loop: asyncio.AbstractEventLoop) -> None:
-    site = Site(loop)
-    before = len(site.wire.writes)
-    for _ in range(32):
-        site.call()
-    assert len(site.wire.writes) == before
-    site.turn()
-    assert len(site.wire.writes) == before + 1
-    site.connection.data_received(answers_to(b"".join(site.wire.writes)))
-    assert site.outcomes == [[b"good"]] * 32
-    site.end()
-
-
 def test_nothing_is_written_while_the_socket_takes_nothing(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
@@ -401,19 +388,6 @@ def test_nothing_is_written_while_the_socket_takes_nothing(
     before = len(site.wire.writes)
     site.connection.resume_writing()
     assert len(site.wire.writes) == before + 1
-    site.end()
-
-
-def test_a_connection_settles_with_the_servers_first_frame(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    site = Site(loop)
-    greeting = Http2Connection(Role.SERVER).take_output()
-    first = 9 + int.from_bytes(greeting[:3], "big")
-    for at in range(first):
-        assert not site.connection.settled.done()
-        site.connection.data_received(greeting[at : at + 1])
-    assert site.connection.settled.done()
     site.end()
 
 

@@ -163,16 +163,6 @@ async def test_a_batch_size_without_a_window_waits_for_nobody_and_is_as_good_as_
     assert service.works.deployment.warnings == ()
 
 
-def test_wrong_options_of_all_ops_are_told_at_once() -> None:
-    source = root()
-    first = Op("first", input_ops=[source], batch_size=0)
-    last = Op("last", input_ops=[first], concurrency=-1, timeout="soon")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError) as caught:
-        drawn(last)
-    assert len(caught.value.problems) == 3
-    assert "op first" in caught.value.problems[0]
-
-
 @PLACES
 async def test_fetch_list_is_what_the_model_answers_with(place: str, tmp_path: Path) -> None:
     here, there = given(place, fetch_list=["twice"])
@@ -222,13 +212,6 @@ async def test_the_handler_wins_over_yaml_and_a_flag_over_the_handler(tmp_path: 
 def test_a_handler_of_another_kind_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"op work: .*must be a LocalServiceHandler, got str"):
         drawn(Work(local_service_handler="m"))
-
-
-async def test_a_missing_model_is_told_with_the_op_s_name(tmp_path: Path) -> None:
-    conf = {"local_service_conf": {"model_config": str(tmp_path / "none.onnx")}}
-    with pytest.raises(ConfigError, match=r"op\.work\.local_service_conf.*none\.onnx"):
-        async with inside(Op("work", input_ops=[root()]), {"op": {"work": conf}}):
-            pass
 
 
 async def test_jump_to_ops_are_skipped_when_check_jumping_says_so() -> None:

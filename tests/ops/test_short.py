@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -54,23 +53,6 @@ async def test_functions_get_the_dicts_of_their_inputs_in_order() -> None:
 
     assert join.name == "both"
     assert pairs(await asked(join, text="x")) == {"v": "x2x1"}
-
-
-async def test_coroutine_functions_wait_at_the_same_time() -> None:
-    met: list[int] = []
-    all_here = asyncio.Event()
-
-    @op(concurrency=3)
-    async def meet(request: Any) -> Any:
-        met.append(1)
-        if len(met) == 3:
-            all_here.set()
-        await all_here.wait()
-        return {"said": request["text"]}
-
-    async with inside(whole(meet)) as service:
-        replies = await asyncio.gather(*(service.ask(text=str(n)) for n in range(3)))
-    assert [pairs(reply)["said"] for reply in replies] == ["0", "1", "2"]
 
 
 def both_kinds(function: Any) -> tuple[Any, Any]:
@@ -183,24 +165,6 @@ async def test_options_of_an_op_are_taken() -> None:
     assert (await asked(slow, text="x")).err_no == 6000
 
 
-async def test_a_plain_function_keeps_within_its_timeout_and_is_tried_again() -> None:
-    may_end = threading.Event()
-    asked_for: list[str] = []
-
-    @op(timeout=30, retry=2, concurrency=2)
-    def slow(request: Any) -> Any:
-        asked_for.append(request["text"])
-        if len(asked_for) == 1:
-            assert may_end.wait(10)
-        return {"said": request["text"]}
-
-    async with inside(whole(slow)) as service:
-        reply = await service.ask(text="x")
-        may_end.set()
-    assert pairs(reply) == {"said": "x"}
-    assert asked_for == ["x", "x"]
-
-
 @pytest.mark.parametrize("executor", ["thread", "inline"])
 async def test_arrays_of_several_requests_are_never_joined_for_a_function(executor: str) -> None:
     @op(concurrency=1)
@@ -256,11 +220,6 @@ def test_a_text_that_is_no_array_is_the_caller_s_mistake_and_is_not_repeated() -
 def test_a_model_reads_one_op() -> None:
     with pytest.raises(GraphError, match="op 'm': a Model reads one op"):
         Model("m.onnx", [Op("a"), Op("b")])  # type: ignore[arg-type]
-
-
-async def test_a_model_that_is_not_there_is_told_by_path(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"op gone: .*gone\.onnx"):
-        await asked(Model(tmp_path / "gone.onnx"), x="[[1]]")
 
 
 # Services
