@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, create_model
-from pydantic_core import ValidationError
+from pydantic_core import SchemaValidator, ValidationError
 from typing_extensions import is_typeddict
 
 from penstock.errors import HookError, InvalidInput, Undecodable
@@ -31,6 +31,27 @@ _PLAIN = ConfigDict(
     val_json_bytes="base64",
     ser_json_bytes="base64",
 )
+
+
+_LARGE = 64 << 10
+"""Bytes of a body from which on a list or a dict names its first fault only."""
+
+_MOST_FAULTS = 100
+"""Places that an answer names."""
+
+_COLLECTIONS = frozenset(("list", "tuple", "set", "frozenset", "dict"))
+
+
+def _failing_fast(schema: Any) -> Any:
+    """A core schema whose collections stop at their first fault."""
+    if isinstance(schema, (list, tuple)):
+        return type(schema)(map(_failing_fast, schema))
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: _failing_fast(value) for key, value in schema.items()}
+    if schema.get("type") in _COLLECTIONS:
+        found["fail_fast"] = True
+    return found
 
 
 class Schema:
@@ -44,10 +65,11 @@ class Schema:
         HookError: pydantic knows no schema for the annotation.
     """
 
-    __slots__ = ("_adapter", "annotation")
+    __slots__ = ("_adapter", "_first_faults", "annotation")
 
     def __init__(self, annotation: Any, name: str) -> None:
         self.annotation = annotation
+        self._first_faults: SchemaValidator | None = None
         own = isinstance(annotation, type) and (
             issubclass(annotation, BaseModel)
             or dataclasses.is_dataclass(annotation)
@@ -78,11 +100,27 @@ class Schema:
         """
         try:
             if media.is_json(kind):
-                media.check_size(body)
+                media.check_size(len(body))
+                if len(body) > _LARGE:
+                    return self._brief().validate_json(body)
                 return self._adapter.validate_json(body)
-            return self._adapter.validate_python(media.decode(body, kind, raw))
+            value = media.decode(body, kind, raw)
+            if len(body) > _LARGE:
+                return self._brief().validate_python(value)
+            return self._adapter.validate_python(value)
         except ValidationError as error:
             raise invalid(error, "body") from None
+
+    def _brief(self) -> SchemaValidator:
+        """The same checks, of which a list or a dict names its first fault only.
+
+        A few megabytes can have a million faults, which take gigabytes to be named.
+        """
+        if self._first_faults is None:
+            schema = _failing_fast(self._adapter.core_schema)
+            # What pydantic has compiled for a model would be taken as it is.
+            self._first_faults = SchemaValidator(schema, None, False)
+        return self._first_faults
 
     def check(self, value: Any) -> Any:
         """A value, converted where pydantic converts it.
@@ -132,6 +170,9 @@ class Schema:
 
 def invalid(error: ValidationError, *where: str) -> InvalidInput | Undecodable:
     """What pydantic found wrong with a caller's value."""
+    if error.error_count() > _MOST_FAULTS:
+        text = f"{error.error_count()} places do not fit, too many to be listed"
+        return InvalidInput([{"loc": [*where], "msg": text, "type": "too_many_errors"}])
     found = error.errors(include_url=False, include_context=False, include_input=False)
     if found[0]["type"] == "json_invalid":
         return Undecodable(f"the body is no JSON: {found[0]['msg']}")

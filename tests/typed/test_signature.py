@@ -149,7 +149,7 @@ def nothing() -> int:
     return 1
 
 
-def many(*x: int) -> int:
+def variadic(*x: int) -> int:
     return 1
 
 
@@ -166,7 +166,7 @@ def no_schema(x: object()) -> int:  # type: ignore[valid-type]
     [
         (no_type, False, "parameter x has no type"),
         (nothing, False, "takes nothing"),
-        (many, False, "name its parameters"),
+        (variadic, False, "name its parameters"),
         (unknown, False, "annotation cannot be read"),
         (no_schema, False, "no schema"),
         (of_model, True, "write list"),
@@ -234,3 +234,29 @@ def test_the_schema_says_what_a_body_looks_like() -> None:
         "minItems": 3,
         "maxItems": 3,
     }
+
+
+def many(x: list[float], y: dict[str, int] | None = None, z: tuple[int, ...] = ()) -> int:
+    return len(x)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"x": [' + b"[]," * 100_000 + b"[]]}",
+        b'{"x": [], "y": {' + b'"a":[],' * 50_000 + b'"b":1}}',
+        b"{" + b",".join(b'"%06x":1' % each for each in range(50_000)) + b"}",
+        b'{"x": [], "z": [' + b'"",' * 100_000 + b'""]}',
+    ],
+    ids=["list", "dict", "members", "tuple"],
+)
+def test_a_large_body_with_countless_faults_names_few(body: bytes) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Signature(many, batched=False).request.read(body, media.JSON)
+    assert len(caught.value.details) <= 2
+    assert len(str(caught.value)) < 300
+
+
+def test_a_large_body_that_fits_is_read_as_a_small_one() -> None:
+    body = b'{"x": [' + b"1," * 100_000 + b"1]}"
+    assert len(Signature(many, batched=False).request.read(body, media.JSON).x) == 100_001
