@@ -168,3 +168,22 @@ async def test_a_stopped_worker_holds_its_batch_alone_and_goes_on_later(tmp_path
         answers = await asyncio.gather(*(at.clients.ask() for _ in range(20)))
         assert all(each.good for each in answers)
     assert at.verdict(failures=late) == []
+
+
+async def test_workers_find_the_service_that_follows_a_killed_one(tmp_path: Path) -> None:
+    socket = tmp_path / "work.sock"
+    crew = Crew(socket)
+    await crew.start()
+    ops = {"work": {"executor": "external", "socket": str(socket)}}
+    try:
+        for life in ("first", "second"):
+            folder = tmp_path / life
+            folder.mkdir()
+            async with site(folder, ops=ops) as at:
+                assert (await at.clients.ask()).good
+                if life == "first":
+                    at.server.stop(signal.SIGKILL)
+                    assert socket.exists()
+        assert not crew.statuses
+    finally:
+        await crew.end()

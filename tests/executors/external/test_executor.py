@@ -240,10 +240,14 @@ async def test_who_breaks_the_protocol_is_cut_off_and_nobody_else_is_disturbed(
 async def test_who_speaks_unasked_is_cut_off(tmp_path: Path, ready: bool, said: bytes) -> None:
     async with site(tmp_path) as at:
         liar = await at.worker(ready=ready)
+        if ready:  # what it may say while it has a batch does not count afterwards
+            asked = at.start(at.ask())
+            await liar.answer(await liar.batch())
+            assert (await asked[0]).error is None
         await liar.send(said)
         await liar.cut_off()
         (await at.worker()).echo()
-        assert (await at.ask()).value == {"n": 0}
+        assert (await at.ask()).error is None
 
 
 async def test_a_result_after_the_time_out_is_dropped_and_the_worker_goes_on(

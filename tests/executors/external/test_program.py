@@ -99,9 +99,11 @@ def running(
     program = WorkerProgram(bound_op(target, **options), str(path), kind)
     thread = threading.Thread(target=program.run)
     thread.start()
-    yield program
-    program.stop()
-    thread.join(10)
+    try:
+        yield program
+    finally:
+        program.stop()
+        thread.join(10)
     assert not thread.is_alive()
 
 
