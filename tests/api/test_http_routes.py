@@ -106,26 +106,6 @@ def test_a_body_over_the_limit_that_was_not_announced_is_refused(
     assert not site.protocol.asked
 
 
-def test_bytes_beyond_the_budget_are_refused_before_they_are_read(site: Site) -> None:
-    exchange = RecordedExchange(post("/ocr/prediction", length=100), ByteBudget(50))
-    assert site.routes.begin(exchange) is None
-    [(status, headers, _, _)] = exchange.replies
-    assert status == 429
-    assert (b"retry-after", b"1") in headers
-
-
-def test_what_is_to_come_of_an_announced_body_is_known(site: Site) -> None:
-    budget = ByteBudget(100_000)
-    exchange = RecordedExchange(post("/ocr/prediction", length=MOST), budget)
-    receiver = site.routes.begin(exchange)
-    assert receiver is not None
-    for piece, left in ((b"x" * 5_000, 35_000), (b"x" * 10_000, 25_000)):
-        receiver.data(exchange, piece, False)
-        assert (budget.used, budget.to_come) == (40_000, left)
-    exchange.release()
-    assert (budget.used, budget.to_come) == (0, 0)
-
-
 def test_a_compressed_body_is_unpacked(site: Site) -> None:
     packed = gzip.compress(BODY)
     head = post("/ocr/prediction", (b"content-encoding", b"gzip"), length=len(packed))

@@ -14,7 +14,7 @@ import pytest
 
 from penstock import Op, RequestOp, ResponseOp
 from penstock.api.paddle import GrpcPort, HttpPort
-from penstock.api.pipeline import Answer, _PipelineCall
+from penstock.api.pipeline import Answer
 from penstock.errors import RequestError
 from penstock.protocols import paddle, paddle_json, paddle_message, tensors
 from penstock.protocols.pb import Request
@@ -222,25 +222,6 @@ async def test_what_is_refused_at_once_is_told_before_start_returns() -> None:
         assert error is not None
 
 
-async def test_what_is_answered_while_it_is_admitted_has_nothing_left_to_drop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async with inside(giving({"y": "1"})) as service:
-        engine = service.engine
-        submit = engine.submit
-
-        def submit_and_close(submission: Any, on_answer: Any) -> None:
-            submit(submission, on_answer)
-            engine.close()
-
-        monkeypatch.setattr(engine, "submit", submit_and_close)
-        port = Recorded(GrpcPort.write)
-        assert service.protocol.start(texts(x="1"), None, port, None) is None
-        [(_, answer, _)] = port.done_with
-        assert isinstance(answer, paddle.Reply)
-        assert answer.err_msg == "dag closed."
-
-
 class Call:
     """A call of either port that keeps its answer."""
 
@@ -301,27 +282,3 @@ async def test_a_large_array_is_written_while_others_are_answered(
         assert packing.threads != [threading.get_ident()]
         packing.go_on.set()
         assert (await asked).value[0].startswith("array([")
-
-
-async def test_who_leaves_while_a_reply_is_written_is_told_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    packing, written = Packing(monkeypatch), asyncio.Event()
-
-    def packed(asked: _PipelineCall, reply: Any, real: Any = _PipelineCall.packed) -> None:
-        real(asked, reply)
-        written.set()
-
-    monkeypatch.setattr(_PipelineCall, "packed", packed)
-    async with inside(giving({"y": np.arange(5000.0)})) as service:
-        port = Recorded(HttpPort.write)
-        cancel = service.protocol.start(texts(x="1"), None, port, object())
-        assert cancel is not None
-        async with asyncio.timeout(5):
-            while not packing.threads:
-                await asyncio.sleep(0)
-        cancel()
-        packing.go_on.set()
-        async with asyncio.timeout(5):
-            await written.wait()
-        assert port.done_with == []

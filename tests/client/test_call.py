@@ -56,14 +56,6 @@ def test_a_call_ends_once() -> None:
     assert call.ended
 
 
-def test_an_ended_call_keeps_nothing() -> None:
-    call, _ = a_call()
-    call.receive(framed(b"reply"))
-    call.end(b"reply")
-    assert call.request == b""
-    assert call.ended
-
-
 def test_a_call_that_goes_detach_forgets_what_came() -> None:
     call, _ = a_call()
     call.receive(framed(b"old")[:6])

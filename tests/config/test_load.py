@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from penstock.config.load import Loaded, from_environment, load, parse_override
 from penstock.config.problems import Problem
 from penstock.config.schema import (
-    ENVIRONMENT,
     DagConfig,
     LocalServiceConfig,
     OpConfig,
@@ -404,24 +403,6 @@ def test_an_override_is_read_as_its_key_needs(text: str, key: str, value: Any) -
 def test_an_override_without_a_key_or_a_value_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="an override is written key=value"):
         parse_override(text)
-
-
-def test_only_top_level_keys_with_one_value_have_a_variable() -> None:
-    assert ENVIRONMENT["PENSTOCK_HTTP_PORT"] == "http_port"
-    assert {"PENSTOCK_DAG", "PENSTOCK_OP"}.isdisjoint(ENVIRONMENT)
-
-
-def test_empty_and_foreign_variables_are_not_read() -> None:
-    environ = {
-        "PENSTOCK_HOST": "",
-        "PENSTOCK_DEADLINE": "5",
-        "HTTP_PORT": "1",
-        "PENSTOCK_NAME": "1",
-    }
-    assert from_environment(environ) == {
-        "deadline": ("PENSTOCK_DEADLINE", 5),
-        "name": ("PENSTOCK_NAME", "1"),
-    }
 
 
 def test_one_variable_sets_keys_at_any_depth() -> None:

@@ -81,18 +81,6 @@ def test_the_constructor_wins_over_yaml_when_it_was_given(
     assert getattr(resolve(entry(**YAML), **{argument: value}), option) == expected
 
 
-def test_one_argument_of_the_constructor_leaves_the_others_to_yaml() -> None:
-    assert resolve(entry(**YAML), batch_size=8) == OpOptions(
-        name="uci",
-        concurrency=2,
-        timeout=3.0,
-        retry=2,
-        batch_size=8,
-        window=2.0,
-        fetch_list=("y",),
-    )
-
-
 def test_a_flag_wins_over_the_constructor() -> None:
     data = {"rpc_port": 0, "op": {"uci": {"local_service_conf": {"model_config": "m"}}}}
     flags = {"op.uci.concurrency": 7, "op.uci.retry": 4}
@@ -128,12 +116,6 @@ def test_the_fetch_list_of_the_local_model_comes_before_that_of_the_op(
     options = resolve(entry(**keys, local_service_conf=conf), fetch_list=constructor)
     assert options.fetch_list == expected
     assert options.model == ModelOptions(path="m", fetch_list=expected)
-
-
-def test_the_fetch_list_of_a_local_model_that_is_not_there_does_not_count() -> None:
-    options = resolve(entry(fetch_list=["y"], local_service_conf={"fetch_list": ["l"]}))
-    assert options.fetch_list == ("y",)
-    assert options.model is None
 
 
 def test_the_model_has_every_key_of_its_section() -> None:

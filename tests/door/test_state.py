@@ -65,35 +65,9 @@ async def test_the_loop_looks_on_after_the_last_answer_and_then_sleeps(time: Tim
     assert time.turns == looked
 
 
-async def test_the_loop_looks_again_at_the_next_rest(time: Time) -> None:
-    state = await busy(time)
-    time.now += LIMIT
-    await turns()
-    assert time.turns == 0
-    state.rest()
-    await turns()
-    assert time.turns >= 4
-
-
 async def test_the_loop_does_not_look_while_a_request_is_open(time: Time) -> None:
     state = await busy(time)
     state.calls += 1
-    await turns()
-    assert time.turns == 0
-
-
-async def test_the_loop_looks_once_a_turn_however_many_rests_it_had(time: Time) -> None:
-    state = await busy(time)
-    await turns(2)
-    for _ in range(3):
-        state.rest()
-    before = time.turns
-    await turns(4)
-    assert time.turns - before <= 4
-
-
-async def test_the_loop_sleeps_at_once_when_it_is_not_to_look(time: Time) -> None:
-    await busy(time, limit=0.0)
     await turns()
     assert time.turns == 0
 

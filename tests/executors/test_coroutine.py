@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import DeadlineExceeded, HookFailed, InferenceFailed, OpTimeout
+from penstock.errors import DeadlineExceeded, HookFailed, OpTimeout
 from penstock.executors.work import WorkOptions
 from tests.executors.house import AsyncDoing, Desk, House, batch_of, executor_of
 
@@ -116,39 +116,6 @@ async def test_a_hooks_own_time_limit_is_its_own_affair() -> None:
         assert outcome.value["gave up"]
 
 
-async def test_a_mistake_of_our_own_fails_its_batch_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    executor = executor_of("coroutine", AsyncDoing(lambda feed: {"n": feed["n"]}))
-    desk = Desk(executor)
-    broken_batch = batch_of(2)
-    broken_batch.samples[0].inputs = None  # type: ignore[assignment]  # no hook is to blame
-    results = await desk.run(batch_of(1), broken_batch, batch_of(3))
-    one, two, three = (outcomes[0] for _, outcomes in results)
-    assert (one.value, three.value) == ({"n": 1}, {"n": 3})
-    assert isinstance(two.error, InferenceFailed)
-
-
-async def test_abandoning_what_has_ended_already_does_nothing() -> None:
-    desk = Desk(executor_of("coroutine", AsyncDoing(lambda feed: feed)))
-    work = desk.submit([batch_of(1)])
-    await desk.results(work)
-    desk.executor.abandon(work)
-    assert len(desk.reports) == 1
-
-
-async def test_closing_at_once_still_reports_every_batch_of_every_work() -> None:
-    async def hangs(feed: dict[str, Any]) -> dict[str, Any]:
-        await asyncio.Event().wait()
-        return feed
-
-    desk = Desk(executor_of("coroutine", AsyncDoing(hangs), workers=2))
-    works = [desk.submit([batch_of(n), batch_of(n + 10)]) for n in range(2)]
-    assert await desk.executor.close(0.0) is False
-    for work in works:
-        results = await desk.results(work)
-        assert len(results) == 2
-        assert all(isinstance(outcomes[0].error, InferenceFailed) for _, outcomes in results)
-
-
 async def test_closing_over_a_call_that_ignores_its_cancellation_is_bounded_and_says_where(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -171,20 +138,3 @@ async def test_closing_over_a_call_that_ignores_its_cancellation_is_bounded_and_
     assert "op op: 1 calls did not return in time" in caplog.text
     over.set()
     await desk.results(work)
-
-
-async def test_results_after_the_engine_has_closed_are_dropped() -> None:
-    may_end = asyncio.Event()
-
-    async def waits(feed: dict[str, Any]) -> dict[str, Any]:
-        await may_end.wait()
-        return feed
-
-    house = House("coroutine", AsyncDoing(waits))
-    asked = asyncio.create_task(house.ask())
-    await asyncio.sleep(0.01)
-    house.engine.close()
-    assert str((await asked).error) == "dag closed."
-    may_end.set()
-    await house.at_rest()
-    assert house.verdict() == []

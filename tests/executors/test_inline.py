@@ -5,9 +5,8 @@ import time
 from typing import Any
 
 from penstock.errors import OpTimeout
-from penstock.executors.executor import Work
 from penstock.executors.work import WorkOptions
-from tests.executors.house import Doing, House, batch_of, executor_of
+from tests.executors.house import Doing, House
 
 LIMIT = 0.02
 
@@ -18,13 +17,6 @@ def slow_when_told(feed: dict[str, Any]) -> dict[str, Any]:
     return {"n": feed["n"]}
 
 
-async def test_a_work_is_reported_before_submit_returns() -> None:
-    executor = executor_of("inline", Doing(slow_when_told))
-    reports: list[Any] = []
-    executor.submit(Work([batch_of(1)]), lambda work, results: reports.append(results))
-    assert len(reports) == 1
-
-
 async def test_a_call_over_its_limit_is_answered_with_the_time_out_once_it_has_returned() -> None:
     house = House("inline", Doing(slow_when_told), options=WorkOptions(timeout=LIMIT))
     outcome = await house.ask(slow=True)
@@ -32,24 +24,6 @@ async def test_a_call_over_its_limit_is_answered_with_the_time_out_once_it_has_r
     assert "[op|0] Failed to process(batch: [0]): exceeded retry count." in str(outcome.error)
     assert (await house.ask()).error is None
     assert house.verdict() == []
-
-
-async def test_only_process_counts_for_the_limit() -> None:
-    class SlowAround(Doing):
-        def preprocess(self, input_dicts: Any, data_id: int = 0, log_id: int = 0) -> Any:
-            time.sleep(LIMIT * 1.5)
-            return super().preprocess(input_dicts, data_id, log_id)
-
-        def postprocess(
-            self, input_data: Any, fetch_data: Any, data_id: int = 0, log_id: int = 0
-        ) -> Any:
-            time.sleep(LIMIT * 1.5)
-            return fetch_data
-
-    # Of several, lest a busy machine interrupts the only call for longer than the limit.
-    house = House("inline", SlowAround(slow_when_told), options=WorkOptions(timeout=LIMIT))
-    outcomes = [await house.ask() for _ in range(5)]
-    assert any(outcome.error is None for outcome in outcomes)
 
 
 async def test_after_a_time_out_the_request_is_tried_again() -> None:

@@ -55,13 +55,6 @@ async def test_what_a_worker_keeps_on_the_op_is_its_own_and_what_was_loaded_is_e
     assert await desk.executor.close(5.0)
 
 
-async def test_workers_are_named_after_their_op_and_number() -> None:
-    desk = Desk(executor_of("thread", Doing(lambda _: {"by": threading.current_thread().name})))
-    ((_, (outcome,)),) = await desk.run(batch_of(1))
-    assert outcome.value == {"by": "op|0"}
-    assert await desk.executor.close(5.0)
-
-
 async def test_closing_over_a_hanging_call_is_bounded_and_says_which_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -66,10 +66,6 @@ def test_any_batch_size_runs(regression) -> None:
         assert model.run({"x": np.ones((rows, 13), np.float32)})["price"].shape == (rows, 1)
 
 
-def test_texts_run(texts) -> None:
-    assert opened(texts).run({"text": ["a", "b"]})["same"].tolist() == ["a", "b"]
-
-
 def test_the_fetch_list_chooses_and_orders(two_inputs) -> None:
     feed = {"a": np.ones((1, 2), np.float32), "ids": np.ones((1, 2), np.int64)}
     assert list(opened(two_inputs, "twice").run(feed)) == ["twice"]
@@ -206,12 +202,6 @@ def test_a_configuration_that_does_not_fit_the_model_does_not_open(aliased, conf
     file.write_bytes(conf if isinstance(conf, bytes) else conf.encode())
     with pytest.raises(ModelError, match=text):
         opened(aliased)
-
-
-def test_two_variables_of_one_alias_do_not_open(two_inputs) -> None:
-    conf = parse_model_conf("feed_var{name:'a' alias_name:'q'} feed_var{name:'ids' alias_name:'q'}")
-    with pytest.raises(ModelError, match="twice"):
-        Model(opened(two_inputs).session, conf=conf)
 
 
 def test_the_client_s_file_serves_where_the_server_s_is_missing(aliased) -> None:

@@ -75,13 +75,6 @@ def test_an_address_of_ipv6_stands_in_brackets() -> None:
     assert lines[2].startswith("  grpc  [::1]:8001 ")
 
 
-def test_a_check_s_report_holds_the_warnings() -> None:
-    drawing = drawn(Op("a", input_ops=[root()]), {"build_dag_each_worker": True}, name="uci")
-    text = check_report(drawing)
-    assert text.splitlines()[0] == "uci: the configuration and the graph are good"
-    assert text.splitlines()[-1].startswith("  warning  build_dag_each_worker is true")
-
-
 @pytest.mark.parametrize("closed", ["none", "pipe", "closed", "ascii"])
 def test_an_output_that_cannot_be_written_does_not_end_the_service(
     closed: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

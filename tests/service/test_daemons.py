@@ -35,19 +35,6 @@ def test_as_many_calls_run_at_once_as_there_are_threads() -> None:
     pool.shutdown()
 
 
-def test_there_are_no_more_threads_than_were_ever_needed() -> None:
-    pool = DaemonPool(8, "pool")
-    for _ in range(20):
-        assert pool.submit(int).result(5) == 0
-    assert 1 <= len(pool._threads) < 8  # a future is done a moment before its thread is free
-    gate = threading.Event()
-    calls = [pool.submit(gate.wait, 5) for _ in range(10)]
-    assert len(pool._threads) == 8
-    gate.set()
-    assert all(each.result(5) for each in calls)
-    pool.shutdown()
-
-
 def test_it_knows_which_calls_are_unfinished() -> None:
     pool = DaemonPool(1, "pool")
     gate = threading.Event()

@@ -130,15 +130,6 @@ def test_all_engines_answer_and_no_data_id_comes_twice(tmp_path: Path) -> None:
         assert "after the service" in server.log()
 
 
-def test_ops_in_processes_have_workers_in_each_engine(tmp_path: Path) -> None:
-    config = f'{ENGINES} 2, "dag": {{"is_thread_op": False}}'
-    with running(service(tmp_path, config)) as server:
-        assert len(server.descendants()) == 4
-        ask(server)
-        assert server.stop() == 0
-        assert not server.leftovers(1)
-
-
 def test_a_port_in_use_is_not_shared_with_a_stranger(tmp_path: Path) -> None:
     with running(service(tmp_path)) as server:
         taken = {"PENSTOCK_RPC_PORT": str(server.rpc_port)}

@@ -199,17 +199,6 @@ def test_a_call_that_nobody_waits_for_may_return_before_the_exit(tmp_path: Path)
         assert "left behind" not in server.log()
 
 
-def test_a_second_sigterm_ends_the_wait_for_calls_that_nobody_waits_for(tmp_path: Path) -> None:
-    with running(script(tmp_path, GATED, '"deadline": 0.2')) as server:
-        assert post(server, gate=str(tmp_path / "never")).json["err_no"] == 6000
-        server.send_signal(signal.SIGTERM)
-        until(lambda: "stopped: 1 admitted" in server.log(), "the drain")
-        began = time.monotonic()
-        assert server.stop(timeout=20) == 0
-        assert time.monotonic() - began < 3.0  # and not the 5 that such calls are given
-        assert LEFT_BEHIND in server.log()
-
-
 def test_threads_that_keep_the_interpreter_are_named(tmp_path: Path) -> None:
     before = """
 import threading

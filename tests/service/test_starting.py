@@ -128,15 +128,6 @@ def test_each_op_has_a_time_of_its_own() -> None:
     begun(deploy([drawn(last, {"start_timeout": 1.0})]))
 
 
-def test_an_exception_of_a_start_stays_itself() -> None:
-    def fail() -> None:
-        raise ValueError("no file")
-
-    with pytest.raises(StartupError, match="init_op failed") as caught:
-        begun(deploy([drawn(service(fail), LIMIT)]))
-    assert isinstance(caught.value.__cause__, ValueError)
-
-
 @pytest.mark.real
 def test_whoever_runs_a_service_in_its_own_process_lives_on() -> None:
     class Hanging(WebService):

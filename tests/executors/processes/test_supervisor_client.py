@@ -168,39 +168,6 @@ async def test_who_gives_up_waiting_for_an_end_does_not_lose_it(
     let_go(worker)
 
 
-@pytest.mark.parametrize("late", [True, False], ids=["before it comes", "as it comes"])
-async def test_a_worker_that_nobody_waits_for_finds_its_socket_closed(
-    client: SupervisorClient, supervisor: Supervisor, late: bool
-) -> None:
-    spawning = asyncio.create_task(client.spawn("op", 0))
-    number = (await supervisor.hear_spawn()).number
-    if late:
-        spawning.cancel()
-        end = supervisor.fork(number, 4711)
-    else:
-        end = supervisor.fork(number, 4711)
-        client._hear()  # in the loop's turn in which it is cancelled
-        spawning.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await spawning
-    await _readable(end)
-    assert end.recv(1) == b""
-    assert not client._exits
-    supervisor.say(Exited(4711, 0, 5))
-    again = asyncio.create_task(client.spawn("op", 1))
-    supervisor.say(Refused((await supervisor.hear_spawn()).number, "enough"))
-    with pytest.raises(StartupError, match="enough"):
-        await again
-
-
-async def _readable(end: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
-    loop.add_reader(end, readable.set)
-    await asyncio.wait_for(readable.wait(), 10)
-    loop.remove_reader(end)
-
-
 async def test_orders_are_passed_on(line: tuple[socket.socket, Supervisor]) -> None:
     heard: asyncio.Queue[Order] = asyncio.Queue()
     client = SupervisorClient(line[0], asyncio.get_running_loop(), heard.put_nowait)
@@ -255,14 +222,3 @@ async def test_a_line_that_is_closed_says_nothing_more(
     with pytest.raises(StartupError, match="closed"):
         client.ready()
     assert supervisor.line.recv(1) == b""
-
-
-async def test_descriptors_that_come_with_nonsense_are_closed(
-    client: SupervisorClient, supervisor: Supervisor
-) -> None:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        socket.send_fds(supervisor.line, [b"?"], [ours.fileno()])
-        ours.close()
-        await _readable(theirs)
-        assert theirs.recv(1) == b""

@@ -113,38 +113,6 @@ def test_a_whole_request_takes_the_short_way() -> None:
         assert door.idle
 
 
-def test_a_long_head_is_not_kept_behind_its_request() -> None:
-    door = connection()
-    door.whole(request(b"", b"X: " + b"a" * 2000))
-    assert door.conclude(200, (), b"")
-    assert len(door.head.raw) < 10
-
-
-@pytest.mark.parametrize(
-    ("behind", "ended"), [(b"G", False), (request(), False), (b"", True), (request(), True)]
-)
-def test_the_short_way_to_the_next_request_is_closed_where_there_is_more_to_do(
-    behind: bytes, ended: bool
-) -> None:
-    door = connection()
-    assert door.conclude(200, (), b"") is None
-    door.receive(request() + behind)
-    if ended:
-        door.eof()
-    assert door.conclude(200, (), b"") is None
-    door.respond(200, (), b"")
-    assert door.body_ended
-    assert len(door.next()) == (behind == request())
-
-
-def test_an_empty_line_may_precede_each_request_by_the_short_way() -> None:
-    door = connection()
-    for _ in range(3):
-        assert door.receive(b"\r\n") == []
-        assert door.whole(request()) is not None or door.receive(request())
-        assert door.conclude(200, (), b"") is not None
-
-
 @settings(deadline=None, max_examples=300)
 @given(
     st.sampled_from([200, 204, 304, 404, 503]),
@@ -201,25 +169,6 @@ def test_so_many_chunks_are_taken_by_one_call() -> None:
     door.respond(200, (), b"")
     assert door.next() == []
     assert not door.keep_alive
-
-
-def test_what_is_wrong_behind_many_chunks_is_found_in_its_turn() -> None:
-    door = connection(at_once=10)
-    door.receive(chunked(b"1\r\na\r\n" * 15 + b"1\r\naa\r\n" * 15))
-    (data, failed) = told(door.go_on())
-    assert data == ("data", b"a" * 6, False)
-    assert failed[:2] == ("failed", 400)
-    assert not door.unread
-    assert len(door._buffer) == door._at
-
-
-def test_a_body_cut_short_behind_many_chunks_fails_when_they_are_read() -> None:
-    door = connection(at_once=10)
-    door.receive(chunked(b"1\r\na\r\n" * 15))
-    assert door.eof() == []
-    (data, failed) = told(door.go_on())
-    assert data == ("data", b"a" * 5, False)
-    assert failed[2] == "the request is cut short"
 
 
 @pytest.mark.parametrize("chunk", [b"1\r\na\r\n", b"1;x\r\na\r\n", b"1\r\na\r\n2\r\nbc\r\n"])

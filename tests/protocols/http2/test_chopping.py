@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.protocols.http2 import Event, Http2Connection, Http2Limits, Role
-from penstock.protocols.http2.events import ConnectionFailed
 from penstock.protocols.http2.frames import (
     CONTINUATION,
     END_HEADERS,
@@ -152,25 +151,6 @@ def test_a_turn_of_few_events_is_short_though_frames_are_small() -> None:
     flood = peers.data(1, b"x") * 3000
     assert 4 <= len(connection.receive(flood, 4)) < 4 + 4 * 64 // 10 + 2
     assert 4 <= len(connection.go_on(4)) < 4 + 4 * 64 // 10 + 2
-
-
-def test_small_frames_are_too_many_in_short_turns_as_well() -> None:
-    connection = peers.server(Http2Limits(small_frames=100))
-    fields = [
-        (":method", "POST"),
-        (":scheme", "http"),
-        (":path", "/"),
-        (":authority", "x"),
-        ("content-length", "3000"),
-    ]
-    connection.receive(peers.headers(1, Encoder().encode(fields)))
-    flood = peers.data(1, b"x") * 3000
-    events = connection.receive(flood, 4)
-    while connection.behind:
-        events += connection.go_on(4)
-    last = events[-1]
-    assert isinstance(last, ConnectionFailed)
-    assert last.abuse == "small"
 
 
 def test_frames_without_events_end_a_turn_as_well() -> None:
