@@ -160,7 +160,7 @@ def graph_request(signature: GraphSignature | None) -> Contents:
 def graph_answer(signature: GraphSignature | None) -> Contents:
     """The bodies that it gives."""
     schema: dict[str, Any] = {"type": "object"}
-    if signature is not None:
+    if signature is not None and signature.outputs:
         schema = _tensors(signature.outputs)
     return {media.JSON: schema, media.MSGPACK: schema}
 

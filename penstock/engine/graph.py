@@ -46,7 +46,12 @@ _MOVES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSignature:
-    """What a graph is fed with, and what it answers; names as in requests (``alias``)."""
+    """What a graph is fed with, and what it answers; names as in requests (``alias``).
+
+    Attributes:
+        inputs: of the models that read the request.
+        outputs: of the model that answers; none where the answer is not a model's.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

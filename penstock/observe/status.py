@@ -51,7 +51,9 @@ def shown(report: dict[str, Any]) -> str:
             f"{name}  version {graph['version']}  {graph['state']}  inside {graph['inside']}"
         )
         signature = graph["signature"] or {}
-        lines += [f"  {side:<8}{_tensors(signature[side])}" for side in signature]
+        lines += [
+            f"  {side:<8}{_tensors(signature[side])}" for side in signature if signature[side]
+        ]
         lines += [_op(op) for op in graph["ops"]]
     return "\n".join(lines)
 

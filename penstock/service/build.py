@@ -29,6 +29,7 @@ from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
 from penstock.ops.hooks import bind, overrides
 from penstock.ops.op import Op
+from penstock.ops.short import Model as ModelOp
 from penstock.request import Feed
 from penstock.runtimes.local_service import LocalPredictor
 from penstock.runtimes.model import Model
@@ -36,6 +37,7 @@ from penstock.service.blueprint import Blueprint, Deployment, supervision_of
 from penstock.service.children import end_now
 from penstock.service.models import open_model, signature_of, specs_of
 from penstock.service.worker_sockets import key_of
+from penstock.tensor import TensorSpec
 
 _log = logging.getLogger(__name__)
 
@@ -149,7 +151,7 @@ class GraphWorks:
             blueprint.name,
             blueprint.version,
             self.ends,
-            lambda: self._signature(graph.stages[0].executor),
+            lambda: self._signature(graph),
         )
         capacity = blueprint.config.dag.channel_size
         for index, op in enumerate(blueprint.graph.ops):
@@ -179,16 +181,27 @@ class GraphWorks:
             )
         return graph
 
-    def _signature(self, executor: Executor) -> GraphSignature | None:
-        """That of its model, where it has one op that feeds it as it is; a worker process has told
-        what it opened.
+    def _signature(self, graph: ServedGraph) -> GraphSignature | None:
+        """What the models that read the request take, and what the last op answers if it is one."""
+        plan = self.blueprint.graph.plan
+        inputs: dict[str, TensorSpec] = {}
+        for index in plan.entry:
+            found = self._signature_of(index, graph.stages[index].executor)
+            if found is None:
+                return None
+            inputs |= {each.alias: each for each in found.inputs}
+        last = self._signature_of(plan.last, graph.stages[plan.last].executor)
+        outputs = () if last is None else last.outputs
+        return GraphSignature(inputs=tuple(inputs.values()), outputs=outputs)
+
+    def _signature_of(self, index: int, executor: Executor) -> GraphSignature | None:
+        """That of an op's model, if the op feeds it as it is; a worker process has told what it
+        opened.
         """
-        if len(self._models) > 1:
+        op, model = self.blueprint.graph.ops[index], self._models[index]
+        base = ModelOp if isinstance(op, ModelOp) else Op
+        if any(overrides(op, hook, base) for hook in ("preprocess", "process", "postprocess")):
             return None
-        (op,) = self.blueprint.graph.ops
-        if any(overrides(op, hook, Op) for hook in ("preprocess", "process", "postprocess")):
-            return None
-        (model,) = self._models
         if model is not None:
             return signature_of(model)
         told = next((each["model"] for each in executor.loaded if each and each["model"]), None)

@@ -9,7 +9,6 @@ starts each script and sends so many requests to each of its routes.
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from tests.peers.programs import without_proxies
 from tests.services.process import running
 
+PENSTOCK = (sys.executable, "-m", "penstock", "run")
 CHECKS = (
     "not_a_server_error",
     "status_code_conformance",
@@ -76,7 +76,7 @@ def main() -> int:
     given = parser.parse_args()
     worst = 0
     for script in given.scripts:
-        with running(script.resolve()) as server:
+        with running(script.resolve(), command=PENSTOCK) as server:
             verdict = judge(server.http_url, given.cases, given.seed, timeout=3600)
         print(verdict.report)
         print(f"{script}: {verdict.cases} cases, {'good' if verdict.good else 'see above'}")
@@ -85,5 +85,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("PYTHONUNBUFFERED", "1")
     sys.exit(main())

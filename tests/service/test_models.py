@@ -54,3 +54,40 @@ def test_a_model_s_inputs_and_outputs_are_told_wherever_it_runs(tmp_path: Path, 
     assert graph["signature"] == signature
     (op,) = graph["ops"]
     assert [each["model"] for each in op["loaded"]] == [signature] * (place == "process")
+
+
+ENSEMBLE = """
+from penstock import Model, Service, op, run
+
+first, second = Model("m.onnx", name="first"), Model("m.onnx", name="second")
+
+@op(first, second)
+def both(first, second):
+    return {"sum": first["twice"] + second["twice"]}
+
+config = {"op": {"first": {"executor": "process"}}}
+run(Service("ensemble", both, **config), Service("alone", Model("m.onnx")))
+"""
+
+
+@pytest.mark.real
+def test_the_models_at_a_graph_s_ends_say_what_it_takes_and_gives(tmp_path: Path) -> None:
+    scale(tmp_path / "m.onnx", 2.0)
+    service = tmp_path / "service.py"
+    service.write_text(ENSEMBLE)
+    with running(service) as server:
+        told = json.loads(fetch(f"{server.http_url}/openapi.json").body)
+    row = {"type": "array", "items": {"type": "number"}, "minItems": 3, "maxItems": 3}
+    rows = {"type": "array", "items": row, "description": "array of float32, any × 3"}
+
+    def schema(path: str, *keys: str) -> Any:
+        found = told["paths"][path]["post"]
+        for key in (*keys, "content", "application/json", "schema"):
+            found = found[key]
+        return found
+
+    for path in ("/alone", "/ensemble"):
+        asked = {"type": "object", "required": ["x"], "properties": {"x": rows}}
+        assert schema(path, "requestBody") == asked
+    assert schema("/alone", "responses", "200")["properties"] == {"twice": rows}
+    assert schema("/ensemble", "responses", "200") == {"type": "object"}
