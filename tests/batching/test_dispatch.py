@@ -65,30 +65,6 @@ def test_a_hand_over_is_put_off_while_every_turn_brings_more() -> None:
     assert history.look_again(1, 1), "and the next one anew"
 
 
-def test_a_full_hand_over_is_not_put_off() -> None:
-    history = cheap_with(8)
-    assert history.look_again(MOST_BATCHES - 1, 1)
-    assert not history.look_again(MOST_BATCHES, 1)
-
-
-def test_what_becomes_less_is_not_waited_for() -> None:
-    history = cheap_with(8)
-    assert history.look_again(5, 1)
-    assert not history.look_again(3, 1)
-
-
-@pytest.mark.parametrize("history", [HandOver(), cheap_with(1), cheap_with(8, seconds=2e-5)])
-def test_who_comes_alone_and_what_takes_its_time_is_not_put_off(history: HandOver) -> None:
-    assert not any(history.look_again(waiting, 1) for waiting in range(MOST_BATCHES))
-
-
-def test_company_that_has_gone_is_forgotten() -> None:
-    history = cheap_with(32)
-    for _ in range(20):
-        history.carried(1)
-    assert not history.look_again(1, 1)
-
-
 def test_an_op_that_batches_waits_for_more_while_each_turn_brings_some() -> None:
     hand_over = HandOver()
     hand_over.learn(0.02)

@@ -253,18 +253,3 @@ def test_the_short_way_and_the_long_one_cannot_be_told_apart(
     with only_the_long_way():
         long = asyncio.run(played(steps, secure, company))
     assert short == long
-
-
-def test_an_answer_that_is_all_there_is_to_write_does_not_wait_for_the_turn_s_end() -> None:
-    async def play() -> bytes:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            app = Watched()
-            shared = DoorState(app, DoorLimits(), ByteBudget(1 << 30))
-            wire = Wire(ours, False)
-            session = wire.session = Http1Session(shared, wire, 1e18)
-            session.data_received(request("/hold", b""))
-            app.parrot.let_go()
-            return bytes(wire.sent)
-
-    assert asyncio.run(play()).endswith(b"held")

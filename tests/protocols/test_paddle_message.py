@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import PackageError, Undecodable
 from penstock.protocols import paddle, pb, tensors
-from penstock.protocols.paddle import OnePair, Reply
+from penstock.protocols.paddle import Reply
 from penstock.protocols.paddle_message import decode, encode, read_texts, write_texts
 from penstock.protocols.tensors import WireTensor
 from tests.api.resident import memory, most_memory, take_the_mark_down
@@ -30,7 +30,6 @@ TEXT = st.text(max_size=140) | st.builds("x".__mul__, st.sampled_from([127, 128,
 TEXTS = st.lists(TEXT, max_size=4)
 LOGID = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 200)
 METHOD = b"*\x01m"  # field 5
-PAIR = {"name": "echo", "key": ["x"], "value": ["1"], "method": "m"}
 
 
 def old(*fields: str) -> bytes:
@@ -225,66 +224,6 @@ def test_one_pair_with_anything_wrong_is_the_librarys_or_left_to_it(data: st.Dat
         assert call.nbytes == len(raw)
 
 
-@pytest.mark.parametrize(
-    ("one", "changed"),
-    [
-        (True, {}),
-        (True, {"key": [""], "value": [""]}),
-        (True, {"key": ["k" * 127], "value": ["v" * 128]}),
-        (True, {"value": ["v" * (64 << 10)]}),
-        (False, {"key": ["k" * 128]}),
-        (False, {"value": ["v" * ((64 << 10) + 1)]}),
-        (False, {"name": "n" * 600}),
-        (False, {"key": ["x", "y"], "value": ["1", "2"]}),
-        (False, {"value": ["1", "2"]}),
-        (False, {"value": []}),
-        (False, {"key": [paddle.PROFILE_KEY]}),
-    ],
-)
-def test_one_small_pair_has_its_feed_from_the_start(one: bool, changed: dict[str, Any]) -> None:
-    request = pb.Request(**{**PAIR, **changed})
-    call = read_texts(request.SerializeToString())
-    assert call is not None
-    assert (type(call) is OnePair, call.feed is not None) == (one, one)
-    assert (call.message(), call.typed) == (request, False)
-    assert call.decoded_bytes() == paddle.Call(call.key, call.value, []).decoded_bytes()
-    if one:
-        assert paddle.unpack(call) == (call.feed, False)
-
-
-LEFT = {
-    "empty": b"",
-    "nothing that shows the numbering": b"\n\x01x\x12\x011",
-    "tensors": pb.Request(method="m", tensors=[pb.Tensor(name="x")]).SerializeToString(),
-    "cut off": METHOD + b"\n\x05x",
-    "cut in a length": METHOD + b"\n",
-    "no UTF-8": METHOD + b"\n\x01\xff",
-    "an unknown field": METHOD + b"B\x01x",
-    "a length of ten bytes": METHOD + b"\n" + b"\xff" * 9 + b"\x01",
-    "cut in a long length": METHOD + b"\n\x81",
-    "field 5 as a number": METHOD + b"(\x01",
-    "many fields": METHOD + b"\n\x01x" * 64,
-}
-
-
-@pytest.mark.parametrize("data", LEFT.values(), ids=list(LEFT))
-def test_the_rest_is_left_to_the_general_way(data: bytes) -> None:
-    assert read_texts(data) is None
-
-
-class Uncut(bytes):
-    """Bytes of which no part is to be copied."""
-
-    def __getitem__(self, key: Any) -> Any:
-        assert isinstance(key, int)
-        return super().__getitem__(key)
-
-
-def test_tensors_are_not_copied_before_they_are_left_to_the_general_way() -> None:
-    tensor = pb.Tensor(name="x", byte_data=bytes(1 << 20))
-    assert read_texts(Uncut(pb.Request(tensors=[tensor], method="m").SerializeToString())) is None
-
-
 # --- Replies ---
 
 
@@ -340,8 +279,3 @@ def test_a_reply_is_the_message(reply: Reply) -> None:
         tensors=[tensor.message() for tensor in reply.tensors],
     )
     assert encode(reply) == encode(message) == message.SerializeToString(deterministic=True)
-
-
-def test_a_text_that_is_no_unicode_still_gets_out() -> None:
-    reply = Reply(50, "bad \udcff", ["k"], ["v\ud800"])
-    assert pb.Response.FromString(encode(reply)).err_msg.startswith("bad \ufffd")

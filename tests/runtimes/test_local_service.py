@@ -122,11 +122,6 @@ def test_predict_takes_batches_as_they_are(predictor) -> None:
     assert feed["ids"] == [[1, 2]] * 3
 
 
-def test_predict_takes_texts(texts) -> None:
-    client = LocalServiceHandler(str(texts)).get_client()
-    assert client.predict({"text": ["a", "b"]}, batch=True)["same"].tolist() == ["a", "b"]
-
-
 @pytest.mark.parametrize("feed", [None, [], [{}, {}], "x", 3])
 def test_a_feed_that_is_no_dict_is_a_wrong_type(predictor, feed) -> None:
     with pytest.raises(WrongType, match="feed must be a dict"):
@@ -138,11 +133,6 @@ def test_predict_checks_names_and_outputs(predictor) -> None:
         predictor.predict({"a": [1, 2], "b": [1, 2]})
     with pytest.raises(InputMismatch, match="asked for"):
         predictor.predict({"a": [1, 2], "ids": [1, 2]}, fetch="price")
-
-
-def test_a_predictor_knows_its_names(predictor) -> None:
-    assert predictor.feed_names_ == ["a", "ids"]
-    assert predictor.fetch_names_ == ["sum", "twice"]
 
 
 @pytest.mark.parametrize(("cpus", "threads"), [({0}, 1), ({0, 1}, 2), (set(range(16)), 2)])

@@ -31,11 +31,6 @@ def test_a_published_file_is_read() -> None:
     assert conf.fetches == (Variable(name="fc_0.tmp_1", alias="price"),)
 
 
-def test_an_empty_file_names_nothing() -> None:
-    conf = parse_model_conf("# nothing\n")
-    assert (conf.feeds, conf.fetches) == ((), ())
-
-
 def test_defaults_are_those_of_the_message() -> None:
     (one,) = parse_model_conf('feed_var { name: "x" }').feeds
     assert one == Variable(name="x", alias="x", is_lod=False)
@@ -55,11 +50,6 @@ def test_defaults_are_those_of_the_message() -> None:
 def test_every_spelling_of_the_text_format_reads_alike(text: str) -> None:
     (one,) = parse_model_conf(text).feeds
     assert one == Variable(name="w", alias="w", is_lod=True)
-
-
-def test_names_outside_ascii_survive_the_octal_escapes_of_protobuf() -> None:
-    (one,) = parse_model_conf(r'feed_var { name: "\344\273\267\346\240\274\n\"" }').feeds
-    assert one.name == '价格\n"'
 
 
 @pytest.mark.parametrize(

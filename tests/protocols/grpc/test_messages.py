@@ -14,7 +14,6 @@ from penstock.protocols.grpc import (
     GrpcError,
     MessageReader,
     encode_message,
-    unary_message,
 )
 from penstock.protocols.status import GrpcCode
 
@@ -37,32 +36,6 @@ def test_a_message_has_a_flag_and_a_length_before_it() -> None:
     packed = encode_message(b"abc", compressed=True)
     assert packed[0] == 1
     assert gzip.decompress(packed[5:]) == b"abc"
-
-
-def test_a_single_plain_message_is_told_at_once() -> None:
-    assert unary_message(encode_message(b"abc")) == b"abc"
-    assert unary_message(encode_message(b"")) == b""
-    assert unary_message(encode_message(b"abc"), 3) == b"abc"
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\0\0\0\0",
-        encode_message(b"abc")[:-1],
-        encode_message(b"abc") + b"\0",
-        encode_message(b"a") * 2,
-        encode_message(b"abc", compressed=True),
-        b"\2\0\0\0\1a",
-    ],
-)
-def test_anything_else_is_left_to_the_reader(data: bytes) -> None:
-    assert unary_message(data) is None
-
-
-def test_a_single_message_over_the_limit_is_left_to_the_reader() -> None:
-    assert unary_message(encode_message(b"abcd"), 3) is None
 
 
 @settings(deadline=None)
