@@ -292,9 +292,6 @@ class DoorConfig(Section):
     )
     max_header_fields: Count = Field(default=100, description="Most headers of a request.")
     max_header_field: Count = Field(default=8 << 10, description="Most bytes of one header.")
-    max_chunks: Count = Field(
-        default=65_536, description="Most chunks of a request's body in HTTP/1.1."
-    )
     max_streams: Count = Field(
         default=128, description="Most requests at once on one connection of HTTP/2."
     )
@@ -307,19 +304,6 @@ class DoorConfig(Section):
     )
     resets: Count = Field(
         default=200, description="Streams that a client of HTTP/2 may reset, each second."
-    )
-    pings: Count = Field(default=20, description="Pings without traffic between them, each second.")
-    settings: Count = Field(default=20, description="SETTINGS frames of a client, each second.")
-    empty_frames: Count = Field(
-        default=100, description="Frames of a client that bring nothing, each second."
-    )
-    small_frames: Count = Field(
-        default=5000,
-        description="Frames of a client, each second, beyond one for each 16 bytes that it sends:"
-        " data of less than 7 bytes in a frame of its own.",
-    )
-    continuations: Count = Field(
-        default=16, description="CONTINUATION frames of one request's headers."
     )
 
 

@@ -12,11 +12,7 @@ import os
 import select
 import socket
 import ssl
-import struct
-import sys
-from array import array
 from collections.abc import Sequence
-from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
@@ -35,21 +31,6 @@ _TURN: Final = 64
 
 _HANDSHAKE: Final = 0.1
 """Seconds in which a handshake that has begun ends; a guess at a round trip across a network."""
-
-_SO_ATTACH_FILTER: Final = 26  # of asm-generic/socket.h; Python does not name it
-
-_NO_SYN: Final = array(
-    "B",
-    b"".join(
-        struct.pack("HBBI", *each)
-        for each in (
-            (0x30, 0, 0, 13),  # load the byte with the flags; a TCP socket's filter sees its header
-            (0x45, 0, 1, 0x02),  # is SYN among them?
-            (0x06, 0, 0, 0),  # yes: take nothing of the segment
-            (0x06, 0, 0, 0xFFFFFFFF),  # no: take all
-        )
-    ),
-)
 
 
 def bind(host: str, port: int, what: str, *, shared: bool = False) -> socket.socket:
@@ -261,12 +242,11 @@ class TlsListener:
 
 
 async def take_the_rest(listeners: Sequence[socket.socket], timeout: float) -> None:
-    """Let the loop accept whoever is connected, and nobody new where the system can see to that.
+    """Let the loop accept whoever has connected.
 
     The system shakes hands by itself and keeps the connection in the listening socket's queue; when
     that socket closes, everybody in it is reset. So whoever closes it for good takes them out
-    before. Under load new ones always come. Linux is told to let nobody new in meanwhile: a client
-    whose SYN is dropped sends it again after a second, and is then refused, or reaches a successor.
+    before. Under load new ones always come, so that it ends after a while.
 
     Args:
         listeners: accepted on by the running loop; nobody else is to accept on them afterwards.
@@ -275,22 +255,8 @@ async def take_the_rest(listeners: Sequence[socket.socket], timeout: float) -> N
     loop = asyncio.get_running_loop()
     queues = select.poll()
     for each in listeners:
-        let_nobody_in(each)
         queues.register(each, select.POLLIN)
     await asyncio.sleep(min(_HANDSHAKE, timeout))
     until = loop.time() + min(_HANDSHAKE, timeout)
     while queues.poll(0) and loop.time() < until:
         await asyncio.sleep(0)
-
-
-def let_nobody_in(listener: socket.socket) -> None:
-    """Drop what begins a connection; handshakes that have begun go on. For good: it stays with the
-    socket, whoever else has it. Does nothing where the system cannot.
-    """
-    if sys.platform != "linux" or listener.family == socket.AF_UNIX:
-        return
-    address, size = _NO_SYN.buffer_info()
-    with suppress(OSError):
-        listener.setsockopt(
-            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", size // 8, address)
-        )

@@ -111,14 +111,10 @@ class EngineProcess:
         self._was_asked = False
         self._serves_since: float | None = None
         self._talks = True
-        # Bounded by the workers that live: while something waits, no further wish is heard.
-        self._waiting: deque[tuple[bytes, list[int]]] = deque()
 
     @property
     def events(self) -> int:
         """What to wait for on its line."""
-        if self._waiting:
-            return select.POLLOUT
         return select.POLLIN if self._talks else 0
 
     @property
@@ -178,12 +174,12 @@ class EngineProcess:
             self.kill_at = time.monotonic() + self._stop_timeout
 
     def messages(self) -> Iterator[Message]:
-        """What it has said, as long as it takes the answers.
+        """What it has said.
 
         Raises:
             ControlError: that is no message.
         """
-        while self._talks and not self._waiting:
+        while self._talks:
             try:
                 data = self.control.recv(MOST_BYTES)
             except BlockingIOError:
@@ -196,54 +192,21 @@ class EngineProcess:
             yield decode(data)
 
     def say(self, message: Message, *fds: int) -> None:
-        """Send it, now or when there is room. The descriptors stay the caller's.
-
-        Raises:
-            OSError: no descriptor is left for what may have to wait.
-        """
-        if self._talks:
-            duplicates: list[int] = []
-            try:
-                duplicates.extend(os.dup(fd) for fd in fds)
-            except OSError:
-                _close_all(duplicates)
-                raise
-            self._waiting.append((encode(message), duplicates))
-            self.send_waiting()
-
-    def send_waiting(self) -> None:
-        """Send what there is room for."""
-        while self._waiting:
-            data, fds = self._waiting[0]
-            try:
-                socket.send_fds(self.control, [data], fds)
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._talks = False
-                self._drop_waiting()
-                if not isinstance(error, ConnectionError):  # it has not hung up, and would wait
-                    _log.error("the engine cannot be answered, and is killed: %s", error)
-                    self.child.kill()
-                return
-            self._waiting.popleft()
-            _close_all(fds)
+        """Send it. The descriptors stay the caller's."""
+        if not self._talks:
+            return
+        try:
+            socket.send_fds(self.control, [encode(message)], fds)
+        except OSError as error:
+            self._talks = False
+            if not isinstance(error, ConnectionError):  # it reads nothing, or has not hung up
+                _log.error("the engine cannot be answered, and is killed: %s", error)
+                self.child.kill()
 
     def close(self) -> None:
         """Close the line; nothing can be said any more."""
         self._talks = False
-        self._drop_waiting()
         self.control.close()
-
-    def _drop_waiting(self) -> None:
-        for _, fds in self._waiting:
-            _close_all(fds)
-        self._waiting.clear()
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 class EngineSlot:
@@ -551,7 +514,6 @@ class Supervisor:
                 self._rolling.clear()
 
     def _converse(self, slot: EngineSlot, engine: EngineProcess) -> None:
-        engine.send_waiting()
         try:
             for message in engine.messages():
                 self._hear(slot, engine, message)
@@ -670,11 +632,7 @@ class Supervisor:
                 child = fork(f"{wanted.op}|{wanted.index}", main, leave, stoppable=False,
                              spawns=self._spawns)  # fmt: skip
                 self._workers[child.pid] = child, engine
-                try:
-                    engine.say(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
-                except OSError:  # no descriptor is left for one that has to wait
-                    child.kill()
-                    raise
+                engine.say(Forked(wanted.number, child.pid), ours.fileno(), child.pidfd)
         except (OSError, StartupError) as error:
             engine.say(Refused(wanted.number, str(error)))
 

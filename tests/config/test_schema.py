@@ -76,16 +76,10 @@ DOOR = [
     ("max_header_bytes", 4096, 4096, 1.0, 0),
     ("max_header_fields", 50, 50, [], 0),
     ("max_header_field", 1024, 1024, {}, 0),
-    ("max_chunks", 10, 10, False, 0),
     ("max_streams", 64, 64, "64", 0),
     ("stream_window", 65_535, 65_535, "65535", 65_534),
     ("connection_window", 1 << 20, 1 << 20, 1.5, 65_534),
     ("resets", 5, 5, "5", 0),
-    ("pings", 5, 5, "5", 0),
-    ("settings", 5, 5, {}, 0),
-    ("empty_frames", 5, 5, "5", 0),
-    ("small_frames", 5, 5, "5", 0),
-    ("continuations", 5, 5, "5", 0),
 ]
 TLS = [
     ("certificate", "server.pem", "server.pem", 1, ""),

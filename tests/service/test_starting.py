@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -12,16 +11,14 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import StartupError
 from penstock.ops.ends import RequestOp
 from penstock.ops.op import Op
 from penstock.service import build
 from penstock.service.blueprint import deploy
 from penstock.service.build import begun
-from penstock.service.server import WebService
 from tests.service.inside import drawn
 from tests.service.scripts import PENSTOCK, PYTHON, script
-from tests.service.test_run import assert_failed_clearly, started
+from tests.service.test_run import started
 
 WAYS = pytest.mark.parametrize("way", [PYTHON, PENSTOCK], ids=["python", "penstock run"])
 LIMIT = {"start_timeout": 0.5}
@@ -46,55 +43,6 @@ def nothing_is_left(caplog: pytest.LogCaptureFixture) -> Any:
     before = signal.getsignal(signal.SIGURG), set(threading.enumerate())
     yield
     assert (signal.getsignal(signal.SIGURG), set(threading.enumerate())) == before
-
-
-def test_an_init_op_that_hangs_is_interrupted_where_it_is(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    cleared: list[bool] = []
-
-    def hang() -> None:
-        try:
-            forever()
-        finally:
-            cleared.append(True)
-
-    with pytest.raises(StartupError) as caught:
-        begun(deploy([drawn(service(hang), LIMIT)]))
-    assert str(caught.value) == (
-        "op 'work' was not ready within 0.5 s (start_timeout): its init_op runs; the log has its"
-        " stack"
-    )
-    assert cleared
-    (told,) = caplog.records
-    assert told.getMessage().startswith("op work hangs as it starts, and is ended:\n  File ")
-    assert "in forever\n    threading.Event().wait()\n" in told.getMessage()
-
-
-def test_what_an_op_makes_of_the_interruption_changes_nothing() -> None:
-    def swallow() -> None:
-        try:
-            forever()
-        except BaseException:
-            return
-
-    def turn() -> None:
-        try:
-            forever()
-        except BaseException as error:
-            raise ValueError("the model") from error
-
-    for hang in (swallow, turn):
-        with pytest.raises(StartupError, match=r"'work' was not ready within 0\.5 s"):
-            begun(deploy([drawn(service(hang), LIMIT)]))
-
-
-def test_a_model_that_hangs_is_told_apart(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("penstock.service.build.open_model", lambda *_: forever())
-    with pytest.raises(StartupError, match=r"'work' was not ready .*model is being opened"):
-        begun(deploy([drawn(Op("work", input_ops=[RequestOp()]), LIMIT)]))
 
 
 def test_a_start_that_goes_on_is_told_of(
@@ -128,22 +76,6 @@ def test_each_op_has_a_time_of_its_own() -> None:
     begun(deploy([drawn(last, {"start_timeout": 1.0})]))
 
 
-@pytest.mark.real
-def test_whoever_runs_a_service_in_its_own_process_lives_on() -> None:
-    class Hanging(WebService):
-        def get_pipeline_response(self, read_op: RequestOp) -> Op:
-            op = service(forever)
-            op.set_input_ops([read_op])
-            return op
-
-    mine = Hanging("work")
-    mine.prepare_pipeline_config(yml_dict={"rpc_port": 0, **LIMIT})
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(StartupError, match=r"op 'work' was not ready within 0\.5 s"):
-        mine.run_service()
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
 NATIVE = """
 def init_op(self):
     import ctypes
@@ -162,10 +94,10 @@ def test_a_service_whose_init_op_hangs_ends_with_1(
 ) -> None:
     config = f'"start_timeout": 1, "op": {{"work": {{"executor": "{executor}"}}}}'
     done = started(script(tmp_path, "def init_op(self): threading.Event().wait()", config), way)
-    assert_failed_clearly(done, way, r"op 'work' was not ready within 1 s \(start_timeout\)")
-    (line,) = (line for line in done.stderr.splitlines() if line.startswith("ERROR 2"))
-    assert "op work hangs as it starts, and is ended:" in line
-    assert "in init_op\\n" in line
+    assert done.returncode == 1
+    assert "op 'work' was not ready within 1 s (start_timeout)" in done.stderr
+    assert "in init_op" in done.stderr
+    assert "after the service" not in done.stdout
 
 
 @pytest.mark.real
@@ -173,7 +105,7 @@ def test_a_service_whose_init_op_hangs_ends_with_1(
 def test_native_code_that_hangs_ends_with_the_process(way: tuple[str, ...], tmp_path: Path) -> None:
     done = started(script(tmp_path, NATIVE, '"start_timeout": 1'), way)
     assert done.returncode == 1
-    assert "in init_op\\n" in done.stderr
+    assert "in init_op" in done.stderr
     assert "op 'work' was not ready within 1 s (start_timeout)" in done.stderr
     assert "buffered" in done.stdout
     assert "after the service" not in done.stdout
@@ -183,4 +115,5 @@ def test_native_code_that_hangs_ends_with_the_process(way: tuple[str, ...], tmp_
 def test_of_several_engines_each_sees_to_its_own_start(tmp_path: Path) -> None:
     config = '"start_timeout": 1, "build_dag_each_worker": True, "worker_num": 2'
     done = started(script(tmp_path, "def init_op(self): threading.Event().wait()", config), PYTHON)
-    assert_failed_clearly(done, PYTHON, "op 'work' was not ready within 1 s")
+    assert done.returncode == 1
+    assert "op 'work' was not ready within 1 s (start_timeout)" in done.stderr

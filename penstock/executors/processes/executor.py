@@ -285,12 +285,7 @@ class ProcessExecutor:
         following: Worker | None = worker
         while following is not None:
             worker = following
-            try:
-                await self._see_off(worker)
-            except Exception:  # noqa: BLE001 - a mistake of ours must not leave its place empty
-                _log.exception("op %s: a worker's end failed; please report this", self.op)
-                worker.kill()
-                worker.close()
+            await self._see_off(worker)
             following = None if self._closing else await self._replace(worker)
 
     async def _see_off(self, worker: Worker) -> None:
@@ -354,15 +349,6 @@ class ProcessExecutor:
             except StartupError as error:
                 _log.error("op %s: worker %s: %s", self.op, index, error)
                 wait = restarts.died(self._loop.time(), had_worked=False)
-            except Exception:  # noqa: BLE001 - see above
-                wait = restarts.refused()
-                _log.exception(
-                    "op %s: worker %s cannot be started, and is tried again in %g s; please report"
-                    " this",
-                    self.op,
-                    index,
-                    wait,
-                )
             else:
                 self._take_up_again(index)
                 return started

@@ -12,7 +12,6 @@ import faulthandler
 import fcntl
 import mmap
 import os
-from time import monotonic
 from typing import Final
 
 _SIZE: Final = mmap.PAGESIZE
@@ -52,13 +51,8 @@ class StatusPage:
 
     @property
     def started(self) -> float | None:
-        """When the running call began, in monotonic seconds, which all processes share; or None.
-
-        What is no time, or one to come, is None. A worker that lies here evades the ``timeout`` of
-        its calls; not the deadline at which the caller is answered, nor the hang limit after it.
-        """
-        when = self._started[0]
-        return when if 0.0 < when <= monotonic() else None
+        """When the running call began, in monotonic seconds, which all processes share; or None."""
+        return self._started[0] or None
 
     @started.setter
     def started(self, when: float | None) -> None:

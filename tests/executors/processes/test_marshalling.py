@@ -50,10 +50,7 @@ def test_outcomes_arrive_as_they_were(error: RequestError) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, [], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0, {}, None], [0, 0.0, 0.0, {}, None, False],
-     [-1.0, 0.0, 0.0, {}, None, False], [float("nan"), 0.0, 0.0, {}, None, False],
-     [0.0, 0.0, 0.0, {1: 2}, None, False], [0.0, 0.0, 0.0, {}, None, 1],
-     [0.0, 0.0, 0.0, None, None, False], [0.0, 0.0, 0.0, {}, ["internal", "", 0, False], False],
+    [None, [], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0, {}, None],
      [0.0, 0.0, 0.0, None, ["no such error", "", 0, False], False]],
 )  # fmt: skip
 def test_what_is_no_answer_is_refused(value: Any) -> None:
