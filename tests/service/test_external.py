@@ -15,7 +15,7 @@ import ormsgpack
 import pytest
 from pydantic import BaseModel
 
-from penstock import App
+from penstock import App, Op
 from penstock.executors.external.program import WorkerProgram
 from penstock.protocols import media
 from penstock.service.external_worker import bound_op
@@ -136,10 +136,13 @@ def test_an_answer_says_its_own_type_whatever_its_caller_accepts(tmp_path: Path)
         assert answer.json() == {"inverse": 0.5}
 
 
-def test_the_route_of_the_graph_reaches_the_workers_too(tmp_path: Path) -> None:
-    with serving(tmp_path, media.JSON) as http:
-        assert http.post("/declared", json={"value": 4}).json() == {"inverse": 0.25}
-        assert http.post("/declared", json={"value": "x"}).status_code == 422
+def test_an_op_of_a_graph_sends_its_input_s_dict(tmp_path: Path) -> None:
+    app, path = App("tests"), tmp_path / "invert.sock"
+    options = {"executor": "external", "socket": str(path), "batch_size": 4}
+    app.graph("/work", Op("work"), op={"work": options})
+    with client(app) as http, worker(path):
+        assert http.post("/work", json={"value": 4}).json() == {"inverse": 0.25}
+        assert http.post("/work", json={"value": "x"}).status_code == 422
 
 
 @pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])

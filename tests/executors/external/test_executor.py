@@ -350,7 +350,7 @@ async def test_a_batch_too_large_for_a_frame_is_sent_in_several(
 async def test_large_bodies_go_both_ways_while_others_are_served(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         slow, quick = await at.worker(), await at.worker()
-        text = "x" * (4 << 20)
+        text = "x" * (2 << 20)
         large = at.start(at.ask(text=text))
         await asyncio.sleep(0)
         quick.echo()
