@@ -764,6 +764,8 @@ class Http(Described):
             connection of HTTP/1.1 ends with it, if it says so.
         listed: the routes that a description lists instead of the pattern, such as one for each
             name that is served; None for the pattern itself.
+        there: whether something is served for these values of the placeholders, so that another
+            method is 405 and not 404; None: always.
     """
 
     method: str
@@ -773,6 +775,7 @@ class Http(Described):
     failed: Callable[[HttpCall, RequestError], None] = HttpCall.fail_with
     refusal: Callable[[int, str], HttpReply] = failure
     listed: Callable[[], Iterable[Http]] | None = None
+    there: Callable[[tuple[str, ...]], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

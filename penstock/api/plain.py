@@ -126,7 +126,12 @@ class PlainApplication:
             request=request,
             answers={200: Answer(text="The result.", contents=response), **engine_errors()},
             listed=partial(self._listed, route) if graph is None else None,
+            there=self._is_served if route.graph is None else None,
         )
+
+    def _is_served(self, values: tuple[str, ...]) -> bool:
+        graph = self._engine.graph(*values)
+        return graph is not None and graph.name is not None
 
     def _listed(self, route: PlainRoute) -> Iterator[Http]:
         """One for each graph that is called by its name here."""

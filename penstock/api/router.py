@@ -270,7 +270,9 @@ def _send(exchange: Exchange, reply: HttpReply) -> None:
 def _not_served(head: RequestHead, target: Target) -> HttpReply:
     """There is no route for the path, or for its method."""
     allow = (b"allow", ", ".join(sorted(target.http)).encode())
-    route, _ = next(iter(target.http.values()), (None, ()))
+    route, values = next(iter(target.http.values()), (None, ()))
+    if route is not None and route.there is not None and not route.there(values):
+        return text_reply(404, "Not Found")
     if route is not None and route.refusal is not failure:
         status, headers, body, _ = route.refusal(405, f"{head.method} is not answered here")
         return HttpReply(status, (*headers, allow), body)

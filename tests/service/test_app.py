@@ -186,6 +186,13 @@ def test_every_graph_has_a_plain_route(http: httpx.Client) -> None:
     assert answer.json()["total"] == 1600.0
 
 
+@pytest.mark.parametrize(("path", "status"), [("/double", 405), ("/later", 405), ("/nothing", 404)])
+def test_another_method_is_refused_where_something_is_served(
+    http: httpx.Client, path: str, status: int
+) -> None:
+    assert http.get(path).status_code == status
+
+
 def test_the_log_says_what_an_answer_s_id_stands_for(
     http: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
