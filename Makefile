@@ -57,6 +57,7 @@ check: $(READY) ## format, lint, types, floors, spelling, documents (about a min
 FUZZED ?= tests/schemathesis/service.py $(wildcard examples/*/app.py)
 fuzz-api: $(READY) ## send 2,000 requests made of its description to each route of each app (minutes)
 	$(BIN)/python examples/image_classifier/train.py
+	$(BIN)/python examples/sentiment/export.py
 	$(BIN)/python -m tests.schemathesis.judge $(FUZZED) --cases 2000
 
 examples: $(READY) ## every example as a process, asked by its own clients (two minutes)

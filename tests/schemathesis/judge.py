@@ -12,6 +12,7 @@ import argparse
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,9 +60,10 @@ def judge(url: str, cases: int, seed: int | None, timeout: float) -> Verdict:
         *(() if seed is None else ("--seed", str(seed))),
     ]
     environment = without_proxies() | {"SCHEMATHESIS_HOOKS": "tests.schemathesis.hooks"}
-    done = subprocess.run(
-        command, capture_output=True, timeout=timeout, env=environment, check=False
-    )
+    with tempfile.TemporaryDirectory() as folder:  # it keeps what it has seen where it runs
+        done = subprocess.run(
+            command, capture_output=True, cwd=folder, timeout=timeout, env=environment, check=False
+        )
     report = done.stdout.decode(errors="replace") + done.stderr.decode(errors="replace")
     found = re.search(r"(\d+) generated", report)
     return Verdict(done.returncode == 0, int(found[1]) if found else 0, report)
