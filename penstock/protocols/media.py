@@ -150,6 +150,15 @@ def encode(value: Any, kind: str) -> bytes:
     return ormsgpack.packb(value, _in_msgpack, _ORMSGPACK)
 
 
+def plain(value: Any) -> Any:
+    """An array, a scalar of numpy's or bytes as JSON has them.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    return _in_json(value)
+
+
 def _in_json(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode()

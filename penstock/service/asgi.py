@@ -9,11 +9,14 @@ Source: the ASGI specification 3.0 (HTTP, lifespan).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
+from penstock.api.errors import error_body
 from penstock.door.budget import ByteBudget
 from penstock.door.exchange import Exchange, Peer, Receiver
+from penstock.errors import PenstockError
 from penstock.protocols.heads import Headers, RequestHead, parse_length
 from penstock.service.embedded import Embedded
 
@@ -21,6 +24,9 @@ Scope: TypeAlias = Mapping[str, Any]
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+
+_log = logging.getLogger(__name__)
 
 
 class AsgiApplication:
@@ -41,7 +47,12 @@ class AsgiApplication:
         """One request, or the server's lifespan; see ASGI."""
         match scope["type"]:
             case "http":
-                service = await self.start()
+                try:
+                    service = await self.start()
+                except PenstockError as error:
+                    _log.error("the service cannot start: %s", error)
+                    await _refuse(send)
+                    return
                 await _answer(service, scope, receive, send)
             case "lifespan":
                 await self._lifespan(receive, send)
@@ -54,9 +65,11 @@ class AsgiApplication:
         Raises:
             StartupError: it cannot start.
         """
-        if self._started is None:
-            self._started = asyncio.create_task(self._start())
-        return await asyncio.shield(self._started)
+        started = self._started
+        if started is None or started.get_loop() is not asyncio.get_running_loop():
+            # A test client runs each request of a mounted application on a loop of its own.
+            started = self._started = asyncio.create_task(self._start())
+        return await asyncio.shield(started)
 
     async def stop(self) -> None:
         """Finish what was begun, and end the workers."""
@@ -83,6 +96,14 @@ class AsgiApplication:
                 await self.stop()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+async def _refuse(send: Send) -> None:
+    """Answer where there is no service; its log says why."""
+    reply = error_body(503, "startup", "the service could not start; its log says why")
+    headers = [*reply.headers, (b"content-length", str(len(reply.body)).encode())]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body, "more_body": False})
 
 
 async def _answer(service: Embedded, scope: Scope, receive: Receive, send: Send) -> None:

@@ -212,7 +212,9 @@ def binary(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     if not isinstance(value, str):
-        raise ValueError("the bytes of a file are wanted, which stand in JSON as Base64")
+        raise ValueError("the bytes of one file are wanted, which stand in JSON as Base64")
+    if value.startswith("data:"):  # as browsers give the content of a file
+        value = value.partition(",")[2]
     try:
         return base64.b64decode(value, validate=True)
     except (binascii.Error, ValueError):

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
+import numpy as np
+
 from penstock.errors import HookError
 from penstock.ops.hooks import is_coroutine, is_generator
 from penstock.ops.op import Op
@@ -149,14 +151,11 @@ class TypedOp(Op):
     def _results(self, given: Any, size: int) -> Feed:
         if not self.signature.batched:
             return {_RESULT: column([given])}
-        try:
-            results = list(given)
-        except TypeError:
-            results = []
-            found = type(given).__name__
+        if isinstance(given, (list, tuple, np.ndarray)):
+            results, found = list(given), f"{len(given)} of them"
         else:
-            found = f"{len(results)} of them"
-        if len(results) != size:
+            results, found = [], f"one {type(given).__name__}"
+        if len(results) != size or not isinstance(given, (list, tuple, np.ndarray)):
             raise TypeError(
                 f"{self.name} must return a list of {size} results, one for each request of its"
                 f" batch, got {found}"
@@ -192,7 +191,11 @@ def _signature(target: Any, steps: _Steps | None, batched: bool) -> Signature:
         return Signature(target, batched=batched)
     last = response_of(steps.after or steps.run, batched=batched and not steps.after)
     found = Signature(
-        steps.before or steps.run, batched=batched and not steps.before, skip=1, response=last
+        steps.before or steps.run,
+        batched=batched and not steps.before,
+        skip=1,
+        response=last,
+        name=target.__name__,
     )
-    found.name, found.batched = target.__name__, batched
+    found.batched = batched
     return found

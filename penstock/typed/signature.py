@@ -19,6 +19,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, create_model
 from pydantic_core import SchemaValidator, ValidationError
 from typing_extensions import is_typeddict
@@ -149,7 +150,7 @@ class Schema:
             kind: ``media.JSON`` or ``media.MSGPACK``.
         """
         if kind == media.JSON:
-            return self._adapter.dump_json(value)
+            return self._adapter.dump_json(value, fallback=media.plain)
         return media.encode(self._adapter.dump_python(value), kind)
 
     def plain(self, value: Any) -> Any:
@@ -190,6 +191,7 @@ class Signature:
         batched: each of its parameters is a list with an element for each request, and its result.
         skip: parameters that are not the caller's, such as ``self``.
         response: of the answers; by default that of the function's result.
+        name: what messages call it; the function's by default.
 
     Attributes:
         request, response: the schemas of one request.
@@ -208,8 +210,10 @@ class Signature:
         batched: bool,
         skip: int = 0,
         response: Schema | None = None,
+        name: str | None = None,
     ) -> None:
-        self.name = getattr(function, "__name__", type(function).__name__)
+        called = getattr(function, "__name__", type(function).__name__)
+        self.name = str(called) if name is None else name
         self.batched = batched
         parameters = list(inspect.signature(function).parameters.values())[skip:]
         hints = _hints(function, self.name)
@@ -294,7 +298,13 @@ def _members(
     try:
         return create_model(f"{''.join(words)}Request", __config__=_PLAIN, **fields)
     except (PydanticUserError, NameError) as error:
-        raise HookError(f"{name}: no schema can be made of its parameters: {error}") from error
+        hint = ""
+        if np.ndarray in taken.values():
+            hint = '; of arrays write Annotated[np.ndarray, Array("float32", (None, 3))], of'
+            hint += " pictures Annotated[np.ndarray, Image()]"
+        first = str(error).partition("\n")[0]
+        text = f"{name}: no schema can be made of its parameters: {first}{hint}"
+        raise HookError(text) from error
 
 
 def _element(kind: Any, function: str, what: str) -> Any:

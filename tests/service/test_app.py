@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import threading
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from penstock import App, Array, op
-from penstock.errors import GraphError
+from penstock.errors import GraphError, ProductError
 from penstock.testing import client
 
 ITEMS = 24
@@ -198,6 +199,37 @@ def test_the_log_says_what_an_answer_s_id_stands_for(
 ) -> None:
     told = http.post("/invert", json={"value": 0}).json()["id"]
     assert any(told in record.getMessage() and record.exc_info for record in caplog.records)
+
+
+def test_numpy_scalars_and_product_errors_of_functions_are_answers() -> None:
+    app = App("answers")
+
+    @app.route("/scalars")
+    def scalars(x: int) -> dict[str, Any]:
+        if x < 0:
+            raise ProductError(51, "x is negative")
+        return {"half": np.float32(x / 2), "row": np.arange(x)}
+
+    with client(app) as http:
+        assert http.post("/scalars", json={"x": 3}).json() == {"half": 1.5, "row": [0, 1, 2]}
+        refused = http.post("/scalars", json={"x": -1})
+        assert (refused.status_code, refused.json()["number"]) == (400, 51)
+        assert refused.json()["message"].endswith("x is negative")
+
+
+def test_a_mounted_app_serves_on_each_loop_that_asks() -> None:
+    app = App("mounted")
+
+    @app.route("/double")
+    def double(x: int) -> int:
+        return 2 * x
+
+    async def ask() -> int:
+        transport = httpx.ASGITransport(app.asgi)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            return int((await http.post("/double", json={"x": 4})).text)
+
+    assert [asyncio.run(ask()) for _ in range(3)] == [8, 8, 8]
 
 
 @pytest.mark.parametrize("path", ["predict", "/a{b}", "/double"])
