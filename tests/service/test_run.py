@@ -239,21 +239,6 @@ def test_drain_delay_goes_on_accepting_while_unready(tmp_path: Path) -> None:
         assert time.monotonic() - began >= 2.0
 
 
-def test_workers_that_hang_do_not_hold_the_exit_up(tmp_path: Path) -> None:
-    hooks = """
-def process(self, feed_batch, typical_logid):
-    threading.Event().wait()
-"""
-    ops = '"op": {"work": {"timeout": 50, "concurrency": 2}}'
-    with running(script(tmp_path, hooks, ops)) as server:
-        assert post(server, a="1").json["err_no"] == 6000
-        assert post(server, a="1").json["err_no"] == 6000
-        began = time.monotonic()
-        assert server.stop(timeout=15) == 0
-        assert time.monotonic() - began < 10
-        assert "were left behind" in server.log()
-
-
 PACKING = """
 import pathlib
 from penstock.protocols.pb import Response
