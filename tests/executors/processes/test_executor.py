@@ -7,7 +7,7 @@ import re
 import signal
 import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +48,28 @@ def processes() -> Iterator[Processes]:
     processes.end()
 
 
+Start = Callable[..., Awaitable[Desk]]
+
+
 @pytest.fixture
-async def desk(processes: Processes) -> AsyncIterator[Desk]:
-    """One worker's; it is expected to end well."""
-    desk = Desk(executor(processes))
-    await desk.executor.start()
-    yield desk
-    assert await desk.executor.close(10.0)
+async def started(processes: Processes) -> AsyncIterator[Start]:
+    """Starts the workers of an op, which are expected to end well."""
+    desks = []
+
+    async def start(op: str = "acting", **more: Any) -> Desk:
+        desks.append(Desk(executor(processes, op, **more)))
+        await desks[-1].executor.start()
+        return desks[-1]
+
+    yield start
+    for desk in desks:
+        assert await desk.executor.close(10.0)
+
+
+@pytest.fixture
+async def desk(started: Start) -> Desk:
+    """One worker's."""
+    return await started()
 
 
 async def until(true: Callable[[], bool]) -> None:
@@ -83,9 +98,10 @@ async def test_batches_go_out_together_and_come_back_in_order(processes: Process
     assert not desk.executor.alive
 
 
-async def test_every_worker_is_a_process_of_its_own(processes: Processes, tmp_path: Path) -> None:
-    desk = Desk(executor(processes, workers=2))
-    await desk.executor.start()
+async def test_every_worker_is_a_process_of_its_own(
+    started: Start, processes: Processes, tmp_path: Path
+) -> None:
+    desk = await started(workers=2)
     gate = tmp_path / "gate"
     works = []
     for n in range(2):
@@ -95,7 +111,6 @@ async def test_every_worker_is_a_process_of_its_own(processes: Processes, tmp_pa
     gate.touch()
     values = [(await desk.results(work))[0][1][0].value for work in works]
     assert {value["pid"] for value in values if value} == set(processes.pids)
-    assert await desk.executor.close(10.0)
 
 
 @pytest.mark.parametrize("size", [10, 300_000])
@@ -161,10 +176,9 @@ async def test_a_death_is_seen_though_something_else_holds_the_workers_socket(de
 @pytest.mark.parametrize("late", [False, True], ids=["in vain", "late"])
 @pytest.mark.parametrize("kill_late", [False, True])
 async def test_only_a_call_beyond_its_time_out_may_be_ended(
-    processes: Processes, tmp_path: Path, kill_late: bool, late: bool
+    started: Start, tmp_path: Path, kill_late: bool, late: bool
 ) -> None:
-    desk = Desk(executor(processes, supervision=Supervision(kill_late=kill_late)))
-    await desk.executor.start()
+    desk = await started(supervision=Supervision(kill_late=kill_late))
     gate, entered = tmp_path / "gate", tmp_path / "entered"
     batch = batch_of(1, do="wait", gate=str(gate), entered=str(entered))
     work = desk.submit([batch])
@@ -177,7 +191,6 @@ async def test_only_a_call_beyond_its_time_out_may_be_ended(
     ((_, (outcome,)),) = await desk.results(work)
     # Nobody shall be suspected of what we did ourselves.
     assert type(outcome.error) is (InferenceFailed if kill_late and late else type(None))
-    assert await desk.executor.close(10.0)
 
 
 async def test_workers_ended_for_their_late_calls_are_no_early_deaths(
@@ -207,10 +220,9 @@ async def test_workers_ended_for_their_late_calls_are_no_early_deaths(
 
 
 async def test_who_goes_on_beyond_its_time_out_all_the_same_gets_nothing_more_and_is_ended(
-    processes: Processes, tmp_path: Path
+    started: Start, processes: Processes, tmp_path: Path
 ) -> None:
-    desk = Desk(executor(processes, supervision=Supervision(kill_late=True)))
-    await desk.executor.start()
+    desk = await started(supervision=Supervision(kill_late=True))
     gate, entered = tmp_path / "gate", tmp_path / "entered"
     work = desk.submit([batch_of(1, do="wait deaf", gate=str(gate), entered=str(entered))])
     await until(entered.exists)
@@ -225,7 +237,6 @@ async def test_who_goes_on_beyond_its_time_out_all_the_same_gets_nothing_more_an
     value = (await one(desk)).value
     assert value is not None
     assert value["pid"] == processes.pids[1]
-    assert await desk.executor.close(10.0)
 
 
 async def test_a_call_is_ended_when_it_goes_on_after_everybody_has_left_and_not_before(
@@ -313,24 +324,24 @@ async def test_a_worker_that_cannot_start_is_told_of_before_the_others_are_ready
 
 
 async def test_an_op_whose_workers_die_as_they_start_is_given_up_and_answers_at_once(
+    started: Start,
     processes: Processes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setenv("PROCESSES_GONE", str(tmp_path / "gone"))
-    desk = Desk(executor(processes, "once"))
-    await desk.executor.start()
+    desk = await started("once")
     assert (await one(desk)).error is None
     assert isinstance((await one(desk, do="kill")).error, WorkerDied)
     await until(lambda: any("given up" in each.getMessage() for each in caplog.records))
     assert not desk.executor.alive
     assert type((await one(desk)).error) is InferenceFailed
     assert len(processes.pids) == 1 + MOST_DEATHS
-    assert await desk.executor.close(10.0)
 
 
 async def test_an_op_that_was_given_up_is_taken_up_again_when_a_worker_can_be_started(
+    started: Start,
     processes: Processes,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -339,8 +350,7 @@ async def test_an_op_that_was_given_up_is_taken_up_again_when_a_worker_can_be_st
     gone = tmp_path / "gone"
     monkeypatch.setenv("PROCESSES_GONE", str(gone))
     monkeypatch.setattr("penstock.executors.processes.executor.LONGEST", 0.02)
-    desk = Desk(executor(processes, "once"))
-    await desk.executor.start()
+    desk = await started("once")
     assert (await one(desk)).error is None
     assert isinstance((await one(desk, do="kill")).error, WorkerDied)
     more: list[int] = []
@@ -356,7 +366,6 @@ async def test_an_op_that_was_given_up_is_taken_up_again_when_a_worker_can_be_st
     gone.unlink()
     assert isinstance((await one(desk, do="kill")).error, WorkerDied)
     assert (await one(desk)).error is None
-    assert await desk.executor.close(10.0)
 
 
 async def test_a_place_that_is_tried_again_does_not_hold_up_the_end(
@@ -418,11 +427,10 @@ async def test_a_worker_that_survives_a_batch_makes_its_op_ready_again(
 
 
 async def test_a_bad_slot_rests_while_the_good_one_serves(
-    processes: Processes, monkeypatch: pytest.MonkeyPatch
+    started: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BAD_CARD", "0")
-    desk = Desk(executor(processes, "on a card", workers=2))
-    await desk.executor.start()
+    desk = await started("on a card", workers=2)
     outcomes: list[Outcome] = []
     for _ in range(50):
         outcomes += await asyncio.gather(one(desk), one(desk))
@@ -430,7 +438,6 @@ async def test_a_bad_slot_rests_while_the_good_one_serves(
     assert 1 <= len(failed) <= MOST_DEATHS
     assert all(isinstance(each.error, WorkerDied) for each in failed)
     assert desk.executor.alive
-    assert await desk.executor.close(10.0)
 
 
 async def test_a_worker_that_starts_over_its_memory_limit_is_an_error(
@@ -509,10 +516,9 @@ async def test_answers_that_are_more_than_a_socket_holds_come_all(
 
 
 async def test_who_is_read_by_others_gives_nothing_that_only_workers_open(
-    processes: Processes,
+    started: Start, processes: Processes
 ) -> None:
-    desk = Desk(executor(processes, "read by others", only_plain=True))
-    await desk.executor.start()
+    desk = await started("read by others", only_plain=True)
     outcome = await one(desk, do="odd")
     assert isinstance(outcome.error, WrongType)
     for said in ("[read by others]", "'odd'", ".Odd cannot travel to op 'next'", "in processes"):
@@ -521,33 +527,28 @@ async def test_who_is_read_by_others_gives_nothing_that_only_workers_open(
     assert "is a text, not int. Please" in str(other.error)
     assert (await one(desk, do="array", x=np.arange(3))).error is None
     assert len(processes.pids) == 1
-    assert await desk.executor.close(10.0)
 
 
 async def test_a_worker_that_gives_such_a_value_all_the_same_is_ended(
-    processes: Processes, caplog: pytest.LogCaptureFixture
+    started: Start, processes: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk(executor(processes, only_plain=True))
-    await desk.executor.start()
+    desk = await started(only_plain=True)
     outcome = await one(desk, do="odd")
     assert isinstance(outcome.error, InferenceFailed)
     assert "nobody here may open" in caplog.text
     assert (await one(desk)).error is None
     assert len(processes.pids) == 2
-    assert await desk.executor.close(10.0)
 
 
 @pytest.mark.parametrize("op", ["garbage", "speaking out of turn"])
 async def test_a_worker_that_breaks_the_rules_is_ended(
-    processes: Processes, op: str, caplog: pytest.LogCaptureFixture
+    started: Start, processes: Processes, op: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk(executor(processes, op, workers=2))
-    await desk.executor.start()
+    desk = await started(op, workers=2)
     outcomes = await asyncio.gather(one(desk), one(desk))
     assert [each.error for each in outcomes] == [None, None]  # another worker has run them
     await until(lambda: len(processes.pids) >= 3)
     assert "worker 0 is ended: " in caplog.text
-    assert await desk.executor.close(10.0)
 
 
 async def test_an_array_from_one_process_to_another_is_copied_once(
