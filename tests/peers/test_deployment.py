@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,8 @@ def test_the_container_can_be_built(tmp_path: Path) -> None:
         pytest.skip("no builder of containers works here")
     (tmp_path / "Containerfile").write_text(BLOCKS["Containerfile"])
     (tmp_path / "app.py").write_text(APP)
+    wheel = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*wheel, "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
     base = BLOCKS["Containerfile"].split()[1]
     pulled = subprocess.run([builder, "pull", base], capture_output=True, timeout=60, check=False)
     if pulled.returncode:
