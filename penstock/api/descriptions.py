@@ -136,7 +136,7 @@ def typed_request(request: Schema, files: Sequence[str]) -> Contents:
 
 def typed_answer(response: Schema) -> Contents:
     """The bodies that it gives."""
-    schema = response.describe(of_answers=True, refs=_REFS)
+    schema = response.describe(refs=_REFS)
     return {media.JSON: schema, media.MSGPACK: schema}
 
 

@@ -7,6 +7,7 @@ Source: RFC 9110 (section 8.3), RFC 8259, the msgpack specification, RFC 7578 (f
 from __future__ import annotations
 
 import base64
+import re
 from functools import lru_cache
 from typing import Any, Final
 
@@ -25,6 +26,13 @@ MOST_STRUCTURED: Final = 4 << 20
 """Bytes of JSON or msgpack: of the shortest numbers they take a fifth of a second to decode, during
 which no other thread of the process runs."""
 
+_CURLS: Final = "application/x-www-form-urlencoded"
+"""The type that curl gives a body which is not given any."""
+_OCTETS: Final = "application/octet-stream"
+_FILES: Final = {b"\xff\xd8": "image/jpeg", b"\x89PNG": "image/png"}
+"""First bytes of files, and their types."""
+_JSON_BEGINS: Final = re.compile(rb'\s*(?:[\[{"]|-?[0-9]|(?:true|false|null)\s*$)')
+
 _MSGPACK = frozenset((MSGPACK, "application/x-msgpack", "application/vnd.msgpack"))
 _ORJSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _ORMSGPACK = ormsgpack.OPT_SERIALIZE_NUMPY | ormsgpack.OPT_NON_STR_KEYS
@@ -41,9 +49,7 @@ def is_json(kind: str) -> bool:
     if kind == JSON or not kind:
         return True
     name = essence(kind)
-    return name in (JSON, "application/x-www-form-urlencoded", "text/json") or name.endswith(
-        "+json"
-    )
+    return name in (JSON, _CURLS, "text/json") or name.endswith("+json")
 
 
 def is_msgpack(kind: str) -> bool:
@@ -82,6 +88,8 @@ def decode(body: bytes, kind: str, raw: str | None = None) -> Any:
         UnknownMediaType: it is of a type that is not read.
     """
     if is_json(kind):
+        if kind != JSON:
+            refuse_urlencoded(body, kind, raw)
         check_size(len(body))
         try:
             return orjson.loads(body)
@@ -94,7 +102,7 @@ def decode(body: bytes, kind: str, raw: str | None = None) -> Any:
         except ValueError as error:
             raise Undecodable(f"the body is no msgpack: {error}") from None
     if essence(kind) == FORM:
-        return _fields(body, kind)
+        return read_form(body, kind)[0]
     if raw is not None:
         return {raw: body}
     raise UnknownMediaType(
@@ -115,9 +123,35 @@ def check_size(size: int) -> None:
         )
 
 
-def _fields(body: bytes, kind: str) -> dict[str, Any]:
+def refuse_urlencoded(body: bytes, kind: str, raw: str | None) -> None:
+    """Refuse what curl calls a form because nobody told it better; JSON is taken all the same.
+
+    Args:
+        body: which its type says to be JSON, see ``is_json``.
+        kind: the type.
+        raw: see ``decode``.
+
+    Raises:
+        Undecodable: it is no JSON, with how to send it.
+    """
+    if essence(kind) != _CURLS or _JSON_BEGINS.match(body) or not body:
+        return
+    if raw is None:
+        how = """send JSON, such as -d '{"x": 1}', or a form: -F x=1"""
+    else:
+        file = next((name for magic, name in _FILES.items() if body.startswith(magic)), _OCTETS)
+        how = f"send a file as -H 'Content-Type: {file}', or as a form: -F {raw}=@FILE"
+    raise Undecodable(f"the body is no JSON, and {_CURLS}, as curl says by itself: {how}")
+
+
+def read_form(body: bytes, kind: str) -> tuple[dict[str, Any], set[str]]:
+    """A form's fields, and which of them came several times; see ``decode``.
+
+    Raises:
+        Undecodable: it is no form.
+    """
     found: dict[str, Any] = {}
-    several = set()
+    several: set[str] = set()
     structured = 0
     for name, data, part in forms.read(body, kind):
         value: Any = data
@@ -132,7 +166,7 @@ def _fields(body: bytes, kind: str) -> dict[str, Any]:
         else:
             several.add(name)
             found[name] = [found[name], value]
-    return found
+    return found, several
 
 
 def encode(value: Any, kind: str) -> bytes:

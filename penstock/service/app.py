@@ -168,7 +168,9 @@ class App(Several):
             path=path,
             graph=name,
             request=None if request is None else Schema(request, f"{path}, request"),
-            response=None if response is None else Schema(response, f"{path}, response"),
+            response=None
+            if response is None
+            else Schema(response, f"{path}, response", of_answers=True),
             files=file_members(request),
             group=self.name,
         )

@@ -16,16 +16,16 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, create_model
-from pydantic_core import SchemaValidator, ValidationError
+from pydantic_core import ErrorDetails, SchemaValidator, ValidationError
 from typing_extensions import is_typeddict
 
 from penstock.errors import HookError, InvalidInput, Undecodable
 from penstock.protocols import media
+from penstock.typed.foreign import foreign_class, foreign_default, without_schema
 
 _PLAIN = ConfigDict(
     extra="forbid",
@@ -39,6 +39,9 @@ _LARGE = 64 << 10
 
 _MOST_FAULTS = 100
 """Places that an answer names."""
+
+_PREFIXES = {"value_error": "Value error, ", "assertion_error": "Assertion failed, "}
+"""What pydantic puts before the text of a validator."""
 
 _COLLECTIONS = frozenset(("list", "tuple", "set", "frozenset", "dict"))
 
@@ -55,21 +58,29 @@ def _failing_fast(schema: Any) -> Any:
     return found
 
 
+Validator: TypeAlias = TypeAdapter[Any] | SchemaValidator
+
+
 class Schema:
     """One type: reads bodies, checks values and writes them.
 
     Args:
         annotation: of Python.
         name: what messages call it.
+        of_answers: described as it is written, not as it is read.
 
     Raises:
-        HookError: pydantic knows no schema for the annotation.
+        HookError: no body can hold such a value.
     """
 
-    __slots__ = ("_adapter", "_first_faults", "annotation")
+    __slots__ = ("_adapter", "_first_faults", "_of_answers", "annotation")
 
-    def __init__(self, annotation: Any, name: str) -> None:
+    def __init__(self, annotation: Any, name: str, *, of_answers: bool = False) -> None:
+        problem = foreign_class(annotation)
+        if problem is not None:
+            raise HookError(f"{name}: {problem}")
         self.annotation = annotation
+        self._of_answers = of_answers
         self._first_faults: SchemaValidator | None = None
         own = isinstance(annotation, type) and (
             issubclass(annotation, BaseModel)
@@ -80,8 +91,9 @@ class Schema:
             self._adapter: TypeAdapter[Any] = TypeAdapter(
                 annotation, config=None if own else _PLAIN
             )
+            self.describe(refs="{model}")
         except PydanticUserError as error:
-            raise HookError(f"{name}: no schema can be made of {annotation!r}: {error}") from error
+            raise _no_schema(name, [annotation], error) from error
 
     def __repr__(self) -> str:
         return f"<Schema {self.annotation!r}>"
@@ -99,20 +111,20 @@ class Schema:
             InvalidInput: it does not fit; says where.
             Undecodable: it is not of its type, or of none that is known.
         """
+        validator = self._brief() if len(body) > _LARGE else self._adapter
         try:
             if media.is_json(kind):
+                if kind != media.JSON:
+                    media.refuse_urlencoded(body, kind, raw)
                 media.check_size(len(body))
-                if len(body) > _LARGE:
-                    return self._brief().validate_json(body)
-                return self._adapter.validate_json(body)
-            value = media.decode(body, kind, raw)
-            if len(body) > _LARGE:
-                return self._brief().validate_python(value)
-            return self._adapter.validate_python(value)
+                return validator.validate_json(body)
+            if media.essence(kind) == media.FORM:
+                return _read_form(validator, body, kind)
+            return validator.validate_python(media.decode(body, kind, raw))
         except ValidationError as error:
             raise invalid(error, "body") from None
 
-    def _brief(self) -> SchemaValidator:
+    def _brief(self) -> Validator:
         """The same checks, of which a list or a dict names its first fault only.
 
         A few megabytes can have a million faults, which take gigabytes to be named.
@@ -157,16 +169,44 @@ class Schema:
         """A checked value as dicts, lists, numbers, texts and arrays."""
         return self._adapter.dump_python(value)
 
-    def describe(self, *, of_answers: bool = False, refs: str) -> dict[str, Any]:
+    def describe(self, *, refs: str) -> dict[str, Any]:
         """Its JSON Schema (draft 2020-12).
 
         Args:
-            of_answers: as it is written, not as it is read.
             refs: where definitions will stand, such as ``#/components/schemas/{model}``.
         """
-        if of_answers:
+        if self._of_answers:
             return self._adapter.json_schema(mode="serialization", ref_template=refs)
         return self._adapter.json_schema(mode="validation", ref_template=refs)
+
+
+def _read_form(validator: Validator, body: bytes, kind: str) -> Any:
+    """The value of a form, whose fields are lists where they came several times, or are to be.
+
+    Raises:
+        ValidationError: it does not fit.
+        InvalidInput: a field came several times and is no list.
+    """
+    value, repeated = media.read_form(body, kind)
+    try:
+        return validator.validate_python(value)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+    for each in found:
+        name = each["loc"][0] if each["loc"] else None
+        if each["type"] == "list_type" and len(each["loc"]) == 1 and name in value:
+            value[name] = [value[name]]
+        elif name in repeated and each["input"] is value[name]:
+            text = f"the field was sent {len(value[name])} times, and takes one value"
+            raise InvalidInput([{"loc": ["body", name], "msg": text, "type": "sent_twice"}])
+    return validator.validate_python(value)
+
+
+def _no_schema(name: str, annotations: Iterable[Any], error: Exception) -> HookError:
+    told = next(filter(None, map(without_schema, annotations)), None)
+    if told is None:
+        told = f"no schema can be made of its types: {str(error).splitlines()[0]}"
+    return HookError(f"{name}: {told}")
 
 
 def invalid(error: ValidationError, *where: str) -> InvalidInput | Undecodable:
@@ -178,9 +218,16 @@ def invalid(error: ValidationError, *where: str) -> InvalidInput | Undecodable:
     if found[0]["type"] == "json_invalid":
         return Undecodable(f"the body is no JSON: {found[0]['msg']}")
     details = [
-        {"loc": [*where, *each["loc"]], "msg": each["msg"], "type": each["type"]} for each in found
+        {"loc": [*where, *each["loc"]], "msg": _message(each), "type": each["type"]}
+        for each in found
     ]
     return InvalidInput(details)
+
+
+def _message(found: ErrorDetails) -> str:
+    """What is wrong in one place; what a validator of the user's says stands alone."""
+    prefix = _PREFIXES.get(found["type"])
+    return found["msg"] if prefix is None else found["msg"].removeprefix(prefix)
 
 
 class Signature:
@@ -244,6 +291,9 @@ class Signature:
                 f"{self.name}: the parameter {parameter.name} has no type: write"
                 f" {parameter.name}: float, or whatever it is"
             )
+        problem = foreign_default(parameter.default)
+        if problem is not None:
+            raise HookError(f"{self.name}: {problem}")
         return hints[parameter.name]
 
     def arguments(self, value: Any) -> dict[str, Any]:
@@ -276,7 +326,7 @@ def response_of(function: Callable[..., Any], *, batched: bool) -> Schema:
     answer = _hints(function, name).get("return", Any)
     if batched and answer is not Any:
         answer = _element(answer, name, "its result")
-    return Schema(answer, f"{name}'s result")
+    return Schema(answer, f"{name}'s result", of_answers=True)
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
@@ -298,13 +348,7 @@ def _members(
     try:
         return create_model(f"{''.join(words)}Request", __config__=_PLAIN, **fields)
     except (PydanticUserError, NameError) as error:
-        hint = ""
-        if np.ndarray in taken.values():
-            hint = '; of arrays write Annotated[np.ndarray, Array("float32", (None, 3))], of'
-            hint += " pictures Annotated[np.ndarray, Image()]"
-        first = str(error).partition("\n")[0]
-        text = f"{name}: no schema can be made of its parameters: {first}{hint}"
-        raise HookError(text) from error
+        raise _no_schema(name, taken.values(), error) from error
 
 
 def _element(kind: Any, function: str, what: str) -> Any:

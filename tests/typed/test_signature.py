@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 import ormsgpack
 import pytest
-from pydantic import BaseModel, ValidationError
+from fastapi import Depends, Query, Request, UploadFile
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from typing_extensions import TypedDict
 
 from penstock.errors import HookError, InvalidInput, TooLarge, Undecodable, UnknownMediaType
@@ -133,6 +135,74 @@ def test_what_cannot_be_read_is_refused(body: bytes, kind: str, error: type[Exce
         Signature(plain, batched=False).request.read(body, kind)
 
 
+def several(pictures: list[bytes], title: str = "") -> int:
+    return len(pictures)
+
+
+def _form(*names: str) -> bytes:
+    head = '--b\r\nContent-Disposition: form-data; name="%s"; filename="a"\r\n\r\nxyz\r\n'
+    return b"".join((head % name).encode() for name in names) + b"--b--"
+
+
+@pytest.mark.parametrize(("count", "names"), [(1, ["pictures"]), (3, ["pictures"] * 3)])
+def test_a_list_takes_a_field_once_or_several_times(count: int, names: list[str]) -> None:
+    read = Signature(several, batched=False).request.read
+    assert read(_form(*names), "multipart/form-data; boundary=b").pictures == [b"xyz"] * count
+
+
+def test_a_field_that_came_twice_where_one_is_taken_is_said_so() -> None:
+    signature = Signature(of_file, batched=False)
+    with pytest.raises(InvalidInput) as caught:
+        signature.request.read(_form("picture", "picture"), "multipart/form-data; boundary=b")
+    (told,) = caught.value.details
+    assert told["loc"] == ["body", "picture"]
+    assert str(caught.value) == "picture: the field was sent 2 times, and takes one value"
+
+
+class Positive(BaseModel):
+    x: int
+
+    @field_validator("x")
+    @classmethod
+    def positive(cls, value: int) -> int:
+        if value < 0:
+            raise ValueError("must be positive")
+        if value == 0:
+            raise AssertionError("must not be zero")
+        return value
+
+
+def of_positive(body: Positive) -> int:
+    return body.x
+
+
+@pytest.mark.parametrize(
+    ("body", "text"), [(b'{"x": -1}', "must be positive"), (b'{"x": 0}', "must not be zero")]
+)
+def test_what_a_validator_says_stands_alone(body: bytes, text: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        Signature(of_positive, batched=False).request.read(body, media.JSON)
+    assert caught.value.details[0]["msg"] == text
+
+
+@pytest.mark.parametrize(
+    ("function", "body", "hint"),
+    [
+        (of_file, b"\xff\xd8\xff", "-H 'Content-Type: image/jpeg', or as a form: -F picture=@"),
+        (of_file, b"\x89PNG\r\n", "-H 'Content-Type: image/png'"),
+        (of_file, b"\x00" * (media.MOST_STRUCTURED + 1), "-H 'Content-Type: application/octet"),
+        (plain, b"x=1&y=2", "send JSON, such as -d '{\"x\": 1}', or a form: -F x=1"),
+    ],
+)
+def test_a_file_that_curl_calls_a_form_is_answered_with_how_to_send_it(
+    function: Any, body: bytes, hint: str
+) -> None:
+    signature = Signature(function, batched=False)
+    with pytest.raises(Undecodable) as caught:
+        signature.request.read(body, "application/x-www-form-urlencoded", signature.raw)
+    assert hint in str(caught.value)
+
+
 def test_a_result_is_checked_and_written_in_both_forms() -> None:
     response = Signature(of_model, batched=False).response
     assert response.write(response.check(1), media.JSON) == b"1.0"
@@ -161,9 +231,54 @@ def no_schema(x: object()) -> int:  # type: ignore[valid-type]
     return 1
 
 
+class Bag(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    thread: threading.Thread
+
+
+def of_upload(file: UploadFile) -> int:
+    return 1
+
+
+def of_uploads(files: list[UploadFile | None]) -> int:
+    return 1
+
+
+def of_request(request: Request) -> int:
+    return 1
+
+
+def of_thread(thread: threading.Thread) -> int:
+    return 1
+
+
+def of_bag(bag: Bag) -> int:
+    return 1
+
+
+def gives_bag(x: int) -> Bag:
+    raise AssertionError
+
+
+def of_query(x: int = Query(1)) -> int:
+    return 1
+
+
+def of_dependency(x: int = Depends(of_query)) -> int:
+    return 1
+
+
 @pytest.mark.parametrize(
     ("function", "batched", "words"),
     [
+        (of_upload, False, "of_upload: UploadFile is fastapi's: write bytes"),
+        (of_uploads, False, "of_uploads: UploadFile is fastapi's: write bytes"),
+        (of_request, False, "of_request: Request is starlette's: write bytes"),
+        (of_thread, False, "of_thread: no body holds a threading.Thread: write"),
+        (of_bag, False, "of_bag: no body holds a threading.Thread: write"),
+        (gives_bag, False, "gives_bag's result: no body holds a threading.Thread: write"),
+        (of_query, False, "Query is fastapi's: .* members of the body"),
+        (of_dependency, False, "Depends is fastapi's: .* members of the body"),
         (no_type, False, "parameter x has no type"),
         (nothing, False, "takes nothing"),
         (variadic, False, "name its parameters"),

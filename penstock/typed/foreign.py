@@ -1,0 +1,89 @@
+"""Which classes in annotations no body can hold: those of web frameworks, and any of which pydantic
+only checks that a value is an object of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, PydanticUserError, TypeAdapter
+from typing_extensions import is_typeddict
+
+_FRAMEWORKS: Final = ("fastapi", "starlette")
+_OF_BODIES: Final = ("Body", "File", "Form")
+"""Defaults of FastAPI's that pydantic reads as its own, and that say what is so here anyway."""
+_INSTEAD: Final = (
+    'a pydantic model, bytes, Annotated[np.ndarray, Array("float32", (None, 3))] for an array, or'
+    " Annotated[np.ndarray, Image()] for a picture"
+)
+
+
+def foreign_class(annotation: Any) -> str | None:
+    """What is wrong with an annotation that names a class of a web framework."""
+    for each in _classes(annotation, []):
+        home = _framework(each)
+        if home is not None:
+            return (
+                f"{each.__name__} is {home}'s: write bytes for a file, or Annotated[np.ndarray,"
+                f" Image()] for a picture"
+            )
+    return None
+
+
+def foreign_default(default: Any) -> str | None:
+    """What is wrong with a parameter's default that asks a web framework for a value."""
+    kind = type(default)
+    home = _framework(kind)
+    if home is None or kind.__name__ in _OF_BODIES:
+        return None
+    return f"{kind.__name__} is {home}'s: here all parameters are members of the body"
+
+
+def without_schema(annotation: Any) -> str | None:
+    """Which class in an annotation pydantic knows no schema for, and what to write instead."""
+    problem = foreign_class(annotation)
+    if problem is not None:
+        return problem
+    for each in _classes(annotation, []):
+        try:
+            TypeAdapter(each)
+        except PydanticUserError:
+            return f"no body holds a {each.__module__}.{each.__qualname__}: write {_INSTEAD}"
+    return None
+
+
+def _framework(kind: type) -> str | None:
+    roots = [each.__module__.partition(".")[0] for each in kind.__mro__]
+    return next((each for each in roots if each in _FRAMEWORKS), None)
+
+
+def _classes(annotation: Any, seen: list[Any]) -> Iterator[type]:
+    """The classes that values of an annotation are made of, but for those with a schema beside."""
+    if annotation in seen:
+        return
+    seen.append(annotation)
+    if get_origin(annotation) is Annotated:
+        annotation, *more = get_args(annotation)
+        if not any(hasattr(each, "__get_pydantic_core_schema__") for each in more):
+            yield from _classes(annotation, seen)
+    elif get_args(annotation):
+        for each in get_args(annotation):
+            yield from _classes(each, seen)
+    elif isinstance(annotation, type):
+        members = _members(annotation)
+        if members is None:
+            yield annotation
+        for each in members or ():
+            yield from _classes(each, seen)
+
+
+def _members(kind: type) -> list[Any] | None:
+    """The annotations of a model's members; None for another class."""
+    if issubclass(kind, BaseModel):
+        fields = kind.model_fields.values()
+        return [Annotated[each.annotation, *each.metadata, None] for each in fields]
+    if dataclasses.is_dataclass(kind) or is_typeddict(kind):
+        return list(get_type_hints(kind, include_extras=True).values())
+    return None
