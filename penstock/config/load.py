@@ -15,7 +15,6 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -23,23 +22,16 @@ from pydantic import ValidationError
 
 from penstock.config.checks import contradictions, unavailable, without_effect
 from penstock.config.problems import (
+    AT_KEY,
     KeyPath,
     Problem,
     clipped,
     dotted,
     explain,
     in_words,
-    nearest,
     shown,
 )
-from penstock.config.schema import (
-    ENVIRONMENT,
-    Section,
-    ServiceConfig,
-    entries_of,
-    keys_of,
-    section_of,
-)
+from penstock.config.schema import ENVIRONMENT, ServiceConfig, keys_of, section_at
 from penstock.config.yaml import Document, read_file, read_text, resolved
 from penstock.errors import ConfigError
 
@@ -107,19 +99,14 @@ def load(
         if value is not None:
             layers.put(tuple(key.split(".")), value, "flag")
 
-    checked = _check(layers.data)
-    problems = [*document.problems, *checked.problems]
-    unknown = [layers.place(each) for each in checked.unknown]
-    problems += [] if lenient else checked.unknown
+    config, refused, unknown = _check(layers.data)
+    problems = [*document.problems, *refused, *([] if lenient else unknown)]
     if problems:
         raise ConfigError([layers.place(each) for each in layers.sorted(problems)])
-    warnings = unknown + unknown_variables(environ)
-    warnings += [layers.place(each) for each in without_effect(checked.config)]
+    warnings = [layers.place(each) for each in layers.sorted(unknown)] + unknown_variables(environ)
+    warnings += [layers.place(each) for each in without_effect(config)]
     return Loaded(
-        config=layers.remember_flags(checked.config),
-        warnings=warnings,
-        source=source,
-        place=layers.place,
+        config=layers.remember_flags(config), warnings=warnings, source=source, place=layers.place
     )
 
 
@@ -178,87 +165,33 @@ def _with(data: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[st
     return copy
 
 
-@dataclass(slots=True, kw_only=True)
-class _Checked:
-    """What a look at every key found."""
-
-    config: ServiceConfig
-    problems: list[Problem] = field(default_factory=list)
-    unknown: list[Problem] = field(default_factory=list)
-
-
-def _check(data: Mapping[str, Any]) -> _Checked:
-    found = _Checked(config=ServiceConfig())
-    known = _known(ServiceConfig, data, (), found)
-    refused: list[Problem] = []
+def _check(data: Mapping[str, Any]) -> tuple[ServiceConfig, list[Problem], list[Problem]]:
+    """The checked values, what is wrong, and the keys that are not known."""
+    found: list[Problem] = []
     try:
-        found.config = ServiceConfig.model_validate(known)
+        config = ServiceConfig.model_validate(data)
     except ValidationError as error:
         # What the schema refuses is taken out, so that the checks between keys see the rest.
-        refused = explain(error)
-        for problem in refused:
-            _take_out(known, problem.path)
-        found.config = ServiceConfig.model_validate(known)
-    found.problems += refused
-    wrong = {problem.path for problem in found.problems}
-    for problem in [*unavailable(found.config), *contradictions(found.config)]:
+        found = explain(error)
+        for each in error.errors(include_url=False):
+            loc = each["loc"]
+            data = _without(data, loc[:-2] if loc[-1] == AT_KEY else loc)
+        config = ServiceConfig.model_validate(data)
+    problems = [each for each in found if not each.unknown]
+    wrong = {problem.path for problem in problems}
+    for problem in [*unavailable(config), *contradictions(config)]:
         if not any(path in wrong for path in (problem.path, *problem.involves)):
-            found.problems.append(problem)
-    return found
+            problems.append(problem)
+    return config, problems, [each for each in found if each.unknown]
 
 
-def _known(
-    section: type[Section], raw: Mapping[Any, Any], path: KeyPath, found: _Checked
-) -> dict[str, Any]:
-    """A copy of ``raw`` with the keys of the schema only, without those left blank."""
-    keys = keys_of(section)
-    known: dict[str, Any] = {}
-    for key, value in raw.items():
-        if not isinstance(key, str):
-            text = f"the key {shown(key)} is not text"
-            found.problems.append(Problem(path=path, text=text))
-        elif key not in keys:
-            text = f"is not a known key{nearest(section, key)}"
-            found.unknown.append(Problem(path=(*path, key), text=text))
-        elif value is None:
-            if key in section.never_blank:
-                text = "is left blank: give it a value or leave the key out"
-                found.problems.append(Problem(path=(*path, key), text=text))
-        else:
-            known[key] = _inside(keys[key], value, (*path, key), found)
-    return known
-
-
-def _inside(annotation: Any, value: Any, path: KeyPath, found: _Checked) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    inner, entries = section_of(annotation), entries_of(annotation)
-    if inner is not None:
-        return _known(inner, value, path, found)
-    if entries is None:
-        return value
-    copy: dict[str, Any] = {}
-    for name, entry in value.items():
-        if not isinstance(name, str):
-            text = f"the name {shown(name)} is not text: put it in quotes"
-            found.problems.append(Problem(path=path, text=text))
-        elif not name.isprintable():
-            text = f"the name {name!a} has characters that cannot be shown: choose another"
-            found.problems.append(Problem(path=path, text=text))
-        elif entry is None or isinstance(entry, Mapping):
-            copy[name] = _known(entries, entry or {}, (*path, name), found)
-        else:
-            copy[name] = entry
-    return copy
-
-
-def _take_out(known: dict[str, Any], path: KeyPath) -> None:
-    """Remove the key that a refusal is about; of a list, the whole list."""
-    *above, last = takewhile(lambda step: isinstance(step, str), path)
-    inner = known
-    for step in above:
-        inner = inner[str(step)]
-    inner.pop(str(last), None)  # gone already when two items of one list were refused
+def _without(data: Mapping[Any, Any], path: Sequence[str | int]) -> dict[Any, Any]:
+    """A copy without the key that a refusal is about; of a list, without the whole list."""
+    copy = dict(data)
+    if len(path) > 1 and isinstance(copy.get(path[0]), Mapping):
+        copy[path[0]] = _without(copy[path[0]], path[1:])
+        return copy
+    return {key: value for key, value in data.items() if str(key) != str(path[0])}
 
 
 # Texts from a command line or the environment
@@ -335,7 +268,9 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 def typed(keys: Sequence[str], text: str) -> Any:
     """The text as a value for the key at this path."""
-    kind = _kind(_annotation(keys))
+    *above, key = keys
+    section = section_at(above)
+    kind = _kind(section and keys_of(section).get(key))
     if kind is str:
         return _unquoted(text)
     if kind is tuple:
@@ -348,21 +283,6 @@ def _unquoted(text: str) -> str:
     if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'":
         return text[1:-1]
     return text
-
-
-def _annotation(keys: Sequence[str]) -> Any:
-    section: type[Section] | None = ServiceConfig
-    names_section: type[Section] | None = None
-    annotation: Any = None
-    for key in keys:
-        if names_section is not None:
-            section, names_section, annotation = names_section, None, None
-            continue
-        if section is None:
-            return None
-        annotation = keys_of(section).get(key)
-        section, names_section = section_of(annotation), entries_of(annotation)
-    return annotation
 
 
 def _kind(annotation: Any) -> type | None:

@@ -13,7 +13,15 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
-from penstock.config.schema import Section, ServiceConfig, entries_of, keys_of, section_of
+from penstock.config.schema import (
+    BLANK,
+    Section,
+    ServiceConfig,
+    entries_of,
+    keys_of,
+    section_at,
+    section_of,
+)
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Keys and list positions from the top of the file."""
@@ -31,12 +39,14 @@ class Problem:
         text: what is wrong, starting in lower case.
         line: the line, where the path alone would not find it.
         involves: further keys without which this is no problem.
+        unknown: whether it is that there is no such key.
     """
 
     path: KeyPath
     text: str
     line: int | None = None
     involves: tuple[KeyPath, ...] = ()
+    unknown: bool = False
 
 
 def dotted(path: KeyPath) -> str:
@@ -78,15 +88,31 @@ def shown(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
+AT_KEY = "[key]"
+"""The last step of pydantic's path to a key that is wrong itself."""
+
+
 def explain(error: ValidationError) -> list[Problem]:
     """The schema's refusals, one Problem for each."""
     return [
-        Problem(
-            path=tuple(each["loc"]),
-            text=_sentence(each["type"], each["input"], each.get("ctx", {})),
-        )
+        _problem(tuple(each["loc"]), each["type"], each["input"], each.get("ctx", {}))
         for each in error.errors(include_url=False)
     ]
+
+
+def _problem(path: KeyPath, kind: str, value: object, context: Mapping[str, Any]) -> Problem:
+    if kind == "extra_forbidden":
+        return Problem(path=path, text=f"is not a known key{_nearest(path)}", unknown=True)
+    if kind == "invalid_key":
+        return Problem(path=path[:-1], text=f"the key {shown(value)} is not text")
+    if path[-1:] == (AT_KEY,):
+        text = f"the name {shown(value)} is not text: put it in quotes"
+        if kind == "value_error":
+            text = f"the name {value!a} {context['error']}"
+        return Problem(path=path[:-2], text=text)
+    if value is BLANK:
+        return Problem(path=path, text="is left blank: give it a value or leave the key out")
+    return Problem(path=path, text=_sentence(kind, value, context))
 
 
 _WANTED = {
@@ -131,8 +157,9 @@ def _hint(kind: str, value: object) -> str:
     return ""
 
 
-def nearest(section: type[Section], key: str) -> str:
+def _nearest(path: KeyPath) -> str:
     """A hint at what an unknown key was meant to be; empty when nothing is near."""
+    section, key = section_at(path[:-1]) or ServiceConfig, str(path[-1])
     homes = [where for name, where in _HOMES if name == key]
     if homes:
         return f"; {key} belongs under {' or '.join(homes)}"

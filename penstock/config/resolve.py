@@ -5,9 +5,9 @@ The rule is the same for every parameter: a flag, else the constructor, else YAM
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -16,6 +16,7 @@ from penstock.config.problems import dotted, explain
 from penstock.config.schema import OpConfig
 from penstock.errors import ConfigError
 from penstock.executors.kinds import THREAD, ExecutorKind, kind_named
+from penstock.executors.work import WorkOptions
 from penstock.protocols import media
 from penstock.runtimes.runtime import ModelOptions
 
@@ -23,47 +24,31 @@ _THREADS = 2
 """Of a model whose ``thread_num`` is not given; the original's default."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpArguments:
-    """What an op's constructor was given, as its author wrote it. None is not given.
-
-    ``retry`` 0 and empty lists are not given either. ``timeout`` and ``auto_batching_timeout`` are
-    milliseconds, and -1 is given: it overrules a time in YAML with none.
-
-    Source: ``docs/compatibility.md``, the constructor of Op.
-    """
-
-    server_endpoints: Sequence[str] | None = None
-    fetch_list: Sequence[str] | None = None
-    client_config: str | None = None
-    client_type: str | None = None
-    concurrency: int | None = None
-    timeout: int | None = None
-    retry: int | None = None
-    batch_size: int | None = None
-    auto_batching_timeout: float | None = None
+CONSTRUCTOR: Final = (
+    "server_endpoints",
+    "fetch_list",
+    "client_config",
+    "client_type",
+    "concurrency",
+    "timeout",
+    "retry",
+    "batch_size",
+    "auto_batching_timeout",
+)
+"""Keys that an op's constructor takes as well, in the same units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpOptions:
-    """How one op runs.
+class OpOptions(WorkOptions):
+    """How one op runs: the keys of its entry, resolved. Times are seconds; None is no limit.
 
     Attributes:
         name: the op's name.
-        concurrency: workers.
-        timeout: seconds one ``process`` call may take; None is no limit.
-        kill_late: whether a call beyond that is ended with its worker process.
-        memory_limit: bytes of memory beyond which a worker process is replaced; None is no limit.
-        max_batches: batches after which it is replaced; None is never.
-        retry: attempts of ``process`` in all, 1 or more.
-        batch_size: most samples of a batch, 1 or more.
+        kill_late: whether a call beyond ``timeout`` is ended with its worker process.
+        memory_limit: of a worker process, in bytes.
         window: seconds the first sample waits for company; None is not at all, and always so when
             ``batch_size`` is 1.
-        executor: where ``process`` runs.
-        socket: the path that its workers connect to; None where they do not.
-        media: the media type of bodies on it.
-        isolate_errors: whether a failed batch is bisected.
-        retry_on_crash: whether the batch of a worker that died is run again, one by one.
+        media: the media type of bodies on ``socket``.
         cpus: which CPUs its worker processes run on, one set for each, in turn; empty is all.
         thread_num: CPU threads that one run of its model may use.
         fetch_list: outputs to fetch; None is all.
@@ -72,18 +57,14 @@ class OpOptions:
 
     name: str
     concurrency: int = 1
-    timeout: float | None = None
     kill_late: bool = False
     memory_limit: int | None = None
     max_batches: int | None = None
-    retry: int = 1
     batch_size: int = 1
     window: float | None = None
     executor: ExecutorKind = THREAD
     socket: str | None = None
     media: str = media.JSON
-    isolate_errors: bool = True
-    retry_on_crash: bool = False
     cpus: tuple[frozenset[int], ...] = ()
     thread_num: int = _THREADS
     fetch_list: tuple[str, ...] | None = None
@@ -92,7 +73,7 @@ class OpOptions:
 
 def resolve_op(
     name: str,
-    constructor: OpArguments,
+    constructor: Mapping[str, Any],
     yaml: OpConfig | None,
     executor: ExecutorKind = THREAD,
     cpus: int = _THREADS,
@@ -101,7 +82,8 @@ def resolve_op(
 
     Args:
         name: the op's name, for messages.
-        constructor: what the author gave.
+        constructor: what the author gave, by ``CONSTRUCTOR``. None, an empty list and ``retry`` 0
+            are not given; a time of -1 is: it overrules one in YAML with none.
         yaml: the op's entry of a loaded configuration; None when it has none.
         executor: where ops run whose entry does not say.
         cpus: how many there are for the op's workers.
@@ -160,10 +142,9 @@ def advice(worker_num: int | None, ops: Iterable[OpOptions]) -> list[str]:
     ]
 
 
-def _given(constructor: OpArguments) -> dict[str, Any]:
-    values = {each.name: getattr(constructor, each.name) for each in fields(constructor)}
-    listed = {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
-    if type(listed["retry"]) is int and listed["retry"] == 0:
+def _given(constructor: Mapping[str, Any]) -> dict[str, Any]:
+    listed = {key: list(v) if isinstance(v, tuple) else v for key, v in constructor.items()}
+    if listed.get("retry") == 0:
         del listed["retry"]
     return {key: value for key, value in listed.items() if value is not None and value != []}
 

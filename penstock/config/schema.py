@@ -11,6 +11,7 @@ Source: ``docs/compatibility.md``.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from inspect import isclass
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_origin
 
@@ -23,6 +24,7 @@ from pydantic import (
     PrivateAttr,
     StringConstraints,
     WithJsonSchema,
+    model_validator,
 )
 
 from penstock.errors import ConfigError
@@ -170,11 +172,26 @@ ExecutorName: TypeAlias = Annotated[
 EntryPoint: TypeAlias = Annotated[str, AfterValidator(_entry_point)]
 
 
+BLANK = object()
+"""What a key is given, and refuses, that may be left out but not blank."""
+
+
 class Section(BaseModel):
-    """A mapping of ``config.yml``. ``never_blank``: keys that may be left out, but not empty."""
+    """A mapping of ``config.yml``. A key left blank is its default, but for ``never_blank``."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
     never_blank: ClassVar[frozenset[str]] = frozenset()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _blank_is_default(cls, given: object) -> object:
+        if not isinstance(given, Mapping):
+            return given
+        return {
+            key: BLANK if value is None else value
+            for key, value in given.items()
+            if value is not None or key in cls.never_blank
+        }
 
 
 class TracerConfig(Section):
@@ -512,6 +529,23 @@ class OpConfig(Section):
         return copy
 
 
+def _entry_name(name: str) -> str:
+    if not name.isprintable():
+        raise ValueError("has characters that cannot be shown: choose another")
+    return name
+
+
+def _entries(value: object) -> object:
+    if not isinstance(value, Mapping):
+        return value
+    return {name: {} if entry is None else entry for name, entry in value.items()}
+
+
+Entries: TypeAlias = Annotated[
+    dict[Annotated[str, AfterValidator(_entry_name)], OpConfig], BeforeValidator(_entries)
+]
+
+
 class ServiceConfig(Section):
     """The top of the file: the service itself."""
 
@@ -659,7 +693,7 @@ class ServiceConfig(Section):
         " object with `routes`, written `package.module:function`.",
     )
     dag: DagConfig = Field(default=DagConfig(), description="The whole graph.")
-    op: dict[str, OpConfig] = Field(default={}, description="Op name: its entry.")
+    op: Entries = Field(default={}, description="Op name: its entry.")
 
     @property
     def engines(self) -> int:
@@ -685,6 +719,19 @@ def section_of(annotation: Any) -> type[Section] | None:
 def entries_of(annotation: Any) -> type[Section] | None:
     """The section that each entry is, when a key's value maps names of the user's to sections."""
     return section_of(get_args(annotation)[1]) if get_origin(annotation) is dict else None
+
+
+def section_at(path: Sequence[str | int]) -> type[Section] | None:
+    """The section whose keys stand below this path, if there is one."""
+    section: type[Section] | None = ServiceConfig
+    entries: type[Section] | None = None
+    for key in path:
+        if entries is not None:
+            section, entries = entries, None
+        elif section is not None:
+            annotation = keys_of(section).get(str(key))
+            section, entries = section_of(annotation), entries_of(annotation)
+    return section
 
 
 ENVIRONMENT: dict[str, str] = {

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from penstock.api.calls import Grpc, Http
 from penstock.config.load import Loaded
 from penstock.config.problems import Problem
-from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
+from penstock.config.resolve import CONSTRUCTOR, OpOptions, advice, resolve_op
 from penstock.config.schema import ServiceConfig
 from penstock.engine.engine import Engine
 from penstock.errors import ConfigError, GraphError, HookError
@@ -263,17 +263,7 @@ def deploy(graphs: Sequence[Blueprint]) -> Deployment:
 
 
 def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> OpOptions:
-    arguments = OpArguments(
-        server_endpoints=op.server_endpoints,
-        fetch_list=op.fetch_list,
-        client_config=op.client_config,
-        client_type=op.client_type,
-        concurrency=op.concurrency,
-        timeout=op.timeout,
-        retry=op.retry or None,
-        batch_size=op.batch_size,
-        auto_batching_timeout=op.auto_batching_timeout,
-    )
+    arguments = {key: getattr(op, key) for key in CONSTRUCTOR}
     resolved = resolve_op(op.name, arguments, config.op.get(op.name), usual, cpus)
     runs_here = is_coroutine(op.process) and not resolved.executor.elsewhere
     return replace(resolved, executor=COROUTINE) if runs_here else resolved

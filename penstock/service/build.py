@@ -21,7 +21,7 @@ from penstock.executors.executor import Executor
 from penstock.executors.kinds import ExecutorSpec
 from penstock.executors.processes.control import Spawner
 from penstock.executors.processes.executor import TOLD_AFTER
-from penstock.executors.work import BoundOp, WorkOptions
+from penstock.executors.work import BoundOp
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
 from penstock.ops.hooks import bind, overrides
@@ -153,7 +153,6 @@ class GraphWorks:
         capacity = blueprint.config.dag.channel_size
         for index, op in enumerate(blueprint.graph.ops):
             options = blueprint.options[index]
-            work = _work_options(options)
             policy = BatchPolicy(
                 max_rows=options.batch_size, window=options.window, capacity=capacity
             )
@@ -162,7 +161,7 @@ class GraphWorks:
                 op=name,
                 workers=options.concurrency,
                 loop=loop,
-                ops=_workers(op, options, self._models[index], work),
+                ops=_workers(op, options, self._models[index]),
                 spawner=spawner,
                 supervision=supervision_of(options, deployment.config),
                 only_plain=blueprint.outside_reader(index) is not None,
@@ -173,7 +172,7 @@ class GraphWorks:
                 name,
                 queue=batcher_for(policy),
                 executor=options.executor.make(spec),
-                options=work,
+                options=options,
                 key_of=_key_of(op, options),
             )
         return graph
@@ -226,16 +225,7 @@ def bound_op(deployment: Deployment, name: str, index: int) -> tuple[BoundOp, tu
     _prepare(op, options, model)
     op.concurrency_idx = index
     init(op)
-    return BoundOp(op, model, _work_options(options), index), () if model is None else model.notes
-
-
-def _work_options(options: OpOptions) -> WorkOptions:
-    return WorkOptions(
-        isolate_errors=options.isolate_errors,
-        timeout=options.timeout,
-        retry=options.retry,
-        retry_on_crash=options.retry_on_crash,
-    )
+    return BoundOp(op, model, options, index), () if model is None else model.notes
 
 
 def _prepare(op: Op, options: OpOptions, model: Model | None) -> None:
@@ -267,14 +257,14 @@ def _key_of(op: Op, options: OpOptions) -> Callable[[dict[str, Feed]], Hashable]
     return lambda inputs: signature(next(iter(inputs.values())))
 
 
-def _workers(op: Op, options: OpOptions, model: Model | None, work: WorkOptions) -> list[BoundOp]:
+def _workers(op: Op, options: OpOptions, model: Model | None) -> list[BoundOp]:
     """A copy of the op for each worker in this process."""
     if not options.executor.opens_here:
         return []
-    workers = [BoundOp(op, model, work)]
+    workers = [BoundOp(op, model, options)]
     for index in range(1, 1 if options.executor.one_worker else options.concurrency):
         own = None if model is None else model.clone()
-        bound = BoundOp(op, own, work, index)
+        bound = BoundOp(op, own, options, index)
         if own is not None:
             bound.op.client = LocalPredictor(own)
         workers.append(bound)

@@ -118,7 +118,9 @@ def never_asked(port: int) -> bool:
     ],
 )
 def test_written_ports_are_taken_without_probing(rpc: int, http: int, expected: Ports) -> None:
-    assert ports(ServiceConfig(rpc_port=rpc, http_port=http), never_asked) == expected
+    given = {"rpc_port": rpc, "http_port": http}
+    config = ServiceConfig.model_validate({k: v for k, v in given.items() if v is not None})
+    assert ports(config, never_asked) == expected
 
 
 @pytest.mark.parametrize(

@@ -229,9 +229,9 @@ def test_a_dict_that_is_none_is_refused(data: Any) -> None:
 
 def test_keys_of_a_dict_must_be_text() -> None:
     assert problems_of(yml_dict={"rpc_port": 0, 1: 2, "op": {3: {}, "a": {None: 1}}}) == [
-        "yml_dict: the key 1 is not text",
         "yml_dict: op: the name 3 is not text: put it in quotes",
         "yml_dict: op.a: the key nothing is not text",
+        "yml_dict: the key 1 is not text",
     ]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.config.load import Loaded, load
-from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
+from penstock.config.resolve import OpOptions, advice, resolve_op
 from penstock.config.schema import DagConfig, OpConfig, ServiceConfig, TracerConfig
 from penstock.errors import ConfigError
 from penstock.runtimes.runtime import ModelOptions
@@ -108,7 +108,7 @@ def loaded_from(path: Path, text: str) -> Loaded:
 
 
 def resolved(config: ServiceConfig) -> dict[str, OpOptions]:
-    return {name: resolve_op(name, OpArguments(), op) for name, op in config.op.items()}
+    return {name: resolve_op(name, {}, op) for name, op in config.op.items()}
 
 
 def test_the_regression_service(config_file: Path) -> None:

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from penstock.config.load import load
-from penstock.config.resolve import OpArguments, OpOptions, advice, resolve_op
+from penstock.config.resolve import OpOptions, advice, resolve_op
 from penstock.config.schema import OpConfig
 from penstock.errors import ConfigError
 from penstock.executors.kinds import INLINE, THREAD
@@ -15,7 +15,7 @@ def entry(**keys: Any) -> OpConfig:
 
 
 def resolve(yaml: OpConfig | None = None, **arguments: Any) -> OpOptions:
-    return resolve_op("uci", OpArguments(**arguments), yaml)
+    return resolve_op("uci", arguments, yaml)
 
 
 def test_an_op_that_nobody_configured_has_the_defaults_and_no_model() -> None:
@@ -180,9 +180,7 @@ def test_threads_of_models_fit_the_cpus_unless_they_are_given(
     keys: dict[str, Any], cpus: int, threads: int
 ) -> None:
     given = {**keys.pop("local_service_conf", {}), "model_config": "m"}
-    options = resolve_op(
-        "uci", OpArguments(), entry(**keys, local_service_conf=given), "thread", cpus
-    )
+    options = resolve_op("uci", {}, entry(**keys, local_service_conf=given), "thread", cpus)
     assert options.thread_num == threads
     assert options.model == ModelOptions(path="m", thread_num=threads)
 
