@@ -32,6 +32,8 @@
     │   └── Cancelled           the caller went away; nobody is answered
     └── InternalError           us: this should never happen, please report it
 
+The words at the left of each line say who must act so that it does not happen again.
+
 Requests' errors travel as values (an ``Outcome`` holds one); they are raised only inside the hooks
 and decoders that make them. Which number or status a caller sees is decided in one place,
 ``protocols/status.py``; no number stands here.
@@ -39,9 +41,6 @@ and decoders that make them. Which number or status a caller sees is decided in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from enum import Enum
 from operator import index
 from typing import Any, ClassVar, Final, Self
 
@@ -49,21 +48,10 @@ INT32: Final = range(-(2**31), 2**31)
 """What the wire's ``err_no`` can hold."""
 
 
-class Blame(Enum):
-    """Who must act so that the error does not happen again."""
-
-    CALLER = "caller"
-    OPERATOR = "operator"
-    AUTHOR = "op author"
-    NOBODY = "nobody"
-    US = "penstock"
-
-
 class PenstockError(Exception):
     """Root of the tree. ``str(error)`` is fit to be shown to whoever must act."""
 
     code: ClassVar[str] = "error"
-    blame: ClassVar[Blame] = Blame.US
 
 
 class InternalError(PenstockError):
@@ -76,7 +64,6 @@ class StartupError(PenstockError):
     """The service cannot start."""
 
     code = "startup"
-    blame = Blame.OPERATOR
 
 
 class ConfigError(StartupError):
@@ -105,7 +92,6 @@ class HookError(StartupError):
     """A hook's signature fits no generation of the API."""
 
     code = "hook"
-    blame = Blame.AUTHOR
 
 
 class RequestError(PenstockError):
@@ -125,7 +111,6 @@ class Undecodable(RequestError):
     """The bytes are not the message they should be."""
 
     code = "undecodable"
-    blame = Blame.CALLER
 
 
 class UnknownEncoding(Undecodable):
@@ -144,28 +129,24 @@ class TooLarge(RequestError):
     """The message, compressed or not, is over ``max_message_bytes``."""
 
     code = "too_large"
-    blame = Blame.CALLER
 
 
 class UnknownService(RequestError):
     """The request names another service."""
 
     code = "unknown_service"
-    blame = Blame.CALLER
 
 
 class PackageError(RequestError):
     """The request decodes, but its pairs or tensors are wrong; or a reply cannot be packed."""
 
     code = "package"
-    blame = Blame.CALLER
 
 
 class InputMismatch(RequestError):
     """Names, dtypes, ranks or fixed dimensions do not fit the op's model."""
 
     code = "input_mismatch"
-    blame = Blame.CALLER
 
 
 class InvalidInput(InputMismatch):
@@ -195,35 +176,30 @@ class WrongType(RequestError):
     """A hook returned, or a model was given, a value of a type it cannot be."""
 
     code = "wrong_type"
-    blame = Blame.AUTHOR
 
 
 class NotProvided(RequestError):
     """The op leaves something out that this graph needs (such as joining several inputs)."""
 
     code = "not_provided"
-    blame = Blame.AUTHOR
 
 
 class ServiceBusy(RequestError):
     """At capacity. Nothing was started; a later retry may succeed."""
 
     code = "busy"
-    blame = Blame.NOBODY
 
 
 class ServiceClosed(RequestError):
     """Draining or stopped. A retry elsewhere may succeed."""
 
     code = "closed"
-    blame = Blame.NOBODY
 
 
 class NoWorker(ServiceClosed):
     """No external worker of the op is connected, and none has been for a while."""
 
     code = "no_worker"
-    blame = Blame.OPERATOR
 
 
 class DeadlineExceeded(RequestError):
@@ -233,7 +209,6 @@ class DeadlineExceeded(RequestError):
     """
 
     code = "deadline"
-    blame = Blame.NOBODY
 
     def __init__(self, text: str, *, by_client: bool = False) -> None:
         super().__init__(text)
@@ -250,14 +225,12 @@ class OpTimeout(RequestError):
     """A ``process`` call exceeded the op's ``timeout`` on its last attempt."""
 
     code = "op_timeout"
-    blame = Blame.AUTHOR
 
 
 class InferenceFailed(RequestError):
     """``process`` ended without a usable result, or the worker died with it."""
 
     code = "inference"
-    blame = Blame.AUTHOR
 
 
 class WorkerDied(InferenceFailed):
@@ -279,7 +252,6 @@ class HookFailed(RequestError):
     """A hook raised an exception of the user's."""
 
     code = "hook_failed"
-    blame = Blame.AUTHOR
 
 
 class NumberedError(RequestError):
@@ -291,7 +263,6 @@ class NumberedError(RequestError):
     """
 
     code = "numbered"
-    blame = Blame.AUTHOR
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(text)
@@ -313,14 +284,12 @@ class ProductError(NumberedError):
     """A business error: a hook returned ``prod_errcode``; ``number`` is the product's own."""
 
     code = "product"
-    blame = Blame.CALLER
 
 
 class Cancelled(RequestError):
     """The caller went away. It is recorded, and answered to nobody."""
 
     code = "cancelled"
-    blame = Blame.NOBODY
 
 
 def text_of(error: BaseException) -> str:
@@ -329,18 +298,3 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except BaseException:  # noqa: BLE001 - nobody else raises there
         return type(error).__name__
-
-
-@contextmanager
-def translated(table: Mapping[type[Exception], type[RequestError]]) -> Iterator[None]:
-    """Turn foreign exceptions into ours at the port that calls the foreign library.
-
-    The first class of ``table`` that matches wins; everything else passes through unchanged.
-    """
-    try:
-        yield
-    except tuple(table) as error:
-        for theirs, ours in table.items():
-            if isinstance(error, theirs):
-                raise ours(str(error)) from error
-        raise

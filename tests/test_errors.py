@@ -78,13 +78,3 @@ def test_the_client_gets_the_class_the_server_meant() -> None:
     product = error_for(51, "no cat")
     assert isinstance(product, errors.ProductError)
     assert product.number == 51
-
-
-def test_foreign_errors_are_translated_and_others_pass() -> None:
-    with pytest.raises(errors.InputMismatch, match="nope") as caught:
-        with errors.translated({ValueError: errors.InputMismatch}):
-            raise ValueError("nope")
-    assert isinstance(caught.value.__cause__, ValueError)
-    with pytest.raises(KeyError):
-        with errors.translated({ValueError: errors.InputMismatch}):
-            raise KeyError("other")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from penstock.errors import Blame, PenstockError
+from penstock.errors import PenstockError
 from penstock.protocols.status import GrpcCode
 
 
@@ -24,7 +24,6 @@ class NotConnected(PenstockError):
     """
 
     code = "not_connected"
-    blame = Blame.CALLER
 
 
 class CallFailed(PenstockError):
@@ -37,7 +36,6 @@ class CallFailed(PenstockError):
     """
 
     code = "call_failed"
-    blame = Blame.NOBODY
 
     def __init__(
         self, status: GrpcCode, text: str, *, retryable: bool = False, sent: bool = True

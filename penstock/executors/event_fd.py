@@ -3,17 +3,13 @@
 A thread that is woken through a lock or a queue runs into the interpreter's lock, which the waker
 still holds: two needless switches at each end of a hand-over. Here the waker gives the lock up for
 the length of its one system call, and whoever it wakes finds it free.
-Source: Linux eventfd(2); where there is none, a pipe counts the same way.
+Source: Linux eventfd(2).
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-
-_ONE = b"\1"
-_MANY = 4096
-_EVENTS = hasattr(os, "eventfd")
 
 
 class EventFd:
@@ -24,38 +20,27 @@ class EventFd:
             wakes one of those that wait.
     """
 
-    __slots__ = ("__weakref__", "_from", "_to")
+    __slots__ = ("__weakref__", "_fd")
 
     def __init__(self, *, watched: bool = False) -> None:
-        if _EVENTS:
-            kind = os.EFD_NONBLOCK if watched else os.EFD_SEMAPHORE
-            self._from = self._to = os.eventfd(0, os.EFD_CLOEXEC | kind)
-        else:
-            self._from, self._to = os.pipe()
-            os.set_blocking(self._from, not watched)
-            weakref.finalize(self, os.close, self._to)
+        kind = os.EFD_NONBLOCK if watched else os.EFD_SEMAPHORE
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | kind)
         # Closed with the last thread that knows it: its number would be another file's by then.
-        weakref.finalize(self, os.close, self._from)
+        weakref.finalize(self, os.close, self._fd)
 
     def fileno(self) -> int:
         """What a loop watches; readable while there are signals that nobody has taken."""
-        return self._from
+        return self._fd
 
     def signal(self) -> None:
         """Wake one thread that waits, or the loop."""
-        if _EVENTS:
-            os.eventfd_write(self._to, 1)
-        else:
-            os.write(self._to, _ONE)
+        os.eventfd_write(self._fd, 1)
 
     def wait(self) -> None:
         """Block until a signal that nobody else has taken."""
-        if not _EVENTS:
-            os.read(self._from, 1)
-            return
         while True:
             try:
-                os.eventfd_read(self._from)
+                os.eventfd_read(self._fd)
             except InterruptedError:  # a signal; Python does not repeat this call by itself
                 continue
             return
@@ -63,9 +48,6 @@ class EventFd:
     def clear(self) -> None:
         """The loop's: take all signals so far; it may have been woken for none."""
         try:
-            if _EVENTS:
-                os.eventfd_read(self._from)
-            else:
-                os.read(self._from, _MANY)
+            os.eventfd_read(self._fd)
         except BlockingIOError:
             return

@@ -20,6 +20,7 @@ Which option does what here:
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import InferenceFailed, InputMismatch, ModelError, RequestError, translated
+from penstock.errors import InferenceFailed, InputMismatch, ModelError
 from penstock.runtimes.runtime import ModelOptions, OptionProblem
 from penstock.tensor import TensorSpec
 
@@ -125,14 +126,16 @@ class OnnxRuntime:
 class OnnxSession:
     """One opened ONNX model. Thread rule: any number of threads at once."""
 
-    __slots__ = ("_file", "_foreign", "_session", "inputs", "notes", "outputs")
+    __slots__ = ("_file", "_refusals", "_session", "inputs", "notes", "outputs")
 
     thread_safe = True
 
     def __init__(self, session: Any, file: Path, notes: tuple[str, ...] = ()) -> None:
         self._session = session
         self._file = file
-        self._foreign = _foreign_errors()
+        state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+        # A dtype, rank or value that the model refuses; a missing name.
+        self._refusals = (state.InvalidArgument, ValueError)
         self.inputs = tuple(_spec(node, file) for node in session.get_inputs())
         tensors = [node for node in session.get_outputs() if _TENSOR.fullmatch(node.type)]
         self.outputs = tuple(_spec(node, file) for node in tensors)
@@ -145,8 +148,12 @@ class OnnxSession:
 
     def run(self, feeds: Mapping[str, NDArray[Any]], fetch: Sequence[str]) -> list[NDArray[Any]]:
         """Run once, without copying the inputs; see the port."""
-        with translated(self._foreign):
+        try:
             results: list[NDArray[Any]] = self._session.run(fetch, feeds)
+        except self._refusals as error:
+            raise InputMismatch(str(error)) from error
+        except Exception as error:
+            raise InferenceFailed(str(error)) from error
         return results
 
     def clone(self) -> OnnxSession:
@@ -275,17 +282,6 @@ def _speed_notes(options: ModelOptions) -> tuple[str, ...]:
         )
         if getattr(options, key) != getattr(default, key)
     )
-
-
-def _foreign_errors() -> dict[type[Exception], type[RequestError]]:
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    # InvalidArgument: a dtype, rank or value that the model refuses. ValueError: a missing name.
-    return {
-        state.InvalidArgument: InputMismatch,
-        ValueError: InputMismatch,
-        Exception: InferenceFailed,
-    }
 
 
 def _spec(node: Any, file: Path) -> TensorSpec:

@@ -5,21 +5,11 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.executors import event_fd as event_fd_module
 from penstock.executors.event_fd import EventFd
-
-
-@pytest.fixture(params=["eventfd", "pipe"], autouse=True)
-def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """What it stands on: Linux has both."""
-    monkeypatch.setattr(event_fd_module, "_EVENTS", request.param == "eventfd")
-    yield request.param
-    gc.collect()  # while the module still says how it was made
 
 
 def test_rings_before_the_wait_are_heard_one_by_one() -> None:

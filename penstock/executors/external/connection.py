@@ -306,7 +306,5 @@ def _parts(bodies: dict[str, bytes]) -> Iterator[dict[str, bytes]]:
 
 
 def _pid_of(link: socket.socket) -> int:
-    if not hasattr(socket, "SO_PEERCRED"):
-        return 0
     pid, _, _ = _PEER.unpack(link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     return int(pid)
