@@ -43,7 +43,7 @@ class Loaded:
     Attributes:
         config: the checked values.
         warnings: one sentence each, to be logged once at start.
-        source: the file's path, or ``yml_dict``.
+        source: the file's path, or ``dict_name``.
         place: the sentence for a problem found later, with the place where its key was written.
     """
 
@@ -61,6 +61,7 @@ def load(
     environ: Mapping[str, str],
     lenient: bool = False,
     base_dir: Path | None = None,
+    dict_name: str = "yml_dict",
 ) -> Loaded:
     """Load and check one configuration.
 
@@ -73,6 +74,7 @@ def load(
             for us.
         lenient: unknown keys are ignored with a warning each, instead of being problems.
         base_dir: a folder; the working directory without it.
+        dict_name: what messages call ``yml_dict``.
 
     Raises:
         ConfigError: with every problem found.
@@ -86,10 +88,10 @@ def load(
         source = str(path)
         document = read_text(read_file(path), source)
     else:
-        source = "yml_dict"
+        source = dict_name
         data = dict(yml_dict) if isinstance(yml_dict, Mapping) else yml_dict
         if not isinstance(data, dict):
-            raise ConfigError([f"yml_dict: must be a mapping, got {shown(data)}"])
+            raise ConfigError([f"{source}: must be a mapping, got {shown(data)}"])
         document = Document(data=data, lines={})
 
     layers = _Layers(document, source)

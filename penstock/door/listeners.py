@@ -62,8 +62,8 @@ def bind(host: str, port: int, what: str, *, shared: bool = False) -> socket.soc
     except OSError as error:
         listener.close()
         raise StartupError(
-            f"{what} {port} on {host} cannot be bound: {error.strerror}; "
-            f"is another service running there?"
+            f"{what} {port} on {host} cannot be bound: {error.strerror}; choose another port:"
+            f" --{what.replace('_', '-')} of penstock run, or the key {what}"
         ) from error
     return listener
 

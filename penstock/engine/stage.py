@@ -364,7 +364,8 @@ class Stage:
     def _give_up(self, batch: Batch) -> None:
         """Its samples end with the time-out; whether they are tried again is not decided here."""
         error = timed_out(self.name, batch, self.options.timeout, self.options.retry)
-        tell_culprits(self.name, [(sample, error) for sample in batch.samples])
+        failed = [(sample, error) for sample in batch.samples]
+        tell_culprits(self.name, failed, self.options.process)
         for sample in batch.samples:
             self._settle(sample, Outcome(None, error))
 

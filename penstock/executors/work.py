@@ -69,12 +69,14 @@ class WorkOptions:
         timeout: seconds for one ``process`` call; None means no limit.
         retry: attempts of ``process`` after a timeout.
         retry_on_crash: whether a batch that a worker died with is run once more, one by one.
+        process: what the log calls that hook, see ``Op.hook_name``.
     """
 
     isolate_errors: bool = True
     timeout: float | None = None
     retry: int = 1
     retry_on_crash: bool = False
+    process: str = "process"
 
 
 class BoundOp:
@@ -200,7 +202,7 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
             _make_calls(op, batch, [member], limit, began)
             result, error = member.result, member.error
         if error is not None:
-            tell_culprits(op.name, [(sample, error)])
+            tell_culprits(op.name, [(sample, error)], op.options.process)
             return [Outcome(None, error)]
         if op.postprocess is None and type(result) is dict:
             return [Outcome(result)]
@@ -283,7 +285,7 @@ def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
     """The last step: ``postprocess`` each sample that has not failed, and ask whether to jump."""
     failed = [(each.sample, each.error) for each in members if each.error is not None]
     if failed:
-        tell_culprits(op.name, failed)
+        tell_culprits(op.name, failed, op.options.process)
     outcomes = [
         _postprocess(op, each.sample, each.result)
         if each.error is None
@@ -367,7 +369,7 @@ def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, Requ
             given = (hook or op.op.preprocess)(inputs, sample.data_id, sample.log_id)
             data, skip, error = read_preprocess(op.op, given)
             if error is not None:
-                tell_fault(op.name, "preprocess", sample, error)
+                tell_fault(op.name, op.op.hook_name("preprocess"), sample, error)
         except HOOK_FAULTS as fault:
             error = hook_raised(op.op, "preprocess", sample, fault)
         if error is not None:
@@ -379,7 +381,7 @@ def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, Requ
     if isinstance(data, list) and all(isinstance(piece, dict) for piece in data):
         return data, [], None
     error = not_a_feed(op.name, data)
-    tell_fault(op.name, "preprocess", sample, error)
+    tell_fault(op.name, op.op.hook_name("preprocess"), sample, error)
     return None, None, error
 
 
@@ -395,5 +397,5 @@ def _postprocess(op: BoundOp, sample: Sample, result: Any) -> Outcome:
         return Outcome(None, hook_raised(op.op, "postprocess", sample, fault))
     if error is None:
         return Outcome(value)
-    tell_fault(op.name, "postprocess", sample, error)
+    tell_fault(op.name, op.op.hook_name("postprocess"), sample, error)
     return Outcome(None, error)

@@ -88,11 +88,21 @@ def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
 
 
 class _Reason(Exception):
-    """The cause of an error for which the user's code raised nothing; its text is for the log."""
+    """The cause of an error for which the user's code raised nothing; its text is for the log and
+    begins with the hook, ``process``.
+    """
 
 
-def tell_culprits(op: str, failed: Iterable[tuple[Sample, RequestError]]) -> None:
-    """Log what ``process`` did wrong: one line for each fault, with the samples that it ended."""
+def tell_culprits(
+    op: str, failed: Iterable[tuple[Sample, RequestError]], process: str = "process"
+) -> None:
+    """Log what ``process`` did wrong: one line for each fault, with the samples that it ended.
+
+    Args:
+        op: its name.
+        failed: samples with their errors.
+        process: what the log calls the hook, see ``Op.hook_name``.
+    """
     ended: dict[int, tuple[RequestError, list[Sample]]] = {}
     for sample, error in failed:
         if error.__cause__ is not None:
@@ -100,15 +110,15 @@ def tell_culprits(op: str, failed: Iterable[tuple[Sample, RequestError]]) -> Non
     for error, samples in ended.values():
         cause, error.__cause__ = error.__cause__, None  # its frames hold the batch's arrays
         if isinstance(cause, _Reason):
-            _warn(op, str(cause), samples, None)
+            _warn(op, process + str(cause).removeprefix("process"), samples, None)
         else:
-            _warn(op, "process raised", samples, cause)
+            _warn(op, f"{process} raised", samples, cause)
 
 
-def tell_fault(op: str, hook: str, sample: Sample, error: RequestError) -> None:
-    """Log what a hook of one sample gave, unless the op declared it."""
+def tell_fault(op: str, what: str, sample: Sample, error: RequestError) -> None:
+    """Log what a hook, or an external worker, gave for one sample, unless the op declared it."""
     if not isinstance(error, NumberedError):
-        _warn(op, f"{hook}: {text_of(error)}", [sample], None)
+        _warn(op, f"{what}: {text_of(error)}", [sample], None)
 
 
 def _warn(op: str, what: str, samples: Sequence[Sample], error: BaseException | None) -> None:
@@ -224,16 +234,16 @@ def hook_raised_for(
         if isinstance(error, RequestError):
             text = str(error)
             if not isinstance(error, _CALLERS):
-                _warn(op.name, f"{hook}: {text}", samples, None)
+                _warn(op.name, f"{op.hook_name(hook)}: {text}", samples, None)
             return [error] * len(samples)
         if isinstance(error, CustomException):
-            who = (op.name, hook, samples[0].log_id)
+            who = (op.name, op.hook_name(hook), samples[0].log_id)
             _log.info("op %s: %s raised (log_id=%s)", *who, exc_info=error)
             text = error.message.split(":")[0].split("\n")[0]
             return [declared_error(error, _raise_message(op, hook, each, text)) for each in samples]
     except HOOK_FAULTS as fault:  # see process_raised
         error = fault
-    _warn(op.name, f"{hook} raised", samples, error)
+    _warn(op.name, f"{op.hook_name(hook)} raised", samples, error)
     text = short_text_of(error)
     if isinstance(error, KeyError) and hook != "check_jumping":
         text += _keys_there(samples[0])

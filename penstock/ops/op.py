@@ -105,6 +105,10 @@ class Op:
         """Whether the op has something to call: a model or a remote server."""
         return self.client is not None
 
+    def hook_name(self, hook: str) -> str:
+        """What messages call a hook of this op: what of the user's it runs, where that is known."""
+        return hook
+
     # What users override.
 
     def init_op(self) -> None:

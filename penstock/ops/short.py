@@ -151,6 +151,12 @@ class FunctionOp(Op):
         """Call the function as if it had never been decorated."""
         return self.function(*args, **kwargs)
 
+    def hook_name(self, hook: str) -> str:
+        """See Op."""
+        if hook in ("process", "postprocess"):
+            return getattr(self.function, "__name__", "the function")
+        return hook
+
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Any:
         """The inputs as they are: dicts of dicts, which are never joined with another request's."""
         if len(input_dicts) < len(self._input_ops):

@@ -11,14 +11,17 @@ app.run()
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cached_property, partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.errors import GraphError, HookError
+from penstock.config.schema import OpConfig, ServiceConfig, keys_of
+from penstock.errors import ConfigError, GraphError, HookError
+from penstock.service import flags
 from penstock.service.server import Service, Several, WebService, run
 
 if TYPE_CHECKING:
@@ -44,6 +47,9 @@ class App(Several):
         name: of the service.
         instruments, applications: as WebService has them.
         config: top-level configuration keys, such as ``http_port=8000``.
+
+    Raises:
+        ConfigError: a key is unknown.
     """
 
     def __init__(
@@ -54,6 +60,7 @@ class App(Several):
         applications: Sequence[MakeApplication] = (),
         **config: Any,
     ) -> None:
+        _check_options(f"App({name!r})", config)
         self.name = name
         self.routes: list[TypedRoute] = []
         self._instruments = list(instruments)
@@ -99,7 +106,9 @@ class App(Several):
         Raises:
             GraphError: the path is no path, or another route has it, or its name.
             HookError: the annotations make no schema, or an example is no plain value.
+            ConfigError: an option is unknown.
         """
+        _check_options(f"route({path!r})", options, of_route=True)
         self._check_route(path)
 
         def add(target: _Target) -> _Target:
@@ -157,7 +166,9 @@ class App(Several):
         Raises:
             GraphError: the path is no path, or another route has it, or its name.
             HookError: a type makes no schema.
+            ConfigError: an option is unknown.
         """
+        _check_options(f"graph({path!r})", options)
         from penstock.api.plain import PlainRoute
         from penstock.typed.signature import Schema, file_members
 
@@ -287,9 +298,41 @@ class _Route(Service):
         self._app = app
         self._path = path
 
+    @property
+    def _written_in(self) -> str:
+        return f"App({self._app!r}), route {self._path}"
+
     def blueprint(self, other_ops: Container[str] = ()) -> Blueprint:
         """See PipelineServer."""
         return replace(super().blueprint(other_ops), app=self._app, route=self._path)
+
+
+_PARAMETERS = inspect.signature(App.route).parameters.values()
+_OF_ROUTES = (
+    *(each.name for each in _PARAMETERS if each.kind is each.KEYWORD_ONLY),
+    *keys_of(OpConfig),
+)
+_OF_APPS = tuple(keys_of(ServiceConfig))
+
+
+def _check_options(where: str, given: Iterable[str], *, of_route: bool = False) -> None:
+    """Refuse unknown options, with the nearest that is known."""
+    if flags.current().lenient:
+        return
+    known, others, place = _OF_APPS, _OF_ROUTES, "@app.route(...)"
+    if of_route:
+        known, others, place = _OF_ROUTES, _OF_APPS, "App(...)"
+    problems = []
+    for option in given:
+        if option in known:
+            continue
+        near = get_close_matches(option, known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        if option in others:
+            hint = f"; it is one of {place}"
+        problems.append(f"{where}: {option} is not a known option{hint}")
+    if problems:
+        raise ConfigError(problems)
 
 
 def _examples(path: str, signature: Signature, given: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:

@@ -125,11 +125,12 @@ class GraphWorks:
             self._models.append(model)
         self.notes = tuple(notes)
         for op in (graph.request_op, *here, graph.response_op):
-            begins(op.name, "its init_op runs")
+            begins(op.name, f"its {op.hook_name('init_op')} runs")
             try:
                 init(op)
             except StartupError as error:
-                _log.error("op %s: init_op raised", op.name, exc_info=error.__cause__)
+                what = op.hook_name("init_op")
+                _log.error("op %s: %s raised", op.name, what, exc_info=error.__cause__)
                 raise
 
     def build(
@@ -245,7 +246,8 @@ def init(op: Op) -> None:
     except (Exception, SystemExit) as error:
         # Not its repr, in which an OSError lacks the file.
         what = "".join(traceback.format_exception_only(error)).strip()
-        raise StartupError(f"op {op.name!r}: init_op failed: {what}") from error
+        hook = op.hook_name("init_op")
+        raise StartupError(f"op {op.name!r}: {hook} failed: {what}") from error
 
 
 def _key_of(op: Op, options: OpOptions) -> Callable[[dict[str, Feed]], Hashable] | None:

@@ -44,7 +44,7 @@ def bound_op(target: Callable[..., Any], *, batched: bool = False) -> BoundOp:
     if is_coroutine(op.process):
         raise HookError(f"{op.name} is a coroutine: an external worker runs one call at a time")
     init(op)
-    return BoundOp(op, None, WorkOptions())
+    return BoundOp(op, None, WorkOptions(process=op.hook_name("process")))
 
 
 def _imported(target: str) -> Any:

@@ -74,6 +74,7 @@ class _Servable:
         self.applications = list(applications)
         self._response_op: ResponseOp | None = None
         self._loaded: Loaded | None = None
+        self._config_name = "yml_dict"
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
@@ -150,6 +151,7 @@ class _Servable:
             overrides=now.overrides,
             environ=os.environ,
             lenient=now.lenient,
+            dict_name=self._config_name,
         )
 
     def _public_name(self, configured: str | None) -> str | None:
@@ -326,6 +328,11 @@ class Service(WebService):
         self._config = config
 
     @property
+    def _written_in(self) -> str:
+        """Where messages say that its configuration stands."""
+        return f"Service({self.name!r})"
+
+    @property
     def config(self) -> dict[str, Any]:
         """Its configuration when it runs alone."""
         return {**DEFAULT_PORTS, **self._config}
@@ -354,6 +361,7 @@ class Service(WebService):
     def prepare_beside(self, ports: Mapping[str, int | None]) -> None:
         """Take this object's configuration, unless it was given another one."""
         if not self.is_prepared:
+            self._config_name = self._written_in
             self.prepare_pipeline_config(yml_dict={**DEFAULT_PORTS, **ports, **self._config})
 
     def run(self) -> None:

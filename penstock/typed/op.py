@@ -70,6 +70,9 @@ class TypedOp(Op):
         self._before: Callable[..., Any] | None = None
         self._after: Callable[[Any], Any] | None = None
         self._fresh = False
+        self._step_of_start = f"{target.__name__}.__init__"
+        if hasattr(target, "load"):
+            self._step_of_start += " or load"
         super().__init__(name=name or target.__name__, input_ops=inputs, **options)
         if is_coroutine(run):
             self.process = self._process_async  # type: ignore[method-assign, assignment]
@@ -87,6 +90,20 @@ class TypedOp(Op):
         """Call the function, or make an object, as if it were no op."""
         return self._target(*args, **kwargs)
 
+    def hook_name(self, hook: str) -> str:
+        """See Op."""
+        steps = self._steps
+        if steps is None:
+            named = {"process": self._target.__name__}
+        else:
+            named = {"process": steps.run.__qualname__, "init_op": self._step_of_start}
+        before, after = (None, None) if steps is None else (steps.before, steps.after)
+        named["preprocess"] = "the check of the request" if before is None else before.__qualname__
+        named["postprocess"] = "the check of the result"
+        if after is not None:
+            named["postprocess"] = f"{after.__qualname__}, or the check of its result,"
+        return named.get(hook, hook)
+
     def init_op(self) -> None:
         """See Op: makes the object of a class."""
         self._make()
@@ -96,9 +113,11 @@ class TypedOp(Op):
         if self._steps is None:
             self._run = self._target
             return
+        self._step_of_start = f"{self._target.__name__}.__init__"
         made = self._target()
         load = getattr(made, "load", None)
         if load is not None:
+            self._step_of_start = f"{self._target.__name__}.load"
             load()
         self._run = getattr(made, self._steps.run.__name__)
         self._before = getattr(made, "preprocess", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,8 @@ import pytest
 from pydantic import BaseModel
 
 from penstock import App, Array, op
-from penstock.errors import GraphError, ProductError
+from penstock.errors import ConfigError, GraphError, ProductError, StartupError
+from penstock.service import flags
 from penstock.testing import client
 
 ITEMS = 24
@@ -201,6 +203,80 @@ def test_the_log_says_what_an_answer_s_id_stands_for(
     assert any(told in record.getMessage() and record.exc_info for record in caplog.records)
 
 
+class Raising:
+    """Each step raises for a text of its name."""
+
+    def preprocess(self, text: str) -> str:
+        return self._step("preprocess", text)
+
+    def inference(self, texts: list[str]) -> list[str]:
+        return [self._step("inference", each) for each in texts]
+
+    def postprocess(self, text: str) -> int:
+        return len(self._step("postprocess", text))
+
+    def _step(self, name: str, text: str) -> str:
+        if name == text:
+            raise KeyError(text)
+        return text
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("preprocess", "Raising.preprocess raised"),
+        ("inference", "Raising.inference raised"),
+        ("postprocess", "Raising.postprocess, or the check of its result, raised"),
+    ],
+)
+def test_the_log_names_the_method_that_raised(
+    text: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("raising")
+    app.route("/length", batch=4)(Raising)
+    with client(app) as http:
+        assert http.post("/length", json={"text": text}).status_code == 500
+    assert any(each.startswith(f"op Raising: {told} (") for each in caplog.messages)
+
+
+def test_the_log_names_the_function_that_raised(
+    http: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    http.post("/invert", json={"value": 0})
+    http.post("/lies", json={"x": 0})
+    told = [each.partition(" (")[0] for each in caplog.messages]
+    assert told == ["op invert: invert raised", "op lies: the check of the result raised"]
+
+
+class Unmade:
+    def __init__(self) -> None:
+        raise OSError(2, "No such file", "model.onnx")
+
+    def predict(self, x: int) -> int:
+        return x
+
+
+class Unloaded:
+    def load(self) -> None:
+        raise OSError(2, "No such file", "model.onnx")
+
+    def predict(self, x: int) -> int:
+        return x
+
+
+@pytest.mark.parametrize(
+    ("target", "step"), [(Unmade, "Unmade.__init__"), (Unloaded, "Unloaded.load")]
+)
+def test_a_class_that_cannot_start_is_named_with_its_method(
+    target: type[Any], step: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = App("unmade")
+    app.route("/x")(target)
+    with pytest.raises(StartupError, match=f"{step} failed: .*model.onnx"), client(app):
+        pass
+    assert f"op {target.__name__}: {step} raised" in caplog.messages
+
+
 def test_numpy_scalars_and_product_errors_of_functions_are_answers() -> None:
     app = App("answers")
 
@@ -236,6 +312,50 @@ def test_a_mounted_app_serves_on_each_loop_that_asks() -> None:
 def test_paths_that_cannot_be_routes_are_errors(path: str) -> None:
     with pytest.raises(GraphError):
         make_app().route(path)(Doubler)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"bacth": 4}, "route('/x'): bacth is not a known option; did you mean batch?"),
+        (
+            {"memory_limit": 4},
+            "route('/x'): memory_limit is not a known option; did you mean memory_limit_mib?",
+        ),
+        ({"http_port": 1}, "route('/x'): http_port is not a known option; it is one of App(...)"),
+    ],
+)
+def test_an_unknown_option_of_a_route_names_the_nearest(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        App("iris").route("/x", **options)
+    assert caught.value.problems == [told]
+
+
+def test_an_unknown_option_of_an_app_names_the_nearest() -> None:
+    with pytest.raises(ConfigError) as caught:
+        App("iris", http_prt=80, batch=4)
+    assert caught.value.problems == [
+        "App('iris'): http_prt is not a known option; did you mean http_port?",
+        "App('iris'): batch is not a known option; it is one of @app.route(...)",
+    ]
+    with flags.using(flags.Flags(lenient=True)):
+        App("iris", http_prt=80)
+
+
+@pytest.mark.parametrize(
+    ("app", "options", "told"),
+    [
+        ({}, {"max_batches": 0}, "App('iris'), route /double: op.Doubler.max_batches: must be"),
+        ({"http_port": "x"}, {}, "App('iris'), route /double: http_port: must be an integer"),
+    ],
+)
+def test_a_wrong_value_names_app_and_route(
+    app: dict[str, Any], options: dict[str, Any], told: str
+) -> None:
+    made = App("iris", **app)
+    made.route("/double", **options)(Doubler)
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        made.services[0].prepare_beside({})
 
 
 def test_an_app_without_routes_is_an_error() -> None:
