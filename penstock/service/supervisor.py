@@ -31,14 +31,13 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import Final, TypeAlias
 
 from penstock.errors import StartupError
 from penstock.executors.processes.control import (
     MOST_BYTES,
-    ControlError,
     Exited,
     Failed,
     Forked,
@@ -46,7 +45,6 @@ from penstock.executors.processes.control import (
     Leaving,
     Message,
     Ping,
-    Pong,
     Ready,
     Refused,
     Report,
@@ -174,11 +172,7 @@ class EngineProcess:
             self.kill_at = time.monotonic() + self._stop_timeout
 
     def messages(self) -> Iterator[Message]:
-        """What it has said.
-
-        Raises:
-            ControlError: that is no message.
-        """
+        """What it has said."""
         while self._talks:
             try:
                 data = self.control.recv(MOST_BYTES)
@@ -514,19 +508,13 @@ class Supervisor:
                 self._rolling.clear()
 
     def _converse(self, slot: EngineSlot, engine: EngineProcess) -> None:
-        try:
-            for message in engine.messages():
-                self._hear(slot, engine, message)
-        except ControlError as error:
-            _log.error("the engine is not understood, and killed: %s", error)
-            engine.child.kill()
+        for message in engine.messages():
+            self._hear(slot, engine, message)
 
     def _hear(self, slot: EngineSlot, engine: EngineProcess, message: Message) -> None:
         if engine.is_ready:
             engine.answered()
         match message:
-            case Pong():
-                pass
             case Ready():
                 self._engine_ready(slot, engine)
             case Failed(reason):
@@ -547,8 +535,6 @@ class Supervisor:
             case Report(number, text):
                 self._sums.take(engine, number, text)
                 self._give_sums()
-            case _:
-                raise ControlError(f"the engine says {message}")
 
     def _give_sums(self) -> None:
         for engine, number, text in self._sums.ready():
@@ -574,10 +560,9 @@ class Supervisor:
                 self._start_first(other)
 
     def _engine_died(self, slot: EngineSlot, engine: EngineProcess) -> None:
-        with suppress(ControlError):
-            for message in engine.messages():
-                if isinstance(message, Ready | Failed):
-                    self._hear(slot, engine, message)
+        for message in engine.messages():
+            if isinstance(message, Ready | Failed):
+                self._hear(slot, engine, message)
         status = os.waitstatus_to_exitcode(engine.child.reap())
         engine.close()
         slot.processes.remove(engine)

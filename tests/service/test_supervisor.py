@@ -72,17 +72,6 @@ async def serve(zygote):
         assert "too often" in errors
 
 
-def test_an_engine_that_says_nonsense_is_killed(tmp_path: Path) -> None:
-    script = """
-def engine_main(engine_id, control):
-    control.send(b'["Spawn", "no number", 7]')
-    signal.pause()
-"""
-    with run(tmp_path, script) as service:
-        assert service.status() == 128 + signal.SIGKILL
-        assert "not understood" in service.errors.read_text()
-
-
 def test_workers_that_are_left_end_with_the_engine(tmp_path: Path) -> None:
     script = """
 async def serve(zygote):

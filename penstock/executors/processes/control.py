@@ -21,7 +21,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import astuple, dataclass, replace
-from typing import Any, Final, Protocol, TypeAlias, get_args, get_type_hints
+from typing import Any, Final, Protocol, TypeAlias, get_args
 
 from penstock.errors import StartupError
 from penstock.executors.processes.channel import receive
@@ -34,10 +34,6 @@ MOST_TEXT: Final = 60_000
 
 _MOST_FDS: Final = 2
 _MOST_REASON: Final = 1_000  # characters, each of which JSON may write in twelve bytes
-
-
-class ControlError(Exception):
-    """A packet that is no message; who sent it is to be killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,40 +152,19 @@ Message: TypeAlias = (
 )  # fmt: skip
 
 _KINDS: Final = {cls.__name__: cls for cls in get_args(Message)}
-_TYPES: Final = {cls: list(get_type_hints(cls).values()) for cls in _KINDS.values()}
 
 
 def encode(message: Message) -> bytes:
-    """One packet.
-
-    Raises:
-        ControlError: it would be too long, which only an op's name can make it.
-    """
+    """One packet."""
     if isinstance(message, Refused | Failed):
         message = replace(message, reason=message.reason[:_MOST_REASON])
-    data = json.dumps([type(message).__name__, *astuple(message)]).encode()
-    if len(data) > MOST_BYTES:
-        raise ControlError(f"a message of {len(data)} bytes: {data[:100]!r}...")
-    return data
+    return json.dumps([type(message).__name__, *astuple(message)]).encode()
 
 
 def decode(data: bytes) -> Message:
-    """The message of one packet.
-
-    Raises:
-        ControlError: it is none.
-    """
-    try:
-        packet: Any = json.loads(data)
-    except (ValueError, RecursionError):
-        raise ControlError(f"no message: {data[:100]!r}") from None
-    if not isinstance(packet, list) or not packet or not isinstance(packet[0], str):
-        raise ControlError(f"no message: {data[:100]!r}")
-    name, *values = packet
-    cls = _KINDS.get(name)
-    if cls is None or [type(value) for value in values] != _TYPES[cls]:
-        raise ControlError(f"no message: {data[:100]!r}")
-    message: Message = cls(*values)
+    """The message of one packet. Both ends are ours: what they say is not checked."""
+    name, *values = json.loads(data)
+    message: Message = _KINDS[name](*values)
     return message
 
 
@@ -248,9 +223,8 @@ class SupervisorClient:
         # One request at a time: the supervisor serves them one after the other anyhow, and so its
         # queue, which would refuse at some length, stays short.
         self._turn = asyncio.Lock()
-        self._wanted: dict[int, asyncio.Future[Spawned]] = {}
+        self._asked: dict[int, asyncio.Future[Any]] = {}  # by the number of the question
         self._exits: dict[int, asyncio.Future[Exited]] = {}
-        self._sums: dict[int, asyncio.Future[str]] = {}
         self._lost: str | None = None
         loop.add_reader(control, self._hear)
 
@@ -273,19 +247,8 @@ class SupervisorClient:
             StartupError: the supervisor cannot start one, or is gone.
         """
         async with self._turn:
-            number = next(self._numbers)
-            wanted: asyncio.Future[Spawned] = self._loop.create_future()
-            self._wanted[number] = wanted
-            try:
-                self._say(Spawn(number, op, index))
-                return await wanted
-            except BaseException:
-                # Cancelled in the very turn of the loop in which the worker came.
-                if wanted.done() and not wanted.cancelled() and wanted.exception() is None:
-                    self._forget(wanted.result())
-                raise
-            finally:
-                self._wanted.pop(number, None)
+            spawned: Spawned = await self._ask(Spawn(next(self._numbers), op, index))
+            return spawned
 
     def report(self, number: int, text: str) -> None:
         """Give the report that was wanted.
@@ -301,14 +264,8 @@ class SupervisorClient:
         Raises:
             StartupError: the supervisor is gone.
         """
-        number = next(self._numbers)
-        wanted: asyncio.Future[str] = self._loop.create_future()
-        self._sums[number] = wanted
-        try:
-            self._say(SumWanted(number, text))
-            return await wanted
-        finally:
-            self._sums.pop(number, None)
+        summed: str = await self._ask(SumWanted(next(self._numbers), text))
+        return summed
 
     async def exited(self, pid: int) -> Exited:
         """Wait until a worker has ended; how, with its wait status as ``os.waitpid`` gives it.
@@ -330,12 +287,25 @@ class SupervisorClient:
         """Hang up. Workers live on; who waits for one hears that the supervisor is gone."""
         self._lose("the line to the supervisor is closed")
 
+    async def _ask(self, message: Spawn | SumWanted) -> Any:
+        answer = self._asked[message.number] = self._loop.create_future()
+        try:
+            self._say(message)
+            return await answer
+        except asyncio.CancelledError:
+            # In the very turn of the loop in which a worker came, perhaps.
+            if answer.done() and not answer.cancelled() and answer.exception() is None:
+                self._forget(answer.result())
+            raise
+        finally:
+            del self._asked[message.number]
+
     def _say(self, message: Message) -> None:
         if self._lost is not None:
             raise StartupError(self._lost)
         try:
             self._control.send(encode(message))
-        except (OSError, ControlError) as error:
+        except OSError as error:
             raise StartupError(f"the supervisor cannot be asked: {error}") from error
 
     def _hear(self) -> None:
@@ -349,53 +319,46 @@ class SupervisorClient:
         if not data:
             self._lose("the supervisor is gone")
             return
-        try:
-            message = decode(data)
-            if lost and isinstance(message, Forked):
-                # The worker ends when it finds that nobody holds the other end.
-                _close(fds)
-                message, fds = Refused(message.number, "the engine has no descriptor left"), []
-            self._heard(message, fds)
-        except ControlError as error:
-            _close(fds)
-            self._lose(f"the supervisor is not understood: {error}")
-
-    def _heard(self, message: Message, fds: list[int]) -> None:
+        message = decode(data)
         match message:
-            case Forked(number, pid) if len(fds) == _MOST_FDS:
+            case Forked(number) if lost:
+                # The worker ends when it finds that nobody holds the other end.
+                for fd in fds:
+                    os.close(fd)
+                self._answer(number, StartupError("the engine has no descriptor left"))
+            case Forked(number, pid):
                 self._exits[pid] = self._loop.create_future()
                 worker = Spawned(pid, fds[1], socket.socket(fileno=fds[0]))
                 worker.socket.setblocking(False)
-                wanted = self._wanted.get(number)
-                if wanted is None or wanted.done():
-                    self._forget(worker)
-                else:
-                    wanted.set_result(worker)
-            case Refused(number, reason) if not fds:
-                wanted = self._wanted.get(number)
-                if wanted is not None and not wanted.done():
-                    wanted.set_exception(StartupError(reason))
-            case Exited(pid) if not fds:
-                exit_ = self._exits.get(pid)
-                if exit_ is not None and not exit_.done():
-                    exit_.set_result(message)
-            case Ping() if not fds:
+                self._answer(number, worker)
+            case Refused(number, reason):
+                self._answer(number, StartupError(reason))
+            case Sum(number, text):
+                self._answer(number, text)
+            case Exited(pid):
+                if pid in self._exits:
+                    self._exits[pid].set_result(message)
+            case Ping():
                 with suppress(StartupError):  # gone, or it will ask again
                     self._say(Pong())
-            case Sum(number, text) if not fds:
-                sum_ = self._sums.get(number)
-                if sum_ is not None and not sum_.done():
-                    sum_.set_result(text)
-            case Serve() | Leave() | Stop() | ReportWanted() if not fds:
+            case Serve() | Leave() | Stop() | ReportWanted():
                 self._obey(message)
-            case _:
-                raise ControlError(f"{message} with {len(fds)} descriptors")
 
-    def _forget(self, worker: Spawned) -> None:
-        """Nobody waits for it any more: it ends when it finds its socket closed."""
-        worker.socket.close()
-        os.close(worker.pidfd)
-        self._exits.pop(worker.pid, None)
+    def _answer(self, number: int, answer: Any) -> None:
+        asked = self._asked.get(number)
+        if asked is None or asked.done():
+            self._forget(answer)
+        elif isinstance(answer, StartupError):
+            asked.set_exception(answer)
+        else:
+            asked.set_result(answer)
+
+    def _forget(self, answer: Any) -> None:
+        """Nobody waits for it any more; a worker ends when it finds its socket closed."""
+        if isinstance(answer, Spawned):
+            answer.socket.close()
+            os.close(answer.pidfd)
+            self._exits.pop(answer.pid, None)
 
     def _lose(self, why: str) -> None:
         if self._lost is not None:
@@ -403,12 +366,7 @@ class SupervisorClient:
         self._lost = why
         self._loop.remove_reader(self._control)
         self._control.close()
-        waited: list[asyncio.Future[Any]] = [
-            *self._wanted.values(),
-            *self._exits.values(),
-            *self._sums.values(),
-        ]
-        for future in waited:
+        for future in (*self._asked.values(), *self._exits.values()):
             if not future.done():
                 future.set_exception(StartupError(why))
                 future.exception()  # nobody may be waiting, and that is no fault
@@ -426,8 +384,3 @@ def report_failure(control: socket.socket, reason: str) -> bool:
     except OSError:  # it has gone, or the line is closed
         return False
     return True
-
-
-def _close(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)

@@ -163,5 +163,5 @@ def test_an_array_cannot_promise_more_than_there_is() -> None:
     body = bytearray(body_of(np.zeros(4, np.uint8)))
     at = body.index((4).to_bytes(8, "little"))
     body[at : at + 8] = (2**40).to_bytes(8, "little")
-    with pytest.raises(FrameError, match="cut off"):
+    with pytest.raises(FrameError):
         decode(bytes(body))
