@@ -10,6 +10,8 @@ has the same id beside what happened, which callers are not told.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import orjson
@@ -26,6 +28,7 @@ from penstock.errors import (
     TooLarge,
     Undecodable,
     UnknownEncoding,
+    UnknownService,
 )
 from penstock.ops.failures import without_sentence
 from penstock.protocols.heads import Headers
@@ -42,6 +45,8 @@ _WORDS = {
     504: DeadlineExceeded.code,
 }
 """What is refused by status alone."""
+_LONGEST_COMPARED = 100
+"""Characters of a path that is compared with those of routes."""
 _OURS = "the service failed to answer; its log says why, under this id"
 
 
@@ -84,6 +89,21 @@ def error_reply(error: RequestError, log_id: int | None = None) -> HttpReply:
 def refusal(status: int, text: str) -> HttpReply:
     """What is refused without an error; see ``Http.refusal``."""
     return error_body(status, _WORDS.get(status, "internal"), text)._replace(close=True)
+
+
+def no_route(routes: Sequence[str], path: str) -> HttpReply:
+    """The answer to a path without a route.
+
+    Args:
+        routes: paths of routes, of which the nearest is named.
+        path: that was asked for.
+    """
+    near = [each for each in routes if each == path.rstrip("/")]
+    if not near and len(path) <= _LONGEST_COMPARED:
+        near = get_close_matches(path, routes, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    text = f"there is no route {path[:_LONGEST_COMPARED]}{hint}"
+    return error_body(404, UnknownService.code, text)
 
 
 def failed(call: HttpCall, error: RequestError) -> None:

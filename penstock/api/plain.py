@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -30,6 +30,7 @@ from penstock.api.descriptions import (
 from penstock.api.errors import error_reply, failed, refusal
 from penstock.api.replies import run_aside, what_is_left
 from penstock.api.typed import HEADERS
+from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.engine.submission import Submission
@@ -85,6 +86,8 @@ class PlainApplication:
         threads: read and write what is large; None for the loop's own.
         routes: the one to any graph by its name, by default.
         others: names of graphs that have routes of their own, and none by their names.
+        not_found: makes the answer to a name that is not served, of its path; None: an error that
+            says so.
     """
 
     def __init__(
@@ -93,11 +96,13 @@ class PlainApplication:
         threads: Any = None,
         routes: Sequence[PlainRoute] = (ANY,),
         others: Container[str | None] = (),
+        not_found: Callable[[str], HttpReply] | None = None,
     ) -> None:
         self._engine = engine
         self._threads = threads
         self.plain_routes = routes
         self._others = others
+        self._not_found = not_found
 
     def routes(self) -> list[Http]:
         """What to serve."""
@@ -146,6 +151,9 @@ class PlainApplication:
         graph = None if route.graph is None and name in self._others else self._engine.graph(name)
         # A graph without a name takes every name over the pipeline protocol, and none here.
         if graph is None or graph.name is None:
+            if route.graph is None and self._not_found is not None:
+                call.send(self._not_found(f"/{name}"))
+                return
             failed(call, UnknownService(f"there is no service {name!r}"))
             return
         fields = call.exchange.head.fields

@@ -14,7 +14,7 @@ Source: RFC 9110, the gRPC over HTTP/2 protocol, ``docs/compatibility.md`` (the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -78,6 +78,8 @@ class Router:
         routes: of all applications.
         max_message_bytes: of a message or a body, before and after decompression.
         threads: put large bodies together, and unpack compressed ones; None for the loop's own.
+        not_found: makes the answer to a path without a route, of the path; None: as the gateway of
+            the pipeline protocol says it.
 
     Raises:
         StartupError: two routes are the same.
@@ -89,8 +91,10 @@ class Router:
         *,
         max_message_bytes: int,
         threads: Executor | None = None,
+        not_found: Callable[[str], HttpReply] | None = None,
     ) -> None:
         self.routes = tuple(routes)
+        self._not_found = not_found
         self._shared = Shared(max_message_bytes, threads)
         self._static: dict[bytes, Target] = {}
         patterns: dict[tuple[bool, ...], list[_Pattern]] = {}
@@ -135,7 +139,7 @@ class Router:
             route, values = target.http[head.method]
         except KeyError:
             assert target is not None
-            _send(exchange, _not_served(head, target))
+            _send(exchange, _not_served(head, target, self._not_found))
             return None
         except _Refused as refused:
             _send(exchange, refused.reply)
@@ -267,12 +271,18 @@ def _send(exchange: Exchange, reply: HttpReply) -> None:
     exchange.reply(reply.status, reply.headers, reply.body, close=reply.close)
 
 
-def _not_served(head: RequestHead, target: Target) -> HttpReply:
+def _not_served(
+    head: RequestHead, target: Target, not_found: Callable[[str], HttpReply] | None
+) -> HttpReply:
     """There is no route for the path, or for its method."""
+    if not_found is None:
+        missing = text_reply(404, "Not Found")
+    else:
+        missing = not_found(head.path.decode("latin-1"))
     allow = (b"allow", ", ".join(sorted(target.http)).encode())
     route, values = next(iter(target.http.values()), (None, ()))
     if route is not None and route.there is not None and not route.there(values):
-        return text_reply(404, "Not Found")
+        return missing
     if route is not None and route.refusal is not failure:
         status, headers, body, _ = route.refusal(405, f"{head.method} is not answered here")
         return HttpReply(status, (*headers, allow), body)
@@ -286,7 +296,7 @@ def _not_served(head: RequestHead, target: Target) -> HttpReply:
         return text_reply(405, "Method Not Allowed", allow)
     if head.path == b"*" and head.method != "OPTIONS":
         return failure(400, "the target * is for OPTIONS")
-    return text_reply(404, "Not Found")
+    return missing
 
 
 def _segment(raw: bytes) -> str | None:

@@ -6,10 +6,13 @@ import ssl
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
+from penstock.api.calls import Http
+from penstock.api.errors import no_route
 from penstock.api.health import Health, HealthApplication
 from penstock.api.openapi import OpenApiApplication
 from penstock.api.paddle import SERVICE, PaddleApplication
@@ -64,9 +67,11 @@ def make_router(
     plain = [each for each in more if isinstance(each, PlainApplication)]
     routed = {route.graph for each in typed for route in each.typed_routes}
     routed |= {route.graph for each in plain for route in each.plain_routes if route.graph}
+    paths: list[str] = []
+    not_found = partial(no_route, paths) if routed else None
     applications: tuple[Application, ...] = (
         PaddleApplication(protocol),
-        PlainApplication(engine, writers, others=routed),
+        PlainApplication(engine, writers, others=routed, not_found=not_found),
         HealthApplication(health, [SERVICE]),
         ReflectionApplication([file]),
         *more,
@@ -76,7 +81,13 @@ def make_router(
         titles = [each.title for each in typed]
         titles += [graph.name for graph in engine.graphs if graph.name]
         routes += OpenApiApplication(routes, titles[0] if titles else "penstock").routes()
-    return Router(routes, max_message_bytes=config.max_message_bytes, threads=writers)
+    paths += [each.pattern for each in routes if isinstance(each, Http) and "{" not in each.pattern]
+    return Router(
+        routes,
+        max_message_bytes=config.max_message_bytes,
+        threads=writers,
+        not_found=not_found,
+    )
 
 
 def budget_of(config: ServiceConfig) -> ByteBudget:

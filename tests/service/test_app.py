@@ -196,6 +196,34 @@ def test_another_method_is_refused_where_something_is_served(
     assert http.get(path).status_code == status
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "hint"),
+    [
+        ("POST", "/later/", "; did you mean /later?"),
+        ("GET", "/later/", "; did you mean /later?"),
+        ("POST", "/latr", "; did you mean /later?"),
+        ("GET", "/livz", "; did you mean /livez?"),
+        ("POST", "/one/two/three", ""),
+        ("POST", "/" + "x" * 4000, ""),
+    ],
+)
+def test_a_path_without_a_route_is_answered_with_the_nearest(
+    http: httpx.Client, method: str, path: str, hint: str
+) -> None:
+    answer = http.request(method, path)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/json")
+    assert answer.json() == {
+        "error": "unknown_service",
+        "message": f"there is no route {path[:100]}{hint}",
+    }
+
+
+def test_another_method_is_answered_with_those_that_are_allowed(http: httpx.Client) -> None:
+    answer = http.get("/later")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert answer.json()["error"] == "method_not_allowed"
+
+
 def test_the_log_says_what_an_answer_s_id_stands_for(
     http: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
