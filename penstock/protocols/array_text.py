@@ -37,6 +37,9 @@ Writer: TypeAlias = Callable[[Array], list[str]]
 
 _LINE_WIDTH = 75
 _CLASS = "array("
+_INDENT = len(_CLASS) + 1
+_ROW_WIDTH = _LINE_WIDTH - _INDENT - 2
+"""Columns of the words of a row in one bracket, which it closes, as it does the class."""
 _AT_ONCE = 4096
 """Numbers that are written in one step, in a few milliseconds."""
 
@@ -78,14 +81,14 @@ def format_array(array: Array | np.generic) -> str:
         array: any dtype and shape; read, never kept. A numpy scalar gives its bare number.
     """
     if isinstance(array, np.generic):
-        return scalar_text(array)
+        return _scalar_text(array)
     return join_text(_array_pieces(np.asarray(array)))
 
 
 def _array_pieces(array: Array) -> Iterator[str]:
     column = 0
     if array.size:
-        for piece in chain((_CLASS,), _formatted(array, ", ", _CLASS, ")")):
+        for piece in chain((_CLASS,), _body(array)):
             yield piece
             line = piece.rfind("\n") + 1
             column = len(piece) - line + (0 if line else column)
@@ -121,166 +124,117 @@ def format_value(value: Any) -> str:
     return repr(value)
 
 
-def array_str(array: Array | np.generic) -> str:
-    """``str`` of numpy 1.x, but never summarised: ``[[18.901152]]``."""
-    array = np.asarray(array)
-    if not array.ndim:
-        scalar: Any = array[()]
-        return str(scalar) if array.dtype.kind in "USO" else scalar_text(scalar)
-    return join_text(_formatted(array, " ", "", "")) if array.size else "[]"
-
-
-def _formatted(array: Array, separator: str, prefix: str, suffix: str) -> Iterator[str]:
+def _body(array: Array) -> Iterator[str]:
     """The brackets and their contents, in pieces."""
-    indent, width = len(prefix) + 1, _LINE_WIDTH - len(suffix)
     if array.dtype.kind == "O":
-        words = _object_words(array)
+        words = [
+            f"list({format_value(item)})" if isinstance(item, list) else format_value(item)
+            for item in array.reshape(-1).tolist()
+        ]
+    elif (write := _word_writer(array)) is None:
+        # Dates, records and long doubles: rare in replies, so numpy may write them; every
+        # option that a global setting could change is given.
+        yield np.array2string(
+            array,
+            max_line_width=_LINE_WIDTH,
+            precision=8,
+            suppress_small=False,
+            separator=", ",
+            prefix=_CLASS,
+            suffix=")",
+            threshold=sys.maxsize,
+            sign="-",
+            floatmode="maxprec",
+        )
+        return
+    elif array.ndim and array.dtype.kind not in "US":
+        yield from _numbers(array.reshape(-1), write, array.shape)
+        return
     else:
-        write = word_writer(array)
-        if write is None:
-            # Dates, records and long doubles: rare in replies, so numpy may write them; every
-            # option that a global setting could change is given.
-            yield np.array2string(
-                array,
-                max_line_width=_LINE_WIDTH,
-                precision=8,
-                suppress_small=False,
-                separator=separator,
-                prefix=prefix,
-                suffix=suffix,
-                threshold=sys.maxsize,
-                sign="-",
-                floatmode="maxprec",
-            )
-            return
-        flat = array.reshape(-1)
-        if flat.size > _AT_ONCE and array.dtype.kind not in "US":
-            yield from _streamed(flat, write, array.shape, separator, indent, width)
-            return
-        words = write(flat)
-    yield _layout(words, array.shape, separator, indent, width) if array.ndim else words[0]
+        words = write(array.reshape(-1))
+    if array.ndim:
+        yield from _texts(words, array.shape)
+    else:
+        yield words[0]
 
 
-def _streamed(
-    flat: Array, write: Writer, shape: tuple[int, ...], separator: str, indent: int, width: int
-) -> Iterator[str]:
-    """What ``_layout`` gives for words that are equally wide, some thousands at a time."""
+def _numbers(flat: Array, write: Writer, shape: tuple[int, ...]) -> Iterator[str]:
+    """Words that are equally wide, some thousands at a time."""
+    few = flat.size <= _AT_ONCE
+    words = write(flat if few else flat[:1])
     count, last = shape[-1], len(shape) - 1
-    wide = len(write(flat[:1])[0])
-    per_line = _words_a_line(wide, count, separator, indent + last, width - last - 1)
-    between = separator.rstrip() + "\n" + " " * (indent + last)
-    # Before a row: what closes and opens as many outer brackets as end there.
-    row_prefixes = [
-        "]" * ended + separator.rstrip() + "\n" * (ended + 1)
-        + " " * (indent + last - 1 - ended) + "[" * ended
-        for ended in range(max(last, 1))
-    ]  # fmt: skip
-    sizes = [prod(shape[axis:last]) for axis in range(1, last)]
-    yield "[" * last
-    at_once = max(1, _AT_ONCE // count)
-    for first in range(0, flat.size // count, at_once):
-        rows = range(first, min(first + at_once, flat.size // count))
-        if count > _AT_ONCE:
-            yield row_prefixes[_axes_ended(first, sizes)] if first else ""
-            yield from _long_row(flat[first * count :][:count], write, separator, per_line, between)
-            continue
-        words = write(flat[rows.start * count : rows.stop * count])
+    # Every line takes the same count of them, one at least.
+    wide = len(words[0])
+    per_line = min(count, max(_ROW_WIDTH - 2 * last - wide, 0) // (wide + 2) + 1)
+    lines = -(-count // per_line)  # of a row
+    all_lines = flat.size // count * lines
+    yield "[" * (last + 1)
+    if all_lines == 1 and few:
+        yield ", ".join(words) + "]" * (last + 1)
+        return
+    line_break = _line_break(last)
+    row_break = _row_breaks(shape)
+    at_once = all_lines if few else max(1, _AT_ONCE // per_line)
+    for first in range(0, all_lines, at_once):
+        row, nth = divmod(first, lines)
         parts = []
-        for row in rows:
-            if row:
-                parts.append(row_prefixes[_axes_ended(row, sizes)])
-            at = (row - first) * count
-            parts.append(f"[{between.join(_lines(words[at : at + count], separator, per_line))}]")
+        at = 0
+        if not few:
+            begin = row * count + nth * per_line
+            words = write(flat[begin : begin + at_once * per_line])
+        for _ in range(first, min(first + at_once, all_lines)):
+            if nth:
+                parts.append(line_break)
+            elif row:
+                parts.append(row_break(row))
+            nth += 1
+            size = per_line
+            if nth == lines:
+                size = count - (lines - 1) * per_line
+                row, nth = row + 1, 0
+            parts.append(", ".join(words[at : at + size]))
+            at += size
         yield "".join(parts)
-    yield "]" * last
+    yield "]" * (last + 1)
 
 
-def _axes_ended(row: int, sizes: list[int]) -> int:
-    return sum(not row % size for size in sizes)
+def _texts(words: Sequence[str], shape: tuple[int, ...]) -> Iterator[str]:
+    """Words of any widths: a line takes as many as fit."""
+    count, last = shape[-1], len(shape) - 1
+    width = _ROW_WIDTH - 2 * last
+    line_break = _line_break(last)
+    row_break = _row_breaks(shape)
+    yield "[" * (last + 1)
+    for first in range(0, len(words), count):
+        if first:
+            yield row_break(first // count)
+        begin, column = first, 0
+        for index in range(first, first + count):
+            # The first word of a line stays where it is: moving it would not help.
+            if column + len(words[index]) > width and index > begin:
+                yield ", ".join(words[begin:index]) + line_break
+                begin, column = index, 0
+            column += len(words[index]) + 2
+        yield ", ".join(words[begin : first + count])
+    yield "]" * (last + 1)
 
 
-def _long_row(
-    flat: Array, write: Writer, separator: str, per_line: int, between: str
-) -> Iterator[str]:
-    at_once = max(1, _AT_ONCE // per_line) * per_line
-    yield "["
-    for at in range(0, flat.size, at_once):
-        over = at + at_once >= flat.size
-        lines = _lines(write(flat[at : at + at_once]), separator, per_line)
-        if separator == " " and not over:
-            lines[-1] = lines[-1].rstrip()
-        yield between.join(lines) + ("" if over else between)
-    yield "]"
+def _line_break(last: int) -> str:
+    """What stands between two lines of a row, which has ``last`` brackets around its own."""
+    return ",\n" + " " * (_INDENT + last)
 
 
-def _object_words(array: Array) -> list[str]:
-    return [
-        f"list({format_value(item)})" if isinstance(item, list) else format_value(item)
-        for item in array.reshape(-1).tolist()
-    ]
-
-
-def _layout(
-    words: Sequence[str], shape: tuple[int, ...], separator: str, indent: int, width: int
-) -> str:
-    """Brackets around the words; ``indent`` is the column where the second line starts."""
+def _row_breaks(shape: tuple[int, ...]) -> Callable[[int], str]:
+    """What stands before each row but the first: it closes and opens the axes that end there."""
     last = len(shape) - 1
-    rows = _rows(words, shape[-1], separator, indent + last, width - last - 1)
-    comma = separator.rstrip()
-    for axis in range(last - 1, -1, -1):
-        between = comma + "\n" * (last - axis) + " " * (indent + axis)
-        count = shape[axis]
-        rows = [
-            f"[{between.join(rows[start : start + count])}]" for start in range(0, len(rows), count)
-        ]
-    return rows[0]
-
-
-def _rows(words: Sequence[str], count: int, separator: str, indent: int, width: int) -> list[str]:
-    """The innermost brackets, ``count`` words each, wrapped at ``width`` columns."""
-    lengths = set(map(len, words))
-    widest = max(lengths)
-    needed = widest * count + len(separator) * (count - 1)
-    starts = range(0, len(words), count)
-    if indent + needed <= width:
-        return [f"[{separator.join(words[start : start + count])}]" for start in starts]
-    if len(lengths) > 1:
-        return [
-            _wrapped(words[start : start + count], separator, indent, width) for start in starts
-        ]
-    per_line = _words_a_line(widest, count, separator, indent, width)
-    between = separator.rstrip() + "\n" + " " * indent
-    return [
-        f"[{between.join(_lines(words[start : start + count], separator, per_line))}]"
-        for start in starts
+    sizes = [prod(shape[axis:last]) for axis in range(1, last)]
+    breaks = [
+        "]" * ended + "," + "\n" * ended + " " * (_INDENT + last - ended) + "[" * ended
+        for ended in range(1, last + 1)
     ]
-
-
-def _words_a_line(wide: int, count: int, separator: str, indent: int, width: int) -> int:
-    """Numbers are padded to one width, so every line takes the same count of them, one at least."""
-    if indent + wide * count + len(separator) * (count - 1) <= width:
-        return count
-    return max(width - indent - wide, 0) // (wide + len(separator)) + 1
-
-
-def _lines(words: Sequence[str], separator: str, per_line: int) -> list[str]:
-    lines = [separator.join(words[at : at + per_line]) for at in range(0, len(words), per_line)]
-    if separator == " ":  # blanks that fill up a number go with the one behind it
-        lines[:-1] = [line.rstrip() for line in lines[:-1]]
-    return lines
-
-
-def _wrapped(words: Sequence[str], separator: str, indent: int, width: int) -> str:
-    lines = []
-    start, column = 0, indent
-    for index, word in enumerate(words):
-        # The first word of a line stays where it is: moving it would not help.
-        if column + len(word) > width and index > start:
-            lines.append((separator.join(words[start:index]) + separator).rstrip())
-            start, column = index, indent
-        column += len(word) + len(separator)
-    lines.append(separator.join(words[start:]))
-    return f"[{(chr(10) + ' ' * indent).join(lines)}]"
+    if not sizes:
+        return lambda row: breaks[0]
+    return lambda row: breaks[sum(not row % size for size in sizes)]
 
 
 @lru_cache(maxsize=64)
@@ -294,7 +248,7 @@ def _dtype_text(dtype: np.dtype[Any]) -> str:
     return name if name.isalnum() else repr(name)
 
 
-def word_writer(array: Array) -> Writer | None:
+def _word_writer(array: Array) -> Writer | None:
     """What writes the words of an array, some of its elements at a time; None for a dtype that is
     not ours to write.
 
@@ -322,7 +276,7 @@ def word_writer(array: Array) -> Writer | None:
     return None
 
 
-def scalar_text(value: np.generic) -> str:
+def _scalar_text(value: np.generic) -> str:
     """``repr`` of a numpy scalar as numpy 1.x writes it: without its type."""
     if isinstance(value, np.float32 | np.float16):
         return _short_float(value)

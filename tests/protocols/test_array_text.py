@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from penstock.protocols import array_text
-from penstock.protocols.array_text import array_str, format_array, format_value
+from penstock.protocols.array_text import format_array, format_value
 
 
 @pytest.fixture(autouse=True, params=[4096, 3])
@@ -74,7 +74,6 @@ def test_a_dtype_that_does_not_fit_the_line_goes_to_the_next() -> None:
 
 def test_an_array_of_two_thousand_is_not_summarised() -> None:
     assert "..." not in format_array(np.arange(2000.0))
-    assert "..." not in array_str(np.arange(2000.0))
 
 
 def test_print_options_change_nothing() -> None:
@@ -123,17 +122,15 @@ def test_it_agrees_with_the_installed_numpy_where_versions_agree(array: np.ndarr
     if _numpy_2_differs(array):
         return
     assert format_array(array) == _by_numpy(array, repr)
-    assert array_str(array) == _by_numpy(array, str)
 
 
 @pytest.mark.parametrize("shape", [(9,), (3, 9), (2, 30)])
 def test_a_line_that_is_wrapped_ends_without_blanks(shape: tuple[int, ...]) -> None:
     array = np.zeros(shape)
     array.flat[0] = 100000.5
-    text = array_str(array)
+    text = format_array(array)
     assert not any(line.endswith(" ") for line in text.splitlines())
-    assert text == _by_numpy(array, str)
-    assert format_array(array) == _by_numpy(array, repr)
+    assert text == _by_numpy(array, repr)
 
 
 @given(doubles)
@@ -162,10 +159,3 @@ def test_complex_numbers_agree_too(array: np.ndarray) -> None:
 )
 def test_values_and_scalars_are_written_without_their_types(value: object, text: str) -> None:
     assert format_value(value) == text
-
-
-def test_str_is_written_without_commas() -> None:
-    assert array_str(np.array([[18.901152]], np.float32)) == "[[18.901152]]"
-    assert array_str(np.array([1.0, 2.25])) == "[1.   2.25]"
-    assert array_str(np.array(2.5, np.float32)) == "2.5"
-    assert array_str(np.empty((0, 2))) == "[]"
