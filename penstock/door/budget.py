@@ -31,13 +31,12 @@ class ByteBudget:
         to_come: bytes among the used ones that are reserved, and known not to be there yet.
     """
 
-    __slots__ = ("limit", "most", "peak", "refused", "to_come", "used")
+    __slots__ = ("limit", "most", "refused", "to_come", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.most = limit + limit // _BEYOND
         self.used = 0
-        self.peak = 0
         self.refused = 0
         self.to_come = 0
 
@@ -52,12 +51,9 @@ class ByteBudget:
         Raises:
             ServiceBusy: they do not fit; nothing was taken, a later retry may succeed.
         """
-        used = self.used + count
-        if used > self.limit:
+        if self.used + count > self.limit:
             raise self.refuse()
-        self.used = used
-        if used > self.peak:
-            self.peak = used
+        self.used += count
 
     def refuse(self) -> ServiceBusy:
         """Count what does not fit, and say so."""
@@ -67,7 +63,6 @@ class ByteBudget:
     def add(self, count: int) -> None:
         """Count bytes that exist already (an answer), even beyond the limit."""
         self.used += count
-        self.peak = max(self.peak, self.used)
 
     def release(self, count: int) -> None:
         """Give back what was reserved or added."""
@@ -107,8 +102,6 @@ class Reservation:
         if used > budget.most:
             return False
         budget.used = used
-        if used > budget.peak:
-            budget.peak = used
         self.taken += count
         return True
 

@@ -248,6 +248,25 @@ class DoorExchange(Exchange):
             self.receiver is None or self.paused or self.started or self.body_deadline == inf
         )
 
+    @abstractmethod
+    def refuse(self, status: int, text: str) -> None:
+        """End it with this answer, or break off the one that was begun; the application is told."""
+
+    def fail(self) -> None:
+        """The exception that is being handled ends this exchange."""
+        log_fault()
+        self.shared.counters.errors += 1
+        if not self.over:
+            self.refuse(500, "internal error")
+
+    def end_late(self) -> None:
+        """The rest of the body did not come in time."""
+        self.shared.counters.bodies_late += 1
+        if self.receiver is not None:
+            guarded(self.receiver.late, self)
+        if not self.over:
+            self.refuse(408, "the request took too long to arrive")
+
     def close(self) -> None:
         """The answer is complete. Drops callbacks that may hold this exchange."""
         self.over = True

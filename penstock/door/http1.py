@@ -20,8 +20,6 @@ from penstock.door.exchange import (
     WRITABLE,
     DoorExchange,
     Peer,
-    guarded,
-    log_fault,
 )
 from penstock.door.state import DoorState
 from penstock.protocols.heads import HTTP_1_1, Headers, RequestHead
@@ -154,6 +152,14 @@ class Http1Exchange(DoorExchange):
             self.close()
             self._session.end_in_the_middle()
 
+    def refuse(self, status: int, text: str) -> None:
+        """See ``DoorExchange``."""
+        self.leave()
+        if self.started:
+            self._session.end_in_the_middle()
+        else:
+            self._session.refuse(status, text)
+
     @property
     def unsent(self) -> int:
         """See ``Exchange``."""
@@ -240,7 +246,7 @@ class Http1Session(Connection):
         core = self.core
         body = core.whole(data) if self._reading else None
         if body is None:
-            self._receive(data)
+            self._receive(core.receive(data))
             return
         try:
             # What _take does, for what nearly always comes. ``due`` stays: ``check`` knows that
@@ -255,14 +261,14 @@ class Http1Session(Connection):
                     exchange.receiver = receiver
                     receiver.data(exchange, body, True)
             except Exception:  # noqa: BLE001 - this request fails by it, and no other
-                self._fail(exchange)
+                exchange.fail()
         except Exception:  # noqa: BLE001 - nothing but this connection ends by it
             self.broken()
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, events: Sequence[Event]) -> None:
         self.dirty = True
         try:
-            self._take(self.core.receive(data))
+            self._take(events)
         except Exception:  # noqa: BLE001 - nothing but this connection ends by it
             self.broken()
         self._flush_all()
@@ -273,12 +279,7 @@ class Http1Session(Connection):
         exchange = self._exchange
         if self.closing or self.lagging or exchange is None or exchange.paused:
             return
-        self.dirty = True
-        try:
-            self._take(self.core.go_on())
-        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
-            self.broken()
-        self._flush_all()
+        self._receive(self.core.go_on())
 
     def eof_received(self) -> bool:
         """The client sends no more; but it may still want the answer to what it sent."""
@@ -309,7 +310,7 @@ class Http1Session(Connection):
                 try:
                     exchange.receiver.data(exchange, event.data, event.ended)
                 except Exception:  # noqa: BLE001 - this request fails by it, and no other
-                    self._fail(exchange)
+                    exchange.fail()
             elif type(event) is Http1Head:
                 shared.counters.requests += 1
                 shared.calls += 1
@@ -330,7 +331,7 @@ class Http1Session(Connection):
                     elif not exchange.ended and (proceed := self.core.proceed()):
                         self.out.append(proceed)
                 except Exception:  # noqa: BLE001 - this request fails by it, and no other
-                    self._fail(exchange)
+                    exchange.fail()
             elif type(event) is Http1Failed:
                 self._refuse_broken(event)
         if shared.leaving:
@@ -463,43 +464,14 @@ class Http1Session(Connection):
             if self.core.idle:
                 self.end()
             else:
-                self._refuse(408, "the head of the request took too long to arrive")
+                self.refuse(408, "the head of the request took too long to arrive")
         elif exchange is None:
             self.shared.counters.idle += 1
             self.end()
         elif now >= exchange.body_deadline and not exchange.paused and not exchange.ended:
-            self._late(exchange)
+            exchange.end_late()
         else:
             self.rearm()
-
-    def _late(self, exchange: Http1Exchange) -> None:
-        self.shared.counters.bodies_late += 1
-        receiver = exchange.receiver
-        if receiver is not None:
-            guarded(receiver.late, exchange)
-        if exchange.over:
-            return
-        exchange.leave()
-        if exchange.started:
-            self.end_in_the_middle()
-        else:
-            self._refuse(408, "the request took too long to arrive")
-
-    def _fail(self, exchange: Http1Exchange) -> None:
-        """The exception that is being handled ends this exchange."""
-        log_fault()
-        self.shared.counters.errors += 1
-        if exchange.over:
-            return
-        exchange.leave()
-        if exchange.started:
-            self.end_in_the_middle()
-            return
-        reply = self.shared.failure(exchange.head, 500, "internal error")
-        self.core.date = self.shared.date_line
-        self.out.append(self.core.respond(reply.status, reply.headers, reply.body, close=True))
-        self.answered = True
-        self.mark()
 
     def _refuse_broken(self, event: Http1Failed) -> None:
         self.shared.counters.count_malformed(event.status, event.abuse)
@@ -509,20 +481,25 @@ class Http1Session(Connection):
         if event.answered:
             self.end_in_the_middle()
         else:
-            self._refuse(event.status, event.text)
+            self.refuse(event.status, event.text)
 
-    def _refuse(self, status: int, text: str) -> None:
-        """Answer outside of any exchange, and close."""
-        head = None if self._exchange is None else self._exchange.head
-        self._exchange = None
-        self.out.append(wire(self.shared.failure(head, status, text), self.shared.date_line))
+    def refuse(self, status: int, text: str) -> None:
+        """Answer the request in turn, or outside of any, and close."""
+        exchange, self._exchange = self._exchange, None
+        date = self.core.date = self.shared.date_line
+        if exchange is None:
+            answer = wire(self.shared.failure(None, status, text), date)
+        else:
+            reply = self.shared.failure(exchange.head, status, text)
+            answer = self.core.respond(reply.status, reply.headers, reply.body, close=True)
+        self.out.append(answer)
         self._write()
         self.end(linger=True)
 
     def refuse_tls(self) -> None:
         """What came is a TLS greeting, and this listener has none."""
         self.shared.counters.malformed += 1
-        self._refuse(400, "this port does not speak TLS")
+        self.refuse(400, "this port does not speak TLS")
 
     def end_in_the_middle(self) -> None:
         """Close without the rest of an answer: the client sees that it is not whole."""
@@ -549,8 +526,7 @@ class Http1Session(Connection):
         """See ``Connection``."""
         exchange = self._exchange
         if exchange is not None and exchange.awaits_body and not exchange.ended:
-            exchange.leave()
-            self._refuse(503, STOPPING)
+            exchange.refuse(503, STOPPING)
 
     def leave(self) -> None:
         """See ``Connection``."""

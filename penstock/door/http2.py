@@ -23,8 +23,6 @@ from penstock.door.exchange import (
     WRITABLE,
     DoorExchange,
     Peer,
-    guarded,
-    log_fault,
 )
 from penstock.door.state import DoorState
 from penstock.protocols.heads import HTTP_2, Headers, RequestHead, checked
@@ -209,6 +207,15 @@ class Http2Exchange(DoorExchange):
             self.close()
             self._session.reset(self._stream, ErrorCode.INTERNAL_ERROR)
 
+    def refuse(self, status: int, text: str) -> None:
+        """See ``DoorExchange``."""
+        self.leave()
+        self._stream.context = None
+        if self.started:
+            self._session.reset(self._stream, ErrorCode.INTERNAL_ERROR)
+        else:
+            self._session.refuse(self._stream, self.head, status, text)
+
     @property
     def unsent(self) -> int:
         """See ``Exchange``; of what all streams share all of it."""
@@ -318,7 +325,7 @@ class Http2Session(Connection):
                     try:
                         exchange.receiver.data(exchange, event.data, event.ended)
                     except Exception:  # noqa: BLE001 - this request fails by it, and no other
-                        self._fail(exchange, stream)
+                        exchange.fail()
                     if exchange.paused:
                         exchange.owed += event.counted
                     elif event.ended and event.counted <= core.small:
@@ -410,7 +417,7 @@ class Http2Session(Connection):
                 exchange.body_deadline = exchange.deadline
                 self.due = min(self.due, exchange.deadline)
         except Exception:  # noqa: BLE001 - this request fails by it, and no other
-            self._fail(exchange, stream)
+            exchange.fail()
 
     def _take(self, event: Event) -> None:
         """Events that are not in every request."""
@@ -420,7 +427,7 @@ class Http2Session(Connection):
                 try:
                     exchange.receiver.data(exchange, b"", True)
                 except Exception:  # noqa: BLE001 - this request fails by it, and no other
-                    self._fail(exchange, event.stream)
+                    exchange.fail()
         elif isinstance(event, HeadTooLarge):
             self._refuse_head(event)
         elif isinstance(event, StreamReset):
@@ -446,11 +453,16 @@ class Http2Session(Connection):
         self.shared.counters.heads_too_large += 1
         headers = tuple([field for field in event.fields if field[0][:1] != b":"])
         head = RequestHead("", b"", headers, version=HTTP_2, authority=b"", content_length=None)
-        reply = self.shared.failure(head, 431, "the header fields are too large")
+        self.refuse(event.stream, head, 431, "the header fields are too large")
+
+    def refuse(self, stream: Stream, head: RequestHead, status: int, text: str) -> None:
+        """Give the whole answer to a request that the application does not answer."""
+        reply = self.shared.failure(head, status, text)
         block = head_block(reply.status, reply.headers) + _DATE + self.shared.date
-        self.core.reply(event.stream, block, reply.body)
-        if not event.stream.closed:
-            self.stop_sender(event.stream)
+        self.core.reply(stream, block, reply.body)
+        if not stream.closed:
+            self.stop_sender(stream)
+        self.mark()
 
     def _lose(self, stream: Stream) -> None:
         exchange: Http2Exchange | None = stream.context
@@ -616,36 +628,7 @@ class Http2Session(Connection):
             and not exchange.paused
             and not stream.remote_ended
         ):
-            self._late(exchange, stream)
-
-    def _late(self, exchange: Http2Exchange, stream: Stream) -> None:
-        self.shared.counters.bodies_late += 1
-        if exchange.receiver is not None:
-            guarded(exchange.receiver.late, exchange)
-        if not exchange.over:
-            self._end_exchange(exchange, stream, 408, "the request took too long to arrive")
-
-    def _fail(self, exchange: Http2Exchange, stream: Stream) -> None:
-        """The exception that is being handled ends this exchange."""
-        log_fault()
-        self.shared.counters.errors += 1
-        if not exchange.over:
-            self._end_exchange(exchange, stream, 500, "internal error")
-
-    def _end_exchange(
-        self, exchange: Http2Exchange, stream: Stream, status: int, text: str
-    ) -> None:
-        exchange.leave()
-        stream.context = None
-        if exchange.started:
-            self.reset(stream, ErrorCode.INTERNAL_ERROR)
-            return
-        reply = self.shared.failure(exchange.head, status, text)
-        block = head_block(reply.status, reply.headers) + _DATE + self.shared.date
-        self.core.reply(stream, block, reply.body)
-        if not stream.closed:
-            self.stop_sender(stream)
-        self.mark()
+            exchange.end_late()
 
     # The end.
 
@@ -687,7 +670,7 @@ class Http2Session(Connection):
         for stream in list(self.core.streams.values()):
             exchange: Http2Exchange | None = stream.context
             if exchange is not None and exchange.awaits_body and not stream.remote_ended:
-                self._end_exchange(exchange, stream, 503, STOPPING)
+                exchange.refuse(503, STOPPING)
 
     def leave(self) -> None:
         """See ``Connection``."""

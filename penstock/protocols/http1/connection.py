@@ -38,7 +38,6 @@ from penstock.protocols.http1.limits import BrokenRule, Http1Limits
 _CR: Final = 13
 _LONGEST_KEPT: Final = 1024
 """Bytes of a head that is kept behind its request, for a client that sends the same one again."""
-_STATES = ("head", "length", "chunks", "whole", "closed")
 
 
 class Http1Connection(Answering):
@@ -175,14 +174,6 @@ class Http1Connection(Answering):
         if not self._buffer and not self._ended:
             return []
         return self._advance()
-
-    def rest(self) -> bool:
-        """Reset for the next request if none of its bytes are buffered. Returns whether it did."""
-        if self._state != WHOLE or self._buffer or self._ended or not self.keep_alive:
-            return False
-        self._state = HEAD
-        self._replied = self._blank = False
-        return True
 
     def conclude(self, status: int, headers: Headers, body: bytes) -> bytes | None:
         """``respond`` and ``next`` in one, for a whole request with nothing behind it.

@@ -34,7 +34,6 @@ PRIORITY_FLAG: Final = 0x20
 
 FRAME_HEAD: Final = Struct(">IBI")
 """Length and type in one word (``length << 8 | type``), flags, reserved bit and stream."""
-FRAME_HEAD_SIZE: Final = 9
 MAX_STREAM_ID: Final = 0x7FFFFFFF
 MAX_WINDOW: Final = 0x7FFFFFFF
 DEFAULT_WINDOW: Final = 65535
@@ -107,32 +106,26 @@ class PeerSettings:
 
     Attributes:
         header_table_size: bytes of dynamic table that its decoder has.
-        enable_push: as sent; we never push.
         max_concurrent_streams: of ours; None when it has not limited them.
         initial_window_size: bytes that we may send ahead on a new stream.
         max_frame_size: bytes of payload that it takes.
-        max_header_list_size: its advice; None when it gave none.
     """
 
     __slots__ = (
-        "enable_push",
         "header_table_size",
         "initial_window_size",
         "max_concurrent_streams",
         "max_frame_size",
-        "max_header_list_size",
     )
 
     def __init__(self) -> None:
         self.header_table_size = DEFAULT_TABLE_SIZE
-        self.enable_push = True
         self.max_concurrent_streams: int | None = STREAMS_BEFORE_SETTINGS
         self.initial_window_size = DEFAULT_WINDOW
         self.max_frame_size = DEFAULT_FRAME_SIZE
-        self.max_header_list_size: int | None = None
 
     def apply(self, payload: bytes, role: Role) -> int:
-        """Take over the values of a SETTINGS frame; unknown ones are passed over.
+        """Take over the values of a SETTINGS frame; those that say nothing to us are passed over.
 
         Args:
             payload: of the frame.
@@ -154,7 +147,6 @@ class PeerSettings:
             elif name == ENABLE_PUSH:
                 if value > 1 or (value and role is Role.CLIENT):
                     raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "bad ENABLE_PUSH")
-                self.enable_push = bool(value)
             elif name == MAX_CONCURRENT_STREAMS:
                 self.max_concurrent_streams = value
             elif name == INITIAL_WINDOW_SIZE:
@@ -165,8 +157,6 @@ class PeerSettings:
                 if not DEFAULT_FRAME_SIZE <= value <= LARGEST_FRAME_SIZE:
                     raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "bad MAX_FRAME_SIZE")
                 self.max_frame_size = value
-            elif name == MAX_HEADER_LIST_SIZE:
-                self.max_header_list_size = value
         return smallest_table
 
 

@@ -128,11 +128,6 @@ class Stream:
         """Whether the peer sends no more on it; so already when its last event is handed out."""
         return self.state & REMOTE_ENDED != 0
 
-    @property
-    def local_ended(self) -> bool:
-        """Whether we send no more on it: the end is out, not only queued."""
-        return self.state & LOCAL_ENDED != 0
-
 
 def new_stream(id: int, state: int, window: int, receive_window: int) -> Stream:
     """A stream with nothing queued and no length known, off the hot path."""
