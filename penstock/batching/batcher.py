@@ -53,8 +53,6 @@ class FifoQueue:
     of arrival, which costs a fraction of a Batcher's work.
     """
 
-    __slots__ = ("_cancelled", "_samples", "capacity", "policy")
-
     def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy
         self.capacity = policy.capacity
@@ -142,8 +140,6 @@ class _Group:
 
 class Batcher:
     """One op's queue. Called from the engine's loop only."""
-
-    __slots__ = ("_groups", "_offered", "_order", "_ready", "_waiting", "policy")
 
     def __init__(self, policy: BatchPolicy) -> None:
         self.policy = policy

@@ -28,8 +28,6 @@ batches without this and nearly always 32 with it, and there were a quarter more
 class HandOver:
     """The history of one op's batches and hand-overs, as moving averages."""
 
-    __slots__ = ("_company", "_mean", "_seen")
-
     def __init__(self) -> None:
         self._mean: float | None = None
         self._company = 1.0

@@ -18,11 +18,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 from penstock.client.call import Call, Outcome, failure
 from penstock.client.endpoint_channel import Endpoints, cancel
-from penstock.client.endpoints import CachedAddress, Endpoint
+from penstock.client.endpoints import Endpoint, own_address
 from penstock.client.errors import CallFailed
 from penstock.client.tls import Security, Tls, read_files
 from penstock.protocols.grpc import encode_message
@@ -179,7 +180,8 @@ class _Channel:
             OSError: a file of ``tls`` cannot be read.
         """
         self.endpoints = endpoints
-        self.own_address = CachedAddress()
+        # Once: asking costs more than a call, and what it is for is the server's log.
+        self.own_address = cache(own_address)
         self._security = None if tls is None else read_files(tls)
         self._process = os.getpid()
 

@@ -90,8 +90,6 @@ class Backoff:
         until: monotonic seconds before which nothing is tried.
     """
 
-    __slots__ = ("_pause", "until")
-
     def __init__(self) -> None:
         self._pause = FIRST_PAUSE
         self.until = 0.0
@@ -144,8 +142,6 @@ class Keepalive:
         last_received: monotonic seconds at which bytes came last; the driver writes it.
         pings: PINGs sent since the peer last sent a part of an answer; the driver clears it.
     """
-
-    __slots__ = ("_pinged_at", "last_received", "pings")
 
     def __init__(self, now: float) -> None:
         self.last_received = now

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -20,9 +19,6 @@ _PORT = re.compile(r"[0-9]{1,5}")
 # Addresses reserved for documentation: routed like any other, and never answered by anyone.
 _ELSEWHERE = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
 _DISCARD_PORT = 9
-
-_FRESH_SECONDS = 5.0
-"""A guess: a machine rarely moves, and its address in a request is for the server's log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,21 +78,3 @@ def own_address() -> str:
             probe.connect((remote, _DISCARD_PORT))
             return str(probe.getsockname()[0])
     return "127.0.0.1"
-
-
-class CachedAddress:
-    """``own_address``, remembered for some seconds: asking costs more than a call. Any thread."""
-
-    __slots__ = ("_address", "_until")
-
-    def __init__(self) -> None:
-        self._address = ""
-        self._until = 0.0
-
-    def __call__(self) -> str:
-        """The address as it was a few seconds ago at the most."""
-        now = time.monotonic()
-        if now >= self._until:
-            self._address = own_address()
-            self._until = now + _FRESH_SECONDS
-        return self._address

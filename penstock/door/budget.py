@@ -31,8 +31,6 @@ class ByteBudget:
         to_come: bytes among the used ones that are reserved, and known not to be there yet.
     """
 
-    __slots__ = ("limit", "most", "refused", "to_come", "used")
-
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.most = limit + limit // _BEYOND

@@ -27,8 +27,6 @@ class ProtocolDetection(Connection):
         counted: it is within the cap on connections already.
     """
 
-    __slots__ = ("_by", "_counted", "_early")
-
     def __init__(self, shared: DoorState, quota: ListenerQuota, *, counted: bool = False) -> None:
         super().__init__(shared, None)
         self._by = quota

@@ -557,8 +557,6 @@ class HalfCloseProbe:
     HTTP/1.1 must be able to pass over, and the socket is watched. Source: RFC 9110, section 15.2.
     """
 
-    __slots__ = ("_asked", "_descriptor", "_loop", "_session", "_timer")
-
     def __init__(self, session: Http1Session) -> None:
         self._session = session
         self._descriptor: int = session.transport.get_extra_info("socket").fileno()

@@ -66,8 +66,6 @@ class Sweeper:
         tick: seconds.
     """
 
-    __slots__ = ("_loop", "_on_tick", "_timer", "members", "now", "tick")
-
     def __init__(self, tick: float, on_tick: Callable[[], None] = lambda: None) -> None:
         self._on_tick = on_tick
         self.members: set[Timed] = set()
@@ -121,8 +119,6 @@ class BusyPolling:
             to rest, may have had on average for that. At 0 it never looks.
     """
 
-    __slots__ = ("_limit", "_mean", "_rested")
-
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._mean = _LONGEST * limit
@@ -143,8 +139,6 @@ class ListenerQuota:
     Attributes:
         open: connections that came by it, handshakes included.
     """
-
-    __slots__ = ("open",)
 
     def __init__(self) -> None:
         self.open = 0
@@ -168,41 +162,6 @@ class DoorState:
         on_empty: called when the last connection has gone.
         rested: ``rest`` was called in this turn; calling it again adds nothing.
     """
-
-    __slots__ = (
-        "_dirty",
-        "_log_refusals_at",
-        "_look_until",
-        "_looking",
-        "_loop",
-        "_polling",
-        "_quotas",
-        "_relieving",
-        "_unlogged_refusals",
-        "application",
-        "body_time",
-        "budget",
-        "buffered",
-        "calls",
-        "connections",
-        "counters",
-        "date",
-        "date_line",
-        "draining",
-        "failure",
-        "glance",
-        "handshakes",
-        "instruments",
-        "last_head",
-        "leaving",
-        "limits",
-        "lines",
-        "most_calls",
-        "on_empty",
-        "period",
-        "rested",
-        "sweeper",
-    )
 
     def __init__(
         self,

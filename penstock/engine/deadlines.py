@@ -26,8 +26,6 @@ class Deadlines(Generic[Item]):
         earlier: called when ``next_due`` has become earlier.
     """
 
-    __slots__ = ("_buckets", "_earlier", "_ticks")
-
     def __init__(self, earlier: Callable[[], None]) -> None:
         self._earlier = earlier
         self._buckets: dict[int, Due[Item]] = {}

@@ -77,8 +77,6 @@ class _Suspect:
         forget_at: when they are suspected no more.
     """
 
-    __slots__ = ("banned_until", "bans", "forget_at")
-
     def __init__(self) -> None:
         self.bans = 0
         self.banned_until = self.forget_at = float("-inf")

@@ -10,8 +10,6 @@ from penstock.engine.clock import Alarm, Clock
 class Timer:
     """It rings at the earliest time that was asked for; whoever still waits asks again."""
 
-    __slots__ = ("_action", "_alarm", "_at", "_clock")
-
     def __init__(self, clock: Clock, action: Callable[[], None]) -> None:
         self._clock = clock
         self._action = action

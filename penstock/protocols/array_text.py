@@ -367,15 +367,6 @@ class _FloatStats:
         largest, smallest: magnitudes of the finite numbers, zeros left out.
     """
 
-    __slots__ = (
-        "has_minus_infinity",
-        "has_negative",
-        "has_nonfinite",
-        "largest",
-        "numbers",
-        "smallest",
-    )
-
     def __init__(self, flat: Array) -> None:
         self.numbers = self.has_nonfinite = self.has_negative = self.has_minus_infinity = False
         self.largest, self.smallest = 0.0, inf

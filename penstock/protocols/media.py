@@ -180,7 +180,7 @@ def encode(value: Any, kind: str) -> bytes:
         TypeError: it holds something that is no plain value.
     """
     if kind == JSON:
-        return orjson.dumps(value, _in_json, _ORJSON)
+        return orjson.dumps(value, plain, _ORJSON)
     return ormsgpack.packb(value, _in_msgpack, _ORMSGPACK)
 
 
@@ -190,10 +190,6 @@ def plain(value: Any) -> Any:
     Raises:
         TypeError: it is something else.
     """
-    return _in_json(value)
-
-
-def _in_json(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode()
     return _in_msgpack(value)

@@ -11,6 +11,7 @@ Source: ``docs/compatibility.md``. Pure; safe from any thread.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from sys import getsizeof
 from typing import Any
@@ -150,6 +151,7 @@ class OnePair(Call):
         return [*self.feed.values()]
 
 
+@dataclass(slots=True)
 class Reply:
     """One reply; its attributes are those of ``pb.Response``.
 
@@ -161,21 +163,11 @@ class Reply:
         tensors: typed results.
     """
 
-    __slots__ = ("err_msg", "err_no", "key", "tensors", "value")
-
-    def __init__(
-        self,
-        err_no: int = 0,
-        err_msg: str = "",
-        key: list[str] | None = None,
-        value: list[str] | None = None,
-        tensors: list[WireTensor] | None = None,
-    ) -> None:
-        self.err_no = err_no
-        self.err_msg = err_msg
-        self.key = [] if key is None else key
-        self.value = [] if value is None else value
-        self.tensors = [] if tensors is None else tensors
+    err_no: int = 0
+    err_msg: str = ""
+    key: list[str] = field(default_factory=list)
+    value: list[str] = field(default_factory=list)
+    tensors: list[WireTensor] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return (

@@ -171,8 +171,6 @@ def _packed(field: str, numbers: Array) -> Sequence[Buffer]:
 class DecodeBudget:
     """How many bytes the elements of one request may still take."""
 
-    __slots__ = ("_left",)
-
     def __init__(self, size: int) -> None:
         self._left = max(MOST_DECODED, 2 * size)
 

@@ -48,8 +48,6 @@ class FrameReader:
         limit: the largest payload that is taken, in bytes; may be changed between frames.
     """
 
-    __slots__ = ("_buffer", "_wanted", "limit")
-
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._buffer = bytearray()  # of the frame that is not whole

@@ -3,8 +3,9 @@ import socket
 
 import pytest
 
-from penstock.client import endpoints as address
-from penstock.client.endpoints import CachedAddress, Endpoint, own_address, parse_endpoints
+from penstock.client import channels
+from penstock.client.channels import Channel
+from penstock.client.endpoints import Endpoint, own_address, parse_endpoints
 
 
 @pytest.mark.parametrize(
@@ -73,12 +74,9 @@ def test_a_machine_without_a_route_still_has_one(monkeypatch: pytest.MonkeyPatch
     assert own_address() == "127.0.0.1"
 
 
-def test_a_known_address_is_asked_for_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connected_client_asks_for_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = iter(["10.0.0.1", "10.0.0.2"])
-    now = 1000.0
-    monkeypatch.setattr(address, "own_address", lambda: next(asked))
-    monkeypatch.setattr(address.time, "monotonic", lambda: now)
-    known = CachedAddress()
-    assert [known(), known()] == ["10.0.0.1"] * 2
-    now += 5.0
-    assert [known(), known()] == ["10.0.0.2"] * 2
+    monkeypatch.setattr(channels, "own_address", lambda: next(asked))
+    first, second = (Channel(parse_endpoints(["localhost:1"]), None) for _ in range(2))
+    assert [first.own_address(), first.own_address()] == ["10.0.0.1"] * 2
+    assert second.own_address() == "10.0.0.2"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.protocols.http1.head import FieldLines
+from penstock.protocols.http1.head import Lines
 from penstock.protocols.http1.limits import BrokenRule, Http1Limits
 
 _MOST_EXTENSION = 256  # no extension is in use; it only has to be passed over
@@ -27,24 +27,13 @@ class ChunkedBody:
         unread: the last call stopped because it had taken enough, not for want of bytes.
     """
 
-    __slots__ = (
-        "_at_once",
-        "_chunks",
-        "_left",
-        "_limits",
-        "_trailers",
-        "_within",
-        "ended",
-        "unread",
-    )
-
     def __init__(self, limits: Http1Limits, at_once: int | None = None) -> None:
         self._limits = limits
         self._at_once = limits.max_chunks + 1 if at_once is None else at_once
         self._chunks = 0
         self._left = 0
         self._within = False  # a chunk's data, or the line end behind it
-        self._trailers: FieldLines | None = None
+        self._trailers: Lines | None = None
         self.ended = False
         self.unread = False
 
@@ -137,7 +126,5 @@ class ChunkedBody:
                 text = f"more than {self._limits.max_chunks} chunks"
                 raise BrokenRule(400, text, abuse="chunks")
         else:
-            limits = self._limits
-            most = limits.max_trailer_bytes
-            self._trailers = FieldLines(most, most, limits.max_header_fields, 400)
+            self._trailers = Lines(self._limits, trailers=True)
         return end - at

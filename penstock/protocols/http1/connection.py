@@ -28,9 +28,9 @@ from penstock.protocols.http1.chunks import ChunkedBody
 from penstock.protocols.http1.events import Event, Http1Data, Http1Failed, Http1Head
 from penstock.protocols.http1.head import (
     UNREAD,
-    HeadLines,
     Http1RequestHead,
     LineCache,
+    Lines,
     parse_head,
 )
 from penstock.protocols.http1.limits import BrokenRule, Http1Limits
@@ -78,7 +78,7 @@ class Http1Connection(Answering):
         self._buffer: bytes | bytearray = b""  # what has come and is not taken begins at _at
         self._at = 0
         self._blank = False  # the empty line that may precede a head has been passed over
-        self._lines: HeadLines | None = None  # how far a head that came in part was looked at
+        self._lines: Lines | None = None  # how far a head that came in part was looked at
         self._left = 0
         self._chunks: ChunkedBody | None = None
         self._discards = False  # the answer is out and the rest of the body is nobody's
@@ -279,7 +279,7 @@ class Http1Connection(Answering):
             end = buffer.find(b"\r\n\r\n", at, at + most)
             if end >= 0:
                 return self._read_head(bytes(buffer[at : end + 4]))
-            self._lines = HeadLines(self._limits)
+            self._lines = Lines(self._limits)
         size = self._lines.advance(buffer, at)
         return None if size is None else self._read_head(bytes(buffer[at : at + size]))
 

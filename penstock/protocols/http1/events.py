@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.protocols.heads import RequestHead
 
 
+@dataclass(slots=True)
 class Http1Head:
     """A request has begun.
 
@@ -15,29 +17,19 @@ class Http1Head:
         ended: there is no body, and no ``Http1Data`` follows.
     """
 
-    __slots__ = ("ended", "head")
-
-    def __init__(self, head: RequestHead, ended: bool) -> None:
-        self.head = head
-        self.ended = ended
-
-    def __repr__(self) -> str:
-        return f"Http1Head({self.head!r}, ended={self.ended})"
+    head: RequestHead
+    ended: bool
 
 
+@dataclass(slots=True)
 class Http1Data:
     """A piece of the body; the last one has ``ended``, and may be empty."""
 
-    __slots__ = ("data", "ended")
-
-    def __init__(self, data: bytes, ended: bool) -> None:
-        self.data = data
-        self.ended = ended
-
-    def __repr__(self) -> str:
-        return f"Http1Data({len(self.data)} bytes, ended={self.ended})"
+    data: bytes
+    ended: bool
 
 
+@dataclass(slots=True)
 class Http1Failed:
     """A rule of the protocol or a limit is broken: answer with this status, then close.
 
@@ -48,16 +40,10 @@ class Http1Failed:
         abuse: what there was too much of, where that is why and the status does not say it.
     """
 
-    __slots__ = ("abuse", "answered", "status", "text")
-
-    def __init__(self, status: int, text: str, answered: bool, abuse: str = "") -> None:
-        self.status = status
-        self.text = text
-        self.answered = answered
-        self.abuse = abuse
-
-    def __repr__(self) -> str:
-        return f"Http1Failed({self.status}, {self.text!r}, answered={self.answered})"
+    status: int
+    text: str
+    answered: bool
+    abuse: str = ""
 
 
 Event: TypeAlias = Http1Head | Http1Data | Http1Failed

@@ -86,8 +86,6 @@ class LineCache:
     LONGEST: Final = 192
     LINES: Final = 32
 
-    __slots__ = ("_counts", "fields", "requests", "varying")
-
     def __init__(self) -> None:
         self.requests = _RequestLines()
         self.fields: dict[bytes, tuple[bytes, bytes]] = {}
@@ -188,14 +186,14 @@ def parse_head(raw: bytes, limits: Http1Limits, cache: LineCache) -> Http1Reques
     lines = raw.split(_END)
     try:
         if len(raw) > limits.smallest:
-            HeadLines(limits).advance(raw, 0)
+            Lines(limits).advance(raw, 0)
         found = [*map(cache.fields.get, lines[1:-2])]
         if not all(found):
             cache.complete(found, lines)
         pairs: Headers = tuple(found)  # type: ignore[arg-type]
         method, path, query, authority, version = cache.requests[lines[0]]
     except BrokenRule:
-        HeadLines(limits).advance(raw, 0)  # says what is wrong first
+        Lines(limits).advance(raw, 0)  # says what is wrong first
         raise
     if len(pairs) > limits.max_header_fields:
         raise BrokenRule(431, f"more than {limits.max_header_fields} header fields")
@@ -292,51 +290,45 @@ def _keep_alive(headers: Headers, version: str) -> bool:
     return b"close" not in words and (version == HTTP_1_1 or b"keep-alive" in words)
 
 
-class FieldLines:
-    """The fields up to the empty line.
+class Lines:
+    """The lines of a head, or of the trailers of a body, up to the empty one.
 
     Args:
-        most_bytes: of all together, the line ends counted.
-        most_field: bytes of one, its line end not counted.
-        most_fields: how many.
-        status: the answer when there is more.
+        limits: of the connection.
+        trailers: there is no first line, and too many bytes are no more than a bad request.
     """
 
-    __slots__ = (
-        "_fields",
-        "_line",
-        "_most_bytes",
-        "_most_field",
-        "_most_fields",
-        "_seen",
-        "_status",
-    )
-
-    def __init__(self, most_bytes: int, most_field: int, most_fields: int, status: int) -> None:
-        self._most_bytes = most_bytes
-        self._most_field = most_field
-        self._most_fields = most_fields
-        self._status = status
-        self._line = 0  # where the open line begins, and how far an end was looked for;
-        self._seen = 0  # both counted from the section's begin, because buffers move
+    def __init__(self, limits: Http1Limits, *, trailers: bool = False) -> None:
+        self._limits = limits
+        self._status = 400 if trailers else 431
+        self._most_bytes = limits.max_trailer_bytes if trailers else limits.max_header_bytes
+        self._most_field = limits.max_trailer_bytes if trailers else limits.max_header_field
+        self._wants_request_line = not trailers
+        self._begin = 0  # of the fields;
+        self._line = 0  # of the open line, and
+        self._seen = 0  # how far its end was looked for: all from ``at``, because buffers move
         self._fields = 0
 
     def advance(self, buffer: bytes | bytearray, at: int) -> int | None:
         """Look at what has come since the last call.
 
         Args:
-            buffer: holds the section as far as it is there.
-            at: where the section begins in it.
+            buffer: holds the lines as far as they are there.
+            at: where they begin in it.
 
         Returns:
-            The section's length with the empty line; None while that has not come.
+            Their length with the empty line; None while that has not come.
 
         Raises:
-            BrokenRule: a line is no field, or there are too many bytes.
+            BrokenRule: the first line that is wrong, or the first limit that is passed.
         """
+        if self._wants_request_line:
+            self._request_line(buffer, at)
+            if self._wants_request_line:
+                return None
         while True:
-            most = min(self._most_field, self._most_bytes - self._line - len(_END))
-            stop = at + self._line + most + len(_END)
+            left = self._most_bytes - (self._line - self._begin)
+            stop = at + self._line + min(self._most_field + len(_END), left)
             end = buffer.find(b"\n", at + self._seen, max(stop, 0)) + 1
             if not end:
                 if len(buffer) >= stop:
@@ -350,36 +342,11 @@ class FieldLines:
             if _is_field(line) is None:
                 raise BrokenRule(400, "malformed header field")
             self._fields += 1
-            if self._fields > self._most_fields:
-                raise BrokenRule(self._status, f"more than {self._most_fields} header fields")
+            most = self._limits.max_header_fields
+            if self._fields > most:
+                raise BrokenRule(self._status, f"more than {most} header fields")
 
-
-class HeadLines:
-    """A request's first line and its fields, up to the empty line."""
-
-    __slots__ = ("_fields", "_limits", "_line", "_seen")
-
-    def __init__(self, limits: Http1Limits) -> None:
-        self._limits = limits
-        self._seen = 0
-        self._line = 0  # the length of the first line, once it is whole
-        self._fields = FieldLines(
-            limits.max_header_bytes, limits.max_header_field, limits.max_header_fields, 431
-        )
-
-    def advance(self, buffer: bytes | bytearray, at: int) -> int | None:
-        """Look at what has come since the last call; as ``FieldLines.advance``.
-
-        Raises:
-            BrokenRule: the first line that is wrong, or the first limit that is passed.
-        """
-        if not self._line and not self._request_line(buffer, at):
-            return None
-        length = self._fields.advance(buffer, at + self._line)
-        return None if length is None else self._line + length
-
-    def _request_line(self, buffer: bytes | bytearray, at: int) -> bool:
-        """Whether the first line is there."""
+    def _request_line(self, buffer: bytes | bytearray, at: int) -> None:
         # At once, because another protocol's greeting may never have an end of a line.
         if not self._seen and len(buffer) > at and _begins_token(buffer, at) is None:
             raise BrokenRule(400, "malformed request line")
@@ -389,11 +356,11 @@ class HeadLines:
             if len(buffer) >= stop:
                 raise BrokenRule(414, "the request line is too long")
             self._seen = len(buffer) - at
-            return False
+            return
         line = buffer[at:end]
         if _is_request_line(line) is None:
             if _is_other_version(line) is not None:
                 raise BrokenRule(505, "the version of HTTP must be 1.0 or 1.1")
             raise BrokenRule(400, "malformed request line")
-        self._line = end - at
-        return True
+        self._wants_request_line = False
+        self._begin = self._line = self._seen = end - at

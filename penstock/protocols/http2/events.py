@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.protocols.heads import Headers, RequestHead, ResponseHead
@@ -29,6 +30,7 @@ class HeadReceived:
     ended: bool
 
 
+@dataclass(slots=True)
 class HeadTooLarge:
     """A request whose head is over a limit: it is to be answered and its stream to be ended.
 
@@ -36,11 +38,8 @@ class HeadTooLarge:
         fields: of the head, as far as they are within the limits; pseudo-headers among them.
     """
 
-    __slots__ = ("fields", "stream")
-
-    def __init__(self, stream: Stream, fields: Headers) -> None:
-        self.stream = stream
-        self.fields = fields
+    stream: Stream
+    fields: Headers
 
 
 class DataReceived:
@@ -54,51 +53,44 @@ class DataReceived:
     ended: bool
 
 
+@dataclass(slots=True)
 class TrailersReceived:
     """The fields behind a body; the stream's other side has ended."""
 
-    __slots__ = ("headers", "stream")
-
-    def __init__(self, stream: Stream, headers: Headers) -> None:
-        self.stream = stream
-        self.headers = headers
+    stream: Stream
+    headers: Headers
 
 
+@dataclass(slots=True)
 class StreamReset:
     """A stream ended before its time: by the peer, or by us for a violation of the protocol.
 
     The driver does not know the stream where its head was refused: ``context`` is None then.
     """
 
-    __slots__ = ("by_peer", "code", "stream", "text")
-
-    def __init__(self, stream: Stream, code: int, text: str, *, by_peer: bool) -> None:
-        self.stream = stream
-        self.code = code
-        self.text = text
-        self.by_peer = by_peer
+    stream: Stream
+    code: int
+    text: str
+    by_peer: bool
 
 
+@dataclass(slots=True)
 class GoawayReceived:
     """The peer takes no new streams; those above ``last_stream`` were never looked at."""
 
-    __slots__ = ("code", "debug", "last_stream")
-
-    def __init__(self, last_stream: int, code: int, debug: bytes) -> None:
-        self.last_stream = last_stream
-        self.code = code
-        self.debug = debug
+    last_stream: int
+    code: int
+    debug: bytes
 
 
+@dataclass(slots=True)
 class PingAcknowledged:
     """The answer to a ping of ours."""
 
-    __slots__ = ("payload",)
-
-    def __init__(self, payload: bytes) -> None:
-        self.payload = payload
+    payload: bytes
 
 
+@dataclass(slots=True)
 class ConnectionFailed:
     """The peer broke a rule that ends the connection: send the output (a GOAWAY), then close.
 
@@ -108,12 +100,9 @@ class ConnectionFailed:
         abuse: what there was too much of, where that is why.
     """
 
-    __slots__ = ("abuse", "code", "text")
-
-    def __init__(self, code: int, text: str, abuse: str = "") -> None:
-        self.code = code
-        self.text = text
-        self.abuse = abuse
+    code: int
+    text: str
+    abuse: str = ""
 
 
 Event: TypeAlias = (

@@ -111,13 +111,6 @@ class PeerSettings:
         max_frame_size: bytes of payload that it takes.
     """
 
-    __slots__ = (
-        "header_table_size",
-        "initial_window_size",
-        "max_concurrent_streams",
-        "max_frame_size",
-    )
-
     def __init__(self) -> None:
         self.header_table_size = DEFAULT_TABLE_SIZE
         self.max_concurrent_streams: int | None = STREAMS_BEFORE_SETTINGS
