@@ -5,6 +5,7 @@ Needs the package ``watchfiles``, which also ends and starts the process.
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from penstock.errors import StartupError
 from penstock.service.banner import announce
 
-_SUFFIXES = (".py", ".yml", ".yaml", ".onnx")
+_SUFFIXES = (".py", ".yml", ".yaml", ".toml", ".json", ".html", ".onnx")
 _STOP = 10  # seconds for a service to end before it is killed; a guess
 _DEBOUNCE = 300  # milliseconds that changes are gathered: editors write a file in several steps
 
@@ -26,6 +27,7 @@ def run_and_reload(file: Path, arguments: Sequence[str]) -> None:
         StartupError: ``watchfiles`` is not installed, or there is no such file.
     """
     try:
+        import watchfiles
         from watchfiles import Change, DefaultFilter, run_process
     except ImportError as error:
         raise StartupError(
@@ -34,6 +36,9 @@ def run_and_reload(file: Path, arguments: Sequence[str]) -> None:
     if not file.is_file():
         raise StartupError(f"{file} does not exist")
     folder = file.resolve().parent
+    # Its warnings, such as that a broken script has ended, say nothing that is not told already.
+    logging.getLogger(watchfiles.__name__).addHandler(logging.NullHandler())
+    logging.getLogger(watchfiles.__name__).propagate = False
 
     class Sources(DefaultFilter):
         def __call__(self, change: Change, path: str) -> bool:

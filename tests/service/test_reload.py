@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.service.scripts import until
 from tests.services.process import direct, free_port
 
 pytestmark = pytest.mark.real
@@ -46,11 +47,15 @@ def test_a_changed_script_is_served_and_a_broken_one_waits(tmp_path: Path) -> No
     path = tmp_path / "app.py"
     path.write_text(SCRIPT.format(port=port, more=1))
     command = [sys.executable, "-m", "penstock", "run", str(path), "--reload"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    told, log = tmp_path / "out", tmp_path / "log"
+    with told.open("w") as stdout, log.open("w") as stderr:
+        process = subprocess.Popen(command, stdout=stdout, stderr=stderr)
     try:
         _ask(port, 2)
         path.write_text(SCRIPT.format(port=port, more=5))
         _ask(port, 6)
+        (tmp_path / "page.html").write_text("<p>changed")
+        until(lambda: told.read_text().count("GET /docs") == 3, "a start after a changed page")
         path.write_text("this is no Python")
         _ask(port, None)
         path.write_text(SCRIPT.format(port=port, more=7))
@@ -59,3 +64,7 @@ def test_a_changed_script_is_served_and_a_broken_one_waits(tmp_path: Path) -> No
         process.send_signal(signal.SIGINT)
         process.wait(20)
     _ask(port, None)
+    for name, times in (("app.py", 3), ("page.html", 1)):
+        assert told.read_text().count(f"changed: {name}; starting again\n") == times
+    noise = [each for each in log.read_text().splitlines() if "exit code" in each or "Keyb" in each]
+    assert noise == [], log.read_text()
