@@ -72,6 +72,7 @@ from penstock.protocols.http2.stream import (
     BODILESS,
     CLOSED,
     HEAD_RECEIVED,
+    LENGTH_UNKNOWN,
     LOCAL_ENDED,
     REMOTE_ENDED,
     Stream,
@@ -424,6 +425,24 @@ class Http2Connection(Sending):
         """
         length = end - start
         overhead = 0
+        head = self._fresh.pop(id, None)
+        if (
+            head is not None
+            and flags == END_STREAM
+            and 0 < length <= self.small
+            and end <= len(data)
+            and length <= self._receive_window
+            and (stream := head.stream).state == HEAD_RECEIVED
+            and length <= stream.receive_window
+            and stream.expected in (LENGTH_UNKNOWN, length)
+        ):
+            # The whole body of a request whose head came just before, as most are.
+            self._receive_window -= length
+            stream.receive_window -= length
+            stream.state |= REMOTE_ENDED
+            head.data = data[start:end]
+            head.ended = True
+            return 0
         if flags & PADDED:
             if not length:
                 raise ConnectionFault(_SIZE, "DATA too short for its padding")
@@ -434,25 +453,18 @@ class Http2Connection(Sending):
                 raise ConnectionFault(_PROTOCOL, "more padding than payload")
             start += 1
         ended = flags & END_STREAM != 0
-        stream = self._admit_data(id, length, overhead, ended, events)
-        head = self._fresh.pop(id, None)
+        admitted = self._admit_data(id, length, overhead, ended, events)
         if overhead or end > len(data):
             self._data_end = ended
             self._data_left = length - overhead
             self._data_padding = max(overhead - 1, 0)
-            self._data_stream = stream
+            self._data_stream = admitted
             if not self._data_left:
                 self._pass_on(b"", events)
             self._read_data(data, start, events)
             self._within = self._data_left > 0 or self._data_padding > 0
-        elif stream is None:
-            pass
-        elif head is not None and ended and 0 < length <= self.small:
-            head.data = data[start:end]
-            head.ended = True
-            stream.state |= REMOTE_ENDED
-        elif length or ended:
-            self._tell_data(stream, data[start:end], ended, events)
+        elif admitted is not None and (length or ended):
+            self._tell_data(admitted, data[start:end], ended, events)
         return 0
 
     def _admit_data(

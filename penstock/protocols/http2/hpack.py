@@ -11,6 +11,7 @@ The static table comes from the package ``hpack``, Huffman codes from ``pylsqpac
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
@@ -46,18 +47,33 @@ _VISIBLE: Final = bytes(range(0x21, 0x7F))
 _INDEXED: Final = 0x80
 _STATIC: Final = [check_field(name, value) for name, value in HeaderTable.STATIC_TABLE]
 _FIRST_DYNAMIC: Final = _INDEXED + 1 + len(_STATIC)
+_INDEXED_OCTETS: Final = bytes(range(0x81, 0xFF))
+"""Each of them is a field that is indexed; 0xFF goes on in the next octet."""
 
 
 class FieldDecoder:
     """The peer's dynamic table, and what its blocks mean with it."""
 
-    __slots__ = ("_allowed", "_block", "_fields", "_free", "_largest", "_limits", "_most", "_table")
+    __slots__ = (
+        "_allowed",
+        "_block",
+        "_costs",
+        "_fields",
+        "_free",
+        "_largest",
+        "_limits",
+        "_most",
+        "_most_fields",
+        "_table",
+    )
 
     def __init__(self, limits: Http2Limits) -> None:
         self._limits = limits
         # Both tables as the first octet of an indexed field counts: the dynamic one, newest first,
         # stands behind the static one, and what is before them is never looked at.
         self._table: list[Field] = [(b"", b"")] * (_INDEXED + 1) + _STATIC
+        self._costs: deque[int] = deque()  # bytes of the dynamic table's entries, oldest first
+        self._most_fields = limits.max_header_bytes * HARD_FACTOR // FIELD_OVERHEAD
         # The last block, unless the table has changed since, and its fields.
         self._block: bytes | None = None
         self._fields: list[Field] = []
@@ -103,7 +119,9 @@ class FieldDecoder:
     def _decode(self, block: bytes) -> list[Field]:
         limits = self._limits
         table = self._table
-        most_fields = limits.max_header_bytes * HARD_FACTOR // FIELD_OVERHEAD
+        costs = self._costs
+        most_fields = self._most_fields
+        most_length = limits.max_header_field
         fields: list[Field] = []
         dropped = 0  # bytes of fields that are too large to be kept
         at = 0
@@ -112,13 +130,9 @@ class FieldDecoder:
             at = self._resize(block, at)
         free = self._free
         if not at and size <= most_fields:
-            # Most blocks begin with fields that are indexed: as below, in half the time.
-            append = fields.append
-            for octet in block:
-                if not 0x80 < octet < 0xFF:
-                    break
-                append(table[octet])
-            at = len(fields)
+            # Most blocks begin with fields that are indexed: as below, in a fifth of the time.
+            at = size - len(block.lstrip(_INDEXED_OCTETS))
+            fields += map(table.__getitem__, block[:at])
         while at < size:
             octet = block[at]
             at += 1
@@ -129,24 +143,13 @@ class FieldDecoder:
                 if at > most_fields and len(fields) > most_fields:
                     break
                 continue
-            if octet >= 0x40:
-                if octet == _INDEXED:
-                    raise HPACKError("an index of zero")
-                prefix = 0x3F
-            elif octet >= 0x20:
-                raise HPACKError("a change of the table's size behind a field")
-            else:
-                prefix = 0x0F
-            index = octet & prefix
-            if index == prefix:
-                index += block[at]
+            if 0x40 < octet < 0x7F:
+                name = table[octet + _INDEXED - 0x40][0]
+            elif octet == 0x7F and block[at] < 0x80:
+                name = table[_INDEXED + 0x3F + block[at]][0]
                 at += 1
-                if index >= prefix + 0x80:
-                    index, at = _read_integer(block, at - 1, prefix)
-            if index:
-                name = table[_INDEXED + index][0]
             else:
-                name, at = _read_string(block, at)
+                name, at = self._read_name(octet, block, at)
             first = block[at]
             end = at + first - 0x7F
             if 0x80 <= first < 0xFF and end <= size:
@@ -165,16 +168,17 @@ class FieldDecoder:
                 self._block = None
                 cost = length + FIELD_OVERHEAD
                 free -= cost
-                while free < 0 and len(table) > _FIRST_DYNAMIC:
-                    oldest, its_value = table.pop()
-                    free += len(oldest) + len(its_value) + FIELD_OVERHEAD
+                while free < 0 and costs:
+                    del table[-1]
+                    free += costs.popleft()
                 if free >= 0:
                     table.insert(_FIRST_DYNAMIC, field)
+                    costs.append(cost)
                     if cost > self._largest:
                         self._largest = cost
                 else:
                     free += cost
-            if length <= limits.max_header_field:
+            if length <= most_length:
                 fields.append(field)
             else:
                 dropped += length + FIELD_OVERHEAD
@@ -186,6 +190,20 @@ class FieldDecoder:
         if dropped or bound > limits.max_header_bytes or len(fields) > limits.max_header_fields:
             self._check_size(fields, dropped)
         return fields
+
+    def _read_name(self, octet: int, block: bytes, at: int) -> tuple[bytes, int]:
+        """The name of a field whose first octet is this one, and where it ends."""
+        if octet == _INDEXED:
+            raise HPACKError("an index of zero")
+        if 0x20 <= octet < 0x40:
+            raise HPACKError("a change of the table's size behind a field")
+        prefix = 0x3F if octet >= 0x40 else 0x0F
+        index = octet & prefix
+        if index == prefix:
+            index, at = _read_integer(block, at, prefix)
+        if index:
+            return self._table[_INDEXED + index][0], at
+        return _read_string(block, at)
 
     def _check_size(self, fields: list[Field], dropped: int) -> None:
         limits = self._limits
@@ -219,10 +237,10 @@ class FieldDecoder:
         Returns:
             the bytes that are free then; negative when the table is empty and some are missing.
         """
-        table = self._table
-        while free < 0 and len(table) > _FIRST_DYNAMIC:
-            name, value = table.pop()
-            free += len(name) + len(value) + FIELD_OVERHEAD
+        costs = self._costs
+        while free < 0 and costs:
+            del self._table[-1]
+            free += costs.popleft()
         return free
 
 
