@@ -37,7 +37,6 @@ class ExecutorSpec:
         ops: a copy of the op for each worker; none where the kind opens none here.
         spawner: starts worker processes; None where no op of the service needs any.
         supervision: how worker processes are looked after.
-        only_plain: whether its outputs are read by somebody who must not unpickle them.
         listener: bound to the op's socket, which workers connect to; None where it has none.
         media: the type of bodies on that socket.
     """
@@ -48,7 +47,6 @@ class ExecutorSpec:
     ops: Sequence[BoundOp]
     spawner: Spawner | None = None
     supervision: Supervision = field(default_factory=Supervision)
-    only_plain: bool = False
     listener: socket.socket | None = None
     media: str = media.JSON
 
@@ -93,7 +91,6 @@ def _process(spec: ExecutorSpec) -> Executor:
         spec.workers,
         spec.spawner,
         spec.loop,
-        only_plain=spec.only_plain,
         supervision=spec.supervision,
     )
 

@@ -33,18 +33,19 @@ from penstock.errors import (
     OpTimeout,
     RequestError,
 )
-from penstock.executors.jumping import ask_to_jump
+from penstock.ops.channel_data import ChannelData
 from penstock.ops.failures import (
     HOOK_FAULTS,
     batch_failed,
     hook_raised,
+    hook_raised_for,
     not_a_feed,
     process_raised,
     tell_culprits,
     tell_fault,
     timed_out,
 )
-from penstock.ops.hooks import Hooks, read_postprocess, read_preprocess, read_process
+from penstock.ops.hooks import own_hook, read_postprocess, read_preprocess, read_process
 from penstock.ops.op import Op
 from penstock.request import Batch, Feed, Outcome, Sample
 from penstock.runtimes.model import Model
@@ -94,7 +95,6 @@ class BoundOp:
 
     __slots__ = (
         "fed_as_it_is",
-        "hooks",
         "index",
         "jumps",
         "model",
@@ -110,15 +110,14 @@ class BoundOp:
     def __init__(self, op: Op, model: Model | None, options: WorkOptions, index: int = 0) -> None:
         self.op = copy(op)
         self.name = op.name
-        self.hooks = hooks = Hooks(self.op)
-        self.preprocess = hooks.preprocess
-        self.process = hooks.process
-        self.postprocess = hooks.postprocess
+        self.preprocess = own_hook(self.op, "preprocess")
+        self.process = own_hook(self.op, "process")
+        self.postprocess = own_hook(self.op, "postprocess")
         self.model = model
         self.options = options
         self.index = index
-        self.runs = hooks.process is not None or model is not None
-        self.fed_as_it_is = self.runs and hooks.preprocess is None
+        self.runs = self.process is not None or model is not None
+        self.fed_as_it_is = self.runs and self.preprocess is None
         self.jumps = op.is_jump_op()
 
     async def call_async(self, feed_batch: list[Feed], log_id: int) -> Answer:
@@ -293,7 +292,7 @@ def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
         for each in members
     ]
     if op.jumps:
-        ask_to_jump(op.op, [member.sample for member in members], outcomes)
+        _ask_to_jump(op, members, outcomes)
     return outcomes
 
 
@@ -399,3 +398,24 @@ def _postprocess(op: BoundOp, sample: Sample, result: Any) -> Outcome:
         return Outcome(value)
     tell_fault(op.name, op.op.hook_name("postprocess"), sample, error)
     return Outcome(None, error)
+
+
+def _ask_to_jump(op: BoundOp, members: Sequence[Member], outcomes: list[Outcome]) -> None:
+    """Set ``jump`` of all good outcomes, as ``check_jumping`` says when it has seen them."""
+    good = [at for at, outcome in enumerate(outcomes) if outcome.error is None]
+    if not good:
+        return
+    asked = [members[at].sample for at in good]
+    data = {
+        sample.data_id: ChannelData(outcomes[at], sample.data_id, sample.log_id)
+        for at, sample in zip(good, asked, strict=True)
+    }
+    try:
+        jump = bool(op.op.check_jumping(data))
+    except HOOK_FAULTS as error:
+        errors = hook_raised_for(op.op, "check_jumping", asked, error)
+        for at, each in zip(good, errors, strict=True):
+            outcomes[at] = Outcome(None, each)
+        return
+    for at in good:
+        outcomes[at].jump = jump

@@ -47,21 +47,6 @@ _SIGNATURES = {
 }
 
 
-class Hooks:
-    """An op's hooks, each callable with the full argument list of the newest generation.
-
-    A hook that the op leaves as it is in ``Op`` is None. Bind anew for each worker's copy.
-    """
-
-    __slots__ = ("is_async", "postprocess", "preprocess", "process")
-
-    def __init__(self, op: Op) -> None:
-        self.preprocess = _own(op, "preprocess")
-        self.process = _own(op, "process")
-        self.postprocess = _own(op, "postprocess")
-        self.is_async = is_coroutine(op.process)
-
-
 def is_coroutine(function: Hook) -> bool:
     """Whether calling it surely gives a coroutine."""
     call = type(function).__call__  # of an object that stands in for a function
@@ -76,7 +61,8 @@ def may_be_coroutine(function: Hook) -> bool:
     return not is_coroutine(function) and is_coroutine(inspect.unwrap(function))
 
 
-def _own(op: Op, hook: str) -> Hook | None:
+def own_hook(op: Op, hook: str) -> Hook | None:
+    """A hook as ``bind`` gives it; None where the op leaves it as it is in ``Op``."""
     return bind(op, hook) if overrides(op, hook, Op) else None
 
 

@@ -35,14 +35,6 @@ _OF_ONE_GRAPH = frozenset({"name", "service", "dag", "op"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extras:
-    """What a service's author adds. See Blueprint."""
-
-    instruments: Sequence[Instrument] = ()
-    applications: Sequence[MakeApplication] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
     """One checked graph.
 
@@ -72,11 +64,6 @@ class Blueprint:
     route: str | None = None
 
     @property
-    def has_processes(self) -> bool:
-        """Whether some op runs in processes of its own."""
-        return any(each.executor.own_processes for each in self.options)
-
-    @property
     def processes(self) -> int:
         """How many worker processes an engine has for it."""
         return sum(each.concurrency for each in self.options if each.executor.own_processes)
@@ -87,8 +74,18 @@ class Blueprint:
         return self.name or "a service without a name"
 
     def outside_reader(self, op: int) -> str | None:
-        """Who reads the op's output and is no worker process, if anybody."""
-        return outside_reader(self.graph.plan, self.options, op)
+        """The first that reads the op's output and is no worker process; None if all of them are.
+
+        Args:
+            op: the op's index.
+        """
+        plan = self.graph.plan
+        senders = (op, *plan.jump_to[op])  # where it jumps, its output takes the place of theirs
+        for sender in senders:
+            for reader in plan.consumers[sender]:
+                if not self.options[reader].executor.own_processes:
+                    return f"op {plan.names[reader]!r}"
+        return "the ResponseOp" if plan.last in senders else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,11 +103,6 @@ class Deployment:
     engine_id: EngineId = field(default_factory=EngineId)
 
     @property
-    def has_processes(self) -> bool:
-        """Whether some op runs in processes of its own."""
-        return any(graph.has_processes for graph in self.graphs)
-
-    @property
     def processes(self) -> int:
         """How many worker processes an engine has."""
         return sum(graph.processes for graph in self.graphs)
@@ -118,7 +110,7 @@ class Deployment:
     @property
     def is_supervised(self) -> bool:
         """Whether some of it runs in other processes than that which starts the service."""
-        return self.has_processes or self.config.build_dag_each_worker
+        return bool(self.processes) or self.config.build_dag_each_worker
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -171,7 +163,8 @@ def draw_blueprint(
     response_op: ResponseOp,
     loaded: Loaded,
     name: str | None = None,
-    extras: Extras | None = None,
+    instruments: Sequence[Instrument] = (),
+    applications: Sequence[MakeApplication] = (),
     other_ops: Container[str] = (),
 ) -> Blueprint:
     """Check a graph, its hooks and every op's options, without opening or starting anything.
@@ -180,7 +173,8 @@ def draw_blueprint(
         response_op: the graph's end.
         loaded: the service's configuration.
         name: the service's name.
-        extras: what the service's author adds, before what the configuration names.
+        instruments: of the service's author, before those of the configuration.
+        applications: likewise.
         other_ops: names of ops that flags may mean as well: those of services that run along.
 
     Raises:
@@ -207,9 +201,8 @@ def draw_blueprint(
         problems.extend(loaded.place(each) for each in only_for_processes(resolved))
         problems.extend(loaded.place(each) for each in problems_of_socket(resolved, config))
         problems.extend(problems_of_model(op, resolved, loaded))
-    added = extras or Extras()
-    instruments = [*added.instruments, *_instruments(config, problems)]
-    applications = [*added.applications, *_imported("applications", config, problems)]
+    instruments = [*instruments, *_instruments(config, problems)]
+    applications = [*applications, *_imported("applications", config, problems)]
     if problems:
         raise ConfigError(problems)
     _check_hooks(graph)
@@ -402,22 +395,6 @@ def _left_out(found: dict[int, Op]) -> tuple[str, ...]:
             outside[id(op)] = op
             frontier.append(op)
     return tuple(sorted(op.name for op in outside.values()))
-
-
-def outside_reader(plan: Plan, options: Sequence[OpOptions], op: int) -> str | None:
-    """The first that reads the op's output and is no worker process; None when all of them are.
-
-    Args:
-        plan: the graph.
-        options: each op's options, by the plan's index.
-        op: the index of an op.
-    """
-    senders = (op, *plan.jump_to[op])  # where it jumps, its output takes the place of theirs
-    for sender in senders:
-        for reader in plan.consumers[sender]:
-            if not options[reader].executor.own_processes:
-                return f"op {plan.names[reader]!r}"
-    return "the ResponseOp" if plan.last in senders else None
 
 
 def supervision_of(options: OpOptions, config: ServiceConfig) -> Supervision:

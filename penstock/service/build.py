@@ -165,7 +165,6 @@ class GraphWorks:
                 ops=_workers(op, options, self._models[index]),
                 spawner=spawner,
                 supervision=supervision_of(options, deployment.config),
-                only_plain=blueprint.outside_reader(index) is not None,
                 listener=(sockets or {}).get(key_of(name)),
                 media=options.media,
             )

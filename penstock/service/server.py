@@ -123,11 +123,12 @@ class _Servable:
             raise StartupError("call set_response_op before running the server")
         if self._loaded is None:
             raise StartupError("call prepare_server before running the server")
-        from penstock.service.blueprint import Extras, draw_blueprint
+        from penstock.service.blueprint import draw_blueprint
 
         name = self._public_name(self._loaded.config.name)
-        extras = Extras(instruments=self.instruments, applications=self.applications)
-        return draw_blueprint(self._response_op, self._loaded, name, extras, other_ops)
+        return draw_blueprint(
+            self._response_op, self._loaded, name, self.instruments, self.applications, other_ops
+        )
 
     def _end_with(self, response_op: ResponseOp) -> None:
         if not isinstance(response_op, ResponseOp):

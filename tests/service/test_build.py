@@ -31,7 +31,7 @@ def test_an_op_runs_where_its_own_key_says_else_where_that_of_the_graph_does(
 ) -> None:
     blueprint = drawn(Op("work", input_ops=[root()]), config, flags)
     assert [each.executor.name for each in blueprint.options] == [place]
-    assert blueprint.has_processes == (place == "process")
+    assert bool(blueprint.processes) == (place == "process")
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ async def test_a_coroutine_stays_on_the_loop_whatever_is_asked_for(config: dict[
             return {"a": "1"}
 
     op = Asking("work", input_ops=[root()])
-    assert not drawn(op, config).has_processes
+    assert not drawn(op, config).processes
     async with inside(op, config) as service:
         reply = await service.ask(a="0")
     assert list(reply.value) == ["1"]

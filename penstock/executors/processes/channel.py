@@ -17,9 +17,6 @@ from typing import Final, TypeAlias
 
 from penstock.executors.processes.frames import Frame, FrameError, FrameReader
 
-UNASKED_BYTES: Final = 64 << 10
-"""The largest body from a worker that was asked for nothing: more than the words of a failure."""
-
 _AT_ONCE: Final = 256 << 10  # bytes of one read
 _READS_AT_ONCE: Final = 64
 """Reads in one turn of the loop: more than a socket holds, unless the worker goes on writing."""
@@ -38,9 +35,9 @@ class Channel:
         loop: the engine's.
         heard: called with each frame. What it raises as FrameError ends the channel.
         broken: called once, in a turn of its own, with the rule that the worker broke.
+        limit: the largest body that is taken, in bytes.
 
     Attributes:
-        reader: makes frames of what comes; its limit is the caller's to set.
         event: the eventfd that the worker signals.
         over: it has ended, or is closed: nothing more is heard.
     """
@@ -51,9 +48,10 @@ class Channel:
         loop: asyncio.AbstractEventLoop,
         heard: Callable[[Frame], None],
         broken: Callable[[FrameError], None],
+        limit: int,
     ) -> None:
         channel.setblocking(False)
-        self.reader = FrameReader(UNASKED_BYTES)
+        self._reader = FrameReader(limit)
         self.event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.over = False
         self._channel = channel
@@ -89,7 +87,7 @@ class Channel:
             if not data:
                 return
             try:
-                for frame in self.reader.receive(data):
+                for frame in self._reader.receive(data):
                     self._heard(frame)
             except FrameError as error:
                 self.end(error)

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from penstock.errors import text_of
 from penstock.executors.local import TURN
-from penstock.executors.processes.channel import UNASKED_BYTES, receive
+from penstock.executors.processes.channel import receive
 from penstock.executors.processes.frames import Frame, FrameError, FrameReader, Kind, header
 from penstock.executors.processes.marshalling import batches_in, outcomes_out, output
 from penstock.executors.processes.slabs import WorkerSlabs
@@ -34,6 +34,7 @@ from penstock.request import Batch, CloseReason, Outcome, Sample
 _AT_ONCE: Final = 256 << 10
 _MOST_DESCRIPTORS: Final = 16
 _MOST_BODY: Final = (1 << 32) - 1
+_MOST_WORDS: Final = 8 << 10  # characters of why it cannot work; a guess at what is read
 _SLOW: Final = 200e-6  # seconds of a batch, after which its answer does not wait for company
 _DO_NOT_WAIT: Final = int(socket.MSG_DONTWAIT)
 _UNOPENED: Final = object()
@@ -97,7 +98,7 @@ class Child:
 
     def failed(self, text: str) -> None:
         """Say why not."""
-        self._say(Kind.FAILED, text[: UNASKED_BYTES // 8])  # in any alphabet, and escaped
+        self._say(Kind.FAILED, text[:_MOST_WORDS])
 
     def serve(self, op: BoundOp, outside: str | None = None) -> None:
         """Run batches until the engine says stop or has gone.

@@ -55,7 +55,6 @@ class ProcessExecutor:
         spawner: starts them.
         loop: the engine's.
         supervision: how they are looked after.
-        only_plain: whether somebody reads its outputs who is no worker process.
 
     Attributes:
         loaded: by slot, what its worker has told of its model and memory; None before.
@@ -72,7 +71,6 @@ class ProcessExecutor:
         loop: asyncio.AbstractEventLoop,
         *,
         supervision: Supervision | None = None,
-        only_plain: bool = False,
     ) -> None:
         self.workers = count
         self.op = name
@@ -81,7 +79,6 @@ class ProcessExecutor:
         self._spawner = spawner
         self._loop = loop
         self._supervision = supervision or Supervision()
-        self._only_plain = only_plain
         self._pool = SlabPool(SLAB_BYTES)
         self._trimming: asyncio.TimerHandle | None = None
         self._idle: deque[Worker] = deque()
@@ -209,7 +206,6 @@ class ProcessExecutor:
             self._loop.create_task(self._spawner.exited(spawned.pid)),
             self._loop,
             self._pool,
-            only_plain=self._only_plain,
             hang_limit=self._supervision.hang_limit,
         )
         try:

@@ -86,7 +86,7 @@ class FrameReader:
     """Bytes to frames.
 
     Args:
-        limit: the largest body that is taken, in bytes; may be changed between frames.
+        limit: the largest body that is taken, in bytes.
     """
 
     __slots__ = ("_buffer", "_wanted", "limit")

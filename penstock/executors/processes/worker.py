@@ -13,17 +13,17 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from penstock.errors import StartupError
 from penstock.executors.executor import Finished, Work
-from penstock.executors.processes.channel import UNASKED_BYTES, Channel
+from penstock.executors.processes.channel import Channel
 from penstock.executors.processes.control import Exited, Spawned
 from penstock.executors.processes.frames import Frame, FrameError, Kind, header
 from penstock.executors.processes.marshalling import batches_out, outcomes_in
 from penstock.executors.processes.slabs import Loan, Slab, SlabPool
 from penstock.executors.processes.status_page import StatusPage
-from penstock.executors.processes.values import LARGE, Blob, Decoder, decode, encode
+from penstock.executors.processes.values import LARGE, Decoder, decode, encode
 from penstock.executors.processes.watchdog import Doing, Watch
 from penstock.ops.failures import cannot_travel
 from penstock.request import Batch, Outcome
@@ -51,7 +51,6 @@ class Worker:
         exit: see below.
         loop: the engine's.
         pool: memory for large arrays.
-        only_plain: whether its outputs may hold nothing that only workers open.
         hang_limit: see Supervision.
 
     Attributes:
@@ -78,7 +77,6 @@ class Worker:
         loop: asyncio.AbstractEventLoop,
         pool: SlabPool,
         *,
-        only_plain: bool,
         hang_limit: float | None,
     ) -> None:
         self.index = index
@@ -103,9 +101,9 @@ class Worker:
         self._first = 1  # the number of the first of them
         self._begun = 0  # the last number that has begun
         self._closing: asyncio.TimerHandle | None = None
-        self._decoder = Decoder(self._fetch, _refuse if only_plain else None)
+        self._decoder = Decoder(self._fetch)
         self._page = StatusPage()
-        self._channel = Channel(spawned.socket, loop, self._heard, self._cut)
+        self._channel = Channel(spawned.socket, loop, self._heard, self._cut, ANSWER_BYTES)
         descriptors = [os.dup(self._channel.event), os.dup(self._page.descriptor)]
         self._channel.send([header(Kind.HELLO, 0, 0)], descriptors)
 
@@ -142,7 +140,6 @@ class Worker:
             loan.end()
             raise
         self._in_flight.extend(batches)
-        self._channel.reader.limit = ANSWER_BYTES
         self._channel.send([head, *body])
 
     def look(self) -> None:
@@ -284,7 +281,6 @@ class Worker:
         loan.fetched = 0
         loan.end()
         self._first = max(self._first, self._begun + 1)
-        self._channel.reader.limit = UNASKED_BYTES
         work, finished = self.work, self._finished
         assert work is not None
         assert finished is not None
@@ -323,10 +319,6 @@ class Worker:
 def _pickled(value: Any) -> bytes:
     """What an op in this process made, for the user's code in the worker; opened only there."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-
-
-def _refuse(blob: Blob) -> NoReturn:
-    raise FrameError("a worker gave a value that nobody here may open")
 
 
 def _nobody(worker: Worker, work: Work, finished: Finished) -> None:

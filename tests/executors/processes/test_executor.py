@@ -518,7 +518,7 @@ async def test_answers_that_are_more_than_a_socket_holds_come_all(
 async def test_who_is_read_by_others_gives_nothing_that_only_workers_open(
     started: Start, processes: Processes
 ) -> None:
-    desk = await started("read by others", only_plain=True)
+    desk = await started("read by others")
     outcome = await one(desk, do="odd")
     assert isinstance(outcome.error, WrongType)
     for said in ("[read by others]", "'odd'", ".Odd cannot travel to op 'next'", "in processes"):
@@ -527,17 +527,6 @@ async def test_who_is_read_by_others_gives_nothing_that_only_workers_open(
     assert "is a text, not int. Please" in str(other.error)
     assert (await one(desk, do="array", x=np.arange(3))).error is None
     assert len(processes.pids) == 1
-
-
-async def test_a_worker_that_gives_such_a_value_all_the_same_is_ended(
-    started: Start, processes: Processes, caplog: pytest.LogCaptureFixture
-) -> None:
-    desk = await started(only_plain=True)
-    outcome = await one(desk, do="odd")
-    assert isinstance(outcome.error, InferenceFailed)
-    assert "nobody here may open" in caplog.text
-    assert (await one(desk)).error is None
-    assert len(processes.pids) == 2
 
 
 @pytest.mark.parametrize("op", ["garbage", "speaking out of turn"])
