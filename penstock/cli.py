@@ -191,14 +191,19 @@ def check(
     lenient: Lenient = False,
     log_level: Level = None,
     log_format: Format = None,
+    opens: Annotated[
+        bool,
+        typer.Option("--open", help="Also open the models; run __init__, load and init_op."),
+    ] = False,
 ) -> None:
-    """Check configuration, graph and hooks; open no model and no port."""
+    """Check configuration, graph and hooks; open models only with --open."""
     from penstock.service.script import run_file
 
     with _errors_end_the_command():
         given = {"log_level": log_level, "log_format": log_format}
         now = _flags(given, overrides, lenient, arguments)
         now.check_only = True
+        now.opens = opens
         with flags.using(now), _log_of_imports(now), _mistakes_of_a_script_are_shown_alone():
             run_file(file)
         for report in now.reports:

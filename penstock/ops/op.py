@@ -109,6 +109,11 @@ class Op:
         """What messages call a hook of this op: what of the user's it runs, where that is known."""
         return hook
 
+    @property
+    def loads(self) -> bool:
+        """Whether it has something to run before the service is ready."""
+        return type(self).init_op is not Op.init_op
+
     # What users override.
 
     def init_op(self) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.service.asgi import AsgiApplication
     from penstock.service.blueprint import Blueprint, MakeApplication
     from penstock.typed.op import TypedOp
-    from penstock.typed.signature import Signature
+    from penstock.typed.signature import Schema, Signature
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 
@@ -222,11 +222,20 @@ class App(Several):
         Raises:
             GraphError: there is no route.
         """
-        graphs: list[tuple[str, str, Op, dict[str, Any]]] = [
-            (route.path, route.graph, op, {"op": {op.name: options}} if options else {})
+        graphs: list[tuple[str, str, str, Op, dict[str, Any]]] = [
+            (
+                route.path,
+                route.graph,
+                _shape(route.signature.request, route.signature.response),
+                op,
+                {"op": {op.name: options}} if options else {},
+            )
             for route, (op, options) in zip(self.routes, self._ops, strict=True)
         ]
-        graphs += [(each.path, each.graph or "", last, more) for each, last, more in self._graphs]
+        graphs += [
+            (each.path, each.graph or "", _shape(each.request, each.response), last, more)
+            for each, last, more in self._graphs
+        ]
         if not graphs:
             raise GraphError(f"the app {self.name!r} has no routes: put @app.route(...) above one")
         from penstock.api.pages import PageApplication
@@ -241,12 +250,13 @@ class App(Several):
             *self._applications,
         ]
         found: list[WebService] = []
-        for path, name, last, options in graphs:
+        for path, name, shape, last, options in graphs:
             first = not found
             found.append(
                 _Route(
                     self.name,
                     path,
+                    shape,
                     name,
                     last,
                     instruments=self._instruments if first else (),
@@ -293,10 +303,11 @@ class App(Several):
 class _Route(Service):
     """The graph behind one route of an app."""
 
-    def __init__(self, app: str, path: str, name: str, last: Op, **more: Any) -> None:
+    def __init__(self, app: str, path: str, shape: str, name: str, last: Op, **more: Any) -> None:
         super().__init__(name, last, **more)
         self._app = app
         self._path = path
+        self._shape = shape
 
     @property
     def _written_in(self) -> str:
@@ -304,7 +315,20 @@ class _Route(Service):
 
     def blueprint(self, other_ops: Container[str] = ()) -> Blueprint:
         """See PipelineServer."""
-        return replace(super().blueprint(other_ops), app=self._app, route=self._path)
+        return replace(
+            super().blueprint(other_ops), app=self._app, route=self._path, shape=self._shape
+        )
+
+
+def _shape(request: Schema | None, response: Schema | None) -> str:
+    """What a route takes and gives, in a line."""
+    from penstock.typed.outline import outline
+
+    sides = [
+        "anything" if each is None else outline(each.describe(refs="{model}"))
+        for each in (request, response)
+    ]
+    return " -> ".join(sides)
 
 
 _PARAMETERS = inspect.signature(App.route).parameters.values()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.config.resolve import OpOptions
 from penstock.door.listeners import is_loopback
 from penstock.graph.dag import Plan
+from penstock.ops.op import Op
+from penstock.ops.short import Model
 from penstock.service.blueprint import Blueprint, Deployment
+from penstock.typed.op import TypedOp
 
 _log = logging.getLogger(__name__)
 
@@ -69,12 +73,70 @@ def banner(deployment: Deployment, at: Addresses) -> str:
     return "\n".join(lines)
 
 
-def check_report(blueprint: Blueprint) -> str:
+def check_reports(deployment: Deployment, *, opened: bool) -> list[str]:
+    """For each app, and each service that is no part of one, what it is; nothing was started.
+
+    Args:
+        deployment: what would be served.
+        opened: its models were opened.
+    """
+    of_apps: dict[str, list[Blueprint]] = {}
+    for graph in deployment.graphs:
+        if graph.app is not None:
+            of_apps.setdefault(graph.app, []).append(graph)
+    reports = [_app_report(name, graphs, opened=opened) for name, graphs in of_apps.items()]
+    alone = [graph for graph in deployment.graphs if graph.app is None]
+    return reports + [check_report(graph, opened=opened) for graph in alone]
+
+
+def check_report(blueprint: Blueprint, *, opened: bool = False) -> str:
     """The graph and its options; nothing was started."""
     lines = [f"{blueprint.called}: the configuration and the graph are good"]
-    lines += _ops(blueprint)
-    lines += [f"  warning  {text}" for text in blueprint.warnings]
+    lines += [*_ops(blueprint), *_notes([blueprint], opened=opened)]
     return "\n".join(lines)
+
+
+def _app_report(name: str, graphs: Sequence[Blueprint], *, opened: bool) -> str:
+    lines = [f"{name}: the configuration and the routes are good"]
+    width = max(len(graph.route or "") for graph in graphs)
+    for graph in graphs:
+        lines.append(f"  POST  {graph.route:<{width}}  {graph.shape}")
+        if len(graph.options) > 1:
+            lines += _ops(graph)
+        else:
+            lines.append(f"        {'':<{width}}  {_describe(graph.options[0])}")
+    return "\n".join([*lines, *_notes(graphs, opened=opened)])
+
+
+def _notes(graphs: Sequence[Blueprint], *, opened: bool) -> list[str]:
+    """What was opened or was not, and warnings."""
+    loading = [
+        what
+        for graph in graphs
+        for op, options in zip(graph.graph.ops, graph.options, strict=True)
+        for what in _loads(op, options)
+    ]
+    if not loading:
+        found = []
+    elif opened:
+        found = [f"  opened {_listed(loading)}"]
+    else:
+        found = [f"  not opened: {_listed(loading)}; --open tries that, too"]
+    return found + [f"  warning  {text}" for graph in graphs for text in graph.warnings]
+
+
+def _loads(op: Op, options: OpOptions) -> Iterator[str]:
+    """What is opened or run when the service starts."""
+    if options.executor.needs_socket:
+        return
+    if options.model is not None:
+        yield options.model.path
+    elif isinstance(op, Model):
+        yield str(op.model_path)
+    elif op.local_service_handler is not None:
+        yield f"the model of {op.name}"
+    if op.loads:
+        yield op.hook_name("init_op") if isinstance(op, TypedOp) else f"init_op of {op.name}"
 
 
 def _listed(names: list[str]) -> str:

@@ -50,6 +50,7 @@ class Blueprint:
             engine, each gives an object whose ``routes`` the door serves.
         app: the name of the app that it is a part of; None for a service by itself.
         route: the path of the app's route that it is behind.
+        shape: what that route takes and gives, in a line.
     """
 
     config: ServiceConfig
@@ -62,6 +63,7 @@ class Blueprint:
     applications: tuple[MakeApplication, ...] = ()
     app: str | None = None
     route: str | None = None
+    shape: str = ""
 
     @property
     def processes(self) -> int:

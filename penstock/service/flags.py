@@ -27,15 +27,17 @@ class Flags:
         overrides: dotted configuration key to value.
         lenient: unknown configuration keys are warnings.
         check_only: stop after the checks; nothing is opened or started.
+        opens: the checks also open the models, and run what loads them.
         arguments: what the script finds in ``sys.argv`` behind its own name.
         importing: a script is run for what it defines: nothing is configured or served meanwhile.
         served: names of the services that the script has run (or checked).
-        reports: one line per service, of ``check_only``.
+        reports: one for each service or app, of ``check_only``.
     """
 
     overrides: Mapping[str, Any] = field(default_factory=dict)
     lenient: bool = False
     check_only: bool = False
+    opens: bool = False
     arguments: Sequence[str] = ()
     importing: bool = False
     served: list[str] = field(default_factory=list)

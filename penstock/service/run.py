@@ -42,7 +42,7 @@ from penstock.executors.processes.control import (
 from penstock.observe.counters import Counters
 from penstock.observe.logs import logging_to_stderr
 from penstock.service import flags
-from penstock.service.banner import announce, banner, check_report
+from penstock.service.banner import announce, banner, check_reports
 from penstock.service.blueprint import Application, Deployment
 from penstock.service.build import Works, begun
 from penstock.service.listening import (
@@ -97,7 +97,9 @@ def run_deployment(deployment: Deployment) -> None:
     now = flags.current()
     now.served.append(" and ".join(graph.called for graph in deployment.graphs))
     if now.check_only:
-        now.reports += [check_report(graph) for graph in deployment.graphs]
+        if now.opens:
+            begun(deployment.in_threads())
+        now.reports += check_reports(deployment, opened=now.opens)
         return
     if threading.current_thread() is not threading.main_thread():
         raise StartupError("a service must run in the main thread, which takes the signals")

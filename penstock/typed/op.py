@@ -72,7 +72,9 @@ class TypedOp(Op):
         self._fresh = False
         self._step_of_start = f"{target.__name__}.__init__"
         if hasattr(target, "load"):
-            self._step_of_start += " or load"
+            own = f"{self._step_of_start} and " if _has_init(target) else ""
+            self._step_of_start = f"{own}{target.__name__}.load"
+        self._start = self._step_of_start
         super().__init__(name=name or target.__name__, input_ops=inputs, **options)
         if is_coroutine(run):
             self.process = self._process_async  # type: ignore[method-assign, assignment]
@@ -104,6 +106,13 @@ class TypedOp(Op):
             named["postprocess"] = f"{after.__qualname__}, or the check of its result,"
         return named.get(hook, hook)
 
+    @property
+    def loads(self) -> bool:
+        """See Op."""
+        return self._steps is not None and (
+            hasattr(self._target, "load") or _has_init(self._target)
+        )
+
     def init_op(self) -> None:
         """See Op: makes the object of a class."""
         self._make()
@@ -119,6 +128,7 @@ class TypedOp(Op):
         if load is not None:
             self._step_of_start = f"{self._target.__name__}.load"
             load()
+        self._step_of_start = self._start
         self._run = getattr(made, self._steps.run.__name__)
         self._before = getattr(made, "preprocess", None)
         self._after = getattr(made, "postprocess", None)
@@ -180,6 +190,10 @@ class TypedOp(Op):
                 f" batch, got {found}"
             )
         return {_RESULT: column(results)}
+
+
+def _has_init(target: Any) -> bool:
+    return getattr(target, "__init__", None) is not object.__init__
 
 
 class _Steps:

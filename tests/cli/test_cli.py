@@ -53,7 +53,9 @@ def test_help_tells_each_command_in_one_line() -> None:
         lines = [line.strip() for line in done.output.splitlines()]
         assert "Serve graphs of machine-learning models over gRPC and HTTP." in lines
         assert "run      Run a service until SIGTERM or Ctrl-C." in lines
-        assert "check    Check configuration, graph and hooks; open no model and no port." in lines
+        assert (
+            "check    Check configuration, graph and hooks; open models only with --open." in lines
+        )
         assert "client   Send one request and print the reply as JSON." in lines
         assert "version  Print the version." in lines
         assert all(len(line) <= 80 for line in lines)
@@ -111,6 +113,55 @@ def test_check_opens_no_model_and_runs_no_init_op() -> None:
     done = penstock("check", "service.py")
     assert done.exit_code == 0
     assert "empty.onnx" in done.output
+
+
+APP = """
+from pydantic import BaseModel
+from penstock import App
+
+app = App("shop")
+
+class Item(BaseModel):
+    name: str
+    price: float = 1.0
+
+@app.route("/total", batch=8)
+def total(items: list[Item]) -> list[float]: ...
+
+@app.route("/guess", executor="process")
+class Guess:
+    def __init__(self): print("made")
+    def load(self): open("nowhere.bin").close()
+    def predict(self, x: int) -> dict[str, float]: ...
+"""
+REPORT = """\
+shop: the configuration and the routes are good
+  POST  /total  {name: text, price?: number} -> number
+                1 thread, batches of 8
+  POST  /guess  {x: integer} -> {text: number}
+                1 process
+"""
+NOT_OPENED = "  not opened: Guess.__init__ and Guess.load; --open tries that, too\n"
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_of_an_app_reports_its_routes_with_their_types() -> None:
+    Path("app.py").write_text(APP)
+    done = penstock("check", "app.py")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout == REPORT + NOT_OPENED
+
+
+@pytest.mark.usefixtures("folder")
+def test_check_open_makes_the_objects_and_tells_which_cannot_be() -> None:
+    Path("app.py").write_text(APP)
+    done = penstock("check", "app.py", "--open")
+    assert (done.exit_code, done.stdout) == (1, "made\n")
+    assert "error: op 'Guess': Guess.load failed: FileNotFoundError" in done.stderr
+    Path("nowhere.bin").touch()
+    done = penstock("check", "app.py", "--open")
+    assert done.exit_code == 0
+    assert done.stdout == f"made\n{REPORT}  opened Guess.__init__ and Guess.load\n"
 
 
 @pytest.mark.usefixtures("folder")
