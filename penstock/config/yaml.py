@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +35,14 @@ MAX_VALUES = 20_000
 _CORE = "tag:yaml.org,2002:"
 _PLAIN = "plain"
 """The tag that a scalar has here which is not quoted and has none of its own."""
-_NULL = re.compile(r"~|null|Null|NULL|")
-_TRUE = re.compile(r"true|True|TRUE")
-_FALSE = re.compile(r"false|False|FALSE")
+_WORDS: dict[str, Any] = {"": None, "~": None, ".nan": nan, ".NaN": nan, ".NAN": nan}
+for _word, _value in {
+    "null": None, "true": True, "false": False, ".inf": inf, "+.inf": inf, "-.inf": -inf
+}.items():  # fmt: skip
+    _WORDS |= dict.fromkeys((_word, _word.title(), _word.upper()), _value)
 _INT = re.compile(r"[-+]?[0-9]+")
 _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_INF = re.compile(r"([-+]?)\.(inf|Inf|INF)")
-_NAN = re.compile(r"\.(nan|NaN|NAN)")
 MAX_DIGITS = 300
 """Longest number; longer ones stay text, which no key of a number accepts."""
 
@@ -210,12 +211,9 @@ class _Reader:
 
 def resolved(text: str) -> str | int | float | bool | None:
     """The value of an unquoted scalar."""
-    if _NULL.fullmatch(text):
-        return None
-    if _TRUE.fullmatch(text):
-        return True
-    if _FALSE.fullmatch(text):
-        return False
+    if text in _WORDS:
+        word: bool | float | None = _WORDS[text]
+        return word
     if len(text) <= MAX_DIGITS:
         if _INT.fullmatch(text):
             return int(text)
@@ -223,8 +221,4 @@ def resolved(text: str) -> str | int | float | bool | None:
             return int(text, 0)
         if _FLOAT.fullmatch(text):
             return float(text)
-    if inf := _INF.fullmatch(text):
-        return float(f"{inf[1]}inf")
-    if _NAN.fullmatch(text):
-        return float("nan")
     return text

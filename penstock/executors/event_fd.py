@@ -20,8 +20,6 @@ class EventFd:
             wakes one of those that wait.
     """
 
-    __slots__ = ("__weakref__", "_fd")
-
     def __init__(self, *, watched: bool = False) -> None:
         kind = os.EFD_NONBLOCK if watched else os.EFD_SEMAPHORE
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | kind)

@@ -93,20 +93,6 @@ class BoundOp:
         fed_as_it_is: whether ``process`` gets the op's input unchanged: there is no ``preprocess``.
     """
 
-    __slots__ = (
-        "fed_as_it_is",
-        "index",
-        "jumps",
-        "model",
-        "name",
-        "op",
-        "options",
-        "postprocess",
-        "preprocess",
-        "process",
-        "runs",
-    )
-
     def __init__(self, op: Op, model: Model | None, options: WorkOptions, index: int = 0) -> None:
         self.op = copy(op)
         self.name = op.name

@@ -38,18 +38,6 @@ class ChannelData:
             ``pack_response_package`` is told.
     """
 
-    __slots__ = (
-        "dictdata",
-        "error_code",
-        "error_info",
-        "id",
-        "log_id",
-        "npdata",
-        "prod_error_code",
-        "prod_error_info",
-        "typed",
-    )
-
     def __init__(self, outcome: Outcome, data_id: int, log_id: int, *, typed: bool = False) -> None:
         self.id = data_id
         self.log_id = log_id

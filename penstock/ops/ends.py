@@ -143,8 +143,6 @@ class Ends:
             run on the loop.
     """
 
-    __slots__ = ("_pack", "_response_op", "_unpack", "blocking_pack", "blocking_unpack")
-
     def __init__(self, request_op: RequestOp, response_op: ResponseOp) -> None:
         self._response_op = response_op
         self._unpack = self._pack = None

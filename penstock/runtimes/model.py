@@ -55,17 +55,6 @@ class Model:
     Thread rule: the session's; use one ``clone`` for each thread.
     """
 
-    __slots__ = (
-        "_fetch",
-        "_inputs",
-        "_lod_outputs",
-        "_outputs",
-        "fetch_names",
-        "inputs",
-        "outputs",
-        "session",
-    )
-
     def __init__(
         self,
         session: Session,

@@ -31,8 +31,6 @@ NOT_NPDATA = "feed_batch must be npdata"
 class ModelInput:
     """What one input takes. Immutable; any thread."""
 
-    __slots__ = ("_fixed", "_is_text", "_rank", "_takes_offsets", "alias", "dtype", "name", "spec")
-
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec
         self.name = spec.name

@@ -20,7 +20,6 @@ Which option does what here:
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -126,14 +125,13 @@ class OnnxRuntime:
 class OnnxSession:
     """One opened ONNX model. Thread rule: any number of threads at once."""
 
-    __slots__ = ("_file", "_refusals", "_session", "inputs", "notes", "outputs")
-
     thread_safe = True
 
     def __init__(self, session: Any, file: Path, notes: tuple[str, ...] = ()) -> None:
         self._session = session
         self._file = file
-        state = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+        from onnxruntime.capi import onnxruntime_pybind11_state as state
+
         # A dtype, rank or value that the model refuses; a missing name.
         self._refusals = (state.InvalidArgument, ValueError)
         self.inputs = tuple(_spec(node, file) for node in session.get_inputs())

@@ -30,24 +30,12 @@ BUILT_IN = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """How to open one model. Defaults and meanings: ``docs/compatibility.md``.
+    """How to open one model: keys of ``local_service_conf``, told of in ``docs/configuration.md``.
 
     Attributes:
         path: a model file or a model folder.
         fetch_list: output names (alias or real) to answer with; None is all, empty is none.
-        thread_num: CPU threads that one run may use, 1 or more.
-        device_type: -1 is decided by ``devices``; 0 CPU; 1 GPU; 2 GPU with TensorRT; 3 to 6 others.
         devices: card ids, such as ``("0", "1")``. A session lives on the first of them.
-        mem_optim: reuse the memory of intermediate values.
-        ir_optim: optimise the graph of the model; False runs it as it is in the file, None leaves
-            it to the runtime.
-        precision: ``fp32``, ``fp16``, ``bf16`` or ``int8``, in any case.
-        use_calib: calibrate for int8 while running.
-        use_mkldnn: use oneDNN kernels on the CPU.
-        mkldnn_cache_capacity: shapes kept in oneDNN's cache; 0 is the library's default.
-        mkldnn_op_list: kinds of operators that shall use oneDNN.
-        mkldnn_bf16_op_list: kinds of operators that shall use oneDNN in bf16.
-        min_subgraph_size: smallest subgraph handed to TensorRT.
     """
 
     path: str

@@ -21,9 +21,10 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from penstock.errors import StartupError
+from penstock.executors.processes.crash_report import signal_name
 
 _log = logging.getLogger(__name__)
 
@@ -35,18 +36,11 @@ def as_shell(status: int) -> int:
 
 def told_of(status: int) -> str:
     """In words."""
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"killed by signal {-status}"
+    return f"killed by {signal_name(-status)}" if status < 0 else f"exit status {status}"
 
 
 class ParentDeath:
     """The pipe by which one child hears of the supervisor's death, from before the fork."""
-
-    __slots__ = ("_reader", "_writer")
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC)
@@ -92,8 +86,6 @@ class Child:
         pidfd: readable when it has ended.
         peak: the most memory it ever had, in bytes; known once it is reaped.
     """
-
-    __slots__ = ("_parent_death", "name", "peak", "pid", "pidfd")
 
     def __init__(self, name: str, pid: int, parent_death: ParentDeath) -> None:
         self.name = name
@@ -193,6 +185,22 @@ def fork(
         refuse_threads()
     _flush()  # or the child would write it again
     parent_death = ParentDeath()
+
+    def live() -> int:
+        """The child's part."""
+        os.setpgid(0, 0)
+        parent_death.hold(passed_on=spawns)
+        signal.set_wakeup_fd(-1)
+        _take_signals()
+        if not stoppable and not spawns:
+            _ignore_signals()
+        leave()
+        _close_input()
+        if not spawns:  # and other threads may have held the locks of their generators
+            _reseed()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return main()
+
     # A signal that came before the child has handlers of its own would be the supervisor's.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:
@@ -203,7 +211,7 @@ def fork(
             parent_death.close()
             raise
         if pid == 0:
-            _live(name, main, leave, parent_death, before, stoppable, spawns)
+            _run(name, live)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     parent_death.keep()
@@ -217,32 +225,6 @@ def fork(
         os.waitpid(pid, 0)
         parent_death.close()
         raise
-
-
-def _live(
-    name: str,
-    main: Callable[[], int],
-    leave: Callable[[], None],
-    parent_death: ParentDeath,
-    mask: set[Any],
-    stoppable: bool,
-    spawns: bool,
-) -> NoReturn:
-    def live() -> int:
-        os.setpgid(0, 0)
-        parent_death.hold(passed_on=spawns)
-        signal.set_wakeup_fd(-1)
-        _take_signals()
-        if not stoppable and not spawns:
-            _ignore_signals()
-        leave()
-        _close_input()
-        if not spawns:  # and other threads may have held the locks of their generators
-            _reseed()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return main()
-
-    _run(name, live)
 
 
 def take_over(name: str, main: Callable[[], int], *, stoppable: bool) -> NoReturn:

@@ -241,7 +241,7 @@ class _Service:
                 spare_the_collector()
                 share_the_lock()
                 await self._open(door)
-                await self._either(self._stop, self._leave)
+                await _first(self._stop.wait(), self._leave.wait())
                 allowed = self._config.drain_timeout
                 if not self._stop.is_set():
                     allowed -= await self._hand_over(engine, door, grpc)
@@ -271,7 +271,7 @@ class _Service:
         if self._supervisor is not None:
             self._can_be_replaced = True
             self._supervisor.ready()
-            await self._either(self._stop, self._serve_now)
+            await _first(self._stop.wait(), self._serve_now.wait())
         else:
             listen_on_all(self._config, [self._listeners])
         if self._stop.is_set():
@@ -335,11 +335,8 @@ class _Service:
             "another process accepts from now on: %s requests inside", engine.statistics().inside
         )
         grpc.end_streams()  # these have no end of their own
-        leaving = asyncio.create_task(door.hand_over(allowed - min(_SEND_TIMEOUT, allowed / 10)))
-        told = asyncio.create_task(self._stop.wait())
-        await asyncio.wait((leaving, told), return_when=asyncio.FIRST_COMPLETED)
-        for task in (leaving, told):
-            task.cancel()
+        leaving = door.hand_over(allowed - min(_SEND_TIMEOUT, allowed / 10))
+        await _first(leaving, self._stop.wait())
         return loop.time() - began
 
     async def _shut_down(
@@ -356,24 +353,26 @@ class _Service:
         at_rest = asyncio.Event()
         if self._config.drain_delay and not self._leave.is_set():
             # Still accepting, so that load balancers have time to look away.
-            await self._unless_hurried(asyncio.sleep(self._config.drain_delay))
+            await _first(asyncio.sleep(self._config.drain_delay), self._hurry.wait())
         # Without a delay in the turn that made readiness false: who has seen that is refused.
         engine.drain(at_rest.set)
         door.refuse_partial()
         end = loop.time() + allowed
         self._calls_until = end - min(_SEND_TIMEOUT, self._config.drain_timeout / 10)
-        await self._unless_hurried(at_rest.wait(), self._calls_until - loop.time())
+        await _first(at_rest.wait(), self._hurry.wait(), timeout=self._calls_until - loop.time())
         engine.close()
         end = max(end, loop.time() + _SEND_TIMEOUT)
         if pool is not None:
-            await self._unless_hurried(_finished(pool), end - _SEND_TIMEOUT / 2 - loop.time())
+            await _first(
+                _finished(pool), self._hurry.wait(), timeout=end - _SEND_TIMEOUT / 2 - loop.time()
+            )
         grpc.end_streams()
         if self._hurry.is_set():
             await door.close(_SEND_TIMEOUT, for_good=self._is_the_end)
         else:
             # The answers are given, but perhaps not read yet.
             closed = door.close(end - loop.time(), for_good=self._is_the_end)
-            await self._unless_hurried(closed)
+            await _first(closed, self._hurry.wait())
         seen = engine.statistics()
         _log.info(
             "stopped: %s admitted, %s answered, %s cancelled, %s refused",
@@ -388,23 +387,16 @@ class _Service:
         loop = asyncio.get_running_loop()
         until = min(self._calls_until, loop.time() + _RETURN_TIMEOUT)
         while _working(engine) and loop.time() < until and not self._hurry.is_set():
-            await self._unless_hurried(asyncio.sleep(_POLL_INTERVAL))
+            await _first(asyncio.sleep(_POLL_INTERVAL), self._hurry.wait())
         await asyncio.gather(*(graph.close(_IDLE_TIMEOUT) for graph in engine.graphs))
 
-    async def _either(self, *events: asyncio.Event) -> None:
-        tasks = [asyncio.create_task(each.wait()) for each in events]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
 
-    async def _unless_hurried(
-        self, waiting: Coroutine[Any, Any, Any], timeout: float | None = None
-    ) -> None:
-        """Wait until this is done, the timeout is over or a second signal comes."""
-        tasks = [asyncio.create_task(waiting), asyncio.create_task(self._hurry.wait())]
-        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
+async def _first(*waits: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:
+    """Wait until one of them is done or the time is over; the others are cancelled."""
+    tasks = [asyncio.create_task(each) for each in waits]
+    await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
 def _working(engine: Engine) -> bool:

@@ -32,6 +32,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -211,6 +212,7 @@ class EngineSlot:
         listeners: its own; a Unix socket is every slot's.
 
     Attributes:
+        name: for people.
         processes: those that live.
         start_at: when the next is to be started; None when nobody waits for that.
         given_up: it has no process, and will not have one.
@@ -221,16 +223,9 @@ class EngineSlot:
         self.processes: list[EngineProcess] = []
         self.start_at: float | None = None
         self.given_up = False
-        self._index = engine_id.index
-        self._engines = engine_id.engines
-        self._name = engine_id.name
-        self._started = 0
+        self.name = engine_id.name or "the engine"
+        self._next_id = engine_id
         self._restarts = Restarts()
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return self._name or "the engine"
 
     @property
     def starting(self) -> EngineProcess | None:
@@ -245,8 +240,8 @@ class EngineSlot:
 
     def next_id(self) -> EngineId:
         """That of the process to be started now."""
-        engine_id = EngineId(index=self._index, engines=self._engines, generation=self._started)
-        self._started += 1
+        engine_id = self._next_id
+        self._next_id = replace(engine_id, generation=engine_id.generation + 1)
         return engine_id
 
     def plan_restart(self, died: EngineProcess | None) -> bool:
@@ -357,7 +352,7 @@ class Supervisor:
                 stack.callback(self._end_children)
                 self._forward_signals()  # those from before one could wake a wait
                 if self._status is None:
-                    self._start_first(self._slots[0])
+                    self._start(self._slots[0])
                 while self._status is None:
                     self._step()
         finally:
@@ -448,34 +443,29 @@ class Supervisor:
 
     def _start(self, slot: EngineSlot) -> None:
         engine_id = slot.next_id()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
         others = [s for other in self._slots for s in other.listeners if s not in slot.listeners]
-        with theirs:
-            try:
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs, ExitStack() as undo:
+                undo.callback(ours.close)
+                ours.setblocking(False)
                 child = fork(
                     slot.name, partial(self._engine_main, engine_id, theirs),
                     partial(self._leave, ours, *others), stoppable=True, spawns=self._spawns,
                 )  # fmt: skip
-            except BaseException:
-                ours.close()
-                raise
+                undo.pop_all()
+        except OSError as error:
+            raise StartupError(f"{slot.name} cannot be started: {error}") from error
         slot.processes.append(
             EngineProcess(engine_id, child, ours, self._stop_timeout, self._answer_timeout)
         )
-
-    def _start_first(self, slot: EngineSlot) -> None:
-        try:
-            self._start(slot)
-        except OSError as error:
-            raise StartupError(f"{slot.name} cannot be started: {error}") from error
 
     def _restart(self, slot: EngineSlot) -> None:
         slot.start_at = None
         try:
             self._start(slot)
-        except (OSError, StartupError) as error:
-            _log.error("%s cannot be started again: %s", slot.name, error)
+        except StartupError as error:
+            _log.error("%s", error)
             self._plan_restart(slot, None)
 
     def _plan_restart(self, slot: EngineSlot, died: EngineProcess | None) -> None:
@@ -503,8 +493,8 @@ class Supervisor:
                 continue  # the next one will be new
             try:
                 self._start(slot)
-            except (OSError, StartupError) as error:
-                _log.error("%s cannot be replaced, and goes on: %s", slot.name, error)
+            except StartupError as error:
+                _log.error("%s is not replaced, and goes on: %s", slot.name, error)
                 self._rolling.clear()
 
     def _converse(self, slot: EngineSlot, engine: EngineProcess) -> None:
@@ -557,7 +547,7 @@ class Supervisor:
                 each.serve()
         elif slot is self._slots[0]:
             for other in self._slots[1:]:
-                self._start_first(other)
+                self._start(other)
 
     def _engine_died(self, slot: EngineSlot, engine: EngineProcess) -> None:
         for message in engine.messages():

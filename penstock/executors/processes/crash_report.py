@@ -92,12 +92,15 @@ def frames_of_the_op(stacks: Sequence[str]) -> Iterator[str]:
 def how_it_ended(status: int) -> str:
     """A status of ``os.waitpid`` in words."""
     code = os.waitstatus_to_exitcode(status)
-    if code >= 0:
-        return f"exit status {code}"
+    return signal_name(-code) if code < 0 else f"exit status {code}"
+
+
+def signal_name(number: int) -> str:
+    """Of one that may have none."""
     try:
-        return signal.Signals(-code).name
+        return signal.Signals(number).name
     except ValueError:
-        return f"signal {-code}"
+        return f"signal {number}"
 
 
 def printable(text: str) -> str:

@@ -89,8 +89,6 @@ class FrameReader:
         limit: the largest body that is taken, in bytes.
     """
 
-    __slots__ = ("_buffer", "_wanted", "limit")
-
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._buffer = bytearray()  # of the frame that is not whole

@@ -28,8 +28,6 @@ class Restarts:
         given_up: whether too many of its workers have died, and none has worked since.
     """
 
-    __slots__ = ("_doubtful_until", "_early", "_wait", "given_up")
-
     def __init__(self) -> None:
         self.given_up = False
         self._early: deque[float] = deque()

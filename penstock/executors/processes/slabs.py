@@ -24,7 +24,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,11 +53,9 @@ class Lease(np.ndarray[Any, np.dtype[np.uint8]]):
     slab: Slab | None = None
 
 
-class Share(Protocol):
-    """Tells a worker of a slab, before it hears of what is in it; says whether it has it now."""
-
-    def __call__(self, slab: Slab, *, writing: bool) -> bool:
-        """See the class; ``writing`` says whether the worker will write there."""
+Share: TypeAlias = Callable[["Slab", bool], bool]
+"""Tells a worker of a slab, before it hears of what is in it, and whether it will write there; says
+whether the worker has it now."""
 
 
 class Reader(Protocol):
@@ -74,8 +72,6 @@ class Slab:
         users: batches in flight that use it.
         readers: workers that map it, and whether for writing too.
     """
-
-    __slots__ = ("_lease", "descriptor", "memory", "number", "pool", "readers", "size", "users")
 
     def __init__(self, pool: SlabPool, size: int) -> None:
         descriptor = os.memfd_create("penstock-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -218,8 +214,6 @@ class Loan:
         fetched: bytes that came back in them.
     """
 
-    __slots__ = ("_filling", "_pool", "_share", "_slabs", "_used", "fetched", "granted")
-
     def __init__(self, pool: SlabPool, share: Share) -> None:
         self.granted: dict[int, Slab] = {}
         self.fetched = 0
@@ -235,7 +229,7 @@ class Loan:
         if found is not None:
             slab, offset = found
             if slab.number not in self._slabs:
-                if not self._share(slab, writing=False):
+                if not self._share(slab, False):
                     return None
                 slab.users += 1
                 self._slabs[slab.number] = slab
@@ -301,7 +295,7 @@ class Loan:
         if slab is None:
             return None
         self._slabs[slab.number] = slab
-        return slab if self._share(slab, writing=writing) else None
+        return slab if self._share(slab, writing) else None
 
 
 class WorkerSlabs:

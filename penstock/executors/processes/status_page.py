@@ -26,8 +26,6 @@ class StatusPage:
         descriptor: of the memory; None makes new. Closed with this.
     """
 
-    __slots__ = ("_map", "_number", "_started", "descriptor")
-
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is None:
             descriptor = os.memfd_create("penstock-page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)

@@ -257,8 +257,6 @@ class Decoder:
         open_blob: makes the value of a blob; without it the blob itself is the value.
     """
 
-    __slots__ = ("_error", "_fetch", "_open_blob", "_part_at", "_parts")
-
     def __init__(
         self, fetch: Fetch | None = None, open_blob: Callable[[Blob], Any] | None = None
     ) -> None:

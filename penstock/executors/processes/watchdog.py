@@ -35,17 +35,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervision:
-    """How the workers of one op are looked after.
+    """How the workers of one op are looked after, as its keys say; None is no limit.
 
     Attributes:
         kill_late: whether a call beyond its time-out is ended with its worker, rather than left to
             return.
-        start_timeout: seconds within which a worker must be ready; None for ever.
-        hang_limit: seconds that a call may go on after nobody waits for it, None for ever; and
-            within which, if that is less than it is given anyway, a worker begins a batch.
-        memory_limit: bytes of memory beyond which a worker is replaced; None is no limit.
-        max_batches: batches after which it is replaced; None is never.
-        crash_dir: folder for reports of workers that died; None is none.
+        memory_limit: bytes.
     """
 
     kill_late: bool = False
@@ -94,8 +89,6 @@ class Watch:
     Args:
         hang_limit: see Supervision.
     """
-
-    __slots__ = ("_begin_limit", "_doing", "_for", "_hang_limit")
 
     def __init__(self, hang_limit: float | None) -> None:
         self._hang_limit = hang_limit

@@ -287,7 +287,7 @@ class Worker:
         self.work = self._finished = None
         self.done(self, work, finished)
 
-    def _share(self, slab: Slab, *, writing: bool) -> bool:
+    def _share(self, slab: Slab, writing: bool) -> bool:
         """See Loan: the worker maps the slab before it hears of what is in it."""
         writes = slab.readers.get(self)
         if writes is None or (writing and not writes):

@@ -25,7 +25,7 @@ class Ends:
         self.loan = Loan(self.pool, self.share)
         self.dropped: list[int] = []
 
-    def share(self, slab: Slab, *, writing: bool) -> bool:
+    def share(self, slab: Slab, writing: bool) -> bool:
         if not slab.readers.get(self, False) >= writing or self not in slab.readers:
             self.worker.accept(slab.number, slab.descriptor_for(writing=writing))
             slab.readers[self] = writing
