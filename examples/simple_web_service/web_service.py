@@ -29,10 +29,11 @@ class UciOp(Op):
         return {"x": x}, False, None, ""
 
     def houses(self, value):
-        """Finite numbers ``[n, 13]``, from a tensor of that shape or from text."""
+        """Finite numbers ``[n, 13]``, from a tensor of that shape, nested lists or text."""
         if isinstance(value, str):
             value = [self.house(sample) for sample in value.split(self.batch_separator)]
-        elif value.ndim != 2 or value.shape[1] != FEATURES or value.dtype.kind not in "iuf":
+        value = np.asarray(value)
+        if value.ndim != 2 or value.shape[1] != FEATURES or value.dtype.kind not in "iuf":
             raise ValueError(f"a tensor must hold numbers of shape [n, {FEATURES}]")
         with np.errstate(over="ignore"):  # a number too large becomes inf, refused below
             x = np.array(value, dtype=np.float32)

@@ -27,15 +27,18 @@ class Call:
     piece: int | None = None
 
 
-def explode(feeds: Sequence[Feed | list[Feed] | None]) -> list[Call]:
+def explode(feeds: Sequence[Feed | list[Feed] | None], *, joined: bool = True) -> list[Call]:
     """The calls of a batch: one for feeds of equal signature, one for each element of a list.
 
     Args:
         feeds: for each member, what ``preprocess`` returned; None for members that do not run.
+        joined: False where feeds need not be alike to share a call.
     """
     single = [position for position, feed in enumerate(feeds) if isinstance(feed, dict)]
     calls: list[Call] = []
-    if single:
+    if single and not joined:
+        calls = [Call(tuple(single))]
+    elif single:
         # The same test again, for the type checker.
         ordinary = [feed for feed in feeds if isinstance(feed, dict)]
         calls = [Call(tuple(single[i] for i in members)) for members in group(ordinary)]

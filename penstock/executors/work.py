@@ -262,7 +262,7 @@ def calls(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, Answer, No
     """The second step: yields every ``process`` call that the members need, one after the other."""
     feeds = [member.feed for member in members]
     if any(feed is not None for feed in feeds):
-        for call in explode(feeds):
+        for call in explode(feeds, joined=op.op.joins_feeds):
             yield from _run_call(op, [members[position] for position in call.members], call)
 
 
@@ -307,12 +307,16 @@ def _run_together(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, An
     if len(members) == 1:
         members[0].take((yield [members[0].feed], members[0].sample.log_id))
         return
+    feeds = [member.feed for member in members]
+    rows = [1] * len(feeds)
     try:
-        joined, rows = stack([member.feed for member in members])
+        if op.op.joins_feeds:
+            joined, rows = stack(feeds)
+            feeds = [joined]
     except RequestError as error:
         answer = batch_failed(op.name, error)
     else:
-        answer = yield [joined], members[0].sample.log_id
+        answer = yield feeds, members[0].sample.log_id
         if isinstance(answer, dict):
             try:
                 parts = scatter(answer, rows, op.op.shared_outputs)

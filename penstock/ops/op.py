@@ -47,6 +47,10 @@ class Op:
     shared_outputs: ClassVar[Sequence[str]] = ()
     """Outputs of ``process`` that do not follow the batch and go whole to each of its requests."""
 
+    joins_feeds: bool = True
+    """Whether ``process`` gets one dict, into which those of the batch's requests are joined; if
+    not, it gets theirs as they are, and gives a dict of lists with an element for each."""
+
     def __init__(
         self,
         name: str | None = None,

@@ -88,12 +88,9 @@ def _has_texts(value: Any) -> bool:
 _RESULTS = "results"
 
 
-def column(values: list[Any]) -> np.ndarray[Any, Any]:
-    """Any values as an array of one axis, which the batcher joins and cuts as it does with rows."""
-    made = np.empty(len(values), dtype=object)
-    for index, value in enumerate(values):
-        made[index] = value
-    return made
+def _lists(feed_batch: list[Feed]) -> list[list[Any]]:
+    """For each input, the dicts of all requests."""
+    return [[feed[name] for feed in feed_batch] for name in feed_batch[0]]
 
 
 class FunctionOp(Op):
@@ -117,6 +114,7 @@ class FunctionOp(Op):
     ) -> None:
         self.function = function
         self.batched = batch is not None
+        self.joins_feeds = not self.batched
         if batch is not None:
             options["batch_size"] = batch
         super().__init__(input_ops=inputs, **options)
@@ -162,9 +160,6 @@ class FunctionOp(Op):
         if len(input_dicts) < len(self._input_ops):
             got = " and ".join(input_dicts)
             raise NotProvided(f"op {self.name!r} got the dict of {got} only, not of all its inputs")
-        if self.batched:
-            # An array of one, which the batcher joins as it does with rows.
-            return {name: column([feed]) for name, feed in input_dicts.items()}
         return input_dicts
 
     def postprocess(
@@ -180,21 +175,19 @@ class FunctionOp(Op):
         return value
 
     def _process_batch(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
-        lists = [each.tolist() for each in feed_batch[0].values()]
-        return self._column(self.function(*lists), len(lists[0]))
+        return self._results(self.function(*_lists(feed_batch)), len(feed_batch))
 
     async def _await_batch(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
-        lists = [each.tolist() for each in feed_batch[0].values()]
-        return self._column(await self.function(*lists), len(lists[0]))
+        return self._results(await self.function(*_lists(feed_batch)), len(feed_batch))
 
-    def _column(self, results: Any, size: int) -> Feed:
+    def _results(self, results: Any, size: int) -> Feed:
         if not isinstance(results, (list, tuple)) or len(results) != size:
             found = len(results) if isinstance(results, (list, tuple)) else type(results).__name__
             raise TypeError(
                 f"{self.name} must return a list of {size} dicts, one for each request of its"
                 f" batch, got {found}"
             )
-        return {_RESULTS: column(list(results))}
+        return {_RESULTS: list(results)}
 
     def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Any:
         """The function's result, or the product error that it declares."""

@@ -16,7 +16,6 @@ import numpy as np
 from penstock.errors import HookError
 from penstock.ops.hooks import is_coroutine, is_generator
 from penstock.ops.op import Op
-from penstock.ops.short import column
 from penstock.request import Feed
 from penstock.typed.signature import Signature, response_of
 
@@ -50,6 +49,8 @@ class TypedOp(Op):
     Raises:
         HookError: the annotations make no schema, or the class lacks a method.
     """
+
+    joins_feeds = False
 
     def __init__(
         self,
@@ -134,7 +135,7 @@ class TypedOp(Op):
         self._after = getattr(made, "postprocess", None)
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Feed:
-        """One request's value, in an array of one, which batches join."""
+        """One request's value."""
         (feed,) = input_dicts.values()
         signature = self.signature
         body = feed.get(BODY)
@@ -144,15 +145,15 @@ class TypedOp(Op):
             value = signature.request.read(body, feed[KIND], signature.raw)
         if self._before is not None:
             value = self._before(**signature.arguments(value))
-        return {_ITEM: column([value])}
+        return {_ITEM: value}
 
     def process(self, feed_batch: list[Feed], typical_logid: int = 0) -> Feed:
         """Call the function for a batch."""
-        values = feed_batch[0][_ITEM].tolist()
+        values = [feed[_ITEM] for feed in feed_batch]
         return self._results(self._call(values), len(values))
 
     async def _process_async(self, feed_batch: list[Feed], typical_logid: int = 0) -> Feed:
-        values = feed_batch[0][_ITEM].tolist()
+        values = [feed[_ITEM] for feed in feed_batch]
         return self._results(await self._call(values), len(values))
 
     def postprocess(
@@ -179,7 +180,7 @@ class TypedOp(Op):
 
     def _results(self, given: Any, size: int) -> Feed:
         if not self.signature.batched:
-            return {_RESULT: column([given])}
+            return {_RESULT: [given]}
         if isinstance(given, (list, tuple, np.ndarray)):
             results, found = list(given), f"{len(given)} of them"
         else:
@@ -189,7 +190,7 @@ class TypedOp(Op):
                 f"{self.name} must return a list of {size} results, one for each request of its"
                 f" batch, got {found}"
             )
-        return {_RESULT: column(results)}
+        return {_RESULT: results}
 
 
 def _has_init(target: Any) -> bool:

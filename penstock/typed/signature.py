@@ -17,7 +17,7 @@ import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Protocol, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, create_model
 from pydantic_core import ErrorDetails, SchemaValidator, ValidationError
@@ -58,7 +58,14 @@ def _failing_fast(schema: Any) -> Any:
     return found
 
 
-Validator: TypeAlias = TypeAdapter[Any] | SchemaValidator
+class Validator(Protocol):
+    """Pydantic's own, or what a plugin of it puts around that."""
+
+    def validate_json(self, body: bytes, /) -> Any:
+        """The value of JSON, checked."""
+
+    def validate_python(self, value: Any, /) -> Any:
+        """A plain value, checked."""
 
 
 class Schema:
@@ -111,7 +118,8 @@ class Schema:
             InvalidInput: it does not fit; says where.
             Undecodable: it is not of its type, or of none that is known.
         """
-        validator = self._brief() if len(body) > _LARGE else self._adapter
+        # Not through the adapter's methods, whose many options take as long as a small body.
+        validator = self._brief() if len(body) > _LARGE else self._adapter.validator
         try:
             if media.is_json(kind):
                 if kind != media.JSON:
@@ -141,7 +149,7 @@ class Schema:
         Raises:
             ValidationError: it does not fit.
         """
-        return self._adapter.validate_python(value)
+        return self._adapter.validator.validate_python(value)
 
     def accept(self, value: Any) -> Any:
         """A plain value that a caller sent otherwise than as a body.
@@ -162,8 +170,8 @@ class Schema:
             kind: ``media.JSON`` or ``media.MSGPACK``.
         """
         if kind == media.JSON:
-            return self._adapter.dump_json(value, fallback=media.plain)
-        return media.encode(self._adapter.dump_python(value), kind)
+            return self._adapter.serializer.to_json(value, fallback=media.plain)
+        return media.encode(self._adapter.serializer.to_python(value), kind)
 
     def plain(self, value: Any) -> Any:
         """A checked value as dicts, lists, numbers, texts and arrays."""

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request
 
 import numpy as np
 import onnxruntime
@@ -149,6 +151,32 @@ def test_a_bad_request_is_refused_and_the_next_one_served(
     assert refused["err_msg"].startswith("x: ")
     assert reason in refused["err_msg"]
     assert ask(server, HOUSE)["err_no"] == 0
+
+
+def ask_plainly(server: ServiceProcess, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    asked = Request(f"{server.http_url}/uci", json.dumps(body).encode())
+    try:
+        with direct.open(asked, timeout=20) as reply:
+            return reply.status, json.load(reply)
+    except HTTPError as error:
+        return error.code, json.load(error)
+
+
+@pytest.mark.real
+def test_the_json_route_takes_nested_lists(
+    server: ServiceProcess, served: onnxruntime.InferenceSession
+):
+    status, answer = ask_plainly(server, {"x": [HOUSE_ROW] * 2})
+    assert status == 200
+    expected = prices(served, [HOUSE_ROW] * 2).reshape(-1)
+    assert numbers_in(answer["price"]) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("x", [None, 5, {}, [], [[1.0]], [HOUSE_ROW, [1.0]], [["1"] * 13]])
+def test_the_json_route_refuses_what_is_no_house(server: ServiceProcess, x: Any):
+    status, answer = ask_plainly(server, {"x": x})
+    assert (status, answer["number"]) == (400, WRONG_INPUT)
 
 
 @pytest.mark.real

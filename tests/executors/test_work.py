@@ -444,6 +444,20 @@ def test_a_shared_output_goes_whole_to_everybody() -> None:
     assert same(values(run(op, one, two)), [{"sum": np.array([10])}] * 2)
 
 
+class Lengths(Op):
+    joins_feeds = False
+
+    def process(self, feed_batch: list[Any], typical_logid: int) -> Any:
+        return {"size": [len(feed["x"]) for feed in feed_batch]}
+
+
+def test_feeds_that_are_not_joined_come_as_they_are_and_their_results_go_apart() -> None:
+    op = Lengths("lengths")
+    found = run(op, sample_of(0, x="abc"), sample_of(1, x=BAD), sample_of(2, x=[1, 2], y=1))
+    assert [outcome.value for outcome in found] == [{"size": [3]}, None, {"size": [2]}]
+    assert isinstance(found[1].error, HookFailed)
+
+
 class FakeModel:
     def __init__(self) -> None:
         self.fed: list[Any] = []

@@ -317,6 +317,8 @@ def test_an_array_takes_lists_texts_and_arrays(shape: Any, value: Any, expected:
         ("float32", None, [[1], [1, 2]], "no array of float32"),
         ("float32", None, ["a"], "no array of float32"),
         ("float32", None, [1e300], "too large"),
+        ("float32", None, [0.0, -3.5e38], "too large"),
+        ("float16", None, [7e4], "too large"),
         ("int8", None, [1.5], "no such integers"),
         ("int8", None, [300], "no such integers"),
         ("bool", None, [2], "numbers"),
