@@ -12,30 +12,18 @@ from penstock.protocols.http2 import Http2Limits
 class DoorLimits:
     """What the connections of a door enforce. Times are in seconds, and kept to within a second.
 
+    Keys of the configuration have the same names, and ``docs/configuration.md`` says what they
+    mean. Here is what it does not say.
+
     Attributes:
-        max_connections: beyond it a connection gets 503 and is closed; an eighth is kept for each
-            listener.
-        max_calls: requests open at once on all connections, those included whose body has not
-            come; further ones are marked ``Exchange.over_limit``: the application refuses them.
-        header_timeout: for a request's head to arrive, from its first byte, or from the connection.
-        body_timeout: for its body, from its head.
-        body_pace: bytes a second; what arrives makes the time for a body longer at this pace, and
-            what is read the time for an answer, up to ``write_timeout`` from then on.
-        keep_alive: an idle connection of HTTP/1.1 is kept so long, and up to a fifth longer.
-        http2_idle: the same for one of HTTP/2 without open streams.
-        write_timeout: within which a client must read some of what waits for it, at ``body_pace``.
-        tls_timeout: for the handshake.
+        max_connections: an eighth of them is kept for each listener.
+        max_calls: further ones are marked ``Exchange.over_limit``: the application refuses them.
+        header_timeout: from the first byte of a request, or from the connection.
+        keep_alive: of HTTP/1.1, and up to a fifth longer.
         linger: input of a connection that was refused is thrown away so long, so that the client
             reads the answer before it sees a reset.
-        max_unsent: bytes that may wait for one connection's reader; with more no further stream of
-            it is begun, and a streamed answer that goes on regardless is broken off.
+        max_unsent: beyond it a streamed answer that goes on regardless is broken off.
         backlog: connections that wait in the kernel to be accepted.
-        busy_poll: when no request is open, the loop looks for the next one so long before it
-            sleeps, if the last ones came as quickly; 0 means never.
-        half_close_probe: a client of HTTP/1.1 that has closed its half while a request is open is
-            asked by ``100 Continue`` whether it is still there. Otherwise it is taken to be.
-        http1: of heads, chunks and pipelining in HTTP/1.1.
-        http2: of streams, windows, heads and nuisances in HTTP/2.
     """
 
     max_connections: int = 1024

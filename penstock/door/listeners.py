@@ -74,17 +74,8 @@ def bind_shared(host: str, port: int, what: str, count: int) -> list[socket.sock
     The first is bound as if it were alone, so that a port on which somebody listens is refused,
     even if that one would share it.
 
-    Args:
-        host: address or name.
-        port: 0 lets the system choose.
-        what: names the port in the error.
-        count: how many; one alone does not share.
-
-    Raises:
-        StartupError: the address is taken or not ours, or this system has no such ports.
+    Arguments and errors as of ``bind``; of ``count`` sockets one alone does not share.
     """
-    if count > 1 and not hasattr(socket, "SO_REUSEPORT"):
-        raise StartupError(f"{what}: this system cannot share a port (SO_REUSEPORT)")
     listeners = [bind(host, port, what)]
     try:
         if count > 1:

@@ -22,12 +22,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from penstock.engine.clock import Alarm, Clock
+from penstock.engine.clock import Clock
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.graph import GraphState, GraphStatistics, ServedGraph
 from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
 from penstock.engine.submission import OnAnswer, Submission
+from penstock.engine.timer import Timer
 from penstock.errors import (
     DeadlineExceeded,
     GraphError,
@@ -109,8 +110,7 @@ class Engine:
         self._starting = False
         self._next_id = self.options.first_id
         self._deadlines: Deadlines[Submission] = Deadlines(self._set_alarm)
-        self._alarm: Alarm | None = None
-        self._alarm_at = 0.0
+        self._alarm = Timer(clock, self._expire)
         self._draining = False
         self._at_rest: list[tuple[ServedGraph | None, Callable[[], None]]] = []
         self._admitted = self._replied = self._cancelled = self._refused = 0
@@ -283,9 +283,7 @@ class Engine:
         self._draining = True
         for submission in sorted(self._admitted_now, key=lambda each: each.data_id):
             self._reply(submission, Outcome(None, ServiceClosed("dag closed.")))
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        self._alarm.cancel()
 
     def settle(self, sample: Sample, outcome: Outcome) -> None:
         """An op answered a sample. Called by its stage; what is no longer wanted is ignored."""
@@ -474,18 +472,11 @@ class Engine:
 
     def _set_alarm(self) -> None:
         due = self._deadlines.next_due()
-        if self._alarm is not None:
-            if due is not None and self._alarm_at <= due:
-                return
-            self._alarm.cancel()
-            self._alarm = None
         if due is not None:
-            self._alarm_at = due
-            self._alarm = self.clock.at(due, self._expire)
+            self._alarm.at(due)
 
     def _expire(self) -> None:
         """Answer everybody whose time is over."""
-        self._alarm = None
         for submission in self._deadlines.expire(self.clock.now()):
             if submission.over:  # the end of another has ended this one too
                 continue

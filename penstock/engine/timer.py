@@ -18,12 +18,17 @@ class Timer:
 
     def at(self, when: float) -> None:
         """Ring at that time, or earlier."""
-        if self._alarm is not None:
-            if self._at <= when:
-                return
-            self._alarm.cancel()
+        if self._alarm is not None and self._at <= when:
+            return
+        self.cancel()
         self._at = when
         self._alarm = self._clock.at(when, self._ring)
+
+    def cancel(self) -> None:
+        """Do not ring."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     def _ring(self) -> None:
         self._alarm = None

@@ -51,52 +51,40 @@ class FrameReader:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._buffer = bytearray()  # of the frame that is not whole
-        self._wanted: int | None = None  # the length of its payload, once that is known
 
     def __repr__(self) -> str:
-        return f"<FrameReader {len(self._buffer)} of {self._wanted} bytes>"
+        return f"<FrameReader {len(self._buffer)} bytes>"
 
     def __bool__(self) -> bool:
         """Whether a frame has begun and is not whole."""
         return bool(self._buffer)
 
-    def receive(self, data: bytes) -> list[bytes | memoryview]:
+    def receive(self, data: bytes) -> list[bytes]:
         """Take the next bytes, cut anywhere.
 
         Returns:
-            The payloads of the frames that are whole now. They belong to the caller.
+            The payloads of the frames that are whole now.
 
         Raises:
             FrameError: a payload is too large. Nothing more can be read from this sender.
         """
-        payloads: list[bytes | memoryview] = []
-        at, size = 0, len(data)
-        while at < size:
-            buffer = self._buffer
-            if self._wanted is None:
-                if not buffer and size - at >= _LENGTH.size:
-                    length = self._length_at(data, at)
-                    end = at + _LENGTH.size + length
-                    if end <= size:  # the usual case: a frame that has come as a whole
-                        payloads.append(data[at + _LENGTH.size : end])
-                        at = end
-                        continue
-                taken = min(size, at + _LENGTH.size - len(buffer))
-                buffer += data[at:taken]
-                at = taken
-                if len(buffer) < _LENGTH.size:
-                    break
-                self._wanted = self._length_at(buffer, 0)
-            taken = min(size, at + self._wanted + _LENGTH.size - len(buffer))
-            buffer += data[at:taken]  # grows with what arrives: to promise many bytes is no use
-            at = taken
-            if len(buffer) - _LENGTH.size == self._wanted:
-                payloads.append(memoryview(buffer).toreadonly()[_LENGTH.size :])
-                self._buffer, self._wanted = bytearray(), None
+        buffer = self._buffer
+        buffer += data  # grows with what arrives: to promise many bytes is no use
+        payloads: list[bytes] = []
+        at = 0
+        while len(buffer) - at >= _LENGTH.size:
+            begin = at + _LENGTH.size
+            end = begin + self._length_at(at)
+            if end > len(buffer):
+                break
+            with memoryview(buffer) as view:
+                payloads.append(bytes(view[begin:end]))
+            at = end
+        del buffer[:at]
         return payloads
 
-    def _length_at(self, data: bytes | bytearray, at: int) -> int:
-        (length,) = _LENGTH.unpack_from(data, at)
+    def _length_at(self, at: int) -> int:
+        (length,) = _LENGTH.unpack_from(self._buffer, at)
         if length > self.limit:
             raise FrameError(f"a frame has {length} bytes, over the {self.limit} allowed here")
         return int(length)
@@ -107,7 +95,7 @@ def batch_frame(jobs: Mapping[str, bytes]) -> list[bytes]:
     return _frame(jobs)
 
 
-def read_batch(payload: bytes | memoryview) -> dict[str, bytes]:
+def read_batch(payload: bytes) -> dict[str, bytes]:
     """The worker's side: ids to requests' bodies.
 
     Raises:
@@ -148,7 +136,7 @@ def answer_frame(answer: Answer) -> list[bytes]:
     return _frame(value)
 
 
-def read_answer(payload: bytes | memoryview) -> Answer:
+def read_answer(payload: bytes) -> Answer:
     """The service's side.
 
     Raises:
@@ -168,7 +156,7 @@ def _frame(value: Mapping[str, Any]) -> list[bytes]:
     return [_LENGTH.pack(len(payload)), payload]
 
 
-def _map(payload: bytes | memoryview) -> dict[str, Any]:
+def _map(payload: bytes) -> dict[str, Any]:
     try:
         found = ormsgpack.unpackb(payload)
     except ValueError as error:

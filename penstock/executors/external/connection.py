@@ -221,7 +221,7 @@ class Connection:
             if len(data) < _AT_ONCE:
                 return
 
-    def _heard(self, payload: bytes | memoryview) -> None:
+    def _heard(self, payload: bytes) -> None:
         if not payload:
             if self._jobs:
                 raise FrameError("it says that it is ready while it has a batch")

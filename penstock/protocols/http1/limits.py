@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 class Http1Limits:
     """Bounds of one connection. What is beyond them is refused and the connection closed.
 
+    Keys of the configuration have the same names (``docs/configuration.md``, ``door``). The bytes
+    of a line are without its end, those of all headers with the ends and the empty line.
+
     Attributes:
-        max_request_line: bytes of the first line, without its end.
-        max_header_bytes: of the fields with their line ends and the empty line.
-        max_header_fields: fields in a head, and in the trailers.
-        max_header_field: bytes of one field, without its line end.
         max_trailer_bytes: of the fields behind a chunked body.
         max_chunks: in one body, the last empty one not counted.
         max_kept_bytes: of requests that wait for their turn; with more than these the connection

@@ -33,15 +33,11 @@ class Http2Limits:
     gRPC client or a load generator at full speed stays far below them. Window updates and
     priorities are allowed beyond theirs in proportion to the streams opened and the data sent.
 
+    Keys of the configuration have the same names (``docs/configuration.md``, ``door``).
+
     Attributes:
-        max_streams: streams of the peer that may be open at once; announced.
         max_frame_size: bytes of a frame's payload that we take; announced; at least 16,384.
-        stream_window: bytes that the peer may send ahead on one stream; announced.
-        connection_window: the same for all streams; never below 65,535, with which every
-            connection starts.
-        max_header_bytes: a decoded header list with 32 bytes more for each field; announced.
-        max_header_fields: fields in it.
-        max_header_field: bytes of one field, name and value.
+        connection_window: never below 65,535, with which every connection starts.
         header_table_size: bytes of the dynamic table that the peer may use; announced.
         resets: streams that a client resets, or a peer makes us reset, per refill; and one for each
             stream that has ended in good order since.
