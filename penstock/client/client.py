@@ -7,7 +7,7 @@ import time
 from concurrent.futures import Future, InvalidStateError
 from copy import copy
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar, overload
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
 from penstock.client.call import Outcome
 from penstock.client.channels import AsyncChannel, Channel
@@ -19,6 +19,18 @@ from penstock.protocols import pb
 from penstock.protocols.status import GrpcCode
 
 AnyChannel = TypeVar("AnyChannel", Channel, AsyncChannel)
+
+
+class CallOptions(TypedDict, total=False):
+    """What a call may say beside its feed; see ``PipelineClient.predict``."""
+
+    pack_tensor_format: bool
+    use_tensor_bytes: bool
+    profile: bool
+    log_id: int | None
+    timeout: float | None
+    name: str
+    method: str
 
 
 class PredictFuture(Future[bytes]):
@@ -85,7 +97,7 @@ class _Client(Generic[AnyChannel]):
         self._channel: AnyChannel | None = None
 
     def _request(
-        self, timeout: float | None, feed_dict: object, fetch: object, **options: Any
+        self, feed_dict: object, fetch: object, timeout: float | None = None, **options: Any
     ) -> tuple[AnyChannel, bytes, float | None]:
         """What to call through, the bytes of a request, and its deadline."""
         if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
@@ -158,13 +170,7 @@ class PipelineClient(_Client[Channel]):
         fetch: list[str] | None = None,
         *,
         asyn: Literal[True],
-        pack_tensor_format: bool = False,
-        use_tensor_bytes: bool = False,
-        profile: bool = False,
-        log_id: int | None = None,
-        timeout: float | None = None,
-        name: str = "",
-        method: str = "",
+        **options: Unpack[CallOptions],
     ) -> PredictFuture: ...
 
     def predict(
@@ -209,9 +215,9 @@ class PipelineClient(_Client[Channel]):
             TooLarge: the request is over 512 MiB.
         """
         channel, request, deadline = self._request(
-            timeout,
             feed_dict,
             fetch,
+            timeout,
             pack_tensor_format=pack_tensor_format,
             use_tensor_bytes=use_tensor_bytes,
             profile=profile,
@@ -263,27 +269,10 @@ class AsyncPipelineClient(_Client[AsyncChannel]):
         self,
         feed_dict: dict[str, Any],
         fetch: list[str] | None = None,
-        *,
-        pack_tensor_format: bool = False,
-        use_tensor_bytes: bool = False,
-        profile: bool = False,
-        log_id: int | None = None,
-        timeout: float | None = None,
-        name: str = "",
-        method: str = "",
+        **options: Unpack[CallOptions],
     ) -> pb.Response:
         """Make one call; arguments, result and errors as in ``PipelineClient.predict``."""
-        channel, request, deadline = self._request(
-            timeout,
-            feed_dict,
-            fetch,
-            pack_tensor_format=pack_tensor_format,
-            use_tensor_bytes=use_tensor_bytes,
-            profile=profile,
-            log_id=log_id,
-            name=name,
-            method=method,
-        )
+        channel, request, deadline = self._request(feed_dict, fetch, **options)
         return decode_reply(await channel.call(request, deadline=deadline))
 
     async def close(self) -> None:
