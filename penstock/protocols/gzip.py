@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import zlib
 from typing import Final
 
@@ -14,8 +13,6 @@ FREE: Final = 1 << 20
 MOST_RATIO: Final = 200
 """How many times its size a packed body may unpack to, beyond ``FREE`` bytes. Texts and numbers
 that mean something are packed 2 to 20 times."""
-
-_PIECE = 64 << 10
 
 
 def unpack(data: bytes, most: int) -> bytes:
@@ -30,27 +27,27 @@ def unpack(data: bytes, most: int) -> bytes:
         TooLarge: they are more than ``most``, or too many times the packed ones.
     """
     stream = zlib.decompressobj(WINDOW)
-    plain = io.BytesIO()
-    bound = min(most, max(FREE, MOST_RATIO * len(data)))
-    size = at = 0
-    rest = b""
-    while not stream.eof:
-        if not rest:
-            rest = data[at : at + _PIECE]
-            at += _PIECE
-            if not rest:
-                raise Undecodable("the gzip data is cut short")
-        try:
-            piece = stream.decompress(rest, _PIECE)
-        except zlib.error as error:
-            raise Undecodable("the data is not gzip") from error
-        rest = stream.unconsumed_tail
-        size += len(piece)
-        if size > bound:
-            if bound == most:
-                raise TooLarge(f"expands beyond the limit of {most} bytes")
-            raise TooLarge(f"expands to more than {MOST_RATIO} times its {len(data)} bytes")
-        plain.write(piece)
-    if stream.unused_data or at < len(data):
+    try:
+        plain = stream.decompress(data, most_of(data, most) + 1)
+    except zlib.error as error:
+        raise Undecodable("the data is not gzip") from error
+    check_size(len(plain), data, most)
+    if not stream.eof:
+        raise Undecodable("the gzip data is cut short")
+    if stream.unused_data:
         raise Undecodable("the gzip data has bytes behind its end")
-    return plain.getvalue()
+    return plain
+
+
+def most_of(data: bytes, most: int) -> int:
+    """Bytes that packed data may unpack to, where no body may have more than ``most``."""
+    return min(most, max(FREE, MOST_RATIO * len(data)))
+
+
+def check_size(size: int, data: bytes, most: int) -> None:
+    """Refuse what has unpacked to more bytes than that."""
+    bound = most_of(data, most)
+    if size > bound:
+        if bound == most:
+            raise TooLarge(f"expands beyond the limit of {most} bytes")
+        raise TooLarge(f"expands to more than {MOST_RATIO} times its {len(data)} bytes")

@@ -53,15 +53,6 @@ _STEPS[[ord("["), ord("{")]] = 1
 _STEPS[[ord("]"), ord("}")]] = -1
 _QUOTE, _COMMA = ord('"'), ord(",")
 
-_KIND_OF_FIRST_BYTE = {
-    ord("t"): "a truth value",
-    ord("f"): "a truth value",
-    ord("n"): "null",
-    ord("{"): "an object",
-    ord("["): "a list",
-    _QUOTE: "a text",
-}
-
 _MAX_EXACT = 2**53  # whole numbers up to here survived being parsed as a float64
 
 _KINDS = {
@@ -73,6 +64,8 @@ _KINDS = {
     str: "a text",
     type(None): "null",
 }
+_TYPES: dict[str, type] = {"t": bool, "f": bool, "n": type(None), "{": dict, "[": list, '"': str}
+"""Of a JSON value, by its first character; any other is that of a number."""
 _SPECIAL_FLOATS = {
     "NaN": float("nan"),
     "Infinity": float("inf"),
@@ -110,7 +103,7 @@ class Span:
     @property
     def kind(self) -> str:
         """Its JSON type, judged by the first byte."""
-        return _KIND_OF_FIRST_BYTE.get(self._body[self._start], "a number")
+        return _KINDS[_TYPES.get(chr(self._body[self._start]), int)]
 
     def load(self) -> Any:
         """Parse the value."""
@@ -448,18 +441,12 @@ _STRING_OR_NUMBER = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+.0-9eE]++', re.
 
 def _strip_blanks(body: bytes, start: int, end: int) -> tuple[int, int]:
     """Start and end without blanks at either side; equal if there are only blanks."""
-    while start < end:
+    while start < end and body[start] in BLANK:
         block = body[start : min(end, start + _EDGE)]
-        blanks = len(block) - len(block.lstrip(BLANK))
-        start += blanks
-        if blanks < len(block):
-            break
-    while start < end:
+        start += len(block) - len(block.lstrip(BLANK))
+    while start < end and body[end - 1] in BLANK:
         block = body[max(start, end - _EDGE) : end]
-        blanks = len(block) - len(block.rstrip(BLANK))
-        end -= blanks
-        if blanks < len(block):
-            break
+        end -= len(block) - len(block.rstrip(BLANK))
     return start, end
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from penstock.errors import TooLarge, Undecodable
-from penstock.protocols.gzip import FREE, MOST_RATIO
+from penstock.errors import Undecodable
+from penstock.protocols.gzip import check_size, most_of
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -32,16 +32,12 @@ def unpack(data: bytes, most: int) -> bytes:
         Undecodable: corrupt, cut short, with bytes behind its end, or with too large a window.
         TooLarge: they are more than ``most``, or too many times the packed ones.
     """
-    bound = min(most, max(FREE, MOST_RATIO * len(data)))
     stream = zstd.ZstdDecompressor(options=_OPTIONS)
     try:
-        plain = stream.decompress(data, bound + 1)
+        plain = stream.decompress(data, most_of(data, most) + 1)
     except zstd.ZstdError as error:
         raise Undecodable(f"the data is not zstd: {error}") from error
-    if len(plain) > bound:
-        if bound == most:
-            raise TooLarge(f"expands beyond the limit of {most} bytes")
-        raise TooLarge(f"expands to more than {MOST_RATIO} times its {len(data)} bytes")
+    check_size(len(plain), data, most)
     if not stream.eof:
         raise Undecodable("the zstd data is cut short")
     if stream.unused_data:
