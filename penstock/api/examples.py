@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -18,6 +18,7 @@ import orjson
 from penstock.api.calls import JSON, Answer, Http, HttpCall
 from penstock.api.descriptions import errors
 from penstock.api.errors import error_reply, failed, refusal
+from penstock.api.plain import PlainApplication, PlainRoute, decode, encode
 from penstock.api.typed import TypedApplication, TypedRoute, media_of
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
@@ -72,7 +73,7 @@ class Example(NamedTuple):
         wanted: the answer; None for any that is no error.
     """
 
-    route: TypedRoute
+    route: TypedRoute | PlainRoute
     number: int
     request: Any
     wanted: Any
@@ -87,7 +88,8 @@ class Examples:
 
     Args:
         engine: answers requests.
-        applications: those of the service; the typed ones have examples.
+        applications: those of the service; those with routes of typed functions, and of graphs,
+            have examples.
     """
 
     def __init__(self, engine: Engine, applications: Iterable[Any]) -> None:
@@ -95,8 +97,7 @@ class Examples:
         self._examples = [
             Example(route, number, request, wanted)
             for each in applications
-            if isinstance(each, TypedApplication)
-            for route in each.typed_routes
+            for route in _routes(each)
             for number, (request, wanted) in enumerate(route.examples, 1)
         ]
         self._check: asyncio.Task[list[dict[str, Any]]] | None = None
@@ -122,18 +123,19 @@ class Examples:
         )
 
     async def warm_up(self) -> None:
-        """Run each example as many times at once as its op has workers.
+        """Run each example as many times at once as an op of its route has workers, at most.
 
-        Ops whose workers connect from elsewhere are left out while they have none.
+        Routes with ops whose workers connect from elsewhere are left out while they have none.
 
         Raises:
             StartupError: one of them fails, or is answered otherwise than expected.
         """
         for example in self._examples:
             graph = self._graph(example)
-            workers = min(stage.executor.workers for stage in graph.stages)
+            workers = [stage.executor.workers for stage in graph.stages]
             runs = [
-                asyncio.ensure_future(self._run(example, graph.time_limit)) for _ in range(workers)
+                asyncio.ensure_future(self._run(example, graph.time_limit))
+                for _ in range(max(workers) if all(workers) else 0)
             ]
             try:
                 await asyncio.gather(*runs)
@@ -147,7 +149,7 @@ class Examples:
                 await asyncio.gather(*runs, return_exceptions=True)
 
     def _graph(self, example: Example) -> ServedGraph:
-        graph = self._engine.graph(example.route.graph)
+        graph = self._engine.graph(example.route.graph or "")
         assert graph is not None, "the routes of an app have graphs of their own"
         return graph
 
@@ -160,8 +162,13 @@ class Examples:
         """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         graph = self._graph(example)
+        route = example.route
         kind = media_of(graph) or media.JSON
-        feed = {BODY: media.encode(example.request, kind), KIND: kind, ANSWER: kind}
+        body = media.encode(example.request, kind)
+        if isinstance(route, PlainRoute):
+            feed = decode(body, kind, graph, route)
+        else:
+            feed = {BODY: body, KIND: kind, ANSWER: kind}
         log_id = random.getrandbits(63) if log_id is None else log_id
         asked = Submission(graph, feed, timeout, log_id, future)
         asked.start(_keep)
@@ -172,10 +179,12 @@ class Examples:
             raise
         if outcome.error is not None:
             raise outcome.error
-        assert outcome.value is not None
+        value = outcome.value
+        assert value is not None
+        answer = encode(asked, route, value, kind) if isinstance(route, PlainRoute) else value[BODY]
         if example.wanted is None:
             return
-        found = media.decode(outcome.value[BODY], kind)
+        found = media.decode(answer, kind)
         if not same(found, example.wanted):
             raise WrongAnswer(
                 f"{_brief(example.wanted)} is expected, the answer is {_brief(found)}"
@@ -221,6 +230,12 @@ class Examples:
             found |= {"state": "failed", "error": "wrong_answer", "message": str(error)}
         found["seconds"] = round(now() - begun, 6)
         return found
+
+
+def _routes(application: Any) -> Sequence[TypedRoute | PlainRoute]:
+    if isinstance(application, TypedApplication):
+        return application.typed_routes
+    return application.plain_routes if isinstance(application, PlainApplication) else ()
 
 
 def _keep(asked: Submission, outcome: Outcome) -> None:

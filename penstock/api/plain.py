@@ -59,6 +59,8 @@ class PlainRoute:
             a form is the first of them.
         summary: a line for people.
         group: what a description lists it with.
+        examples: bodies of requests, as plain values, each with the answer that is expected (None
+            where none is).
     """
 
     path: str
@@ -68,6 +70,7 @@ class PlainRoute:
     files: tuple[str, ...] = ()
     summary: str = ""
     group: str = "Graphs"
+    examples: tuple[tuple[Any, Any], ...] = ()
 
     @property
     def raw(self) -> str | None:
@@ -130,6 +133,7 @@ class PlainApplication:
             group=route.group,
             request=request,
             answers={200: Answer(text="The result.", contents=response), **engine_errors()},
+            examples=route.examples,
             listed=partial(self._listed, route) if graph is None else None,
             there=self._is_served if route.graph is None else None,
         )
@@ -210,13 +214,13 @@ class PlainApplication:
 
     async def _write(self, asked: Submission, value: Feed) -> None:
         """A large answer, which others do not wait for."""
-        call, answer, _ = asked.context
+        call, answer, route = asked.context
         size = sum(getattr(each, "size", 0) for each in value.values()) * _A_NUMBER
         try:
             if size > call.exchange.limit:
                 raise ServiceBusy("the answer is larger than what may be in flight")
             call.exchange.take(size)
-            body = await run_aside(self._threads, encode, asked, value, answer)
+            body = await run_aside(self._threads, encode, asked, route, value, answer)
         except RequestError as error:
             call.send(error_reply(error, asked.log_id))
         else:
@@ -251,25 +255,25 @@ def decode(body: bytes, kind: str, graph: ServedGraph, route: PlainRoute = ANY) 
 
 
 def _reply(asked: Submission, value: Feed) -> None:
-    call, answer, _ = asked.context
+    call, answer, route = asked.context
     try:
-        body = encode(asked, value, answer)
+        body = encode(asked, route, value, answer)
     except RequestError as error:
         call.send(error_reply(error, asked.log_id))
     else:
         send_packed(call, 200, HEADERS[answer], body)
 
 
-def encode(asked: Submission, value: Feed, kind: str) -> bytes:
+def encode(asked: Submission, route: PlainRoute, value: Feed, kind: str) -> bytes:
     """The answer's body.
 
     Raises:
         WrongType: the last op's dict cannot be written.
     """
-    response = asked.context[2].response
+    response = route.response
     try:
         if response is not None:
-            return response.write(response.check(value), kind)  # type: ignore[no-any-return]
+            return response.write(response.check(value), kind)
         return media.encode(value, kind)
     except (TypeError, ValueError, PydanticSerializationError) as error:
         last = asked.graph.stages[-1].name

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from penstock.service.asgi import AsgiApplication
     from penstock.service.blueprint import Blueprint, MakeApplication
     from penstock.typed.op import TypedOp
-    from penstock.typed.signature import Schema, Signature
+    from penstock.typed.signature import Schema
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
 
@@ -135,7 +135,7 @@ class App(Several):
                     signature=op.signature,
                     summary=summary,
                     description=description.strip(),
-                    examples=_examples(path, op.signature, examples),
+                    examples=_examples(path, op.signature.request, examples),
                 )
             )
             return target
@@ -150,6 +150,7 @@ class App(Several):
         request: Any = None,
         response: Any = None,
         name: str | None = None,
+        examples: Sequence[Any] = (),
         **options: Any,
     ) -> None:
         """Serve a graph of ops at a path: models, functions and typed functions.
@@ -161,11 +162,12 @@ class App(Several):
                 dict; None takes any object.
             response: the type of answers, which the last op's dict must fit.
             name: of the graph; the path's last part by default.
+            examples: as ``route`` has them.
             options: configuration of its ops: ``op={"name": {...}}``, ``dag={...}``.
 
         Raises:
             GraphError: the path is no path, or another route has it, or its name.
-            HookError: a type makes no schema.
+            HookError: a type makes no schema, or an example is no plain value.
             ConfigError: an option is unknown.
         """
         _check_options(f"graph({path!r})", options)
@@ -175,15 +177,17 @@ class App(Several):
         name = name or path.rpartition("/")[2]
         self._check_route(path)
         self._check_name(name)
+        asked = None if request is None else Schema(request, f"{path}, request")
         route = PlainRoute(
             path=path,
             graph=name,
-            request=None if request is None else Schema(request, f"{path}, request"),
+            request=asked,
             response=None
             if response is None
             else Schema(response, f"{path}, response", of_answers=True),
             files=file_members(request),
             group=self.name,
+            examples=_examples(path, asked, examples),
         )
         self._graphs.append((route, last, options))
 
@@ -359,12 +363,16 @@ def _check_options(where: str, given: Iterable[str], *, of_route: bool = False) 
         raise ConfigError(problems)
 
 
-def _examples(path: str, signature: Signature, given: Sequence[Any]) -> tuple[tuple[Any, Any], ...]:
+def _examples(
+    path: str, request: Schema | None, given: Sequence[Any]
+) -> tuple[tuple[Any, Any], ...]:
     """Pairs of a request and the answer that is expected, None where none is; as JSON has them."""
     from penstock.api.descriptions import own_examples
     from penstock.protocols import media
 
-    examples = given or own_examples(signature.request.describe(refs="#/$defs/{model}"))
+    examples = given
+    if not given and request is not None:
+        examples = own_examples(request.describe(refs="#/$defs/{model}"))
     pairs = [
         each if isinstance(each, tuple) and len(each) == 2 else (each, None) for each in examples
     ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from penstock import App
+from penstock import App, op
 from penstock.api.examples import same
 from penstock.errors import HookError, StartupError
 from penstock.testing import client
@@ -82,6 +82,63 @@ def test_an_example_that_fails_is_an_error_at_the_start(example: Any, why: str |
         pass
     assert why in str(raised.value)
     assert not [each for each in threading.enumerate() if each.name.startswith("it")]
+
+
+class Sum(BaseModel):
+    sum: int
+
+
+def graph_with(examples: list[Any], seen: list[int], request: Any = None) -> App:
+    @op(concurrency=2)
+    def keep(request: dict[str, Any]) -> dict[str, Any]:
+        seen.append(request["x"])
+        return request
+
+    @op(keep)
+    def total(kept: dict[str, Any]) -> dict[str, Any]:
+        return {"sum": kept["x"] + 1}
+
+    app = App("tests")
+    app.graph("/total", total, request=request, response=Sum, examples=examples)
+    return app
+
+
+def test_a_graph_s_examples_are_run_shown_and_checked() -> None:
+    seen: list[int] = []
+    with client(graph_with([({"x": 1}, {"sum": 2}), {"x": 5}], seen)) as http:
+        assert seen == [1, 1, 5, 5]
+        report = http.get("/health/deep").json()
+        assert [(each["route"], each["state"]) for each in report["checked"]] == [
+            ("/total", "ok"),
+            ("/total", "ok"),
+        ]
+        asked = http.get("/openapi.json").json()["paths"]["/total"]["post"]["requestBody"]
+        shown = asked["content"]["application/json"]["examples"]
+        assert [each["value"] for each in shown.values()] == [{"x": 1}, {"x": 5}]
+
+
+def test_a_graph_s_own_examples_are_those_of_its_request() -> None:
+    seen: list[int] = []
+    with client(graph_with([], seen, Item)):
+        assert seen == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("request_type", "example", "why"),
+    [
+        (None, ({"x": 1}, {"sum": 3}), "is expected, the answer is"),
+        (Item, {"x": "one"}, "x: Input should be a valid integer"),
+        (None, [1], "Input should be an object"),
+        (None, {"x": 0.5}, "the answer cannot be written"),
+    ],
+)
+def test_a_graph_s_example_that_fails_is_an_error_at_the_start(
+    request_type: Any, example: Any, why: str
+) -> None:
+    app = graph_with([example], [], request_type)
+    with pytest.raises(StartupError, match="route /total: example 1 fails: ") as raised:
+        client(app).__enter__()
+    assert why in str(raised.value)
 
 
 def test_an_example_that_is_no_plain_value_is_an_error_where_it_is_written() -> None:
@@ -159,7 +216,7 @@ def test_services_without_examples_are_well() -> None:
 
 SCRIPT = """
 import os
-from penstock import App
+from penstock import App, op
 
 app = App("tests")
 

@@ -77,6 +77,7 @@ gate = threading.Event()
 
 def make_app() -> App:
     app = App("tests")
+    Doubler.made = 0
     app.route("/double", batch=8, workers=2)(Doubler)
 
     @app.route("/invert", batch=ITEMS, wait=100)
