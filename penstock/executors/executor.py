@@ -153,3 +153,10 @@ class LocalExecutor:
     def take_back(self, work: Work) -> list[Batch]:
         """See Executor."""
         return work.take_back()
+
+    def abandon(self, work: Work) -> None:
+        """See Executor; a call here cannot be ended from outside and keeps its slot."""
+
+    async def close(self, timeout: float) -> bool:
+        """See Executor; there is nothing to stop."""
+        return True

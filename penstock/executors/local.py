@@ -64,13 +64,6 @@ class InlineExecutor(LocalExecutor):
         take_turn(self._op, work, self._op.options.timeout)
         finished(work, work.take_results())
 
-    def abandon(self, work: Work) -> None:
-        """Nothing runs between calls, so there is nothing to end."""
-
-    async def close(self, timeout: float) -> bool:
-        """There is nothing to stop."""
-        return True
-
 
 class ThreadExecutor(LocalExecutor):
     """Runs batches in ``len(ops)`` threads, each with a copy of the op of its own.
@@ -110,9 +103,6 @@ class ThreadExecutor(LocalExecutor):
         """Give the Work to whichever thread is free."""
         self._queue.append((work, finished))
         self._asked.signal()
-
-    def abandon(self, work: Work) -> None:
-        """A call in a thread cannot be ended from outside; it keeps its slot until it returns."""
 
     async def close(self, timeout: float) -> bool:
         """End the threads after the calls they are in."""

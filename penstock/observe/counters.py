@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import Any, Final
 
 from penstock.errors import RequestError
@@ -22,9 +22,9 @@ class Counters(Instrument):
         self._refusals: Counter[str] = Counter()
         self._durations = [0] * (len(SECONDS) + 1)
         self._seconds = 0.0
-        self._ops: dict[str, Counter[str]] = {}
-        self._phases: dict[str, list[float]] = {}
-        self._workers: dict[str, Counter[str]] = {}
+        self._ops: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._phases: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * 3)
+        self._workers: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._opened = self._closed = 0
 
     def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
@@ -41,34 +41,32 @@ class Counters(Instrument):
 
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
         """See Instrument."""
-        phases = self._phases.get(op)
-        if phases is None:
-            phases = self._phases[op] = [0.0, 0.0, 0.0]
+        phases = self._phases[op]
         phases[0] += batch.prepared
         phases[1] += batch.processed
         phases[2] += batch.ran - batch.prepared - batch.processed
         if errors:
-            self._count(self._ops, op, "errors", errors)
+            self._ops[op]["errors"] += errors
 
     def late(self, op: str, batch: Batch, now: float) -> None:
         """See Instrument."""
-        self._count(self._ops, op, "late")
+        self._ops[op]["late"] += 1
 
     def taken_back(self, op: str, batch: Batch, now: float) -> None:
         """See Instrument."""
-        self._count(self._ops, op, "taken_back")
+        self._ops[op]["taken_back"] += 1
 
     def worker_started(self, op: str, worker: int, now: float) -> None:
         """See Instrument."""
-        self._count(self._workers, op, "started")
+        self._workers[op]["started"] += 1
 
     def worker_died(self, op: str, worker: int, why: str, now: float) -> None:
         """See Instrument."""
-        self._count(self._workers, op, "died")
+        self._workers[op]["died"] += 1
 
     def worker_replaced(self, op: str, worker: int, why: str, now: float) -> None:
         """See Instrument."""
-        self._count(self._workers, op, "replaced")
+        self._workers[op]["replaced"] += 1
 
     def connection_opened(self, peer: object, now: float) -> None:
         """See Instrument."""
@@ -103,10 +101,3 @@ class Counters(Instrument):
             "seconds": dict(zip(names, self._phases.get(op, (0.0, 0.0, 0.0)), strict=True)),
             "worker_changes": dict(self._workers.get(op, {})),
         }
-
-    @staticmethod
-    def _count(where: dict[str, Counter[str]], op: str, what: str, more: int = 1) -> None:
-        counter = where.get(op)
-        if counter is None:
-            counter = where[op] = Counter()
-        counter[what] += more

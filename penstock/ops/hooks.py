@@ -26,25 +26,16 @@ from penstock.request import Feed
 
 Hook: TypeAlias = Callable[..., Any]
 
-# For each hook: the numbers of arguments it may be given, and which of the full list those are.
-_CHOICES: dict[str, dict[int, tuple[int, ...]]] = {
-    "preprocess": {1: (0,), 2: (0, 1), 3: (0, 1, 2)},
-    "process": {1: (0,), 2: (0, 1)},
-    "postprocess": {2: (0, 1), 3: (0, 1, 3), 4: (0, 1, 2, 3)},
-    "unpack_request_package": {1: (0,)},
-    "pack_response_package": {1: (0,)},
-    "init_op": {0: ()},
-    "check_jumping": {1: (0,)},
+_HOOKS: dict[str, tuple[str, range]] = {
+    "preprocess": ("(self, input_dicts, data_id, log_id)", range(1, 4)),
+    "process": ("(self, feed_batch, typical_logid)", range(1, 3)),
+    "postprocess": ("(self, input_data, fetch_data, data_id, log_id)", range(2, 5)),
+    "unpack_request_package": ("(self, request)", range(1, 2)),
+    "pack_response_package": ("(self, channeldata)", range(1, 2)),
+    "init_op": ("(self)", range(1)),
+    "check_jumping": ("(self, input_data)", range(1, 2)),
 }
-_SIGNATURES = {
-    "preprocess": "(self, input_dicts, data_id, log_id)",
-    "process": "(self, feed_batch, typical_logid)",
-    "postprocess": "(self, input_data, fetch_data, data_id, log_id)",
-    "unpack_request_package": "(self, request)",
-    "pack_response_package": "(self, channeldata)",
-    "init_op": "(self)",
-    "check_jumping": "(self, input_data)",
-}
+"""The newest signature of each hook, and how many arguments it may take besides ``self``."""
 
 
 def is_coroutine(function: Hook) -> bool:
@@ -81,19 +72,19 @@ def bind(op: Op, hook: str) -> Hook:
     if hook != "process" and is_coroutine(function):
         raise HookError(
             f"op {op.name!r}: {hook} is a coroutine, which only process may be: "
-            f"write def {hook}{_SIGNATURES[hook]}"
+            f"write def {hook}{_HOOKS[hook][0]}"
         )
     if is_generator(function):
         raise HookError(
             f"op {op.name!r}: {hook} is a generator, which no hook may be: "
-            f"write def {hook}{_SIGNATURES[hook]} with return instead of yield"
+            f"write def {hook}{_HOOKS[hook][0]} with return instead of yield"
         )
-    choices = _CHOICES[hook]
     count = _count(function, op, hook)
-    picked = choices[count]
-    if picked == choices[max(choices)]:
+    if count == _HOOKS[hook][1][-1]:
         return function  # type: ignore[no-any-return]
-    return lambda *args: function(*(args[i] for i in picked))
+    if hook == "postprocess" and count == 3:  # without the data_id, which is newer
+        return lambda *args: function(*args[:2], args[3])
+    return lambda *args: function(*args[:count])
 
 
 def is_generator(function: Hook) -> bool:
@@ -108,13 +99,13 @@ def _count(function: Hook, op: Op, hook: str) -> int:
     takes any number, that of the function inside decides.
     """
     low, high = _positional(function, op, hook, follow_wrapped=False)
-    fitting = [count for count in _CHOICES[hook] if low <= count <= high]
+    fitting = [count for count in _HOOKS[hook][1] if low <= count <= high]
     if not fitting:
-        *others, most = map(str, _CHOICES[hook])
+        *others, most = map(str, _HOOKS[hook][1])
         counts = f"{', '.join(others)} or {most}" if others else most
         raise HookError(
             f"op {op.name!r}: {hook} takes {_range(low, high)} after self, "
-            f"but is called with {counts}: write def {hook}{_SIGNATURES[hook]}"
+            f"but is called with {counts}: write def {hook}{_HOOKS[hook][0]}"
         )
     low, high = _positional(function, op, hook, follow_wrapped=True)
     return max([count for count in fitting if low <= count <= high] or fitting)
@@ -126,8 +117,7 @@ def _positional(function: Hook, op: Op, hook: str, *, follow_wrapped: bool) -> t
         signature = inspect.signature(function, follow_wrapped=follow_wrapped)
     except (TypeError, ValueError) as error:
         raise HookError(
-            f"op {op.name!r}: {hook} cannot be called ({error}): "
-            f"write def {hook}{_SIGNATURES[hook]}"
+            f"op {op.name!r}: {hook} cannot be called ({error}): write def {hook}{_HOOKS[hook][0]}"
         ) from error
     low, high = 0, 0.0
     for parameter in signature.parameters.values():
@@ -143,7 +133,7 @@ def _positional(function: Hook, op: Op, hook: str, *, follow_wrapped: bool) -> t
         ):
             raise HookError(
                 f"op {op.name!r}: {hook} needs the keyword {parameter.name!r}, but hooks are "
-                f"called with positional arguments only: write def {hook}{_SIGNATURES[hook]}"
+                f"called with positional arguments only: write def {hook}{_HOOKS[hook][0]}"
             )
     return low, high
 

@@ -20,7 +20,6 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -132,15 +131,18 @@ def _become(role: Role) -> NoReturn:
     """In a fork: become the program that this process is, for that role.
 
     Raises:
-        OSError: it cannot be started.
+        StartupError: it cannot be started.
     """
     for fd in (role.line, *role.listeners.values()):
         os.set_inheritable(fd, True)
     text = json.dumps(asdict(replace(role, pid=os.getpid())))
-    os.chdir(flags.STARTED_IN)
-    os.execve(  # noqa: S606 - no shell is wanted
-        sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: text}
-    )
+    try:
+        os.chdir(flags.STARTED_IN)
+        os.execve(  # noqa: S606 - no shell is wanted
+            sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, _VARIABLE: text}
+        )
+    except OSError as error:
+        raise StartupError(f"the program cannot be run again: {error}") from error
 
 
 def spawned_role() -> Role | None:
@@ -197,12 +199,7 @@ class Processes:
     ) -> int:
         """Be the supervisor; the exit status of the service.
 
-        Args:
-            engines: each one's listeners.
-            open_ports: makes them listen.
-            signals: what stops the service.
-            stop_timeout: seconds that an engine may take to end.
-            answer_timeout: seconds for which a ready engine may answer nothing.
+        ``engines`` are the listeners of each; the other arguments are the Supervisor's.
 
         Raises:
             StartupError: the service cannot start.
@@ -213,13 +210,13 @@ class Processes:
             own = engines[engine_id.index]
             if spawns:
                 listeners = {key: each.fileno() for key, each in own.items()}
-                self._spawn(Role(service=self.number, engine_id=engine_id, line=control.fileno(),
+                _become(Role(service=self.number, engine_id=engine_id, line=control.fileno(),
                                  listeners=listeners))  # fmt: skip
             return self._engine(own, engine_id, control)
 
         def worker(engine_id: EngineId, op: str, index: int, channel: socket.socket) -> int:
             if spawns:
-                self._spawn(Role(service=self.number, engine_id=engine_id, line=channel.fileno(),
+                _become(Role(service=self.number, engine_id=engine_id, line=channel.fileno(),
                                  op=op, index=index))  # fmt: skip
             return self._worker(engine_id, op, index, channel)
 
@@ -262,13 +259,6 @@ class Processes:
             return serve_op(self.deployment.at(engine_id), op, index, channel)
 
     @staticmethod
-    def _spawn(role: Role) -> NoReturn:
-        try:
-            _become(role)
-        except OSError as error:
-            raise StartupError(f"the program cannot be run again: {error}") from error
-
-    @staticmethod
     def _cannot_fork() -> bool:
         """Whether children have to run the program anew.
 
@@ -302,14 +292,15 @@ def serve_op(deployment: Deployment, op: str, index: int, channel: socket.socket
     Returns:
         The process's exit status.
     """
+    _leave_no_core()
     channel.setblocking(True)
-    with suppress(ConnectionError):  # the engine has gone: nobody is left who could be told
+    try:
         return _serve(Child(channel, ANSWER_BYTES), deployment, op, index)
-    return 0
+    except ConnectionError:  # the engine has gone: nobody is left who could be told
+        return 0
 
 
 def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
-    _leave_no_core()
     blueprint, at = deployment.find_op(op)
     try:
         stay_on_cpus(blueprint.options[at], index)

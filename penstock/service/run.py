@@ -59,7 +59,7 @@ from penstock.service.processes import Processes, log_options, spawned_role
 from penstock.service.signals import (
     Stopped,
     StopSignals,
-    hangups_are_ignored,
+    hangups_tell,
     signals_stop_the_start,
 )
 from penstock.service.status import Report, StatusPage, report_of, text_of
@@ -118,7 +118,8 @@ def run_deployment(deployment: Deployment) -> None:
                 _log.warning("%s", warning)
         try:
             with signals_stop_the_start() as signals, ExitStack() as stack:
-                stack.enter_context(hangups_are_ignored())  # a supervisor replaces its engines
+                # Only a supervisor, which comes later, has processes to replace.
+                stack.enter_context(hangups_tell(lambda: None))
                 tls = tls_of(deployment.config)
                 sockets = bind_worker_sockets(deployment, stack)
                 engines = [{**each, **sockets} for each in bind_all(deployment.config, stack)]

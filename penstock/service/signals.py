@@ -10,7 +10,7 @@ import atexit
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -140,11 +140,6 @@ def hangups_tell(tell: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def hangups_are_ignored() -> AbstractContextManager[None]:
-    """Let SIGHUP do nothing: a service of one process has no other that could replace it."""
-    return hangups_tell(_ignore)
 
 
 def hang_up_as_before() -> None:

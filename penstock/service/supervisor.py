@@ -79,13 +79,12 @@ class EngineProcess:
         answer_timeout: seconds that it may take to answer, while it is ready.
 
     Attributes:
-        engine_id: which of the service's engines it is.
-        child: the process.
-        control: our end of the line.
+        engine_id, child, control: as given.
         failure: why it cannot start, if it has said so.
         is_ready: it has said that it could serve.
         is_leaving: it was told to leave its place to another.
         kill_at: when it should have ended; None when it need not end, or has been killed.
+        talks: whether its line is open.
         look_at: when it is to be asked, or should have answered.
     """
 
@@ -109,17 +108,12 @@ class EngineProcess:
         self._answer_timeout = answer_timeout
         self._was_asked = False
         self._serves_since: float | None = None
-        self._talks = True
-
-    @property
-    def events(self) -> int:
-        """What to wait for on its line."""
-        return select.POLLIN if self._talks else 0
+        self.talks = True
 
     @property
     def serves(self) -> bool:
         """Whether it was told to serve, and can still be talked to."""
-        return self._serves_since is not None and self._talks
+        return self._serves_since is not None and self.talks
 
     def has_served(self, seconds: float) -> bool:
         """Whether it was told to serve so long ago."""
@@ -128,7 +122,7 @@ class EngineProcess:
 
     def look(self, now: float) -> bool:
         """Ask it whether its loop runs, when it is time to; False when it has not answered."""
-        if now < self.look_at or self.kill_at is not None or not self._talks:
+        if now < self.look_at or self.kill_at is not None or not self.talks:
             return True
         if self._was_asked:
             return False
@@ -152,7 +146,7 @@ class EngineProcess:
         self.is_leaving = True
         self._expect_the_end()
         self.say(Leave())
-        if not self._talks:
+        if not self.talks:
             self.child.signal(signal.SIGTERM)
 
     def stop(self, *, hurry: bool) -> None:
@@ -160,7 +154,7 @@ class EngineProcess:
         self._expect_the_end()
         if self.is_ready:
             self.say(Stop(hurry))
-        if not self.is_ready or not self._talks:  # nobody hears at that end
+        if not self.is_ready or not self.talks:  # nobody hears at that end
             self.child.signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -174,7 +168,7 @@ class EngineProcess:
 
     def messages(self) -> Iterator[Message]:
         """What it has said."""
-        while self._talks:
+        while self.talks:
             try:
                 data = self.control.recv(MOST_BYTES)
             except BlockingIOError:
@@ -182,25 +176,25 @@ class EngineProcess:
             except OSError:
                 data = b""
             if not data:
-                self._talks = False
+                self.talks = False
                 return
             yield decode(data)
 
     def say(self, message: Message, *fds: int) -> None:
         """Send it. The descriptors stay the caller's."""
-        if not self._talks:
+        if not self.talks:
             return
         try:
             socket.send_fds(self.control, [encode(message)], fds)
         except OSError as error:
-            self._talks = False
+            self.talks = False
             if not isinstance(error, ConnectionError):  # it reads nothing, or has not hung up
                 _log.error("the engine cannot be answered, and is killed: %s", error)
                 self.child.kill()
 
     def close(self) -> None:
         """Close the line; nothing can be said any more."""
-        self._talks = False
+        self.talks = False
         self.control.close()
 
 
@@ -380,8 +374,8 @@ class Supervisor:
         poll.register(self._woken, select.POLLIN)
         for slot in self._slots:
             for engine in slot.processes:
-                if engine.events:
-                    poll.register(engine.control, engine.events)
+                if engine.talks:
+                    poll.register(engine.control, select.POLLIN)
                     waiting[engine.control.fileno()] = partial(self._converse, slot, engine)
                 poll.register(engine.child.pidfd, select.POLLIN)
                 waiting[engine.child.pidfd] = partial(self._engine_died, slot, engine)

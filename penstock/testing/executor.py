@@ -27,10 +27,6 @@ class FakeExecutor(LocalExecutor):
         """Note that the running batch was given up."""
         self.abandoned.append(work)
 
-    async def close(self, timeout: float) -> bool:
-        """There is nothing to stop."""
-        return True
-
     def batches(self) -> list[Batch]:
         """The batches that run now."""
         return [work.current for work, _ in self.running if work.current is not None]

@@ -207,6 +207,7 @@ class ProcessExecutor:
             self._loop,
             self._pool,
             hang_limit=self._supervision.hang_limit,
+            done=self._done,
         )
         try:
             self.loaded[index] = await self._ready(worker)
@@ -217,7 +218,6 @@ class ProcessExecutor:
                     await asyncio.wait((worker.exit,))
             worker.close()
             raise
-        worker.done = self._done
         self._alive.add(worker)
         tell = self.instruments.worker_started
         if tell is not None:

@@ -52,6 +52,7 @@ class Worker:
         loop: the engine's.
         pool: memory for large arrays.
         hang_limit: see Supervision.
+        done: called when it has answered all that it will of a Work.
 
     Attributes:
         ready: done when it has said that it can work, with what it has loaded; fails with what it
@@ -65,7 +66,6 @@ class Worker:
         condemned: we are ending it.
         sent_away: we are ending it though it did nothing wrong: that is no death.
         late: we are ending it for a call beyond its time-out.
-        done: called when it has answered all that it will of a Work.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class Worker:
         pool: SlabPool,
         *,
         hang_limit: float | None,
+        done: Callable[[Worker, Work, Finished], None],
     ) -> None:
         self.index = index
         self.pid = spawned.pid
@@ -89,7 +90,7 @@ class Worker:
         self.has_begun = False
         self.watch = Watch(hang_limit)
         self.condemned = self.sent_away = self.late = False
-        self.done: Callable[[Worker, Work, Finished], None] = _nobody
+        self._done = done
         self._op = op
         self._loop = loop
         self._pidfd = spawned.pidfd
@@ -101,7 +102,7 @@ class Worker:
         self._first = 1  # the number of the first of them
         self._begun = 0  # the last number that has begun
         self._closing: asyncio.TimerHandle | None = None
-        self._decoder = Decoder(self._fetch)
+        self._decoder = Decoder(self._loan.fetch)
         self._page = StatusPage()
         self._channel = Channel(spawned.socket, loop, self._heard, self._cut, ANSWER_BYTES)
         descriptors = [os.dup(self._channel.event), os.dup(self._page.descriptor)]
@@ -285,7 +286,7 @@ class Worker:
         assert work is not None
         assert finished is not None
         self.work = self._finished = None
-        self.done(self, work, finished)
+        self._done(self, work, finished)
 
     def _share(self, slab: Slab, writing: bool) -> bool:
         """See Loan: the worker maps the slab before it hears of what is in it."""
@@ -299,9 +300,6 @@ class Worker:
             slab.readers[self] = writing
             self._slabs.add(slab)
         return True
-
-    def _fetch(self, ref: Any) -> tuple[Any, int]:
-        return self._loan.fetch(ref)
 
     def _signal(self, number: signal.Signals) -> None:
         if self._pidfd < 0:  # closed, but how it has ended may not have been told yet
@@ -319,7 +317,3 @@ class Worker:
 def _pickled(value: Any) -> bytes:
     """What an op in this process made, for the user's code in the worker; opened only there."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-
-
-def _nobody(worker: Worker, work: Work, finished: Finished) -> None:
-    """Before the executor listens there is no Work."""
