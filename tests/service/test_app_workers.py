@@ -35,7 +35,11 @@ class Root:
     def predict(self, items: list[Item]) -> list[dict[str, float]]:
         if any(each.slow for each in items):
             time.sleep(0.2)
-        return [{"root": each.number ** 0.5 if each.number >= 0 else 1 / 0} for each in items]
+        together = float(len(items))
+        return [
+            {"root": each.number ** 0.5 if each.number >= 0 else 1 / 0, "together": together}
+            for each in items
+        ]
 
 app.route("/thread", batch=16, wait=50)(type("ThreadRoot", (Root,), {}))
 app.route("/process", batch=16, wait=50, executor="process", workers=2)(
@@ -53,10 +57,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]
         assert server.stop() == 0
 
 
-def ask(server: ServiceProcess, path: str, body: Any, kind: str) -> tuple[int, Any]:
+def ask(
+    server: ServiceProcess, path: str, body: Any, kind: str, timeout: float = 20.0
+) -> tuple[int, Any]:
     packed = kind == "application/msgpack"
     sent = ormsgpack.packb(body) if packed else json.dumps(body).encode()
-    headers = {"Content-Type": kind}
+    headers = {"Content-Type": kind, "Penstock-Timeout": str(timeout)}
     try:
         with direct.open(Request(server.http_url + path, sent, headers), timeout=20) as answer:
             read = answer.read()
@@ -75,13 +81,23 @@ def test_each_request_of_a_batch_gets_its_own_result(
     bodies[11] = {}
     bodies[17] = {"number": -1}
     bodies[23] = {"number": 23, "slow": True}
+    bodies[29] = {"number": 29, "slow": True}
+    timeouts = [20.0] * 48
+    timeouts[29] = 0.15
     with ThreadPoolExecutor(48) as threads:
-        answers = list(threads.map(lambda body: ask(server, path, body, kind), bodies))
+        answers = list(
+            threads.map(lambda body, own: ask(server, path, body, kind, own), bodies, timeouts)
+        )
+    together = []
     for index, (status, answer) in enumerate(answers):
         if index in (5, 11):
             assert (status, answer["details"][0]["loc"]) == (422, ["body", "number"])
         elif index == 17:
             assert (status, answer["error"]) == (500, "hook_failed")
             assert answer["id"] in server.log()
+        elif index == 29:  # while it waited, or while it ran
+            assert (status, answer["error"]) == (504, "deadline")
         else:
-            assert (status, answer) == (200, {"root": index**0.5})
+            assert (status, answer["root"]) == (200, index**0.5)
+            together.append(answer["together"])
+    assert max(together) > 1

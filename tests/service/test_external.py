@@ -77,8 +77,9 @@ def serving(folder: Path, kind: str, workers: int = 1, **options: Any) -> Iterat
         yield http
 
 
-def ask(http: httpx.Client, body: Any, kind: str) -> httpx.Response:
-    return http.post("/invert", content=WRITE[kind](body), headers={"content-type": kind})
+def ask(http: httpx.Client, body: Any, kind: str, timeout: float = 20.0) -> httpx.Response:
+    headers = {"content-type": kind, "penstock-timeout": str(timeout)}
+    return http.post("/invert", content=WRITE[kind](body), headers=headers)
 
 
 @pytest.mark.parametrize("kind", [media.JSON, media.MSGPACK])
@@ -89,8 +90,11 @@ def test_each_item_of_a_batch_gets_exactly_its_own_result(
     bodies: list[Any] = [{"value": each} for each in range(1, ITEMS + 1)]
     bodies[0]["slow"] = True
     bodies[3], bodies[7], bodies[11] = {"value": 0}, {"value": "x"}, {}
+    late = {"value": 1, "slow": True}
     with serving(tmp_path, kind, workers=2) as http, ThreadPoolExecutor(ITEMS) as threads:
         asked = [threads.submit(ask, http, body, kind) for body in bodies]
+        given_up = ask(http, late, kind, timeout=0.3)
+        assert (given_up.status_code, given_up.json()["error"]) == (504, "deadline")
         quick.set()
         for index, (body, each) in enumerate(zip(bodies, asked, strict=True)):
             answer = each.result(20)
