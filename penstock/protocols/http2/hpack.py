@@ -158,7 +158,9 @@ class FieldDecoder:
                 at = end
             else:
                 value, at = _read_string(block, at)
-            if names.get(name, True) is None and not value.translate(None, _VISIBLE):
+            if names.get(name, True) is None and (
+                value.isalnum() or not value.translate(None, _VISIBLE)
+            ):
                 field: Field = (name, value)  # most are so, and right
             else:
                 field = check_field(name, value)
