@@ -139,6 +139,27 @@ def run(
             signals.end()
 
 
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def serve(context: typer.Context) -> None:
+    """Serve saved models; penstock serve --help lists the flags."""
+    from penstock.service.model_server import parse
+    from penstock.service.signals import Stopped, signals_stop_the_start
+
+    with _errors_end_the_command(), signals_stop_the_start() as signals:
+        try:
+            server, keys = parse(context.args)
+            with flags.using(flags.Flags(overrides=keys)):
+                server.run()
+        except Stopped:
+            signals.end()
+            typer.echo("stopped before the start was over", err=True)
+            return
+        signals.end()
+
+
 @app.command()
 def worker(
     target: Annotated[

@@ -141,6 +141,11 @@ class Instruments:
         self._dropped = dropped
         self._listen()
 
+    def install(self, instrument: Instrument) -> None:
+        """Tell one more of what happens from now on, after all others."""
+        self.installed.append(instrument)
+        self._listen()
+
     def _listen(self) -> None:
         for moment in MOMENTS:
             silent = getattr(Instrument, moment)

@@ -8,9 +8,9 @@ under the name ``x.lod`` beside it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ class TensorSpec:
         shape: every dimension, batch axis included; None where it varies. None as a whole when
             even the rank is unknown.
         is_lod: whether its rows are cut into sequences.
+        bf16: whether it travels as BF16, which numpy lacks: its arrays are float32.
     """
 
     name: str
@@ -36,6 +37,77 @@ class TensorSpec:
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...] | None
     is_lod: bool = False
+    bf16: bool = False
+
+
+Declared: TypeAlias = Mapping[str, tuple[Any, Sequence[int | None] | None]] | Iterable[TensorSpec]
+
+
+class Signature:
+    """What a model, or a service, is fed with, and what it answers.
+
+    Args:
+        inputs, outputs: by name, a datatype and a shape: ``{"x": ("FP32", [-1, 13])}``. Datatypes
+            are numpy's, or those of the Open Inference Protocol: ``BOOL``, ``UINT8`` to ``UINT64``,
+            ``INT8`` to ``INT64``, ``FP16``, ``BF16`` (float32 here), ``FP32``, ``FP64``, ``BYTES``
+            (texts; ``bytes`` for bytes). A dimension varies where it is -1 or None; a shape of None
+            is any. Specs are taken as they are.
+
+    Raises:
+        ValueError: a datatype or a shape is none.
+    """
+
+    __slots__ = ("inputs", "outputs")
+
+    def __init__(self, *, inputs: Declared, outputs: Declared = ()) -> None:
+        self.inputs = _specs(inputs)
+        self.outputs = _specs(outputs)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Signature):
+            return NotImplemented
+        return (self.inputs, self.outputs) == (other.inputs, other.outputs)
+
+    def __hash__(self) -> int:
+        return hash((self.inputs, self.outputs))
+
+    def __repr__(self) -> str:
+        return f"<Signature {list(self.inputs)} -> {list(self.outputs)}>"
+
+
+def _specs(declared: Declared) -> tuple[TensorSpec, ...]:
+    if not isinstance(declared, Mapping):
+        return tuple(declared)
+    return tuple(_spec(name, *given) for name, given in declared.items())
+
+
+def _spec(name: str, datatype: Any, shape: Sequence[int | None] | None) -> TensorSpec:
+    told = _DTYPES.get(datatype, datatype) if isinstance(datatype, str) else datatype
+    try:
+        dtype = np.dtype(told)
+    except TypeError:
+        raise ValueError(f"{name}: {datatype!r} is no datatype") from None
+    if dtype.kind == "U":
+        dtype = np.dtype(object)
+    sizes = None
+    if shape is not None:
+        sizes = tuple(None if each is None or each < 0 else int(each) for each in shape)
+    return TensorSpec(name=name, alias=name, dtype=dtype, shape=sizes, bf16=datatype == "BF16")
+
+
+_DTYPES = {
+    "BOOL": "bool",
+    "FP16": "float16",
+    "BF16": "float32",
+    "FP32": "float32",
+    "FP64": "float64",
+    "BYTES": "object",
+    **{
+        f"{kind}INT{bits}": f"{kind.lower()}int{bits}"
+        for kind in ("", "U")
+        for bits in (8, 16, 32, 64)
+    },
+}
 
 
 def lod_offsets(value: Any) -> list[int]:

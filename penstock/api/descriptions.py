@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from penstock.api.calls import Answer, Contents
-from penstock.engine.graph import GraphSignature
 from penstock.protocols import media
-from penstock.tensor import TensorSpec
+from penstock.tensor import Signature, TensorSpec
 from penstock.typed.arrays import nested
 from penstock.typed.signature import Schema
 
@@ -148,7 +147,7 @@ def own_examples(schema: Mapping[str, Any]) -> list[Any]:
     return [found["example"]] if "example" in found else []
 
 
-def graph_request(signature: GraphSignature | None) -> Contents:
+def graph_request(signature: Signature | None) -> Contents:
     """The bodies that a graph takes whose ops may be any."""
     schema: dict[str, Any] = {"type": "object"}
     if signature is not None:
@@ -157,7 +156,7 @@ def graph_request(signature: GraphSignature | None) -> Contents:
     return {media.JSON: schema, media.MSGPACK: schema, media.FORM: form, BYTES: {}}
 
 
-def graph_answer(signature: GraphSignature | None) -> Contents:
+def graph_answer(signature: Signature | None) -> Contents:
     """The bodies that it gives."""
     schema: dict[str, Any] = {"type": "object"}
     if signature is not None and signature.outputs:

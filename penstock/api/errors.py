@@ -81,9 +81,28 @@ def error_reply(error: RequestError, log_id: int | None = None) -> HttpReply:
     if isinstance(error, NumberedError):
         text = without_sentence(str(error))
         return error_body(status, error.code, text, number=error.number)
-    if status < 500 or isinstance(error, (ServiceClosed, ServiceBusy, DeadlineExceeded, TooLarge)):
+    if _is_told(error):
         return error_body(status, error.code, without_sentence(str(error)))
     return error_body(status, error.code, _OURS, log_id)
+
+
+def text_for_caller(error: RequestError, log_id: int | None) -> str:
+    """The same as one text, for protocols with no more room.
+
+    Args:
+        error: why the request failed.
+        log_id: its id in the log; None for a request that has none.
+    """
+    if isinstance(error, NumberedError) or _is_told(error):
+        return without_sentence(str(error))
+    return _OURS if log_id is None else f"{_OURS}: {log_id}"
+
+
+def _is_told(error: RequestError) -> bool:
+    """Whether the caller reads the error's own text; the log has that of any other."""
+    return http_status(error) < 500 or isinstance(
+        error, (ServiceClosed, ServiceBusy, DeadlineExceeded, TooLarge)
+    )
 
 
 def refusal(status: int, text: str) -> HttpReply:

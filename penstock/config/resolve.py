@@ -77,6 +77,7 @@ def resolve_op(
     yaml: OpConfig | None,
     executor: ExecutorKind = THREAD,
     cpus: int = _THREADS,
+    model_path: str | None = None,
 ) -> OpOptions:
     """Join what the constructor and the op's entry in YAML say.
 
@@ -87,6 +88,7 @@ def resolve_op(
         yaml: the op's entry of a loaded configuration; None when it has none.
         executor: where ops run whose entry does not say.
         cpus: how many there are for the op's workers.
+        model_path: of the model that the constructor was given; a flag may name another one.
 
     Raises:
         ConfigError: the constructor was given something wrong or not yet available.
@@ -127,7 +129,7 @@ def resolve_op(
         cpus=entry.cpus,
         thread_num=thread_num,
         fetch_list=fetch_list,
-        model=_model(entry, fetch_list, thread_num),
+        model=_model(entry, fetch_list, thread_num, model_path),
     )
 
 
@@ -186,13 +188,18 @@ def _threads(entry: OpConfig, workers: int, cpus: int) -> int:
 
 
 def _model(
-    entry: OpConfig, fetch_list: tuple[str, ...] | None, thread_num: int
+    entry: OpConfig,
+    fetch_list: tuple[str, ...] | None,
+    thread_num: int,
+    model_path: str | None,
 ) -> ModelOptions | None:
     local = entry.local_service_conf
-    if local.path is None:
+    forced = "local_service_conf.model_config" in entry.forced
+    path = local.path if forced or model_path is None else model_path
+    if path is None:
         return None
     return ModelOptions(
-        path=local.path,
+        path=path,
         fetch_list=fetch_list,
         thread_num=thread_num,
         device_type=local.device_type,

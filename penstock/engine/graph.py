@@ -21,7 +21,7 @@ from penstock.executors.work import WorkOptions
 from penstock.graph.dag import Plan
 from penstock.ops.ends import Ends
 from penstock.request import Feed
-from penstock.tensor import TensorSpec
+from penstock.tensor import Signature
 
 if TYPE_CHECKING:
     from penstock.engine.engine import Engine
@@ -42,19 +42,6 @@ _MOVES: Final = {
     (GraphState.SERVING, GraphState.DRAINING),
     (GraphState.DRAINING, GraphState.REMOVED),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphSignature:
-    """What a graph is fed with, and what it answers; names as in requests (``alias``).
-
-    Attributes:
-        inputs: of the models that read the request.
-        outputs: of the model that answers; none where the answer is not a model's.
-    """
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +89,7 @@ class ServedGraph:
         name: str | None = None,
         version: str = "1",
         ends: Ends | None = None,
-        declared: Callable[[], GraphSignature | None] = lambda: None,
+        declared: Callable[[], Signature | None] = lambda: None,
     ) -> None:
         self.engine = engine
         self.plan = plan
@@ -122,7 +109,7 @@ class ServedGraph:
         return f"{self.name or 'without a name'} (version {self.version})"
 
     @property
-    def signature(self) -> GraphSignature | None:
+    def signature(self) -> Signature | None:
         """Its inputs and outputs; None where they are not known."""
         return self._declared()
 

@@ -38,7 +38,8 @@ class Model(Op):
         name: the op's name; the path's last part without its suffix by default.
         options: any other parameter of ``Op``.
 
-    Nested lists of numbers are read as arrays, and so are texts: ``"[[1, 2, 3]]"``.
+    Nested lists of numbers are read as arrays, and so are texts: ``"[[1, 2, 3]]"``. After another
+    Model whose outputs have other names than its inputs, it takes as many by their order.
 
     Raises:
         GraphError: ``inputs`` is not one op, or an option is unknown.
@@ -64,6 +65,10 @@ class Model(Op):
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Feed:
         """The only input's dict, with texts read as arrays."""
         (feed,) = input_dicts.values()
+        if isinstance(self.get_input_ops()[0], Model):
+            wanted = self.client.model.feed_names
+            if len(wanted) == len(feed) and feed.keys() != {*wanted}:
+                return dict(zip(wanted, feed.values(), strict=True))
         return {name: _array(name, value) for name, value in feed.items()}
 
 

@@ -105,6 +105,15 @@ class Span:
         """Its JSON type, judged by the first byte."""
         return _KINDS[_TYPES.get(chr(self._body[self._start]), int)]
 
+    @property
+    def holds_lists(self) -> bool:
+        """Whether it is a list whose first element is a list, judged by their first bytes."""
+        body, start = self._body, self._start
+        if body[start] != ord("["):
+            return False
+        first, end = _strip_blanks(body, start + 1, self._end)
+        return first < end and body[first] == ord("[")
+
     def load(self) -> Any:
         """Parse the value."""
         try:

@@ -1,10 +1,10 @@
-"""The messages of gRPC's standard services: health, and reflection in both of its versions.
+"""The messages of standard services: gRPC's health, and its reflection in both versions; inference.
 
 They live in a descriptor pool of their own. In the common pool they would collide with the
 generated modules of grpcio's packages, which users' code may import into the same process.
 
 Source: the protocols ``grpc.health.v1``, ``grpc.reflection.v1`` and ``grpc.reflection.v1alpha``, in
-``pb/grpc/``; ``make proto`` compiles them.
+``pb/grpc/``, and the Open Inference Protocol, in ``pb/inference/``; ``make proto`` compiles them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
+INFERENCE: Final = "inference.GRPCInferenceService"
 HEALTH: Final = "grpc.health.v1.Health"
 REFLECTION: Final = "grpc.reflection.v1.ServerReflection"
 REFLECTION_ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
@@ -46,3 +47,9 @@ HealthCheckResponse = _class("grpc.health.v1.HealthCheckResponse")
 def reflection_messages(service: str) -> tuple[_Message, _Message]:
     """Request and response of one version of reflection, named by its service."""
     return _class(f"{service}Request"), _class(f"{service}Response")
+
+
+def inference_messages(method: str) -> tuple[_Message, _Message]:
+    """Request and response of a method of the Open Inference Protocol."""
+    found = _POOL.FindServiceByName(INFERENCE).methods_by_name[method]
+    return _class(found.input_type.full_name), _class(found.output_type.full_name)

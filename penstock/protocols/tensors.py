@@ -218,7 +218,7 @@ def read(walker: Walker, start: int, end: int, budget: DecodeBudget) -> WireTens
     if not tensor.data.get("byte_data", True):
         del tensor.data["byte_data"]
     for name, pieces in parts.items():
-        numbers = _numbers(data, NUMBERS[name], pieces, budget)
+        numbers = numbers_of(data, NUMBERS[name], pieces, budget)
         if name in ("shape", "lod"):
             setattr(tensor, name, numbers)
         elif numbers.size:
@@ -232,10 +232,21 @@ def of_message(message: Tensor) -> WireTensor:
     return read(Walker(data, len(data)), 0, len(data), DecodeBudget(8 * len(data)))
 
 
-def _numbers(
+def numbers_of(
     data: bytes, dtype: np.dtype[Any], pieces: list[tuple[int, int, int]], budget: DecodeBudget
 ) -> Array:
-    """The numbers of one field, which may stand in several pieces, packed or one by one."""
+    """The numbers of one field, which may stand in several pieces, packed or one by one.
+
+    Args:
+        data: the message.
+        dtype: of the numbers in memory; a float's size is that on the wire.
+        pieces: wire type, start and end of each, as a Walker tells them.
+        budget: for the array.
+
+    Raises:
+        ValueError: a number is cut off.
+        TooLarge: there is no room for them.
+    """
     fixed = dtype.itemsize if dtype.kind == "f" else 0
     if len(pieces) == 1 and not fixed and pieces[0][0] == LENGTH:
         few = few_varints(data, *pieces[0][1:])

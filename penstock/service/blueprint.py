@@ -259,7 +259,9 @@ def deploy(graphs: Sequence[Blueprint]) -> Deployment:
 
 def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> OpOptions:
     arguments = {key: getattr(op, key) for key in CONSTRUCTOR}
-    resolved = resolve_op(op.name, arguments, config.op.get(op.name), usual, cpus)
+    path = getattr(op, "model_path", None)
+    entry = config.op.get(op.name)
+    resolved = resolve_op(op.name, arguments, entry, usual, cpus, path and str(path))
     resolved = replace(resolved, process=op.hook_name("process"))
     runs_here = is_coroutine(op.process) and not resolved.executor.elsewhere
     return replace(resolved, executor=COROUTINE) if runs_here else resolved

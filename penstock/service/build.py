@@ -15,7 +15,7 @@ from penstock.batching.stack import signature
 from penstock.config.resolve import OpOptions
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions, log_dropped
-from penstock.engine.graph import GraphSignature, ServedGraph
+from penstock.engine.graph import ServedGraph
 from penstock.errors import StartupError
 from penstock.executors.executor import Executor
 from penstock.executors.kinds import ExecutorSpec
@@ -34,7 +34,7 @@ from penstock.service.blueprint import Blueprint, Deployment, supervision_of
 from penstock.service.children import end_now
 from penstock.service.models import open_model, signature_of, specs_of
 from penstock.service.worker_sockets import key_of
-from penstock.tensor import TensorSpec
+from penstock.tensor import Signature, TensorSpec
 
 _log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class GraphWorks:
             )
         return graph
 
-    def _signature(self, graph: ServedGraph) -> GraphSignature | None:
+    def _signature(self, graph: ServedGraph) -> Signature | None:
         """What the models that read the request take, and what the last op answers if it is one."""
         plan = self.blueprint.graph.plan
         inputs: dict[str, TensorSpec] = {}
@@ -188,9 +188,9 @@ class GraphWorks:
             inputs |= {each.alias: each for each in found.inputs}
         last = self._signature_of(plan.last, graph.stages[plan.last].executor)
         outputs = () if last is None else last.outputs
-        return GraphSignature(inputs=tuple(inputs.values()), outputs=outputs)
+        return Signature(inputs=tuple(inputs.values()), outputs=outputs)
 
-    def _signature_of(self, index: int, executor: Executor) -> GraphSignature | None:
+    def _signature_of(self, index: int, executor: Executor) -> Signature | None:
         """That of an op's model, if the op feeds it as it is; a worker process has told what it
         opened.
         """
@@ -201,7 +201,7 @@ class GraphWorks:
         if model is not None:
             return signature_of(model)
         told = next((each["model"] for each in executor.loaded if each and each["model"]), None)
-        return told and GraphSignature(
+        return told and Signature(
             inputs=specs_of(told["inputs"]), outputs=specs_of(told["outputs"])
         )
 

@@ -14,14 +14,13 @@ from penstock.config.load import Loaded
 from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
 from penstock.config.schema import OpConfig
-from penstock.engine.graph import GraphSignature
 from penstock.errors import ModelError, PenstockError
 from penstock.ops.op import Op
 from penstock.runtimes.local_service import LocalServiceHandler
 from penstock.runtimes.model import Model
 from penstock.runtimes.runtime import ModelOptions, model_problems
 from penstock.service.placement import ONLY, show_only
-from penstock.tensor import TensorSpec
+from penstock.tensor import Signature, TensorSpec
 
 _Source: TypeAlias = LocalServiceHandler | ModelOptions
 
@@ -42,7 +41,7 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
     if isinstance(model, LocalServiceHandler):
         where = f"constructor of op {op.name}: local_service_handler"
         return [f"{where}: {each.key}: {each.text}" for each in model.problems()]
-    if model is not options.model:
+    if model.path == str(getattr(op, "model_path", None)):
         return [f"constructor of op {op.name}: {each.text}" for each in model_problems(model)]
     conf = ("op", op.name, "local_service_conf")
     return [
@@ -89,14 +88,14 @@ def card_of(op: Op, options: OpOptions, entry: OpConfig | None, turn: int) -> st
     return cards[turn % len(cards)] if cards else None
 
 
-def signature_of(model: Model) -> GraphSignature:
+def signature_of(model: Model) -> Signature:
     """What the model is fed with, and what it fetches."""
     fetched = {*model.fetch_names}
     outputs = tuple(each for each in model.outputs if fetched & {each.alias, each.name})
-    return GraphSignature(inputs=model.inputs, outputs=outputs)
+    return Signature(inputs=model.inputs, outputs=outputs)
 
 
-def described(signature: GraphSignature) -> dict[str, list[dict[str, Any]]]:
+def described(signature: Signature) -> dict[str, list[dict[str, Any]]]:
     """A signature as plain values, which travel as JSON and between processes."""
     return {
         side: [
@@ -130,11 +129,6 @@ def _source(op: Op, options: OpOptions, entry: OpConfig | None) -> _Source | Non
         handler: LocalServiceHandler | None = op.local_service_handler
         if handler is not None:
             return handler
-        path = getattr(op, "model_path", None)
-        if path is not None:
-            return ModelOptions(
-                path=str(path), fetch_list=options.fetch_list, thread_num=options.thread_num
-            )
     return options.model
 
 

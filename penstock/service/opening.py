@@ -14,6 +14,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from penstock.api.calls import Http
 from penstock.api.errors import no_route
 from penstock.api.health import Health, HealthApplication
+from penstock.api.oip import OpenInferenceApplication
 from penstock.api.openapi import OpenApiApplication
 from penstock.api.paddle import SERVICE, PaddleApplication
 from penstock.api.pipeline import PipelineProtocol
@@ -72,6 +73,7 @@ def make_router(
     applications: tuple[Application, ...] = (
         PaddleApplication(protocol),
         PlainApplication(engine, writers, others=routed, not_found=not_found),
+        OpenInferenceApplication(engine, health, writers, frozenset(routed)),
         HealthApplication(health, [SERVICE]),
         ReflectionApplication([file]),
         *more,

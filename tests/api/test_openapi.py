@@ -19,11 +19,10 @@ from penstock.api.calls import Answer, Http
 from penstock.api.descriptions import engine_errors, graph_answer, graph_request
 from penstock.api.errors import http_status
 from penstock.api.openapi import document
-from penstock.engine.graph import GraphSignature
 from penstock.errors import Cancelled, DeadlineExceeded, InvalidInput, NumberedError, RequestError
 from penstock.ops.short import op
 from penstock.protocols.status import STATUS
-from penstock.tensor import TensorSpec
+from penstock.tensor import Signature, TensorSpec
 from penstock.testing import client
 from penstock.typed.arrays import Array, Image
 
@@ -194,7 +193,7 @@ def test_every_error_of_a_request_has_a_status_that_is_described() -> None:
 
 
 def test_a_graph_with_a_model_has_its_tensors() -> None:
-    signature = GraphSignature(
+    signature = Signature(
         inputs=(
             TensorSpec(name="a", alias="x", dtype=np.dtype("float32"), shape=(None, 3)),
             TensorSpec(name="b", alias="text", dtype=np.dtype(object), shape=(None,)),

@@ -1,0 +1,579 @@
+"""The Open Inference Protocol: each graph as a model, over HTTP (``/v2/...``) and gRPC.
+
+A graph with a name is a model; its inputs and outputs are those of its model, or those that its
+service declares. Errors over HTTP are ``{"error": "..."}``.
+
+Source: the Open Inference Protocol, version 2, with Triton's extensions for binary tensor data,
+statistics and streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+import orjson
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import DecodeError
+
+from penstock import __version__
+from penstock.api.body import LARGE, SMALL
+from penstock.api.calls import (
+    JSON,
+    Contents,
+    Grpc,
+    GrpcCall,
+    Http,
+    HttpCall,
+    Whole,
+    count_refusal,
+)
+from penstock.api.compression import send_packed
+from penstock.api.errors import http_status, text_for_caller
+from penstock.api.health import Health
+from penstock.api.oip_description import (
+    MODEL,
+    REQUEST,
+    RESPONSE,
+    SERVER,
+    STATISTICS,
+    TRUTH,
+    answers,
+)
+from penstock.api.oip_statistics import ModelStatistics
+from penstock.api.replies import run_aside, what_is_left
+from penstock.door.exchange import HttpReply
+from penstock.engine.engine import Engine
+from penstock.engine.graph import ServedGraph
+from penstock.engine.submission import Submission
+from penstock.errors import PackageError, RequestError, ServiceBusy, UnknownService
+from penstock.ops.failures import tell_unsendable
+from penstock.protocols import oip, oip_json, oip_message
+from penstock.protocols import standard_messages as messages
+from penstock.protocols.heads import Headers
+from penstock.protocols.oip import InferRequest
+from penstock.protocols.protobuf import varint
+from penstock.protocols.status import GrpcCode
+from penstock.request import Feed, Outcome
+
+PLATFORM: Final = "penstock"
+EXTENSIONS: Final = ("binary_tensor_data", "statistics")
+GROUP: Final = "Open Inference Protocol"
+
+_JSON_SIZE = b"inference-header-content-length"
+_OCTETS: Headers = ((b"content-type", b"application/octet-stream"),)
+_RETRY: Headers = (JSON, (b"retry-after", b"1"))
+_AT_ONCE: Final = 4 << 10
+"""Bytes of a request that is decoded on the loop without a look at it."""
+_A_NUMBER: Final = 20
+"""Bytes that an element of an array takes in JSON, at most as a rule."""
+_MOST_STREAMED: Final = 64
+"""Requests of one stream that may be on their way at a time."""
+
+
+class OpenInferenceApplication:
+    """The routes of the protocol. Belongs to the engine's loop.
+
+    Args:
+        engine: answers requests.
+        health: says whether the service is ready.
+        threads: decode and encode what is large; None for the loop's own.
+        hidden: names of graphs that are no models here.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        health: Health,
+        threads: Any = None,
+        hidden: frozenset[str] = frozenset(),
+    ) -> None:
+        self._engine = engine
+        self._health = health
+        self._threads = threads
+        self._hidden = hidden
+        self._statistics = ModelStatistics(engine)
+        engine.instruments.install(self._statistics)
+
+    def routes(self) -> Iterator[Http | Grpc]:
+        """What to serve."""
+        yield _get("/v2", self._server, "What this server is.", SERVER)
+        yield _get("/v2/health/live", self._live, "Whether the process works.", TRUTH, always=True)
+        yield _get(
+            "/v2/health/ready", self._ready, "Whether requests are taken.", TRUTH, always=True
+        )
+        yield _get("/v2/models/stats", self._all_stats, "Numbers of every model.", STATISTICS)
+        for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+            yield self._facts(path, self._model, "Inputs and outputs of {}.", MODEL)
+            yield self._facts(f"{path}/ready", self._model_ready, "Whether {} is ready.", TRUTH)
+            yield self._facts(f"{path}/stats", self._stats, "Numbers of {}.", STATISTICS)
+            yield self._of_model("POST", f"{path}/infer", self._infer, "Run {}.", RESPONSE, REQUEST)
+        service = f"/{messages.INFERENCE}/"
+        for name, answer in (
+            ("ServerLive", self._grpc_live),
+            ("ServerReady", self._grpc_ready),
+            ("ModelReady", self._grpc_model_ready),
+            ("ServerMetadata", self._grpc_server),
+            ("ModelMetadata", self._grpc_model),
+            ("ModelStatistics", self._grpc_statistics),
+        ):
+            request, response = messages.inference_messages(name)
+            handler = partial(_simple, request, response, answer)
+            yield Grpc(f"{service}{name}", handler, always=name.startswith("Server"))
+        yield Grpc(f"{service}ModelInfer", self._grpc_infer)
+        yield Grpc(f"{service}ModelStreamInfer", stream=self._grpc_stream)
+
+    # What there is.
+
+    def _models(self) -> Iterator[ServedGraph]:
+        for graph in self._engine.graphs:
+            if self._is_model(graph):
+                yield graph
+
+    def _is_model(self, graph: ServedGraph) -> bool:
+        return not (graph.name is None or graph.name in self._hidden or graph.signature is None)
+
+    def _graph(self, name: str, version: str | None = None) -> ServedGraph:
+        graph = self._engine.graph(name, version or None) if name else None
+        if graph is None or not self._is_model(graph):
+            what = f"model {name[:64]!r}" + (f", version {version[:64]!r}" if version else "")
+            if graph is not None and graph.name is not None and graph.name not in self._hidden:
+                raise UnknownService(f"{what} does not declare its inputs: see Signature")
+            raise UnknownService(f"there is no {what}")
+        return graph
+
+    def _is_served(self, values: tuple[str, ...]) -> bool:
+        try:
+            self._graph(*values)
+        except UnknownService:
+            return False
+        return True
+
+    def _facts(
+        self, path: str, answer: Callable[[ServedGraph], Any], summary: str, schema: Contents
+    ) -> Http:
+        def handler(call: HttpCall, _body: bytes) -> None:
+            try:
+                value = answer(self._graph(*call.values))
+            except RequestError as error:
+                _failed(call, error)
+            else:
+                _send_json(call, *value if type(value) is tuple else (200, value))
+
+        return self._of_model("GET", path, handler, summary, schema)
+
+    def _of_model(
+        self,
+        method: str,
+        path: str,
+        handler: Whole,
+        summary: str,
+        schema: Contents,
+        request: Contents | None = None,
+    ) -> Http:
+        """A route with the model's name in its path; descriptions list it for each model."""
+
+        def route(path: str, name: str, **more: Any) -> Http:
+            return Http(
+                method,
+                path,
+                handler,
+                failed=_failed,
+                refusal=_refusal,
+                summary=summary.format(name),
+                group=GROUP,
+                request=request or {},
+                answers=answers(schema),
+                **more,
+            )
+
+        def listed() -> Iterator[Http]:
+            if "{version}" not in path:
+                for graph in self._models():
+                    name = graph.name or ""
+                    yield route(path.replace("{model}", quote(name)), name)
+
+        return route(path, "a model", listed=listed, there=self._is_served)
+
+    # Over HTTP.
+
+    def _live(self, call: HttpCall, _body: bytes) -> None:
+        good, _ = self._health.live()
+        _send_json(call, 200 if good else 400, {"live": good})
+
+    def _ready(self, call: HttpCall, _body: bytes) -> None:
+        good, _ = self._health.ready()
+        _send_json(call, 200 if good else 400, {"ready": good})
+
+    def _server(self, call: HttpCall, _body: bytes) -> None:
+        _send_json(call, 200, _server_metadata())
+
+    def _model(self, graph: ServedGraph) -> dict[str, Any]:
+        signature = graph.signature
+        versions = [each.version for each in self._models() if each.name == graph.name]
+        return {
+            "name": graph.name,
+            "versions": versions,
+            "platform": PLATFORM,
+            "inputs": [] if signature is None else [*map(_metadata, signature.inputs)],
+            "outputs": [] if signature is None else [*map(_metadata, signature.outputs)],
+        }
+
+    def _model_ready(self, graph: ServedGraph) -> tuple[int, dict[str, Any]]:
+        good, _ = self._health.ready()
+        return 200 if good else 400, {"name": graph.name, "ready": good}
+
+    def _stats(self, graph: ServedGraph) -> dict[str, Any]:
+        return {"model_stats": [self._statistics.of(graph)]}
+
+    def _all_stats(self, call: HttpCall, _body: bytes) -> None:
+        _send_json(call, 200, {"model_stats": [*map(self._statistics.of, self._models())]})
+
+    def _infer(self, call: HttpCall, body: bytes) -> None:
+        try:
+            graph = self._graph(*call.values)
+            header = _header_size(call)
+        except RequestError as error:
+            _failed(call, error)
+            return
+        json_bytes = len(body) if header is None else header
+        if len(body) > LARGE or json_bytes > _AT_ONCE:
+            call.aside(self._infer_large(call, graph, body, header))
+            return
+        try:
+            if len(body) > SMALL:
+                call.exchange.decode(len(body))
+            request = _decoded(oip_json.decode, graph, body, header)
+        except RequestError as error:
+            _failed(call, error)
+            return
+        self._submit(call, graph, request, call.timeout, _HttpAnswers)
+
+    async def _infer_large(
+        self, call: HttpCall, graph: ServedGraph, body: bytes, header: int | None
+    ) -> None:
+        begun = time.monotonic()
+        try:
+            call.exchange.decode(len(body))
+            request = await run_aside(self._threads, _decoded, oip_json.decode, graph, body, header)
+        except RequestError as error:
+            _failed(call, error)
+            return
+        self._submit(call, graph, request, what_is_left(call.timeout, begun), _HttpAnswers)
+
+    def _submit(
+        self,
+        call: Any,
+        graph: ServedGraph,
+        request: InferRequest,
+        timeout: float | None,
+        port: Any,
+        raw: bool = False,
+    ) -> None:
+        context = (call, request, port, raw)
+        asked = Submission(graph, request.feed, timeout, random.getrandbits(63), context)
+        asked.start(self._answered)
+        if not asked.over:
+            call.exchange.on_gone = asked.cancel
+
+    def _answered(self, asked: Submission, outcome: Outcome) -> None:
+        call, _, port, _ = asked.context
+        if outcome.error is not None:
+            port.fail(call, outcome.error, asked.log_id)
+            return
+        value = outcome.value or {}
+        if _is_large(value):
+            call.aside(self._write_large(asked, value))
+            return
+        try:
+            answer = port.encode(asked, _answered(asked, value))
+        except RequestError as error:
+            port.fail(call, error, asked.log_id)
+        else:
+            port.send(call, answer)
+
+    async def _write_large(self, asked: Submission, value: Feed) -> None:
+        call, _, port, _ = asked.context
+        size = sum(getattr(each, "size", 0) for each in value.values()) * _A_NUMBER
+        try:
+            if size > call.exchange.limit:
+                raise ServiceBusy("the answer is larger than what may be in flight")
+            call.exchange.take(size)
+            tensors = _answered(asked, value)
+            answer = await run_aside(self._threads, port.encode, asked, tensors)
+        except RequestError as error:
+            port.fail(call, error, asked.log_id)
+        else:
+            port.send(call, answer)
+
+    # Over gRPC.
+
+    def _grpc_live(self, _request: Any) -> dict[str, Any]:
+        return {"live": self._health.live()[0]}
+
+    def _grpc_ready(self, _request: Any) -> dict[str, Any]:
+        return {"ready": self._health.ready()[0]}
+
+    def _grpc_server(self, _request: Any) -> dict[str, Any]:
+        return _server_metadata()
+
+    def _grpc_model_ready(self, request: Any) -> dict[str, Any]:
+        self._graph(request.name, request.version)
+        return {"ready": self._health.ready()[0]}
+
+    def _grpc_model(self, request: Any) -> dict[str, Any]:
+        return self._model(self._graph(request.name, request.version))
+
+    def _grpc_statistics(self, request: Any) -> dict[str, Any]:
+        if request.name:
+            return self._stats(self._graph(request.name, request.version))
+        return {"model_stats": [*map(self._statistics.of, self._models())]}
+
+    def _grpc_infer(self, call: GrpcCall, message: bytes) -> None:
+        if len(message) > LARGE:
+            call.aside(self._grpc_infer_large(call, message))
+            return
+        try:
+            if len(message) > SMALL:
+                call.exchange.decode(len(message))
+            graph, request, raw = self._grpc_decoded(message)
+        except RequestError as error:
+            call.fail_with(error)
+            return
+        self._submit(call, graph, request, call.timeout, _GrpcAnswers, raw)
+
+    async def _grpc_infer_large(self, call: GrpcCall, message: bytes) -> None:
+        begun = time.monotonic()
+        try:
+            call.exchange.decode(len(message))
+            graph, request, raw = await run_aside(self._threads, self._grpc_decoded, message)
+        except RequestError as error:
+            call.fail_with(error)
+            return
+        left = what_is_left(call.timeout, begun)
+        self._submit(call, graph, request, left, _GrpcAnswers, raw)
+
+    def _grpc_decoded(self, message: bytes) -> tuple[ServedGraph, InferRequest, bool]:
+        request, raw = oip_message.decode(message)
+        graph = self._graph(request.model, request.version)
+        oip.fit(request, graph.signature)
+        return graph, request, raw
+
+    async def _grpc_stream(self, call: GrpcCall) -> None:
+        """Requests run side by side; their answers leave in the requests' order."""
+        waiting: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue(_MOST_STREAMED)
+        asked: set[Submission] = set()
+        writer = asyncio.create_task(_write_in_order(call, waiting))
+        try:
+            while (message := await call.read()) is not None:
+                future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+                await waiting.put(future)
+                self._stream_one(call, message, future, asked)
+            await waiting.put(None)
+            await writer
+        finally:
+            writer.cancel()
+            for each in [*asked]:
+                each.cancel()
+
+    def _stream_one(
+        self,
+        call: GrpcCall,
+        message: bytes,
+        future: asyncio.Future[bytes],
+        asked: set[Submission],
+    ) -> None:
+        try:
+            graph, request, raw = self._grpc_decoded(message)
+        except RequestError as error:
+            future.set_result(_stream_error("", error, None))
+            return
+
+        def answered(one: Submission, outcome: Outcome) -> None:
+            asked.discard(one)
+            error = outcome.error
+            if error is None:
+                try:
+                    tensors = _answered(one, outcome.value or {})
+                    answer = _GrpcAnswers.encode(one, tensors)
+                except RequestError as wrong:
+                    error = wrong
+            if not future.done():
+                future.set_result(
+                    _stream_answer(answer)
+                    if error is None
+                    else _stream_error(request.id, error, one.log_id)
+                )
+
+        one = Submission(graph, request.feed, call.timeout, random.getrandbits(63))
+        one.context = (call, request, _GrpcAnswers, raw)
+        asked.add(one)
+        one.start(answered)
+
+
+async def _write_in_order(
+    call: GrpcCall, waiting: asyncio.Queue[asyncio.Future[bytes] | None]
+) -> None:
+    while (future := await waiting.get()) is not None:
+        await call.write(await future)
+
+
+def _stream_answer(response: bytes) -> bytes:
+    return b"\x12" + varint(len(response)) + response
+
+
+def _stream_error(request_id: str, error: RequestError, log_id: int | None) -> bytes:
+    _, response = messages.inference_messages("ModelStreamInfer")
+    answer = response(error_message=text_for_caller(error, log_id))
+    if request_id:
+        answer.infer_response.id = request_id
+    encoded: bytes = answer.SerializeToString()
+    return encoded
+
+
+def _decoded(
+    decode: Callable[[bytes, int | None], InferRequest],
+    graph: ServedGraph,
+    body: bytes,
+    header: int | None,
+) -> InferRequest:
+    request = decode(body, header)
+    oip.fit(request, graph.signature)
+    return request
+
+
+def _answered(asked: Submission, value: Feed) -> list[oip.OutTensor]:
+    return oip.answered(asked.context[1], asked.graph.signature, value)
+
+
+def _is_large(value: Feed) -> bool:
+    return any(getattr(each, "nbytes", 0) > LARGE for each in value.values())
+
+
+class _HttpAnswers:
+    """Answers as JSON with raw bytes behind it."""
+
+    @staticmethod
+    def encode(asked: Submission, tensors: list[oip.OutTensor]) -> tuple[bytes, int | None]:
+        graph, request = asked.graph, asked.context[1]
+        try:
+            return oip_json.encode(request, graph.name or "", graph.version, tensors)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise tell_unsendable(
+                graph.stages[-1].name, asked.data_id, asked.log_id, error
+            ) from None
+
+    @staticmethod
+    def send(call: HttpCall, answer: tuple[bytes, int | None]) -> None:
+        body, header = answer
+        if header is None:
+            send_packed(call, 200, (JSON,), body)
+        else:
+            sizes = (_JSON_SIZE, str(header).encode())
+            send_packed(call, 200, (*_OCTETS, sizes), body)
+
+    @staticmethod
+    def fail(call: HttpCall, error: RequestError, log_id: int) -> None:
+        call.send(_error(error, log_id))
+
+
+class _GrpcAnswers:
+    """Answers as messages."""
+
+    @staticmethod
+    def encode(asked: Submission, tensors: list[oip.OutTensor]) -> bytes:
+        graph, request, raw = asked.graph, asked.context[1], asked.context[3]
+        try:
+            return oip_message.encode(request, raw, graph.name or "", graph.version, tensors)
+        except UnicodeEncodeError as error:
+            raise tell_unsendable(
+                graph.stages[-1].name, asked.data_id, asked.log_id, error
+            ) from None
+
+    @staticmethod
+    def send(call: GrpcCall, answer: bytes) -> None:
+        call.reply(answer)
+
+    @staticmethod
+    def fail(call: GrpcCall, error: RequestError, log_id: int) -> None:
+        call.fail_with(error.with_text(text_for_caller(error, log_id)))
+
+
+def _simple(
+    request_class: Any,
+    response_class: Any,
+    answer: Callable[[Any], dict[str, Any]],
+    call: GrpcCall,
+    message: bytes,
+) -> None:
+    """A method that asks for facts."""
+    try:
+        request = request_class.FromString(message)
+        response = ParseDict(answer(request), response_class())
+    except DecodeError:
+        call.fail(GrpcCode.INVALID_ARGUMENT, "the bytes are not the method's message")
+    except RequestError as error:
+        call.fail_with(error)
+    else:
+        call.reply(response.SerializeToString())
+
+
+def _server_metadata() -> dict[str, Any]:
+    return {"name": "penstock", "version": __version__, "extensions": [*EXTENSIONS]}
+
+
+def _metadata(spec: Any) -> dict[str, Any]:
+    return {
+        "name": spec.alias,
+        "datatype": oip.datatype_of(spec),
+        "shape": oip.dimensions(spec),
+    }
+
+
+def _header_size(call: HttpCall) -> int | None:
+    raw = call.exchange.head.fields.get(_JSON_SIZE)
+    if raw is None:
+        return None
+    if not raw.isdigit() or len(raw) > 18:
+        raise PackageError("inference-header-content-length is no number of bytes")
+    return int(raw)
+
+
+def _send_json(call: HttpCall, status: int, value: Any) -> None:
+    call.reply(status, (JSON,), orjson.dumps(value))
+
+
+def _error(error: RequestError, log_id: int | None = None) -> HttpReply:
+    status = http_status(error)
+    body = orjson.dumps({"error": text_for_caller(error, log_id)}, default=str)
+    return HttpReply(status, _RETRY if status in (429, 503) else (JSON,), body, close=status == 413)
+
+
+def _failed(call: HttpCall, error: RequestError) -> None:
+    count_refusal(call.exchange, error)
+    call.send(_error(error))
+
+
+def _refusal(status: int, text: str) -> HttpReply:
+    return HttpReply(status, (JSON,), orjson.dumps({"error": text}), close=True)
+
+
+def _get(
+    path: str, handler: Whole, summary: str, schema: Contents, *, always: bool = False
+) -> Http:
+    return Http(
+        "GET",
+        path,
+        handler,
+        failed=_failed,
+        refusal=_refusal,
+        summary=summary,
+        group=GROUP,
+        answers=answers(schema),
+        always=always,
+    )

@@ -1,0 +1,124 @@
+"""What the statistics of the Open Inference Protocol tell of each model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.engine.engine import Engine
+from penstock.engine.graph import ServedGraph
+from penstock.errors import RequestError
+from penstock.instrument import Instrument, RequestInfo
+from penstock.request import Batch
+
+_PHASES: Final = ("compute_input", "compute_infer", "compute_output")
+
+
+class _Of:
+    """Numbers of one graph; durations are counts and seconds."""
+
+    __slots__ = ("batches", "executions", "fail", "last", "phases", "queue", "rows", "success")
+
+    def __init__(self) -> None:
+        self.success = [0, 0.0]
+        self.fail = [0, 0.0]
+        self.queue = [0, 0.0]
+        self.phases = [0.0, 0.0, 0.0]
+        self.executions = self.rows = 0
+        self.last = 0.0
+        self.batches: dict[int, list[float]] = {}
+
+
+class ModelStatistics(Instrument):
+    """Counts what an engine does, by graph.
+
+    Of a graph with several ops the seconds of all are added up, and executions and rows are its
+    last op's.
+    """
+
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._of: dict[ServedGraph, _Of] = {}
+        self._graphs: dict[str, tuple[_Of, bool]] = {}
+
+    def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
+        """See Instrument."""
+        found = self._of.get(request.graph)  # type: ignore[call-overload]
+        if found is None:
+            found = self._of[request.graph] = _Of()  # type: ignore[index]
+        duration = found.success if error is None else found.fail
+        duration[0] += 1
+        duration[1] += now - request.admitted_at
+        found.last = now
+
+    def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
+        """See Instrument."""
+        known = self._graphs.get(op)
+        if known is None:
+            known = self._find(op)
+            if known is None:
+                return
+        found, last = known
+        closed = batch.closed
+        found.queue[1] += sum([closed - sample.arrived for sample in batch.samples])
+        phases = batch.phases
+        for index, seconds in enumerate(phases):
+            found.phases[index] += seconds
+        if last:
+            found.queue[0] += len(batch.samples)
+            found.executions += 1
+            found.rows += batch.rows
+            of_size = found.batches.get(batch.rows)
+            if of_size is None:
+                of_size = found.batches[batch.rows] = [0, 0.0, 0.0, 0.0]
+            of_size[0] += 1
+            for index, seconds in enumerate(phases, 1):
+                of_size[index] += seconds
+
+    def _find(self, op: str) -> tuple[_Of, bool] | None:
+        for graph in self._engine.graphs:
+            for stage in graph.stages:
+                if stage.name == op:
+                    found = self._of.setdefault(graph, _Of())
+                    self._graphs[op] = (found, stage is graph.stages[-1])
+                    return self._graphs[op]
+        return None
+
+    def of(self, graph: ServedGraph) -> dict[str, Any]:
+        """The numbers of a graph, as the protocol's JSON has them."""
+        found = self._of.get(graph) or _Of()
+        ago = graph.now() - found.last
+        return {
+            "name": graph.name,
+            "version": graph.version,
+            "last_inference": round((self._clock() - ago) * 1000) if found.last else 0,
+            "inference_count": found.rows,
+            "execution_count": found.executions,
+            "inference_stats": {
+                "success": _duration(*found.success),
+                "fail": _duration(*found.fail),
+                "queue": _duration(*found.queue),
+                **{
+                    name: _duration(found.queue[0], seconds)
+                    for name, seconds in zip(_PHASES, found.phases, strict=True)
+                },
+                "cache_hit": _duration(0, 0.0),
+                "cache_miss": _duration(0, 0.0),
+            },
+            "batch_stats": [
+                {
+                    "batch_size": rows,
+                    **{
+                        name: _duration(numbers[0], seconds)
+                        for name, seconds in zip(_PHASES, numbers[1:], strict=True)
+                    },
+                }
+                for rows, numbers in sorted(found.batches.items())
+            ],
+        }
+
+
+def _duration(count: float, seconds: float) -> dict[str, int]:
+    return {"count": int(count), "ns": round(seconds * 1e9)}

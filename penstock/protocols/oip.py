@@ -1,0 +1,363 @@
+"""The Open Inference Protocol's tensors and requests, in no form yet: datatypes, arrays, bytes.
+
+A tensor is a name, a datatype, a shape and its data. The data is numbers or texts
+(``oip_json``, ``oip_message``), or raw bytes: little-endian, row by row. A BYTES tensor's raw bytes
+are a length of four bytes before each element.
+
+numpy has no bfloat16: arrays of BF16 tensors are float32, and are rounded to BF16 on their way out.
+Elements of BYTES tensors are texts, or bytes where a signature says so.
+
+Source: the Open Inference Protocol, version 2; Triton's binary tensor data extension. Pure; safe
+from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import InputMismatch, PackageError, WrongType
+from penstock.protocols.tensors import MAX_AXES, DecodeBudget
+from penstock.request import Feed
+from penstock.tensor import Signature, TensorSpec
+
+Array: TypeAlias = NDArray[Any]
+
+BF16: Final = "BF16"
+BYTES: Final = "BYTES"
+MAX_TENSORS: Final = 1_000
+"""Inputs, or requested outputs, of one request."""
+_ELEMENT: Final = np.dtype("V96")
+"""As large as an element of a BYTES tensor is in memory, apart from its own bytes."""
+_LENGTH: Final = 4
+"""Bytes before an element of a BYTES tensor."""
+NOT_HERE: Final = {
+    "classification": "classification",
+    "shared_memory_region": "shared memory",
+    "shared_memory_byte_size": "shared memory",
+    "shared_memory_offset": "shared memory",
+}
+"""Parameters that change what is asked for, and the extensions that they are of."""
+
+DTYPES: Final[dict[str, np.dtype[Any]]] = {
+    "BOOL": np.dtype(np.bool_),
+    "UINT8": np.dtype(np.uint8),
+    "UINT16": np.dtype(np.uint16),
+    "UINT32": np.dtype(np.uint32),
+    "UINT64": np.dtype(np.uint64),
+    "INT8": np.dtype(np.int8),
+    "INT16": np.dtype(np.int16),
+    "INT32": np.dtype(np.int32),
+    "INT64": np.dtype(np.int64),
+    "FP16": np.dtype(np.float16),
+    BF16: np.dtype(np.float32),
+    "FP32": np.dtype(np.float32),
+    "FP64": np.dtype(np.float64),
+    BYTES: np.dtype(object),
+}
+"""By datatype, what its arrays are here."""
+
+_NAMES: Final = {dtype: name for name, dtype in DTYPES.items() if name != BF16}
+
+
+class OutTensor(NamedTuple):
+    """A tensor on its way out."""
+
+    name: str
+    datatype: str
+    array: Array
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """What a caller asks for.
+
+    Attributes:
+        id: the caller's, which comes back.
+        feed: the inputs.
+        datatypes: of the inputs, by name.
+        outputs: names of the wanted ones; None for all.
+        binary: names of outputs that go out as raw bytes, in the JSON form.
+        all_binary: whether those go out as raw bytes of which the request says nothing.
+        model, version: which model; the form that names it elsewhere leaves them empty.
+    """
+
+    id: str = ""
+    feed: Feed = field(default_factory=dict)
+    datatypes: dict[str, str] = field(default_factory=dict)
+    outputs: tuple[str, ...] | None = None
+    binary: dict[str, bool] = field(default_factory=dict)
+    all_binary: bool = False
+    model: str = ""
+    version: str = ""
+
+    def add(self, name: str, datatype: str, array: Array) -> None:
+        """Take one more input.
+
+        Raises:
+            PackageError: there is one of this name.
+        """
+        if name in self.feed:
+            raise PackageError(f"two inputs are called {name[:64]!r}")
+        self.feed[name] = array
+        self.datatypes[name] = datatype
+
+
+def dtype_of(where: str, datatype: str) -> np.dtype[Any]:
+    """What arrays of a datatype are here.
+
+    Raises:
+        PackageError: there is no such datatype.
+    """
+    dtype = DTYPES.get(datatype)
+    if dtype is None:
+        raise PackageError(f"{where}: unknown datatype {datatype[:64]!r}: it is one of {_KNOWN}")
+    return dtype
+
+
+_KNOWN: Final = ", ".join(DTYPES)
+
+
+def elements(where: str, shape: Sequence[int]) -> int:
+    """How many elements a tensor of a shape has.
+
+    Raises:
+        PackageError: it is no shape.
+    """
+    if len(shape) > MAX_AXES:
+        raise PackageError(f"{where}: {len(shape)} axes are more than {MAX_AXES}")
+    if shape and min(shape) < 0:
+        raise PackageError(f"{where}: the shape {[*shape]} has a negative dimension")
+    return prod(shape)
+
+
+def shaped(where: str, array: Array, shape: Sequence[int]) -> Array:
+    """The array in its shape.
+
+    Raises:
+        PackageError: it has another number of elements.
+    """
+    count = elements(where, shape)
+    if count != array.size:
+        raise PackageError(
+            f"{where}: the shape {[*shape]} needs {count} elements, got {array.size}"
+        )
+    try:
+        return array.reshape(shape)
+    except ValueError:  # no elements, yet the other dimensions overflow numpy's own size
+        raise PackageError(f"{where}: the shape {[*shape]} is too large") from None
+
+
+def from_raw(
+    where: str, datatype: str, shape: Sequence[int], raw: bytes | memoryview, budget: DecodeBudget
+) -> Array:
+    """The array that raw bytes are; read-only, and without a copy but for BF16 and BYTES.
+
+    Raises:
+        PackageError: datatype, shape and bytes do not fit each other.
+        TooLarge: there is no room for it.
+    """
+    dtype = dtype_of(where, datatype)
+    count = elements(where, shape)
+    if datatype == BYTES:
+        return shaped(where, _texts_of(where, count, bytes(raw), budget), shape)
+    size = 2 if datatype == BF16 else dtype.itemsize
+    if count * size != len(raw):
+        raise PackageError(
+            f"{where}: {datatype} of shape {[*shape]} is {count * size} bytes, got {len(raw)}"
+        )
+    if datatype == BF16:
+        wide = budget.array(count, np.dtype(np.uint32))
+        wide[:] = np.frombuffer(raw, "<u2")
+        wide <<= 16
+        array = wide.view(np.float32)
+    else:
+        array = np.frombuffer(raw, dtype.newbyteorder("<"))
+    return shaped(where, array, shape)
+
+
+def _texts_of(where: str, count: int, raw: bytes, budget: DecodeBudget) -> Array:
+    if count * _LENGTH > len(raw):
+        raise PackageError(f"{where}: the bytes end before {count} elements are there")
+    budget.array(count, _ELEMENT)
+    array = np.empty(count, object)
+    at = 0
+    for index in range(count):
+        begin = at + _LENGTH
+        at = begin + int.from_bytes(raw[at:begin], "little")
+        if begin > len(raw) or at > len(raw):
+            raise PackageError(f"{where}: the bytes end within element {index}")
+        array[index] = raw[begin:at]
+    if at != len(raw):
+        raise PackageError(f"{where}: {len(raw) - at} bytes are left after {count} elements")
+    return array
+
+
+def to_raw(tensor: OutTensor) -> bytes:
+    """The raw bytes of a tensor."""
+    array = tensor.array
+    if tensor.datatype == BYTES:
+        return b"".join(_counted(each) for each in array.reshape(-1).tolist())
+    if tensor.datatype == BF16:
+        return rounded(array).tobytes()
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+
+
+def _counted(element: Any) -> bytes:
+    octets = element if isinstance(element, bytes) else str(element).encode()
+    return len(octets).to_bytes(_LENGTH, "little") + octets
+
+
+def rounded(array: Array) -> NDArray[np.uint16]:
+    """The bits of BF16 numbers nearest to those of an array; of two, the even one."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    up = 0x7FFF + ((bits >> 16) & 1)
+    halves: NDArray[np.uint16] = ((bits + up.astype(np.uint32)) >> 16).astype("<u2")
+    nans = np.isnan(array)
+    if nans.any():
+        halves[nans] = 0x7FC0
+    return halves
+
+
+def fit(request: InferRequest, signature: Signature | None) -> None:
+    """Check a request's inputs and outputs against what a model declares, and make texts of the
+    elements of BYTES tensors that it does not declare as bytes.
+
+    Args:
+        request: its feed is changed in place.
+        signature: the model's; None where it is not known.
+
+    Raises:
+        InputMismatch: an input is missing or unknown, or has another datatype or shape; an output
+            is unknown.
+    """
+    specs = {} if signature is None else {each.alias: each for each in signature.inputs}
+    feed = request.feed
+    if signature is not None:
+        if feed.keys() != specs.keys():
+            raise InputMismatch(f"the model takes the inputs {_listed(specs)}, got {_listed(feed)}")
+        for name, spec in specs.items():
+            _check(spec, request.datatypes[name], feed[name])
+        _check_outputs(request, signature)
+    for name, value in feed.items():
+        if value.dtype == object and (name not in specs or specs[name].dtype.kind != "S"):
+            feed[name] = _as_texts(name, value)
+
+
+def _check(spec: TensorSpec, datatype: str, array: Array) -> None:
+    wanted = datatype_of(spec)
+    # BF16 is held as float32 here, which is what a model of FP32 takes.
+    if datatype != wanted and not {datatype, wanted} <= {BF16, "FP32"}:
+        raise InputMismatch(f"input {spec.alias!r} is {wanted}, got {datatype}")
+    shape = spec.shape
+    if shape is None:
+        return
+    got = array.shape
+    if len(got) != len(shape) or any(
+        size is not None and size != there for size, there in zip(shape, got, strict=True)
+    ):
+        raise InputMismatch(f"input {spec.alias!r} has the shape {dimensions(spec)}, got {[*got]}")
+
+
+def _check_outputs(request: InferRequest, signature: Signature) -> None:
+    if request.outputs is None or not signature.outputs:
+        return
+    there = {each.alias for each in signature.outputs}
+    unknown = [name for name in request.outputs if name not in there]
+    if unknown:
+        raise InputMismatch(f"the model gives the outputs {_listed(there)}, not {_listed(unknown)}")
+
+
+def _as_texts(name: str, array: Array) -> Array:
+    texts = np.empty(array.size, object)
+    for index, each in enumerate(array.reshape(-1).tolist()):
+        try:
+            texts[index] = each.decode() if isinstance(each, bytes) else each
+        except UnicodeDecodeError:
+            raise InputMismatch(f"input {name!r}: element {index} is not UTF-8") from None
+    return texts.reshape(array.shape)
+
+
+def datatype_of(spec: TensorSpec) -> str:
+    """The datatype of a declared tensor."""
+    if spec.bf16:
+        return BF16
+    return BYTES if spec.dtype.kind in "OSU" else _NAMES.get(spec.dtype, "")
+
+
+def dimensions(spec: TensorSpec) -> list[int]:
+    """Its shape as the protocol tells it: -1 where it varies."""
+    return [-1 if size is None else size for size in spec.shape or ()]
+
+
+def answered(request: InferRequest, signature: Signature | None, value: Feed) -> list[OutTensor]:
+    """The tensors of an answer, in the order asked for, or declared.
+
+    Args:
+        request: what was asked.
+        signature: the model's; None where it is not known.
+        value: what the graph gave.
+
+    Raises:
+        InputMismatch: an output was asked for that is not there.
+        WrongType: a value is no tensor.
+    """
+    specs = {} if signature is None else {each.alias: each for each in signature.outputs}
+    names: Iterable[str] = request.outputs or [*specs] or [*value]
+    return [_out(name, value, specs.get(name)) for name in names]
+
+
+def _out(name: str, value: Feed, spec: TensorSpec | None) -> OutTensor:
+    if name not in value:
+        if spec is not None:
+            raise WrongType(f"the answer lacks the output {name!r}, which the service declares")
+        raise InputMismatch(f"there is no output {name[:64]!r}, only {_listed(value)}")
+    array = _tensor(name, value[name])
+    if spec is not None and spec.bf16 and array.dtype == np.float32:
+        return OutTensor(name, BF16, array)
+    datatype = BYTES if array.dtype.kind in "OSU" else _NAMES.get(array.dtype.newbyteorder("="))
+    if datatype is None:
+        raise WrongType(f"output {name!r}: an array of {array.dtype} cannot be sent")
+    return OutTensor(name, datatype, array)
+
+
+def _tensor(name: str, value: Any) -> Array:
+    """A value as an array of at least one axis."""
+    if not isinstance(value, np.ndarray):
+        if isinstance(value, (str, bytes)) or (
+            isinstance(value, list) and value and isinstance(value[0], (str, bytes))
+        ):
+            listed = value if isinstance(value, list) else [value]
+            value = np.empty(len(listed), object)
+            value[:] = listed
+        else:
+            try:
+                value = np.asarray(value)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise WrongType(f"output {name!r} is no tensor: {error}") from error
+    if value.dtype == object and not all(
+        isinstance(each, (str, bytes)) for each in value.reshape(-1).tolist()
+    ):
+        raise WrongType(
+            f"output {name!r} is no tensor: it holds other things than numbers or texts"
+        )
+    return np.atleast_1d(value)
+
+
+def blocks(array: Array, size: int) -> Iterator[Array]:
+    """A flat array in pieces of so many elements."""
+    return (array[at : at + size] for at in range(0, array.size, size))
+
+
+_SHOWN: Final = 16
+
+
+def _listed(names: Iterable[Any]) -> str:
+    texts = sorted(repr(str(name)[:64]) for name in names)
+    more = len(texts) - _SHOWN
+    return f"[{', '.join(texts[:_SHOWN])}{f' and {more} more' if more > 0 else ''}]"

@@ -1,0 +1,288 @@
+"""The Open Inference Protocol over HTTP: JSON, and raw bytes behind it.
+
+A body is a JSON object. With the header ``Inference-Header-Content-Length`` only so many of its
+bytes are, and behind them stand the raw bytes of those tensors whose parameter ``binary_data_size``
+says how many are theirs, in their order. A tensor's data in JSON is a list, flat or nested as the
+shape is. FP16 and BF16 are numbers in JSON like any others; NaN and infinities, which JSON lacks,
+come as texts (``"NaN"``) and leave as null.
+
+Source: the Open Inference Protocol (REST); Triton's binary tensor data extension. Pure; safe from
+any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from penstock.errors import PackageError, Undecodable
+from penstock.protocols import json_values as values
+from penstock.protocols import oip
+from penstock.protocols.json_values import LARGE, Span
+from penstock.protocols.oip import BF16, BYTES, MAX_TENSORS, InferRequest, OutTensor
+from penstock.protocols.protobuf import join_bytes
+from penstock.protocols.tensors import MAX_AXES, DecodeBudget
+
+_SIZE: Final = "binary_data_size"
+_BLOCK: Final = 64 << 10
+_FLOAT32: Final = np.dtype(np.float32)
+_DEEPEST: Final = 3
+"""Levels of the body around a tensor's data."""
+
+
+def decode(body: bytes, header: int | None = None) -> InferRequest:
+    """The request in a body.
+
+    Args:
+        body: unpacked.
+        header: how many of its bytes are JSON; None for all.
+
+    Raises:
+        Undecodable: the body is no JSON, or a member has the wrong type.
+        PackageError: a tensor contradicts itself, or something is asked for that is not there.
+        TooLarge: the numbers would take too much memory.
+    """
+    size = len(body) if header is None else header
+    if size > len(body):
+        raise PackageError(f"the body has {len(body)} bytes, and not {size} of JSON")
+    return _Reader(body, size).request(header is not None)
+
+
+class _Reader:
+    """Reads one body."""
+
+    def __init__(self, body: bytes, size: int) -> None:
+        self._raw = memoryview(body)[size:]
+        self._taken = 0
+        self._budget = DecodeBudget(len(body))
+        self._body = body[:size]
+
+    def request(self, binary: bool) -> InferRequest:
+        document: Any
+        if len(self._body) > LARGE:
+            document = Span(self._body, 0, len(self._body))
+        else:
+            try:
+                document = orjson.loads(self._body)
+            except orjson.JSONDecodeError as error:
+                raise Undecodable(
+                    f"the body is not a JSON document (line {error.lineno}, column {error.colno})"
+                ) from None
+            values.check_numbers(self._body)
+        found = InferRequest()
+        inputs = None
+        for member, content in values.members_of(document, "the body", MAX_TENSORS):
+            if values.is_null(content):
+                continue
+            if member == "id":
+                found.id = values.as_text(content, "id")
+            elif member == "inputs":
+                inputs = values.as_list(content, "inputs", MAX_TENSORS)
+            elif member == "outputs":
+                self._outputs(found, content)
+            elif member == "parameters":
+                parameters = self._parameters(content, "parameters")
+                found.all_binary = parameters.get("binary_data_output") is True
+            else:
+                values.check_depth(content, 1)
+        if inputs is None:
+            raise Undecodable(
+                'the body has no "inputs": a list of tensors with a name, a shape, a'
+                " datatype and data"
+            )
+        for index, each in enumerate(inputs):
+            self._input(found, each, f"inputs[{index}]")
+        if binary and self._taken != len(self._raw):
+            left = len(self._raw) - self._taken
+            raise PackageError(f"{left} bytes are left behind the last tensor's")
+        return found
+
+    def _input(self, found: InferRequest, value: Any, where: str) -> None:
+        name = datatype = shape = data = None
+        size: int | None = None
+        for member, content in values.members_of(value, where, MAX_TENSORS):
+            if values.is_null(content):
+                continue
+            if member == "name":
+                name = values.as_text(content, f"{where}.name")
+            elif member == "datatype":
+                datatype = values.as_text(content, f"{where}.datatype")
+            elif member == "shape":
+                listed = values.as_list(content, f"{where}.shape", MAX_AXES)
+                shape = [values.as_integer(each, f"{where}.shape", 0, 2**63 - 1) for each in listed]
+            elif member == "data":
+                data = content
+            elif member == "parameters":
+                size = self._parameters(content, f"{where}.parameters").get(_SIZE)
+            else:
+                values.check_depth(content, _DEEPEST)
+        if name is None or datatype is None or shape is None:
+            raise Undecodable(f"{where} needs a name, a shape and a datatype")
+        where = f"input {name[:64]!r}"
+        if size is not None:
+            array = oip.from_raw(where, datatype, shape, self._take(size, where), self._budget)
+        elif data is None:
+            raise Undecodable(f"{where} has no data")
+        else:
+            array = self._array(where, datatype, shape, data)
+        found.add(name, datatype, array)
+
+    def _outputs(self, found: InferRequest, value: Any) -> None:
+        names = []
+        for index, each in enumerate(values.as_list(value, "outputs", MAX_TENSORS)):
+            where = f"outputs[{index}]"
+            name = None
+            parameters: dict[str, Any] = {}
+            for member, content in values.members_of(each, where, MAX_TENSORS):
+                if member == "name":
+                    name = values.as_text(content, f"{where}.name")
+                elif member == "parameters" and not values.is_null(content):
+                    parameters = self._parameters(content, f"{where}.parameters")
+                else:
+                    values.check_depth(content, _DEEPEST)
+            if name is None:
+                raise Undecodable(f"{where} has no name")
+            if type(binary := parameters.get("binary_data")) is bool:
+                found.binary[name] = binary
+            names.append(name)
+        found.outputs = tuple(names) or None
+
+    def _parameters(self, value: Any, where: str) -> dict[str, Any]:
+        parameters = {}
+        for name, content in values.members_of(value, where, MAX_TENSORS):
+            if name in oip.NOT_HERE:
+                raise PackageError(f"{where}: {oip.NOT_HERE[name]} is not available here")
+            if name == _SIZE:
+                parameters[name] = values.as_integer(content, f"{where}.{name}", 0, 2**63 - 1)
+            elif name in ("binary_data", "binary_data_output"):
+                parameters[name] = values.scalar_of(content, f"{where}.{name}", "true or false")
+                if type(parameters[name]) is not bool:
+                    raise values.wrong_type(f"{where}.{name}", "true or false", parameters[name])
+            else:
+                values.check_depth(content, _DEEPEST)
+        return parameters
+
+    def _take(self, size: int, where: str) -> memoryview:
+        start, self._taken = self._taken, self._taken + size
+        if self._taken > len(self._raw):
+            raise PackageError(f"{where}: the body ends before its {size} bytes are there")
+        return self._raw[start : self._taken]
+
+    def _array(self, where: str, datatype: str, shape: Sequence[int], data: Any) -> oip.Array:
+        dtype = oip.dtype_of(where, datatype)
+        count = oip.elements(where, shape)
+        narrow = dtype.itemsize == 2 and dtype.kind == "f"
+        array = self._budget.array(count, _FLOAT32 if narrow else dtype)
+        if datatype == BYTES:
+            done = self._texts(where, data, array, 0)
+        else:
+            done = self._numbers(f"{where}: data", data, array, 0)
+        if done != count:
+            raise PackageError(f"{where}: the shape {[*shape]} needs {count} elements, got {done}")
+        if narrow:
+            with np.errstate(over="ignore"):
+                half = array.astype(dtype)
+            if (np.isinf(half) & np.isfinite(array)).any():
+                raise PackageError(f"{where}: a value is outside of the range of {datatype}")
+            array = half
+        return oip.shaped(where, array, shape)
+
+    def _numbers(self, where: str, data: Any, into: oip.Array, done: int, level: int = 1) -> int:
+        """Put a list of numbers, or of such lists, into an array; how many there are then."""
+        inner = _inner(data, where, level)
+        if inner is None:
+            part = values.as_array(data, where, into.dtype, self._budget)
+            stop = done + part.size
+            into[done : min(stop, into.size)] = part[: max(0, into.size - done)]
+            return stop
+        for each in inner:
+            done = self._numbers(where, each, into, done, level + 1)
+            if done > into.size:
+                break
+        return done
+
+    def _texts(self, where: str, data: Any, into: oip.Array, done: int, level: int = 1) -> int:
+        inner = _inner(data, where, level)
+        if inner is not None:
+            for each in inner:
+                done = self._texts(where, each, into, done, level + 1)
+                if done > into.size:
+                    break
+            return done
+        texts = values.as_texts(data, f"{where}: data", max(1, into.size - done))
+        into[done : done + len(texts)] = texts
+        return done + len(texts)
+
+
+def _inner(data: Any, where: str, level: int) -> list[Any] | None:
+    """The lists in a list; None for a list of anything else."""
+    if type(data) is Span:
+        inner = data.items(_MOST_LISTS, where) if data.holds_lists else None
+    else:
+        inner = data if type(data) is list and data and type(data[0]) is list else None
+    if inner is not None and level == MAX_AXES:
+        raise Undecodable(f"{where} is nested deeper than {MAX_AXES} levels")
+    return inner
+
+
+_MOST_LISTS: Final = 1_000_000
+
+
+def encode(
+    request: InferRequest, model: str, version: str, outputs: Sequence[OutTensor]
+) -> tuple[bytes, int | None]:
+    """The body of an answer; and how many of its bytes are JSON where not all are.
+
+    Raises:
+        TypeError: a text is no Unicode.
+    """
+    raws: list[bytes] = []
+    pieces = [_head(request, model, version)]
+    for index, each in enumerate(outputs):
+        binary = request.binary.get(each.name, request.all_binary)
+        about: dict[str, Any] = {
+            "name": each.name,
+            "datatype": each.datatype,
+            "shape": list(each.array.shape),
+        }
+        if binary:
+            raws.append(oip.to_raw(each))
+            about["parameters"] = {_SIZE: len(raws[-1])}
+        pieces.append(b"," if index else b"")
+        pieces.append(orjson.dumps(about)[:-1])
+        if not binary:
+            pieces += (b',"data":[', *_data(each), b"]")
+        pieces.append(b"}")
+    pieces.append(b"]}")
+    size = sum(map(len, pieces)) if raws else None
+    return join_bytes([*pieces, *raws]), size
+
+
+def _head(request: InferRequest, model: str, version: str) -> bytes:
+    head = {"model_name": model, "model_version": version}
+    if request.id:
+        head["id"] = request.id
+    return orjson.dumps(head)[:-1] + b',"outputs":['
+
+
+def _data(tensor: OutTensor) -> list[bytes]:
+    """A flat list, without its brackets, in pieces that take little time each."""
+    flat = tensor.array.reshape(-1)
+    if tensor.datatype == BYTES:
+        texts = [
+            each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each)
+            for each in flat.tolist()
+        ]
+        return [orjson.dumps(texts)[1:-1]]
+    if tensor.datatype == BF16:
+        flat = (oip.rounded(flat).astype(np.uint32) << 16).view(np.float32)
+    native = np.ascontiguousarray(flat, flat.dtype.newbyteorder("="))
+    pieces: list[bytes] = []
+    for block in oip.blocks(native, _BLOCK):
+        if pieces:
+            pieces.append(b",")
+        pieces.append(orjson.dumps(block, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
+    return pieces

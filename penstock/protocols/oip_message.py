@@ -1,0 +1,251 @@
+"""The Open Inference Protocol over gRPC: its messages as requests, and answers as its messages.
+
+An answer has raw bytes where the request has, and typed contents where the request has those,
+unless an output is FP16 or BF16, which only raw bytes can carry.
+
+Source: the Open Inference Protocol (gRPC). Pure; safe from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from penstock.errors import PackageError, Undecodable
+from penstock.protocols import oip
+from penstock.protocols.oip import BF16, BYTES, MAX_TENSORS, InferRequest, OutTensor
+from penstock.protocols.protobuf import (
+    FIXED32,
+    FIXED64,
+    LENGTH,
+    VARINT,
+    TooManyFields,
+    Walker,
+    decode_text,
+    join_bytes,
+    pack_varints,
+    varint,
+)
+from penstock.protocols.tensors import DecodeBudget, numbers_of
+
+_MOST_FIELDS: Final = 100_000
+
+
+class _Contents(NamedTuple):
+    """The field of typed contents that a datatype's data stands in."""
+
+    number: int
+    dtype: np.dtype[Any]
+
+
+_CONTENTS: Final[dict[str, _Contents]] = {
+    "BOOL": _Contents(1, np.dtype("?")),
+    **{name: _Contents(2, np.dtype("<i4")) for name in ("INT8", "INT16", "INT32")},
+    "INT64": _Contents(3, np.dtype("<i8")),
+    **{name: _Contents(4, np.dtype("<u4")) for name in ("UINT8", "UINT16", "UINT32")},
+    "UINT64": _Contents(5, np.dtype("<u8")),
+    "FP32": _Contents(6, np.dtype("<f4")),
+    "FP64": _Contents(7, np.dtype("<f8")),
+}
+_FIELDS: Final = {each.number: each for each in _CONTENTS.values()}
+_BYTES: Final = 8
+
+
+class _Tensor:
+    """One input, as it came."""
+
+    __slots__ = ("contents", "datatype", "name", "shape", "texts")
+
+    def __init__(self) -> None:
+        self.name = self.datatype = ""
+        self.shape: list[tuple[int, int, int]] = []
+        self.contents: dict[int, list[tuple[int, int, int]]] = {}
+        self.texts: list[bytes] = []
+
+
+def decode(data: bytes) -> tuple[InferRequest, bool]:
+    """The request in a ``ModelInferRequest``, and whether it has raw bytes.
+
+    Raises:
+        Undecodable: the bytes are no such message, or it has too many fields.
+        PackageError: a tensor contradicts itself, or something is asked for that is not there.
+        TooLarge: the numbers would take too much memory.
+    """
+    try:
+        return _decode(data)
+    except TooManyFields:
+        raise Undecodable(
+            f"the message has more than {_MOST_FIELDS} fields: numbers must be packed, and many"
+            " texts sent as raw bytes"
+        ) from None
+    except (ValueError, IndexError):
+        raise Undecodable("the bytes are not a ModelInferRequest message") from None
+
+
+def _decode(data: bytes) -> tuple[InferRequest, bool]:
+    found = InferRequest()
+    walker = Walker(data, _MOST_FIELDS)
+    budget = DecodeBudget(len(data))
+    tensors: list[_Tensor] = []
+    raws: list[memoryview] = []
+    outputs: list[str] = []
+    view = memoryview(data)
+    for number, wire_type, begin, end in walker.fields(0, len(data)):
+        if wire_type != LENGTH:
+            continue
+        if number == 7:
+            raws.append(view[begin:end])
+        elif number == 5:
+            tensors.append(_tensor(walker, begin, end))
+        elif number == 6:
+            outputs.append(_output(walker, begin, end))
+        elif number == 1:
+            found.model = decode_text(data, begin, end)
+        elif number == 2:
+            found.version = decode_text(data, begin, end)
+        elif number == 3:
+            found.id = decode_text(data, begin, end)
+        if max(len(raws), len(tensors), len(outputs)) > MAX_TENSORS:
+            raise Undecodable(f"the request has more than {MAX_TENSORS} tensors")
+    found.outputs = tuple(outputs) or None
+    if raws and len(raws) != len(tensors):
+        raise PackageError(f"there are {len(tensors)} inputs, and raw bytes of {len(raws)}")
+    for index, tensor in enumerate(tensors):
+        where = f"input {tensor.name[:64]!r}"
+        shape = numbers_of(data, np.dtype("<i8"), tensor.shape, budget).tolist()
+        if raws:
+            if tensor.contents or tensor.texts:
+                raise PackageError(f"{where} has both typed contents and raw bytes")
+            array = oip.from_raw(where, tensor.datatype, shape, raws[index], budget)
+        else:
+            array = oip.shaped(where, _typed(data, where, tensor, budget), shape)
+        found.add(tensor.name, tensor.datatype, array)
+    return found, bool(raws)
+
+
+def _tensor(walker: Walker, start: int, stop: int) -> _Tensor:
+    tensor = _Tensor()
+    data = walker.data
+    for number, wire_type, begin, end in walker.fields(start, stop):
+        if number == 3:
+            tensor.shape.append((wire_type, begin, end))
+        elif wire_type != LENGTH:
+            continue
+        elif number == 1:
+            tensor.name = decode_text(data, begin, end)
+        elif number == 2:
+            tensor.datatype = decode_text(data, begin, end)
+        elif number == 4:
+            _refuse_parameter(walker, begin, end)
+        elif number == 5:
+            for field, kind, first, last in walker.fields(begin, end):
+                if field == _BYTES and kind == LENGTH:
+                    tensor.texts.append(data[first:last])
+                elif field in _FIELDS and kind in (LENGTH, VARINT, FIXED32, FIXED64):
+                    tensor.contents.setdefault(field, []).append((kind, first, last))
+    return tensor
+
+
+def _output(walker: Walker, start: int, stop: int) -> str:
+    name = ""
+    for number, wire_type, begin, end in walker.fields(start, stop):
+        if number == 1 and wire_type == LENGTH:
+            name = decode_text(walker.data, begin, end)
+        elif number == 2 and wire_type == LENGTH:
+            _refuse_parameter(walker, begin, end)
+    return name
+
+
+def _refuse_parameter(walker: Walker, start: int, stop: int) -> None:
+    """Refuse the parameters of extensions that are not here, whatever their values."""
+    for number, wire_type, begin, end in walker.fields(start, stop):
+        if number == 1 and wire_type == LENGTH:
+            what = oip.NOT_HERE.get(decode_text(walker.data, begin, end))
+            if what is not None:
+                raise PackageError(f"{what} is not available here")
+
+
+def _typed(data: bytes, where: str, tensor: _Tensor, budget: DecodeBudget) -> oip.Array:
+    """The flat array of typed contents."""
+    dtype = oip.dtype_of(where, tensor.datatype)
+    if tensor.datatype == BYTES:
+        if tensor.contents:
+            raise PackageError(f"{where}: the contents of BYTES are bytes_contents")
+        texts = np.empty(len(tensor.texts), object)
+        texts[:] = tensor.texts
+        return texts
+    row = _CONTENTS.get(tensor.datatype)
+    if row is None:
+        raise PackageError(f"{where}: {tensor.datatype} is sent as raw bytes only")
+    if tensor.texts or tensor.contents.keys() - {row.number}:
+        raise PackageError(f"{where}: the contents are not those of {tensor.datatype}")
+    wide = numbers_of(data, row.dtype, tensor.contents.get(row.number, []), budget)
+    if dtype.itemsize < row.dtype.itemsize and wide.size:
+        limits = np.iinfo(dtype)
+        if wide.min() < limits.min or wide.max() > limits.max:
+            raise PackageError(f"{where}: a value is outside of {limits.min} to {limits.max}")
+    return wide.astype(dtype, copy=False)
+
+
+def encode(
+    request: InferRequest, raw: bool, model: str, version: str, outputs: Sequence[OutTensor]
+) -> bytes:
+    """The ``ModelInferResponse``.
+
+    Args:
+        request: what it answers.
+        raw: whether the request had raw bytes.
+        model: which answered.
+        version: of it.
+        outputs: its tensors.
+    """
+    raw = raw or any(each.datatype == BF16 or each.datatype == "FP16" for each in outputs)
+    pieces = [_text(1, model), _text(2, version)]
+    if request.id:
+        pieces.append(_text(3, request.id))
+    raws: list[bytes] = []
+    for each in outputs:
+        about = [_text(1, each.name), _text(2, each.datatype), _packed(3, each.array.shape)]
+        if raw:
+            octets = oip.to_raw(each)
+            raws += (b"\x32", varint(len(octets)), octets)
+        else:
+            contents = _contents(each)
+            about += (b"\x2a", varint(sum(map(len, contents))), *contents)
+        pieces += (b"\x2a", varint(sum(map(len, about))), *about)
+    return join_bytes([*pieces, *raws])
+
+
+def _contents(tensor: OutTensor) -> list[bytes]:
+    flat = tensor.array.reshape(-1)
+    if tensor.datatype == BYTES:
+        return [
+            _octets(_BYTES, each if isinstance(each, bytes) else str(each).encode())
+            for each in flat.tolist()
+        ]
+    row = _CONTENTS[tensor.datatype]
+    if row.dtype.kind in "fb":  # the packed form is the array's own memory
+        packed = [np.ascontiguousarray(flat, row.dtype).tobytes()]
+    else:
+        # The 64 bits of a varint are the same, whether a sign is meant or not.
+        wide = np.int64 if flat.dtype.kind == "i" else np.uint64
+        packed = pack_varints(flat.astype(wide).view(np.int64))
+    return [_tag(row.number), varint(sum(map(len, packed))), *packed]
+
+
+def _tag(number: int) -> bytes:
+    return varint(number << 3 | LENGTH)
+
+
+def _octets(number: int, octets: bytes) -> bytes:
+    return _tag(number) + varint(len(octets)) + octets
+
+
+def _text(number: int, text: str) -> bytes:
+    return _octets(number, text.encode())
+
+
+def _packed(number: int, numbers: Sequence[int]) -> bytes:
+    return _octets(number, b"".join(map(varint, numbers)))
