@@ -71,6 +71,8 @@ peers: ## install the system programs that tests use as peers (root)
 	DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $(PEERS)
 	command -v npm >/dev/null || apt-get install -y -qq --no-install-recommends npm
 	npm ci --prefix tests/peers/node --ignore-scripts --no-audit --no-fund
+	$(PYTHON) -m venv tests/peers/triton/.venv
+	tests/peers/triton/.venv/bin/python -m pip install --quiet --no-deps --require-hashes -r tests/peers/triton/requirements.txt
 
 fmt: $(READY) ## format and sort imports
 	$(BIN)/ruff check --fix-only --quiet .

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from penstock.runtimes.local_service import LocalServiceHandler
     from penstock.service.app import App
     from penstock.service.server import PipelineServer, Service, WebService, run
+    from penstock.tensor import Signature
     from penstock.typed.arrays import Array, Image
 
 __version__ = "0.1.0"
@@ -47,6 +48,7 @@ __all__ = [
     "RequestOp",
     "ResponseOp",
     "Service",
+    "Signature",
     "WebService",
     "op",
     "run",
@@ -65,6 +67,7 @@ _HOMES = {
     "penstock.runtimes.local_service": ("LocalServiceHandler",),
     "penstock.service.app": ("App",),
     "penstock.service.server": ("PipelineServer", "Service", "WebService", "run"),
+    "penstock.tensor": ("Signature",),
     "penstock.typed.arrays": ("Array", "Image"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -14,6 +14,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.metadata import version
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -21,7 +22,6 @@ import orjson
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError
 
-from penstock import __version__
 from penstock.api.body import LARGE, SMALL
 from penstock.api.calls import (
     JSON,
@@ -524,7 +524,7 @@ def _simple(
 
 
 def _server_metadata() -> dict[str, Any]:
-    return {"name": "penstock", "version": __version__, "extensions": [*EXTENSIONS]}
+    return {"name": "penstock", "version": version("penstock"), "extensions": [*EXTENSIONS]}
 
 
 def _metadata(spec: Any) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from penstock.ops.short import FunctionOp
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
 from penstock.service.models import problems_of_model
 from penstock.service.placement import EngineId, available, cpu_problems
+from penstock.tensor import Signature
 
 _OF_ONE_GRAPH = frozenset({"name", "service", "dag", "op"})
 """Top-level keys that say something of a graph; all others are about the door and the engine."""
@@ -48,6 +49,7 @@ class Blueprint:
         instruments: what its service brings along to listen.
         applications: what its service brings along to answer routes of its own: called with the
             engine, each gives an object whose ``routes`` the door serves.
+        signature: what it takes and gives, as its author declares it; None: what its models say.
         app: the name of the app that it is a part of; None for a service by itself.
         route: the path of the app's route that it is behind.
         shape: what that route takes and gives, in a line.
@@ -61,6 +63,7 @@ class Blueprint:
     version: str = "1"
     instruments: tuple[Instrument, ...] = ()
     applications: tuple[MakeApplication, ...] = ()
+    signature: Signature | None = None
     app: str | None = None
     route: str | None = None
     shape: str = ""

@@ -178,7 +178,11 @@ class GraphWorks:
         return graph
 
     def _signature(self, graph: ServedGraph) -> Signature | None:
-        """What the models that read the request take, and what the last op answers if it is one."""
+        """What is declared; else what the models that read the request take, and what the last op
+        answers if it is one.
+        """
+        if self.blueprint.signature is not None:
+            return self.blueprint.signature
         plan = self.blueprint.graph.plan
         inputs: dict[str, TensorSpec] = {}
         for index in plan.entry:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.config.load import Loaded
     from penstock.instrument import Instrument
     from penstock.service.blueprint import Blueprint, MakeApplication
+    from penstock.tensor import Signature
 
 DEFAULT_NAME = "default_service"
 DEFAULT_PORTS = {"http_port": 8080, "rpc_port": 8081}
@@ -60,6 +62,8 @@ class _Servable:
         instruments: listen to what happens, in every process that serves.
         applications: further protocols; each is called with the engine, and gives an object whose
             ``routes`` are served.
+        signature: what the graph takes and gives, for protocols that ask; that of its models
+            without it, where these read the request and make the answer.
     """
 
     def __init__(
@@ -68,8 +72,10 @@ class _Servable:
         *,
         instruments: Sequence[Instrument] = (),
         applications: Sequence[MakeApplication] = (),
+        signature: Signature | None = None,
     ) -> None:
         self.name = name
+        self.signature = signature
         self.instruments = list(instruments)
         self.applications = list(applications)
         self._response_op: ResponseOp | None = None
@@ -126,9 +132,10 @@ class _Servable:
         from penstock.service.blueprint import draw_blueprint
 
         name = self._public_name(self._loaded.config.name)
-        return draw_blueprint(
+        drawn = draw_blueprint(
             self._response_op, self._loaded, name, self.instruments, self.applications, other_ops
         )
+        return replace(drawn, signature=self.signature)
 
     def _end_with(self, response_op: ResponseOp) -> None:
         if not isinstance(response_op, ResponseOp):
@@ -173,8 +180,8 @@ class _Servable:
 
 
 class PipelineServer(_Servable):
-    """Runs the graph that ends in a ResponseOp. Arguments as of every service: name, instruments
-    and applications.
+    """Runs the graph that ends in a ResponseOp. Arguments as of every service: name, instruments,
+    applications and signature.
 
     Threads: ``run_server`` must be called in the main thread, which it keeps.
     """
@@ -221,8 +228,11 @@ class WebService(_Servable):
         *,
         instruments: Sequence[Instrument] = (),
         applications: Sequence[MakeApplication] = (),
+        signature: Signature | None = None,
     ) -> None:
-        super().__init__(name, instruments=instruments, applications=applications)
+        super().__init__(
+            name, instruments=instruments, applications=applications, signature=signature
+        )
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
         """Override: build the ops, starting from ``read_op``, and return the last one."""
@@ -303,7 +313,7 @@ class Service(WebService):
     Args:
         name: first part of the URL.
         last: the op that makes the reply. Ops without inputs read the request.
-        instruments, applications: as WebService has them.
+        instruments, applications, signature: as WebService has them.
         config: top-level configuration keys, such as ``http_port=8000``.
 
     Raises:
@@ -317,9 +327,12 @@ class Service(WebService):
         *,
         instruments: Sequence[Instrument] = (),
         applications: Sequence[MakeApplication] = (),
+        signature: Signature | None = None,
         **config: Any,
     ) -> None:
-        super().__init__(name, instruments=instruments, applications=applications)
+        super().__init__(
+            name, instruments=instruments, applications=applications, signature=signature
+        )
         if not isinstance(last, Op):
             raise GraphError(
                 f"Service {name!r} needs the last op of its graph, got {last!r}: "

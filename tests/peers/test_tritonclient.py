@@ -1,0 +1,119 @@
+"""Triton's own client, unchanged, against models and pipelines of ours."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.protocols.test_oip import VALUES
+from tests.services.process import running
+
+pytestmark = pytest.mark.peers
+
+HERE = Path(__file__).parent / "triton"
+PYTHON = HERE / ".venv" / "bin" / "python"
+"""Of an environment of its own: the client needs an older protobuf than ours."""
+
+SERVICE = """
+from penstock import Service, Signature, op, run
+
+DATATYPES = %r
+
+@op()
+def echo(feed):
+    return feed
+
+@op()
+def fails(feed):
+    raise ValueError("a secret")
+
+echoed = {name: (name, [-1, 1]) for name in DATATYPES}
+signature = Signature(inputs=echoed, outputs=echoed)
+one = {"x": ("FP32", [-1])}
+run(
+    Service("echo", echo, signature=signature, docs=False),
+    Service("fails", fails, signature=Signature(inputs=one, outputs=one)),
+)
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    if not PYTHON.exists():
+        pytest.skip("Triton's client is not installed: make peers")
+    folder = tmp_path_factory.mktemp("triton")
+    script = folder / "service.py"
+    script.write_text(SERVICE % [*VALUES])
+    number = ["FP32", [1], [1.0]]
+    full = {name: [name, [2, 1], values] for name, values in VALUES.items()}
+    json_only = {name: each for name, each in full.items() if name not in ("FP16", "BF16")}
+    cases = [
+        {"model": "echo", "inputs": full},
+        {"model": "echo", "inputs": json_only, "wrong": True},
+        {"model": "nope", "inputs": {"x": number}, "wrong": True},
+        {"model": "fails", "inputs": {"x": number}, "wrong": True},
+        {"model": "fails", "inputs": {"x": ["FP32", [1, 1], [1.0]]}, "wrong": True},
+    ]
+    (folder / "cases.json").write_text(json.dumps(cases))
+    with running(script) as server:
+        asked = subprocess.run(
+            [PYTHON, HERE / "client.py", f"127.0.0.1:{server.http_port}", folder / "cases.json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert asked.returncode == 0, asked.stderr
+        yield json.loads(asked.stdout)
+
+
+def test_it_sees_the_server_and_its_models(answers: dict[str, Any]) -> None:
+    assert answers["server"]["name"] == "penstock"
+    assert answers["live"] == answers["ready"] == [True, True]
+    assert answers["no such model"] == [False, False]
+    metadata = answers["metadata of echo"]
+    assert metadata["versions"] == ["1"]
+    assert metadata["inputs"][0] == {"name": "BOOL", "datatype": "BOOL", "shape": [-1, 1]}
+
+
+def test_every_datatype_comes_back_in_every_form(answers: dict[str, Any]) -> None:
+    full = answers["answers"][0]
+    assert len(full) == 9
+    for how, answer in full.items():
+        assert answer == {
+            name: [name, [2, 1], pytest.approx(values, rel=1e-6) if name == "FP32" else values]
+            for name, values in VALUES.items()
+        }, how
+
+
+def test_errors_have_the_statuses_of_the_protocol(answers: dict[str, Any]) -> None:
+    lacks, nope, fails, shape = answers["answers"][1:]
+    for how, answer in lacks.items():
+        status, text = answer["error"]
+        assert "the model takes the inputs" in text, how
+        assert status in ("400", "StatusCode.INVALID_ARGUMENT", None)
+    assert nope["http, raw"] == {"error": ["404", "there is no model 'nope'"]}
+    assert nope["grpc"]["error"][0] == "StatusCode.NOT_FOUND"
+    assert "there is no model" in nope["grpc, stream 0"]["error"][1]
+    for how, answer in fails.items():
+        status, text = answer["error"]
+        assert "its log says why, under this id: " in text, how
+        assert "secret" not in text
+        assert status in ("500", "StatusCode.INTERNAL", None)
+    assert "has the shape [-1], got [1, 1]" in shape["http, raw"]["error"][1]
+
+
+def test_statistics_count_what_was_asked(answers: dict[str, Any]) -> None:
+    over_http, over_grpc = answers["statistics"]
+    (echo,) = [each for each in over_http["model_stats"] if each["name"] == "echo"]
+    assert echo["inference_stats"]["success"]["count"] == 9
+    assert echo["inference_count"] == echo["execution_count"] == 9
+    assert echo["batch_stats"][0]["batch_size"] == 1
+    assert echo["last_inference"] > 1.7e12
+    (fails,) = [each for each in over_grpc["model_stats"] if each["name"] == "fails"]
+    assert int(fails["inference_stats"]["fail"]["count"]) == 8

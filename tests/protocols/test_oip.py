@@ -1,0 +1,313 @@
+"""The Open Inference Protocol: tensors in both forms, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InputMismatch, PackageError, RequestError, TooLarge, Undecodable
+from penstock.protocols import oip, oip_json, oip_message
+from penstock.protocols import standard_messages as messages
+from penstock.protocols.oip import InferRequest, OutTensor
+from penstock.tensor import Signature
+
+INFER, RESPONSE = messages.inference_messages("ModelInfer")
+
+VALUES: dict[str, Any] = {
+    "BOOL": [True, False],
+    "UINT8": [0, 255],
+    "UINT16": [0, 65535],
+    "UINT32": [0, 2**32 - 1],
+    "UINT64": [0, 2**64 - 1],
+    "INT8": [-128, 127],
+    "INT16": [-(2**15), 2**15 - 1],
+    "INT32": [-(2**31), 2**31 - 1],
+    "INT64": [-(2**63), 2**63 - 1],
+    "FP16": [1.5, -65504.0],
+    "BF16": [1.5, -3.0],
+    "FP32": [0.1, -3.4e38],
+    "FP64": [0.1, 1.7e308],
+    "BYTES": ["ä", ""],
+}
+RAW = {
+    "BOOL": b"\x01\x00",
+    "UINT16": b"\x00\x00\xff\xff",
+    "INT64": struct.pack("<qq", -(2**63), 2**63 - 1),
+    "FP16": struct.pack("<ee", 1.5, -65504.0),
+    "BF16": b"\xc0\x3f\x40\xc0",
+    "FP32": struct.pack("<ff", 0.1, -3.4e38),
+    "BYTES": b"\x02\x00\x00\x00\xc3\xa4\x00\x00\x00\x00",
+}
+
+
+def body_of(datatype: str, data: Any, shape: list[int], **more: Any) -> bytes:
+    tensor = {"name": "x", "datatype": datatype, "shape": shape, "data": data, **more}
+    return json.dumps({"id": "7", "inputs": [tensor]}).encode()
+
+
+def array_of(datatype: str) -> np.ndarray[Any, Any]:
+    return np.array(VALUES[datatype], oip.DTYPES[datatype])
+
+
+@pytest.mark.parametrize("datatype", oip.DTYPES)
+@pytest.mark.parametrize("nested", [False, True])
+def test_every_datatype_in_json(datatype: str, nested: bool) -> None:
+    data = [VALUES[datatype]] if nested else VALUES[datatype]
+    request = oip_json.decode(body_of(datatype, data, [1, 2]))
+    wanted = array_of(datatype).reshape(1, 2)
+    assert request.feed["x"].dtype == wanted.dtype
+    np.testing.assert_array_equal(request.feed["x"], wanted)
+    body, header = oip_json.encode(request, "m", "1", [OutTensor("y", datatype, wanted)])
+    answer = json.loads(body)
+    assert header is None
+    assert answer["id"] == "7"
+    (output,) = answer["outputs"]
+    assert (output["datatype"], output["shape"]) == (datatype, [1, 2])
+    np.testing.assert_array_equal(np.array(output["data"], wanted.dtype), wanted.reshape(-1))
+
+
+@pytest.mark.parametrize("datatype", RAW)
+def test_raw_bytes_are_those_of_the_protocol(datatype: str) -> None:
+    raw = RAW[datatype]
+    tensor = {
+        "name": "x",
+        "datatype": datatype,
+        "shape": [2],
+        "parameters": {"binary_data_size": len(raw)},
+    }
+    document = json.dumps(
+        {"inputs": [tensor], "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
+    ).encode()
+    request = oip_json.decode(document + raw, len(document))
+    oip.fit(request, None)
+    np.testing.assert_array_equal(request.feed["x"], array_of(datatype))
+    out = OutTensor("y", datatype, request.feed["x"])
+    body, header = oip_json.encode(request, "m", "1", [out])
+    assert header is not None
+    assert body[header:] == raw
+    (output,) = json.loads(body[:header])["outputs"]
+    assert output["parameters"] == {"binary_data_size": len(raw)}
+    assert "data" not in output
+
+
+@pytest.mark.parametrize("datatype", oip.DTYPES)
+@pytest.mark.parametrize("raw", [False, True])
+def test_every_datatype_in_messages(datatype: str, raw: bool) -> None:
+    wanted = array_of(datatype).reshape(2, 1)
+    message = INFER(model_name="m", model_version="1", id="7")
+    tensor = message.inputs.add(name="x", datatype=datatype, shape=[2, 1])
+    if raw:
+        message.raw_input_contents.append(oip.to_raw(OutTensor("x", datatype, wanted)))
+    elif datatype in ("FP16", "BF16"):
+        with pytest.raises(PackageError, match="raw bytes only"):
+            oip_message.decode(message.SerializeToString())
+        return
+    else:
+        fill(tensor.contents, datatype)
+    request, is_raw = oip_message.decode(message.SerializeToString())
+    assert (request.model, request.version, request.id, is_raw) == ("m", "1", "7", raw)
+    oip.fit(request, None)
+    np.testing.assert_array_equal(request.feed["x"], wanted)
+    encoded = oip_message.encode(request, raw, "m", "1", [OutTensor("y", datatype, wanted)])
+    answer = RESPONSE.FromString(encoded)
+    assert (answer.model_name, answer.model_version, answer.id) == ("m", "1", "7")
+    (output,) = answer.outputs
+    assert (output.name, output.datatype, list(output.shape)) == ("y", datatype, [2, 1])
+    if raw:
+        assert list(answer.raw_output_contents) == list(message.raw_input_contents)
+    else:
+        assert not answer.raw_output_contents
+        assert output.contents == tensor.contents
+
+
+def fill(contents: Any, datatype: str) -> None:
+    field = {
+        "BOOL": "bool_contents",
+        "INT64": "int64_contents",
+        "UINT64": "uint64_contents",
+        "FP32": "fp32_contents",
+        "FP64": "fp64_contents",
+        "BYTES": "bytes_contents",
+    }.get(datatype, "int_contents" if datatype.startswith("INT") else "uint_contents")
+    values = VALUES[datatype]
+    if datatype == "BYTES":
+        values = [each.encode() for each in values]
+    getattr(contents, field).extend(values)
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "text"),
+    [
+        (b"{", Undecodable, "not a JSON document"),
+        (b"[]", Undecodable, "must be an object"),
+        (b"{}", Undecodable, 'no "inputs"'),
+        (b'{"inputs": 3}', Undecodable, "must be a list"),
+        (b'{"inputs": [{}]}', Undecodable, "needs a name, a shape and a datatype"),
+        (body_of("FP31", [1], [1]), PackageError, "unknown datatype 'FP31'"),
+        (body_of("FP32", [1, 2], [3]), PackageError, "needs 3 elements, got 2"),
+        (body_of("FP32", [1, 2, 3, 4], [3]), PackageError, "needs 3 elements, got 4"),
+        (body_of("FP32", [[1], [2], [3]], [2]), PackageError, "needs 2 elements, got 3"),
+        (body_of("FP32", [1, "a"], [2]), Undecodable, "must be a number"),
+        (body_of("FP32", [1, [2]], [2]), Undecodable, "must be a number, got a list"),
+        (body_of("UINT8", [256], [1]), Undecodable, "from 0 to 255"),
+        (body_of("FP16", [1e6], [1]), PackageError, "outside of the range of FP16"),
+        (body_of("BOOL", [1], [1]), Undecodable, "true or false"),
+        (body_of("BYTES", [1], [1]), Undecodable, "must be a text"),
+        (body_of("FP32", None, [1]), Undecodable, "no data"),
+        (body_of("FP32", [1], [-1]), Undecodable, "from 0 to"),
+        (body_of("FP32", [], [0] * 17), Undecodable, "more than 16"),
+        (body_of("FP32", [], [2**40, 2**40, 0]), PackageError, "too large"),
+        (body_of("FP32", [], [2**40]), TooLarge, "more memory"),
+        (
+            body_of("FP32", [1], [1], parameters={"shared_memory_region": "r"}),
+            PackageError,
+            "shared memory is not available",
+        ),
+        (
+            body_of("FP32", None, [1], parameters={"binary_data_size": 4}),
+            PackageError,
+            "the body ends before",
+        ),
+        (body_of("FP32", json.loads("[" * 30 + "]" * 30), [1]), Undecodable, "nested deeper"),
+    ],
+)
+def test_what_json_is_refused(body: bytes, error: type[RequestError], text: str) -> None:
+    with pytest.raises(error, match=text):
+        oip_json.decode(body)
+
+
+def test_two_inputs_of_one_name_are_refused() -> None:
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
+    with pytest.raises(PackageError, match="two inputs are called 'x'"):
+        oip_json.decode(json.dumps({"inputs": [tensor, tensor]}).encode())
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"\x01\x00\x00\x00", "end within element 0"),
+        (b"\x00\x00\x00\x00\x00", "are left after"),
+        (b"", "before 1 elements"),
+        (b"\xff\xff\xff\xff", "end within element 0"),
+    ],
+)
+def test_raw_texts_that_do_not_fit_are_refused(raw: bytes, text: str) -> None:
+    message = INFER(model_name="m")
+    message.inputs.add(name="x", datatype="BYTES", shape=[1])
+    message.raw_input_contents.append(raw)
+    with pytest.raises(PackageError, match=text):
+        oip_message.decode(message.SerializeToString())
+
+
+def test_raw_bytes_of_another_size_are_refused() -> None:
+    message = INFER(model_name="m")
+    message.inputs.add(name="x", datatype="FP32", shape=[2])
+    message.raw_input_contents.append(bytes(7))
+    with pytest.raises(PackageError, match=r"FP32 of shape \[2\] is 8 bytes, got 7"):
+        oip_message.decode(message.SerializeToString())
+    message.raw_input_contents.append(b"")
+    with pytest.raises(PackageError, match="1 inputs, and raw bytes of 2"):
+        oip_message.decode(message.SerializeToString())
+
+
+def test_contents_of_another_type_are_refused() -> None:
+    message = INFER(model_name="m")
+    tensor = message.inputs.add(name="x", datatype="FP32", shape=[1])
+    tensor.contents.int_contents.append(1)
+    with pytest.raises(PackageError, match="not those of FP32"):
+        oip_message.decode(message.SerializeToString())
+    tensor.datatype = "INT8"
+    tensor.contents.int_contents[:] = [128]
+    with pytest.raises(PackageError, match="outside of -128 to 127"):
+        oip_message.decode(message.SerializeToString())
+
+
+@given(st.binary(max_size=200))
+def test_decoders_take_any_bytes(data: bytes) -> None:
+    for decode in (oip_message.decode, oip_json.decode, lambda each: oip_json.decode(each, 3)):
+        try:
+            decode(data)
+        except RequestError:
+            continue
+
+
+@given(st.lists(st.floats(width=32), max_size=20))
+def test_rounding_to_bf16_is_to_the_nearest(values: list[float]) -> None:
+    array = np.array(values, np.float32)
+    raw = oip.to_raw(OutTensor("x", "BF16", array))
+    wide = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+    for before, after in zip(array, wide, strict=True):
+        if np.isnan(before):
+            assert np.isnan(after)
+        elif np.isfinite(after):
+            assert abs(after - before) <= max(abs(before) * 2**-8, 2.0**-133)
+        else:
+            assert abs(before) >= 3.38e38
+
+
+SIGNATURE = Signature(
+    inputs={"x": ("FP32", [-1, 2]), "t": ("BYTES", None)}, outputs={"y": ("BF16", [-1])}
+)
+
+
+def asked(**arrays: np.ndarray[Any, Any]) -> InferRequest:
+    request = InferRequest()
+    for name, array in arrays.items():
+        datatype = "BYTES" if array.dtype == object else oip._NAMES[array.dtype]
+        request.add(name, datatype, array)
+    return request
+
+
+TEXTS = np.array([b"a"], object)
+
+
+@pytest.mark.parametrize(
+    ("request_", "text"),
+    [
+        (asked(x=np.zeros((1, 2), np.float32)), r"takes the inputs \['t', 'x'\], got \['x'\]"),
+        (asked(x=np.zeros((1, 2), np.float64), t=TEXTS), "'x' is FP32, got FP64"),
+        (asked(x=np.zeros((1, 3), np.float32), t=TEXTS), r"shape \[-1, 2\], got \[1, 3\]"),
+        (asked(x=np.zeros(2, np.float32), t=TEXTS), r"shape \[-1, 2\], got \[2\]"),
+        (
+            asked(x=np.zeros((1, 2), np.float32), t=np.array([b"\xff"], object)),
+            "'t': element 0 is not UTF-8",
+        ),
+    ],
+)
+def test_inputs_that_a_model_does_not_declare_are_refused(
+    request_: InferRequest, text: str
+) -> None:
+    with pytest.raises(InputMismatch, match=text):
+        oip.fit(request_, SIGNATURE)
+
+
+def test_outputs_are_those_asked_for() -> None:
+    request = asked(x=np.zeros((1, 2), np.float32), t=TEXTS)
+    oip.fit(request, SIGNATURE)
+    assert request.feed["t"].tolist() == ["a"]
+    (output,) = oip.answered(request, SIGNATURE, {"y": np.zeros(1, np.float32), "z": 3})
+    assert (output.name, output.datatype) == ("y", "BF16")
+    request.outputs = ("nope",)
+    with pytest.raises(InputMismatch, match=r"gives the outputs \['y'\], not \['nope'\]"):
+        oip.fit(request, SIGNATURE)
+    found = oip.answered(InferRequest(), None, {"n": 3, "t": "a", "u": ["b", "c"], "f": [1.5]})
+    assert [(each.datatype, each.array.shape) for each in found] == [
+        ("INT64", (1,)),
+        ("BYTES", (1,)),
+        ("BYTES", (2,)),
+        ("FP64", (1,)),
+    ]
+
+
+def test_a_large_body_is_the_same_as_a_small_one() -> None:
+    numbers = np.arange(100_000, dtype=np.float32)
+    flat = oip_json.decode(body_of("FP32", numbers.tolist(), [1000, 100]))
+    nested = oip_json.decode(body_of("FP32", numbers.reshape(1000, 100).tolist(), [1000, 100]))
+    for request in (flat, nested):
+        np.testing.assert_array_equal(request.feed["x"], numbers.reshape(1000, 100))
