@@ -65,7 +65,7 @@ class Model(Op):
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Feed:
         """The only input's dict, with texts read as arrays."""
         (feed,) = input_dicts.values()
-        if isinstance(self.get_input_ops()[0], Model):
+        if any(isinstance(source, Model) for source in self.get_input_ops()):
             wanted = self.client.model.feed_names
             if len(wanted) == len(feed) and feed.keys() != {*wanted}:
                 return dict(zip(wanted, feed.values(), strict=True))
