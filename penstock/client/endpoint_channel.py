@@ -16,6 +16,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum
 from math import ceil
 from typing import Any, cast
@@ -602,10 +603,8 @@ class EndpointChannel:
             OSError: there is none.
         """
         for _ in range(MAX_ATTEMPTS - 1):
-            try:
+            with suppress(_Dismissed):
                 return await self._attempt(host)
-            except _Dismissed:
-                continue
         return await self._attempt(host)
 
     async def _attempt(self, host: str) -> Connection:

@@ -235,7 +235,7 @@ class Http1Session(Connection):
         self._keep_alive = shared.keep_alive()
         self._write_blocked = False
         self._goes_on = False  # in a later turn
-        self._probe: HalfCloseProbe | None = None
+        self._probe: asyncio.Task[None] | None = None
 
     # Input.
 
@@ -292,7 +292,7 @@ class Http1Session(Connection):
         if self._exchange is None or broken:
             return False
         if self.shared.limits.half_close_probe:
-            self._probe = HalfCloseProbe(self)
+            self._probe = asyncio.create_task(self._watch_half_closed())
         return True
 
     def _take(self, events: Sequence[Event]) -> None:
@@ -535,52 +535,28 @@ class Http1Session(Connection):
         elif self._exchange is None and not self.out:
             self.end()
 
-    # Whether a client that has closed its half still listens.
+    async def _watch_half_closed(self) -> None:
+        """Find out whether a client that has closed its half of the connection is still there.
 
-    def ask_whether_it_listens(self) -> None:
-        """Write what a client that listens passes over; one that has left answers by a reset."""
+        Of a client that has left altogether we see the same end of input as of one that only has
+        nothing more to send; the difference shows when something is written: then its system
+        answers with a reset. So after a short while it is sent an interim response, which every
+        client of HTTP/1.1 passes over, and the socket is watched. One of HTTP/1.0 knows none.
+        Source: RFC 9110, sections 15.2 and 15.2.1.
+        """
+        watched = select.poll()
+        watched.register(self.transport.get_extra_info("socket"), 0)
+        await asyncio.sleep(_PROBE_AFTER)
         exchange = self._exchange
-        if exchange is None or exchange.started or self.answered or self.out:
-            return
-        # A client of HTTP/1.1 must pass over interim responses that it did not ask for; one of
-        # HTTP/1.0 knows none (RFC 9110, sections 15.2 and 15.2.1).
-        if exchange.head.version == HTTP_1_1:
+        answers = exchange is None or exchange.started or self.answered or self.out
+        if not answers and self.core.head.version == HTTP_1_1:
             self.write(CONTINUE)
-
-
-class HalfCloseProbe:
-    """Finds out whether a client that has closed its half of the connection is still there.
-
-    Of a client that has left altogether we see the same end of input as of one that only has
-    nothing more to send; the difference shows when something is written: then its system answers
-    with a reset. So after a short while it is sent an interim response, which every client of
-    HTTP/1.1 must be able to pass over, and the socket is watched. Source: RFC 9110, section 15.2.
-    """
-
-    def __init__(self, session: Http1Session) -> None:
-        self._session = session
-        self._descriptor: int = session.transport.get_extra_info("socket").fileno()
-        self._loop = asyncio.get_running_loop()
-        self._asked = False
-        self._timer = self._loop.call_later(_PROBE_AFTER, self._look)
-
-    def cancel(self) -> None:
-        """The connection is no more."""
-        self._timer.cancel()
-
-    def _look(self) -> None:
-        session = self._session
-        if session.closing or session.transport.is_closing():
-            return
-        if not self._asked:
-            self._asked = True
-            session.ask_whether_it_listens()
-            wait = _PROBE_AFTER / 4
-        else:
-            poll = select.poll()
-            poll.register(self._descriptor, 0)
-            if poll.poll(0):  # POLLERR or POLLHUP, which need not be asked for
-                session.abort()
+        pause = _PROBE_AFTER / 4
+        while True:
+            await asyncio.sleep(pause)
+            if self.closing or self.transport.is_closing():
                 return
-            wait = min(1.0, session.shared.period)
-        self._timer = self._loop.call_later(wait, self._look)
+            if watched.poll(0):  # POLLERR or POLLHUP, which need not be asked for
+                self.abort()
+                return
+            pause = min(1.0, self.shared.period)

@@ -124,13 +124,7 @@ class ServedGraph:
     ) -> Stage:
         """Make the stage of the plan's next op, with the engine's clock, instruments and answers.
 
-        Args:
-            name: the op's name.
-            queue: what waits for it, and what of that runs together.
-            executor: its workers.
-            options: time-out, retries, isolation.
-            key_of: what samples of one batch must have in common, as far as their inputs tell;
-                None when only ``preprocess`` knows.
+        The arguments are those of ``Stage``.
         """
         engine = self.engine
         stage = Stage(
