@@ -134,7 +134,7 @@ class Http1Exchange(DoorExchange):
             return
         session.out.append(session.core.chunk(piece))
         if unsent + len(piece) > WRITABLE:
-            session.note_blocked_writer()
+            session.write_blocked = True
         session.mark()
 
     def finish(self, trailers: Headers = ()) -> None:
@@ -210,6 +210,7 @@ class Http1Session(Connection):
         core: the protocol.
         out: what is to be written.
         answered: the answer in turn is complete, and the next request not yet begun.
+        write_blocked: the application is to be told when there is room again.
     """
 
     __slots__ = (
@@ -218,10 +219,10 @@ class Http1Session(Connection):
         "_in_head",
         "_keep_alive",
         "_probe",
-        "_write_blocked",
         "answered",
         "core",
         "out",
+        "write_blocked",
     )
 
     def __init__(self, shared: DoorState, transport: asyncio.Transport, due: float) -> None:
@@ -233,7 +234,7 @@ class Http1Session(Connection):
         self._exchange: Http1Exchange | None = None
         self._in_head = True
         self._keep_alive = shared.keep_alive()
-        self._write_blocked = False
+        self.write_blocked = False
         self._goes_on = False  # in a later turn
         self._probe: asyncio.Task[None] | None = None
 
@@ -405,8 +406,8 @@ class Http1Session(Connection):
         self.dirty = False
         if not left and self.answered and not self.closing:
             self.mark()
-        if self._write_blocked and not self.lagging:
-            self._write_blocked = False
+        if self.write_blocked and not self.lagging:
+            self.write_blocked = False
             if self._exchange is not None:
                 self._exchange.check_writable()
 
@@ -416,10 +417,6 @@ class Http1Session(Connection):
             self.out.clear()
             if self.lagging or self.counted:
                 self.count()
-
-    def note_blocked_writer(self) -> None:
-        """Tell the application when there is room again."""
-        self._write_blocked = True
 
     def unsent(self) -> int:
         """Bytes that wait for the client to read."""

@@ -25,7 +25,9 @@ import logging
 import marshal
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
+from math import inf
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -68,6 +70,7 @@ class Suspicion:
         self.digest = digest
 
 
+@dataclass(slots=True)
 class _Suspect:
     """Inputs that are remembered.
 
@@ -77,9 +80,9 @@ class _Suspect:
         forget_at: when they are suspected no more.
     """
 
-    def __init__(self) -> None:
-        self.bans = 0
-        self.banned_until = self.forget_at = float("-inf")
+    bans: int = 0
+    banned_until: float = -inf
+    forget_at: float = -inf
 
 
 class Quarantine:

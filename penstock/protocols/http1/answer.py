@@ -75,8 +75,6 @@ class Answering:
             client has half-closed and nothing of it is left: close as soon as no answer is open.
     """
 
-    __slots__ = ("_awaits", "_replied", "_sends", "_state", "date", "head", "keep_alive")
-
     def __init__(self) -> None:
         self._state: int = HEAD
         self.head: Http1RequestHead = UNREAD

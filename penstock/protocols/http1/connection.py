@@ -55,21 +55,6 @@ class Http1Connection(Answering):
     Thread: one.
     """
 
-    __slots__ = (
-        "_at",
-        "_at_once",
-        "_blank",
-        "_buffer",
-        "_cache",
-        "_chunks",
-        "_discards",
-        "_ended",
-        "_left",
-        "_limits",
-        "_lines",
-        "unread",
-    )
-
     def __init__(self, limits: Http1Limits, cache: LineCache, at_once: int | None = None) -> None:
         super().__init__()
         self._limits = limits
