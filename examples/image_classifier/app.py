@@ -33,12 +33,13 @@ class Classifier:
 
     def __init__(self):
         self.session = onnxruntime.InferenceSession(MODEL)
+        self.input = self.session.get_inputs()[0].name
 
     def preprocess(self, image: Annotated[np.ndarray, Image("L")]) -> np.ndarray:
         return model_input(image)
 
     def inference(self, pictures):
-        (scores,) = self.session.run(None, {"x": np.stack(pictures)})
+        scores = self.session.run(None, {self.input: np.stack(pictures)})[-1]
         return list(scores)
 
     def postprocess(self, scores) -> list[Guess]:

@@ -284,7 +284,8 @@ def _not_served(
     if route is not None and route.there is not None and not route.there(values):
         return missing
     if route is not None and route.refusal is not failure:
-        status, headers, body, _ = route.refusal(405, f"{head.method} is not answered here")
+        text = f"{head.method} is not answered here: use {allow[1].decode()}"
+        status, headers, body, _ = route.refusal(405, text)
         return HttpReply(status, (*headers, allow), body)
     if head.method not in _METHODS:
         return failure(400, "unknown method")

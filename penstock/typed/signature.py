@@ -130,6 +130,8 @@ class Schema:
                 return _read_form(validator, body, kind)
             return validator.validate_python(media.decode(body, kind, raw))
         except ValidationError as error:
+            if not body:
+                raise Undecodable("the body is empty: parameters are members of the body") from None
             raise invalid(error, "body") from None
 
     def _brief(self) -> Validator:

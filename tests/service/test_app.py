@@ -222,7 +222,10 @@ def test_a_path_without_a_route_is_answered_with_the_nearest(
 def test_another_method_is_answered_with_those_that_are_allowed(http: httpx.Client) -> None:
     answer = http.get("/later")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
-    assert answer.json()["error"] == "method_not_allowed"
+    assert answer.json() == {
+        "error": "method_not_allowed",
+        "message": "GET is not answered here: use POST",
+    }
 
 
 def test_the_log_says_what_an_answer_s_id_stands_for(

@@ -203,6 +203,11 @@ def test_a_file_that_curl_calls_a_form_is_answered_with_how_to_send_it(
     assert hint in str(caught.value)
 
 
+def test_an_empty_body_is_said_to_be_empty() -> None:
+    with pytest.raises(Undecodable, match="the body is empty: parameters are members of the body"):
+        Signature(plain, batched=False).request.read(b"", "")
+
+
 def test_a_result_is_checked_and_written_in_both_forms() -> None:
     response = Signature(of_model, batched=False).response
     assert response.write(response.check(1), media.JSON) == b"1.0"
