@@ -133,7 +133,9 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """What is the same for all whose workers live in this process and share the Work with us."""
+    """What is the same for all that know of a Work in this process how far it is, and cannot end a
+    call.
+    """
 
     instruments: Instruments
     grown: Callable[[], None]

@@ -8,7 +8,10 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import TypeAlias
 
 from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.batching.stack import signature
@@ -39,23 +42,26 @@ from penstock.tensor import Signature, TensorSpec
 _log = logging.getLogger(__name__)
 
 
+Watched: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
+
+
 class Works:
     """A deployment come to life. Makes engines."""
 
     def __init__(
-        self, deployment: Deployment, begins: Callable[[str, str], object] = lambda *_: None
+        self, deployment: Deployment, watched: Watched = lambda op, doing: nullcontext()
     ) -> None:
         """Open the model and run the ``init_op`` of every op that runs in this process.
 
         Args:
             deployment: what is to be served.
-            begins: is told, before each of them, of which op it is, and in words what goes on.
+            watched: around each of them; told of which op it is, and in words what goes on.
 
         Raises:
             StartupError: with the original exception as its cause.
         """
         self.deployment = deployment
-        self.graphs = [GraphWorks(each, deployment, begins) for each in deployment.graphs]
+        self.graphs = [GraphWorks(each, deployment, watched) for each in deployment.graphs]
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -102,9 +108,7 @@ class Works:
 class GraphWorks:
     """One graph come to life. See Works."""
 
-    def __init__(
-        self, blueprint: Blueprint, deployment: Deployment, begins: Callable[[str, str], object]
-    ) -> None:
+    def __init__(self, blueprint: Blueprint, deployment: Deployment, watched: Watched) -> None:
         self.blueprint = blueprint
         self._deployment = deployment
         graph = blueprint.graph
@@ -117,19 +121,19 @@ class GraphWorks:
             if options.executor.opens_here:
                 here.append(op)
                 entry = blueprint.config.op.get(op.name)
-                begins(op.name, "its model is being opened")
-                model = open_model(op, options, entry, deployment.engine_id.card())
+                with watched(op.name, "its model is being opened"):
+                    model = open_model(op, options, entry, deployment.engine_id.card())
                 _prepare(op, options, model)
             if model is not None:
                 notes.update((f"op {op.name!r}: {note}", None) for note in model.notes)
             self._models.append(model)
         self.notes = tuple(notes)
         for op in (graph.request_op, *here, graph.response_op):
-            begins(op.name, f"its {op.hook_name('init_op')} runs")
+            what = op.hook_name("init_op")
             try:
-                init(op)
+                with watched(op.name, f"its {what} runs"):
+                    init(op)
             except StartupError as error:
-                what = op.hook_name("init_op")
                 _log.error("op %s: %s raised", op.name, what, exc_info=error.__cause__)
                 raise
 
@@ -283,56 +287,39 @@ def begun(deployment: Deployment) -> Works:
     Raises:
         StartupError: one failed.
     """
-    watch = _Watch(deployment.config.start_timeout or None)
-    try:
-        return Works(deployment, watch.begins)
-    finally:
-        watch.end()
+    return Works(deployment, partial(_watched, deployment.config.start_timeout or None))
 
 
-class _Watch:
-    """Timers for the step that the calling thread is at.
+@contextmanager
+def _watched(limit: float | None, op: str, doing: str) -> Iterator[None]:
+    """A step of the start, of which the log tells when it takes long.
 
     Args:
-        limit: seconds that each step may take; None for ever.
+        limit: seconds after which the process is ended with it; None for ever.
+        op: whose step it is.
+        doing: what goes on, in words.
     """
+    thread = threading.get_ident()
 
-    def __init__(self, limit: float | None) -> None:
-        self._limit = limit
-        self._thread = threading.get_ident()
-        self._timers: list[threading.Timer] = []
-
-    def begins(self, op: str, doing: str) -> None:
-        """The next step."""
-        self.end()
-        self._after(TOLD_AFTER, lambda: self._tell(op, doing))
-        if self._limit is not None:
-            self._after(self._limit, lambda: self._end(op, doing))
-
-    def end(self) -> None:
-        """The step is over."""
-        while self._timers:
-            timer = self._timers.pop()
-            timer.cancel()
-            timer.join()
-
-    def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        timer = threading.Timer(seconds, call)
-        timer.name, timer.daemon = "start", True
-        self._timers.append(timer)
-        timer.start()
-
-    def _tell(self, op: str, doing: str) -> None:
+    def tell() -> None:
         _log.warning("op %s has not become ready for %.0f s: %s", op, TOLD_AFTER, doing)
 
-    def _end(self, op: str, doing: str) -> None:
-        stack = "".join(traceback.format_stack(sys._current_frames()[self._thread]))
-        _log.critical(
-            "op %r was not ready within %g s (start_timeout): %s; the process is ended:\n%s",
-            op,
-            self._limit,
-            doing,
-            stack,
-        )
+    def end() -> None:
+        stack = "".join(traceback.format_stack(sys._current_frames()[thread]))
+        told = "op %r was not ready within %g s (start_timeout): %s; the process is ended:\n%s"
+        _log.critical(told, op, limit, doing, stack)
         logging.shutdown()
         end_now(1)
+
+    timers = [threading.Timer(TOLD_AFTER, tell)]
+    if limit is not None:
+        timers.append(threading.Timer(limit, end))
+    for timer in timers:
+        timer.name, timer.daemon = "start", True
+        timer.start()
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+            timer.join()

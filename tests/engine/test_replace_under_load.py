@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -58,7 +59,9 @@ async def test_versions_replace_each_other_under_load() -> None:
     offering = asyncio.create_task(load(enough))
     for number in range(1, 6):
         await asyncio.sleep(0.01)
-        new = GraphWorks(version(number), works.deployment, lambda *_: None).build(engine, loop)
+        new = GraphWorks(version(number), works.deployment, lambda *_: nullcontext()).build(
+            engine, loop
+        )
         await new.start()
         (old,) = engine.replace(new, retired.put_nowait)
         async with asyncio.timeout(10):

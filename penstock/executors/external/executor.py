@@ -19,10 +19,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from penstock.errors import NoWorker
-from penstock.executors.executor import Finished, Work
+from penstock.executors.executor import Finished, LocalExecutor, Work
 from penstock.executors.external.connection import Connection
 from penstock.instrument import Instruments
-from penstock.request import Batch, Outcome, Sample
+from penstock.request import Outcome, Sample
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _PAUSE: Final = 0.25  # seconds without accepting after the system refused: it l
 _SHOWN: Final = 16  # ids of a batch in one line of the log
 
 
-class ExternalExecutor:
+class ExternalExecutor(LocalExecutor):
     """See the module. Belongs to the engine's loop.
 
     Args:
@@ -52,7 +52,6 @@ class ExternalExecutor:
     """
 
     takes_several = False
-    instruments: Instruments
     grown: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(
@@ -105,16 +104,6 @@ class ExternalExecutor:
         while (batch := work.begin_next()) is not None:
             work.add_result(batch, [Outcome(None, error) for _ in batch.samples])
         finished(work, work.take_results())
-
-    def look(self, work: Work) -> None:
-        """See Executor; it is up to date."""
-
-    def take_back(self, work: Work) -> list[Batch]:
-        """See Executor."""
-        return work.take_back()
-
-    def abandon(self, work: Work) -> None:
-        """A worker keeps its batch until it answers; nobody here can end its call."""
 
     async def close(self, timeout: float) -> bool:
         """Let the workers answer what they have, and hang up."""
