@@ -31,9 +31,6 @@ class ExecutorSpec:
     """What an executor is made of.
 
     Attributes:
-        op: the op's name, in messages.
-        workers: how many.
-        loop: the engine's.
         ops: a copy of the op for each worker; none where the kind opens none here.
         spawner: starts worker processes; None where no op of the service needs any.
         supervision: how worker processes are looked after.

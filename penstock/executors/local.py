@@ -71,10 +71,6 @@ class ThreadExecutor(LocalExecutor):
     The loop puts a Work into one queue that all threads of the op read, and signals an event; what
     has been run returns through another queue, with another event. A thread that hangs in a call
     keeps its slot: the engine hands out no more Works than there are threads.
-
-    Args:
-        ops: one bound copy per thread.
-        loop: the engine's loop.
     """
 
     takes_several = True

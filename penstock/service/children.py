@@ -82,7 +82,6 @@ class Child:
 
     Attributes:
         name: of what it runs, for logs.
-        pid: its number.
         pidfd: readable when it has ended.
         peak: the most memory it ever had, in bytes; known once it is reaped.
     """

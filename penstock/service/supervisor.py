@@ -72,14 +72,11 @@ class EngineProcess:
     """An engine that lives, and the line to it.
 
     Args:
-        engine_id: which of the service's engines it is.
-        child: the process.
         control: our end of the line.
         stop_timeout: seconds that it may take to end, once it is told to.
         answer_timeout: seconds that it may take to answer, while it is ready.
 
     Attributes:
-        engine_id, child, control: as given.
         failure: why it cannot start, if it has said so.
         is_ready: it has said that it could serve.
         is_leaving: it was told to leave its place to another.

@@ -61,11 +61,9 @@ class Connection:
     """See the module. Belongs to the engine's loop.
 
     Args:
-        op: the op's name.
-        index: the worker's number within it.
+        index: the worker's number within the op.
         link: the socket; closed with this.
         kind: the media type that it reads and writes.
-        loop: the engine's.
         owner: see Owner; called at most once for each moment.
 
     Attributes:

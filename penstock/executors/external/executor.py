@@ -41,10 +41,8 @@ class ExternalExecutor(LocalExecutor):
     """See the module. Belongs to the engine's loop.
 
     Args:
-        name: the op's.
         listener: bound to the op's socket, and the caller's to close.
         kind: the media type that the workers read and write.
-        loop: the engine's.
         patience: seconds that requests wait for a worker.
 
     Attributes:

@@ -44,10 +44,7 @@ _AT_ONCE: Final = 256 << 10  # bytes of one read
 class WorkerProgram:
     """See the module.
 
-    Args:
-        op: what runs the batches: a typed function's or class's, its model open.
-        path: of the service's socket.
-        kind: the media type of bodies.
+    ``op`` is a typed function's or class's, its model open; ``kind`` the media type of bodies.
     """
 
     def __init__(self, op: BoundOp, path: str, kind: str) -> None:

@@ -42,20 +42,9 @@ def report(
     by_us: bool,
     folder: str | None,
 ) -> None:
-    """Tell of a worker that has ended.
-
-    Args:
-        op: the op's name.
-        worker: the worker's number within the op.
-        pid: its process.
-        how: the signal or status that it ended with.
-        data_ids: of the requests that it ran; empty when it ran none.
-        batches: how many it had finished.
-        peak: the most memory it ever had, in bytes.
-        stacks: what ``faulthandler`` wrote, line by line.
-        by_us: whether we ended it for its batch's sake.
-        folder: where a file with all of that is written, made when it is needed; None for the log
-            alone.
+    """Tell of a worker that has ended, ``by_us`` if for its batch's sake: in the log and, unless
+    ``folder`` is None, in a file there. ``data_ids`` are those of the batch that it ran, if any;
+    ``peak`` is the most memory that it ever had; ``stacks`` is what ``faulthandler`` wrote.
     """
     told = f"op {op}: worker {worker} (pid {pid}) died: {how}"
     if data_ids:

@@ -50,10 +50,7 @@ class ProcessExecutor:
     """``count`` worker processes of one op.
 
     Args:
-        name: the op's.
-        count: workers.
         spawner: starts them.
-        loop: the engine's.
         supervision: how they are looked after.
 
     Attributes:

@@ -123,10 +123,8 @@ class Watchdog:
     """See the module. It rests while no worker is busy.
 
     Args:
-        op: the op's name.
         supervision: what the workers are held to.
         busy: gives those that have something to do.
-        loop: the engine's.
     """
 
     def __init__(

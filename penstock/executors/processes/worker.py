@@ -45,11 +45,8 @@ class Worker:
     """One process, from its start to its end.
 
     Args:
-        op: the op's name.
         index: its number within the op.
-        spawned: the process.
         exit: see below.
-        loop: the engine's.
         pool: memory for large arrays.
         hang_limit: see Supervision.
         done: called when it has answered all that it will of a Work.
