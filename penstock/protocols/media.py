@@ -38,12 +38,14 @@ _ORJSON = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _ORMSGPACK = ormsgpack.OPT_SERIALIZE_NUMPY | ormsgpack.OPT_NON_STR_KEYS
 
 
+# Nearly all requests come with one of the same few types.
 @lru_cache(maxsize=64)
 def essence(kind: str) -> str:
     """``type/subtype`` of a Content-Type's value, in lower case."""
     return kind.partition(";")[0].strip().lower()
 
 
+@lru_cache(maxsize=64)
 def is_json(kind: str) -> bool:
     """Whether a body of this type is JSON; so is one without a type, and what curl sends."""
     if kind == JSON or not kind:
@@ -52,11 +54,13 @@ def is_json(kind: str) -> bool:
     return name in (JSON, _CURLS, "text/json") or name.endswith("+json")
 
 
+@lru_cache(maxsize=64)
 def is_msgpack(kind: str) -> bool:
     """Whether a body of this type is msgpack."""
     return kind == MSGPACK or essence(kind) in _MSGPACK
 
 
+@lru_cache(maxsize=64)
 def answer_kind(accept: str | None, kind: str) -> str:
     """In which form to answer: as the caller accepts it, or else as it sent its request.
 
