@@ -139,7 +139,8 @@ class Router:
             route, values = target.http[head.method]
         except KeyError:
             assert target is not None
-            _send(exchange, _not_served(head, target, self._not_found))
+            not_found = None if self._is_gateways(head.path) else self._not_found
+            _send(exchange, _not_served(head, target, not_found))
             return None
         except _Refused as refused:
             _send(exchange, refused.reply)
@@ -180,6 +181,15 @@ class Router:
             call.fail(GrpcCode.RESOURCE_EXHAUSTED, _TOO_MANY_CALLS, PUSH_BACK)
             return None
         return call.begin()
+
+    def _is_gateways(self, path: bytes) -> bool:
+        """Whether the path is like those of the pipeline protocol, which is answered as it says."""
+        segments = path.split(b"/")
+        nothing: list[str | None] = [""] * (len(segments) - 1)
+        return b"" not in segments[1:] and any(
+            each.route.refusal is failure and each.match(segments, nothing) is not None
+            for each in self._patterns
+        )
 
     def _find(self, head: RequestHead) -> Target:
         """What patterns match a path that nobody asked for lately."""

@@ -219,6 +219,12 @@ def test_a_path_without_a_route_is_answered_with_the_nearest(
     }
 
 
+def test_the_pipeline_protocol_s_paths_keep_their_answers(http: httpx.Client) -> None:
+    for method, path, status in (("POST", "/later/%C2%82%0F", 404), ("GET", "/later/x", 405)):
+        answer = http.request(method, path)
+        assert (answer.status_code, answer.headers["content-type"][:10]) == (status, "text/plain")
+
+
 def test_another_method_is_answered_with_those_that_are_allowed(http: httpx.Client) -> None:
     answer = http.get("/later")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
