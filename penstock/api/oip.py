@@ -98,7 +98,7 @@ class OpenInferenceApplication:
         self._threads = threads
         self._hidden = hidden
         self._statistics = ModelStatistics(engine)
-        engine.instruments.install(self._statistics)
+        self._counts = False
 
     def routes(self) -> Iterator[Http | Grpc]:
         """What to serve."""
@@ -127,6 +127,12 @@ class OpenInferenceApplication:
             yield Grpc(f"{service}{name}", handler, always=name.startswith("Server"))
         yield Grpc(f"{service}ModelInfer", self._grpc_infer)
         yield Grpc(f"{service}ModelStreamInfer", stream=self._grpc_stream)
+
+    def _count(self) -> None:
+        """Count from now on: where nobody speaks this protocol, no request pays for it."""
+        if not self._counts:
+            self._counts = True
+            self._engine.instruments.install(self._statistics)
 
     # What there is.
 
@@ -229,10 +235,15 @@ class OpenInferenceApplication:
         return 200 if good else 400, {"name": graph.name, "ready": good}
 
     def _stats(self, graph: ServedGraph) -> dict[str, Any]:
+        self._count()
         return {"model_stats": [self._statistics.of(graph)]}
 
     def _all_stats(self, call: HttpCall, _body: bytes) -> None:
-        _send_json(call, 200, {"model_stats": [*map(self._statistics.of, self._models())]})
+        _send_json(call, 200, self._stats_of_all())
+
+    def _stats_of_all(self) -> dict[str, Any]:
+        self._count()
+        return {"model_stats": [*map(self._statistics.of, self._models())]}
 
     def _infer(self, call: HttpCall, body: bytes) -> None:
         try:
@@ -275,6 +286,8 @@ class OpenInferenceApplication:
         port: Any,
         raw: bool = False,
     ) -> None:
+        if not self._counts:
+            self._count()
         context = (call, request, port, raw)
         asked = Submission(graph, request.feed, timeout, random.getrandbits(63), context)
         asked.start(self._answered)
@@ -332,7 +345,7 @@ class OpenInferenceApplication:
     def _grpc_statistics(self, request: Any) -> dict[str, Any]:
         if request.name:
             return self._stats(self._graph(request.name, request.version))
-        return {"model_stats": [*map(self._statistics.of, self._models())]}
+        return self._stats_of_all()
 
     def _grpc_infer(self, call: GrpcCall, message: bytes) -> None:
         if len(message) > LARGE:
@@ -410,6 +423,7 @@ class OpenInferenceApplication:
                     else _stream_error(request.id, error, one.log_id)
                 )
 
+        self._count()
         one = Submission(graph, request.feed, call.timeout, random.getrandbits(63))
         one.context = (call, request, _GrpcAnswers, raw)
         asked.add(one)

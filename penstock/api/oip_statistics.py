@@ -31,7 +31,7 @@ class _Of:
 
 
 class ModelStatistics(Instrument):
-    """Counts what an engine does, by graph.
+    """Counts what an engine does, by graph, from the first request of the protocol on.
 
     Of a graph with several ops the seconds of all are added up, and executions and rows are its
     last op's.
