@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-RUNNABLE = (ROOT / "README.md", ROOT / "docs/http.md", ROOT / "docs/guide.md")
+RUNNABLE = (
+    ROOT / "README.md",
+    ROOT / "docs/http.md",
+    ROOT / "docs/guide.md",
+    ROOT / "docs/model-server.md",
+)
 """The documents whose examples are run."""
 
 _FENCE = re.compile(r"^```(?P<info>[^`\n]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -19,6 +19,7 @@ from tests.services.process import free_port, running
 pytestmark = pytest.mark.real
 
 PENSTOCK = (sys.executable, "-m", "penstock", "run")
+SERVE = (sys.executable, "-m", "penstock", "serve", "--model")
 # In the documents even ports are HTTP and odd ones gRPC.
 _ADDRESS = re.compile(r"127\.0\.0\.1:(\d+)")
 
@@ -84,9 +85,13 @@ class Reader:
         }
 
     @contextmanager
-    def serving(self, script: str, *options: str, banner: str) -> Iterator[None]:
+    def serving(self, script: str, *given: str, banner: str) -> Iterator[None]:
         """A service that says what the document shows, and ends in good order."""
-        with running(self.folder / script, *options, command=PENSTOCK, cwd=self.folder) as server:
+        options = [*given]
+        command = SERVE if script == "--model" else PENSTOCK
+        if script == "--model":
+            script, *options = options
+        with running(self.folder / script, *options, command=command, cwd=self.folder) as server:
             self.http_port, self.rpc_port = server.http_port, server.rpc_port
             assert self.here(banner) in server.log()
             yield
@@ -112,7 +117,7 @@ def test_the_examples_do_what_the_document_shows(document: Path, section: str, t
 
 def _follow(reader: Reader, block: Block, stack: ExitStack) -> None:
     for command in commands_of(block):
-        if command.line.startswith("penstock run "):
+        if command.line.startswith(("penstock run ", "penstock serve ")):
             stack.close()  # a service that runs already has the same ports
             script = command.line.split()[2:]
             stack.enter_context(reader.serving(*script, banner=command.output))
