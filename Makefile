@@ -5,6 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   := $(VENV)/.ready-to-run
 READY  := $(VENV)/.ready
+RUNTIMES := $(VENV)/.ready-runtimes
 INSTALL := $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r
 PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketime wrk openssl
 
@@ -15,10 +16,10 @@ THREES := -n 3 --dist worksteal
 FAULTS ?= faults
 REAL   ?= real or peers
 
-.PHONY: help setup setup-dev demo test check fmt test-real test-faults examples fuzz-api bench peers proto lock clean
+.PHONY: help setup setup-dev setup-runtimes demo test check fmt test-real test-faults test-runtimes examples fuzz-api bench peers proto lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 $(DEMO): requirements/demo.txt requirements/data.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +36,13 @@ setup: $(DEMO) ## make the virtual environment, with what the demo and the docum
 
 setup-dev: $(READY) ## add what tests, checks, benchmarks and all examples need
 
+# A gigabyte and a half. `make test` leaves out the tests of a library that is not there.
+$(RUNTIMES): $(READY) requirements/runtimes.txt
+	$(INSTALL) requirements/runtimes.txt
+	@touch $@
+
+setup-runtimes: $(RUNTIMES) ## add Paddle, PyTorch and OpenVINO, for the CPU
+
 demo: $(DEMO) ## recognise text on real pictures over HTTP and gRPC, and show the result
 	$(BIN)/python examples/ocr/demo.py
 
@@ -46,6 +54,9 @@ test-real: $(READY) ## real services as processes, real models, real clients (tw
 
 test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)
 	$(BIN)/python -m pytest -m "$(FAULTS)" tests/faults tests/attacks
+
+test-runtimes: $(RUNTIMES) ## models in the form of every library (half a minute)
+	$(BIN)/python -m pytest $(PAIRS) tests/runtimes
 
 check: $(READY) ## format, lint, types, floors, spelling, documents (about a minute)
 	$(BIN)/ruff format --check .
@@ -92,6 +103,8 @@ LOCK := $(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --no-
 lock: $(READY) ## pin the newest versions of everything
 	$(LOCK) --extra dev -o requirements/dev.txt
 	$(LOCK) --extra demo -c requirements/dev.txt -o requirements/demo.txt
+	$(LOCK) --extra paddle --extra torch --extra openvino --torch-backend cpu \
+		-c requirements/dev.txt -o requirements/runtimes.txt
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .hypothesis

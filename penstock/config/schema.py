@@ -370,21 +370,22 @@ class LocalServiceConfig(Section):
     ir_optim: bool | None = Field(
         default=None,
         description="Optimise the graph of the model; `false` runs it as it is in the file."
-        " Without the key the runtime decides: ONNX Runtime optimises all it can.",
+        " Without the key the library decides, which optimises it.",
     )
     precision: Precision = Field(
         default="fp32",
-        description="Precision of the run, in any case of letters."
-        " ONNX Runtime runs a model as it is: anything but `fp32` is an error there.",
+        description="Precision of the run, in any case of letters. What the model's library cannot"
+        " do is an error; ONNX Runtime runs a model as it is, so that all but `fp32` is. See"
+        " [runtimes.md](runtimes.md) for this key and those below.",
     )
     use_calib: bool = Field(
         default=False,
-        description="Calibrate for int8 while running (TensorRT). An error with ONNX Runtime.",
+        description="Calibrate for int8 while running, which only TensorRT does.",
     )
     use_mkldnn: bool = Field(
         default=False,
-        description="Use oneDNN kernels on the CPU. ONNX Runtime has its own: this key, the three"
-        " below and `min_subgraph_size` have no effect there and are answered with a warning.",
+        description="Use oneDNN kernels on the CPU, with Paddle. With other libraries this key, the"
+        " three below and `min_subgraph_size` have no effect and are answered with a warning.",
     )
     mkldnn_cache_capacity: Annotated[int, Field(ge=0, le=MAX_INT32)] = Field(
         default=0, description="Shapes kept in the cache of oneDNN; 0 is the library's default."

@@ -8,10 +8,11 @@ folder's ``serving_server_conf.prototxt`` says otherwise). Both are accepted eve
 output is answered under the name it was asked by. Should one variable's alias be another's real
 name, the alias wins.
 
-Lods: ``x.lod`` beside an input ``x`` reaches the model only if the model has an input of that name
-(one dimension, the offsets as integers); otherwise it is not passed on. An output that the
-configuration marks as lod, and that has one row for each row of the input, is answered with that
-input's offsets as ``output.lod``.
+Lods: ``x.lod`` beside an input ``x`` reaches the model if the model has an input of that name (one
+dimension, the offsets as integers), or if ``x`` is lod in the model itself, as with Paddle;
+otherwise it is not passed on. Outputs that are lod in the model are answered with theirs, as
+``output.lod``. Another that the configuration marks as lod, and that has one row for each row of
+the input, is answered with that input's offsets.
 
 Source: ``docs/compatibility.md`` (what ``process`` checks, names).
 """
@@ -69,7 +70,11 @@ class Model:
         self.outputs = _with_aliases(session.outputs, fetches, f"{source}: fetch_var", "outputs")
         self._inputs = _by_name([ModelInput(spec) for spec in self.inputs])
         self._outputs = _by_name(self.outputs)
-        self._lod_outputs = frozenset(spec.name for spec in self.outputs if spec.is_lod)
+        self._lod_inputs = frozenset(spec.name for spec in session.inputs if spec.is_lod)
+        lods = {spec.name for spec in session.outputs if spec.is_lod} if self._lod_inputs else ()
+        self._own_lods = frozenset(lods)
+        marked = frozenset(spec.name for spec in self.outputs if spec.is_lod)
+        self._lod_outputs = marked - self._own_lods
         if fetch_list is None:
             fetch_list = [one.alias for one in fetches] or [one.alias for one in self.outputs]
         self.fetch_names = tuple(fetch_list)
@@ -122,6 +127,7 @@ class Model:
             WrongType: a value that is no array (``feed_batch must be npdata``).
             InferenceFailed: the library gave up; a retry may help.
         """
+        result: Feed
         inputs = self._inputs
         feeds = {}
         given = 0
@@ -144,7 +150,12 @@ class Model:
             names, real = tuple(fetch), self._real_names(fetch, InputMismatch)
         if not real:
             return {}
-        result: Feed = dict(zip(names, self.session.run(feeds, real), strict=True))
+        if companions and self._lod_inputs:
+            self._pass_lods(companions, feeds)
+        if self._own_lods:
+            result = self._run_with_lods(feeds, names, real)
+        else:
+            result = dict(zip(names, self.session.run(feeds, real), strict=True))
         if companions and self._lod_outputs:
             self._keep_lods(result, dict(zip(names, real, strict=True)), companions)
         return result
@@ -172,6 +183,32 @@ class Model:
         return InputMismatch(
             f"invalid arg list: the model takes {_shown(self.feed_names)}, got {_shown(got)}"
         )
+
+    def _pass_lods(self, companions: Mapping[str, Any], feeds: dict[str, Any]) -> None:
+        for key, value in companions.items():
+            found = self._inputs.get(key.removesuffix(LOD_SUFFIX))
+            if found is None or found.name not in self._lod_inputs:
+                continue
+            try:
+                offsets = lod_offsets(value)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise InputMismatch(f"invalid arg list: {_shown([key])}: {error}") from error
+            rows = len(feeds[found.name])
+            if offsets[-1] != rows:
+                text = f"{_shown([key])} ends at {offsets[-1]}, and there are {rows} rows"
+                raise InputMismatch(f"invalid arg list: {text}")
+            feeds[found.name + LOD_SUFFIX] = np.array(offsets)
+
+    def _run_with_lods(
+        self, feeds: Mapping[str, Any], names: Sequence[str], real: Sequence[str]
+    ) -> Feed:
+        own = [index for index, name in enumerate(real) if name in self._own_lods]
+        fetched = self.session.run(feeds, [*real, *(real[index] + LOD_SUFFIX for index in own)])
+        result = dict(zip(names, fetched, strict=False))
+        for index, lod in zip(own, fetched[len(real) :], strict=True):
+            if lod.size:
+                result[names[index] + LOD_SUFFIX] = lod
+        return result
 
     def _keep_lods(
         self, result: Feed, real: Mapping[str, str], companions: Mapping[str, Any]

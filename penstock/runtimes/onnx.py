@@ -29,6 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import InferenceFailed, InputMismatch, ModelError
+from penstock.runtimes.options import (
+    CPU,
+    GPU,
+    ONEDNN,
+    device_problems,
+    on_cpu,
+    thread_problems,
+    without_effect,
+)
 from penstock.runtimes.runtime import ModelOptions, OptionProblem
 from penstock.tensor import TensorSpec
 
@@ -38,13 +47,7 @@ SUFFIX = ".onnx"
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
 
-_DEVICE_NAMES = {
-    2: "GPU with TensorRT",
-    3: "ARM CPU",
-    4: "Kunlun XPU",
-    5: "Ascend 310",
-    6: "Ascend 910",
-}
+_NO_EFFECT = (*ONEDNN, "min_subgraph_size")
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "float": np.dtype(np.float32),
@@ -119,13 +122,14 @@ class OnnxRuntime:
         if wanted not in session.get_providers():
             text = f"ONNX Runtime could not start {wanted} for {file}"
             raise ModelError(str(OptionProblem(key="devices", text=text)))
-        return OnnxSession(session, file, _speed_notes(options))
+        return OnnxSession(session, file, without_effect(options, _NO_EFFECT, "ONNX Runtime"))
 
 
 class OnnxSession:
     """One opened ONNX model. Thread rule: any number of threads at once."""
 
     thread_safe = True
+    holds_gil = False
 
     def __init__(self, session: Any, file: Path, notes: tuple[str, ...] = ()) -> None:
         self._session = session
@@ -189,42 +193,23 @@ def option_problems(options: ModelOptions, available: Sequence[str]) -> list[Opt
         options: what is asked for.
         available: the names of the providers in the installed library.
     """
-    found = {}
-    if options.thread_num < 1:
-        found["thread_num"] = f"{options.thread_num} is below 1"
+    found = thread_problems(options)
     if options.precision.lower() != "fp32":
-        found["precision"] = (
+        text = (
             f"{options.precision} is not available with ONNX Runtime, only fp32;"
             " convert the model itself and leave the key out"
         )
+        found.append(OptionProblem(key="precision", text=text))
     if options.use_calib:
-        found["use_calib"] = "int8 calibration is not available with ONNX Runtime"
-    kind = options.device_type
-    if kind not in (-1, 0, 1):
-        what = _DEVICE_NAMES.get(kind)
-        reason = f"({what}) is not available with ONNX Runtime" if what else "is unknown"
-        found["device_type"] = f"{kind} {reason}; use 0 (CPU) or 1 (GPU)"
-    elif not _on_cpu(options) and (why := _why_no_card(options, available)):
-        found["devices"] = why
-    return [OptionProblem(key=key, text=text) for key, text in found.items()]
-
-
-def _on_cpu(options: ModelOptions) -> bool:
-    return options.device_type == 0 or (options.device_type == -1 and not options.devices)
-
-
-def _why_no_card(options: ModelOptions, available: Sequence[str]) -> str | None:
-    if not options.devices:
-        return f"device_type {options.device_type} needs the id of a card, such as '0'"
-    card = options.devices[0]
-    if not (card.isascii() and card.isdigit()):
-        return f"{card!r} is not the id of a card, such as '0'"
+        text = "int8 calibration is not available with ONNX Runtime"
+        found.append(OptionProblem(key="use_calib", text=text))
+    no_cards = None
     if _CUDA not in available:
-        return (
-            f"card {card} was asked for, but the installed ONNX Runtime has no"
-            f" {_CUDA} (it has {', '.join(available)}); install onnxruntime-gpu or set devices: ''"
+        no_cards = (
+            f"the installed ONNX Runtime has no {_CUDA} (it has {', '.join(available)});"
+            " install onnxruntime-gpu or set devices: ''"
         )
-    return None
+    return [*found, *device_problems(options, "ONNX Runtime", (CPU, GPU), no_cards)]
 
 
 def providers_for(options: ModelOptions) -> list[tuple[str, dict[str, Any]]]:
@@ -233,7 +218,7 @@ def providers_for(options: ModelOptions) -> list[tuple[str, dict[str, Any]]]:
     Args:
         options: without ``option_problems``; ``device_type`` and ``devices`` are read.
     """
-    if _on_cpu(options):
+    if on_cpu(options):
         return [(_CPU, {})]
     return [(_CUDA, {"device_id": int(options.devices[0])}), (_CPU, {})]
 
@@ -265,21 +250,6 @@ def _session_options(library: Any, options: ModelOptions) -> Any:
     # Whatever fails is raised as well; its log line per failed run would go to stderr past us.
     theirs.log_severity_level = 4
     return theirs
-
-
-def _speed_notes(options: ModelOptions) -> tuple[str, ...]:
-    default = ModelOptions(path="")
-    return tuple(
-        f"local_service_conf.{key} has no effect with ONNX Runtime"
-        for key in (
-            "use_mkldnn",
-            "mkldnn_cache_capacity",
-            "mkldnn_op_list",
-            "mkldnn_bf16_op_list",
-            "min_subgraph_size",
-        )
-        if getattr(options, key) != getattr(default, key)
-    )
 
 
 def _spec(node: Any, file: Path) -> TensorSpec:

@@ -21,9 +21,10 @@ from penstock.tensor import TensorSpec
 ENTRY_POINTS = "penstock.runtimes"
 
 BUILT_IN = {
-    "onnx": metadata.EntryPoint(
-        name="onnx", value="penstock.runtimes.onnx:OnnxRuntime", group=ENTRY_POINTS
-    ),
+    name: metadata.EntryPoint(
+        name=name, value=f"penstock.runtimes.{name}:{made}", group=ENTRY_POINTS
+    )
+    for name, made in (("onnx", "OnnxRuntime"), ("paddle", "PaddleRuntime"))
 }
 """By name; asked first, in this order."""
 
@@ -73,6 +74,10 @@ class OptionProblem:
 class Session(Protocol):
     """An opened model. It knows the names inside the model only; aliases are the Model's concern.
 
+    An input that ``is_lod`` may come with its lod: ``run`` then has its offsets beside it, as
+    ``name.lod``. Where there is such an input, the offsets of an output that ``is_lod`` may be
+    fetched as ``name.lod``: int32, with one dimension, empty if this run gave none.
+
     Thread rule: ``run`` may be called by several threads at once only if ``thread_safe``; otherwise
     each thread needs its own ``clone``.
     """
@@ -93,11 +98,16 @@ class Session(Protocol):
     def thread_safe(self) -> bool:
         """Whether several threads may call ``run`` at once."""
 
+    @property
+    def holds_gil(self) -> bool:
+        """Whether ``run`` keeps Python's global lock, so that all other threads wait for it."""
+
     def run(self, feeds: Mapping[str, NDArray[Any]], fetch: Sequence[str]) -> list[NDArray[Any]]:
         """Run once.
 
         Args:
-            feeds: one array for each input, by name, dtype and rank as ``inputs`` says. Read only.
+            feeds: one array for each input, by name, dtype and rank as ``inputs`` says, and lods.
+                Read only.
             fetch: names of outputs, at least one.
 
         Returns:
@@ -190,15 +200,11 @@ def model_problems(options: ModelOptions) -> list[OptionProblem]:
         if not path.exists():
             found.append(OptionProblem(key="model_config", text=_missing(options)))
         runtime = _runtime_for(path)
-        if runtime is None and found:
-            # Nothing tells whose model it would be, unless there is nobody else.
-            names = runtime_names()
-            runtime = load_runtime(names[0]) if len(names) == 1 else None
-        elif runtime is None:
+        if runtime is not None:  # of a file that is missing, its suffix tells
+            found.extend(runtime.problems(path, options))
+        elif not found:
             text = _unrecognised(path, runtime_names())
             found.append(OptionProblem(key="model_config", text=text))
-        if runtime is not None:
-            found.extend(runtime.problems(path, options))
     except OSError as error:
         found.append(OptionProblem(key="model_config", text=_unreadable(options, error)))
     except ModelError as error:
@@ -234,10 +240,6 @@ def _unrecognised(path: Path, names: Sequence[str]) -> str:
         text = f"model folder {str(path)!r} holds no model that a runtime here can open: "
         text += f"looked for files of {', '.join(names)}, found {shown}"
     else:
-        files = [path.name]
         text = f"model file {str(path)!r} is of no kind that a runtime here can open ("
         text += f"{', '.join(names)})"
-    if any(file == "__model__" or file.endswith((".pdmodel", ".pdiparams")) for file in files):
-        text += ". It looks like a Paddle model: convert it to ONNX (paddle2onnx) or install a "
-        text += f"package that offers a Paddle runtime as entry point {ENTRY_POINTS!r}"
     return text

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.batching.stack import signature
@@ -40,6 +40,11 @@ from penstock.service.worker_sockets import key_of
 from penstock.tensor import Signature, TensorSpec
 
 _log = logging.getLogger(__name__)
+
+_HOLDS_GIL: Final = (
+    "its model's library keeps Python's global lock while it runs, and everything else in this"
+    " process waits; executor: process avoids that"
+)
 
 
 Watched: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
@@ -125,7 +130,10 @@ class GraphWorks:
                     model = open_model(op, options, entry, deployment.engine_id.card())
                 _prepare(op, options, model)
             if model is not None:
-                notes.update((f"op {op.name!r}: {note}", None) for note in model.notes)
+                found = model.notes
+                if model.session.holds_gil:
+                    found = (*found, _HOLDS_GIL)
+                notes.update((f"op {op.name!r}: {note}", None) for note in found)
             self._models.append(model)
         self.notes = tuple(notes)
         for op in (graph.request_op, *here, graph.response_op):

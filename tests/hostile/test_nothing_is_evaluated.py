@@ -91,6 +91,7 @@ ALLOWED = {
     ("executors/processes/child.py", "pickle.loads"): "as said; it is no part of the engine",
     ("executors/processes/worker.py", "pickle"): "the engine writes pickles, and opens none",
     ("api/oip_statistics.py", "time.time"): "tells when a model ran last; nothing is decided by it",
+    ("runtimes/paddle.py", "ctypes"): "puts back what Paddle has made signals do",
     ("engine/quarantine.py", "marshal"): "writes values for a digest, and reads none",
     ("service/blueprint.py", "import_module"): "makes the instruments that the configuration names",
     ("service/external_worker.py", "import_module"): "what the command line names",

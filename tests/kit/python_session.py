@@ -19,6 +19,7 @@ class PythonSession:
     """
 
     notes = ()
+    holds_gil = False
 
     def __init__(
         self,

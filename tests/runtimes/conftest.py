@@ -1,5 +1,7 @@
-"""Small real ONNX models, built on the spot."""
+"""Small real ONNX models, built on the spot; and networks in the form of every library."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +11,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 Build = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``python -m tests.models`` writes; not to be changed."""
+    root = tmp_path_factory.mktemp("networks")
+    # In a process of its own: Paddle's two generations of programs leave traces in theirs.
+    subprocess.run([sys.executable, "-m", "tests.models", str(root)], check=True, timeout=50)
+    return root
 
 
 def save(file: Path, nodes, inputs, outputs, initializers=()) -> Path:

@@ -22,7 +22,7 @@ import numpy as np
 import penstock.runtimes.runtime as runtimes
 
 class Session:
-    thread_safe, notes, inputs, outputs = True, (), (), ()
+    thread_safe, holds_gil, notes, inputs, outputs = True, False, (), (), ()
     def clone(self):
         return self
     def run(self, feeds, fetch):

@@ -1,0 +1,208 @@
+"""Which files make up a Paddle model, and whether its parameters are all there.
+
+Three generations of Paddle save a model in four forms:
+
+* ``__model__`` and ``__params__``;
+* ``__model__`` and one file for each parameter;
+* ``*.pdmodel`` and ``*.pdiparams``;
+* ``*.json`` and ``*.pdiparams``, from Paddle 3 on.
+
+Knows no library. Parameters are measured here because the library does not: it fills what a file
+that was cut off lacks with whatever is in memory, and answers from that.
+
+Source: Paddle's ``dense_tensor_serialize.cc`` for the files; ``docs/compatibility.md`` for which of
+them is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import ModelError
+from penstock.protocols.protobuf import Walker, read_varint
+
+PROGRAM: Final = "__model__"
+PARAMS: Final = "__params__"
+
+_PDMODEL: Final = ".pdmodel"
+_JSON: Final = ".json"
+_PDIPARAMS: Final = ".pdiparams"
+
+_PIR: Final = b'"magic":"pir"'
+"""Near the start of a program in JSON; other files of models end in ``.json`` as well."""
+_PIR_WITHIN: Final = 256
+
+_WIDTHS: Final = {
+    1: (0, 20, 21, 32, 33),
+    2: (1, 4, 22, 36),
+    4: (2, 5, 37),
+    8: (3, 6, 23, 38),
+    16: (24,),
+}
+_SIZES: Final = {kind: width for width, kinds in _WIDTHS.items() for kind in kinds}
+"""Bytes of one number, by the numbers that types have in Paddle's ``VarType``."""
+
+_MOST_DESCRIBED: Final = 1024  # bytes that describe one tensor: its type and its dimensions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddleFiles:
+    """The files of one model.
+
+    Attributes:
+        program: what is computed.
+        params: every parameter in one file; None if there is none, or if they are separate.
+        separate: whether each parameter has a file of its own beside the program.
+    """
+
+    program: Path
+    params: Path | None = None
+    separate: bool = False
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the program is one of Paddle 3, which knows no lod."""
+        return self.program.suffix == _JSON
+
+
+def is_paddle(path: Path) -> bool:
+    """Whether the file or folder looks like a Paddle model."""
+    if path.is_dir():
+        return (path / PROGRAM).is_file() or any(_programs(path, _PDMODEL)) or any(_json(path))
+    if path.name in (PROGRAM, PARAMS) or path.suffix in (_PDMODEL, _PDIPARAMS):
+        return True
+    return path.suffix == _JSON and _is_pir(path)
+
+
+def paddle_files(path: Path) -> PaddleFiles:
+    """The files of the model.
+
+    Raises:
+        ModelError: several programs, or parameters without one.
+        OSError: they cannot be read.
+    """
+    program = _program_in(path) if path.is_dir() else path
+    folder = program.parent
+    if program.name == PARAMS or program.suffix == _PDIPARAMS:
+        raise ModelError(
+            f"model file {str(path)!r} holds the parameters of a Paddle model; name its program"
+            f" ({PROGRAM}, *{_PDMODEL} or *{_JSON}) or its folder"
+        )
+    if program.name == PROGRAM:
+        if (folder / PARAMS).is_file():
+            return PaddleFiles(program=program, params=folder / PARAMS)
+        return PaddleFiles(program=program, separate=True)
+    own = program.with_suffix(_PDIPARAMS)
+    found = [own] if own.is_file() else sorted(folder.glob("*" + _PDIPARAMS))
+    if len(found) > 1:
+        raise ModelError(
+            f"model {str(program)!r}: looked for {own.name} or exactly one *{_PDIPARAMS} file,"
+            f" found {', '.join(each.name for each in found)}"
+        )
+    return PaddleFiles(program=program, params=found[0] if found else None)
+
+
+def check_params(file: Path, count: int | None = None) -> None:
+    """Measure a file of parameters.
+
+    Args:
+        file: where they are.
+        count: how many there must be, if that is known.
+
+    Raises:
+        ModelError: the file is cut off, has more than it should, or is no such file.
+        OSError: it cannot be read.
+    """
+    broken = f"{file} is no complete file of Paddle's parameters"
+    size = file.stat().st_size
+    found = 0
+    try:
+        with file.open("rb") as opened:
+            for end in _tensors(opened, size):
+                if end > size:
+                    raise ModelError(f"{broken}: cut off at {size} bytes, expected {end} or more")
+                found += 1
+    except (ValueError, KeyError):
+        raise ModelError(f"{broken}: what follows {found} tensors is none") from None
+    if count is not None and found != count:
+        raise ModelError(f"{broken}: it has {found} tensors, the program {count}")
+
+
+def _program_in(folder: Path) -> Path:
+    if (folder / PROGRAM).is_file():
+        return folder / PROGRAM
+    found = _programs(folder, _PDMODEL) or _json(folder)
+    if len(found) != 1:
+        names = ", ".join(each.name for each in found)
+        raise ModelError(
+            f"model folder {str(folder)!r}: looked for {PROGRAM} or exactly one *{_PDMODEL} or"
+            f" *{_JSON} file, found {names}"
+        )
+    return found[0]
+
+
+def _programs(folder: Path, suffix: str) -> list[Path]:
+    return sorted(each for each in folder.glob("*" + suffix) if each.is_file())
+
+
+def _json(folder: Path) -> list[Path]:
+    return [each for each in _programs(folder, _JSON) if _is_pir(each)]
+
+
+def _is_pir(file: Path) -> bool:
+    """Whether the JSON begins as a program does; a file that is yet to come may."""
+    try:
+        with file.open("rb") as opened:
+            return _PIR in opened.read(_PIR_WITHIN).replace(b" ", b"")
+    except FileNotFoundError:
+        return False
+
+
+def _tensors(file: BufferedReader, size: int) -> Iterator[int]:
+    """Where each tensor ends, as its head says.
+
+    A head is: a version (0), the levels of its lod, each with its size in bytes and so many bytes,
+    another version (0), and type and dimensions as a protobuf message behind its size.
+    """
+    at = 0
+    while at < size:
+        if _number(file, 4) != 0:
+            raise ValueError("unknown version")
+        for _ in range(_number(file, 8)):
+            file.seek(_number(file, 8), 1)
+        if _number(file, 4) != 0:
+            raise ValueError("unknown version")
+        described = file.read(min(_number(file, 4), _MOST_DESCRIBED))
+        at = file.tell() + _data_bytes(described)
+        yield at
+        file.seek(at)
+
+
+def _number(file: BufferedReader, width: int) -> int:
+    data = file.read(width)
+    if len(data) < width:
+        raise ValueError("the file is cut off")
+    return int.from_bytes(data, "little")
+
+
+def _data_bytes(described: bytes) -> int:
+    """``TensorDesc``: 1 data_type, 2 dims; packed or not."""
+    kind = -1
+    dims: list[int] = []
+    for number, wire_type, start, end in Walker(described, _MOST_DESCRIBED).fields(
+        0, len(described)
+    ):
+        if number == 1:
+            kind = start
+        elif number == 2 and wire_type == 0:
+            dims.append(start)
+        elif number == 2:
+            while start < end:
+                size, start = read_varint(described, start)
+                dims.append(size)
+    return _SIZES[kind] * math.prod(dims)

@@ -1,0 +1,1 @@
+"""The same networks in the form of every library, with fixed weights."""

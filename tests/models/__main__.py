@@ -1,0 +1,33 @@
+"""Writes the networks in every form whose library is here: python -m tests.models FOLDER."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from tests.models.networks import NETWORKS
+
+
+def main(root: Path) -> None:
+    from tests.models import onnx_form
+
+    for network in NETWORKS:
+        onnx_form.save(_folder(root, network, "onnx"), network)
+        if find_spec("paddle"):
+            from tests.models import paddle_form
+
+            for form in paddle_form.FORMS:
+                paddle_form.save(_folder(root, network, f"paddle_{form}"), network, form)
+    if find_spec("paddle"):
+        paddle_form.save_lod(_folder(root, "lod", "paddle_pdmodel"))
+
+
+def _folder(root: Path, network: str, form: str) -> Path:
+    folder = root / network / form
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,29 @@
+"""Which forms of the test networks there are, and which libraries open them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+
+LIBRARIES = {"onnx": "onnxruntime", "paddle": "paddle"}
+"""By the runtime's name, the module to import."""
+
+FORMS = {
+    "onnx": ("onnx",),
+    "paddle": ("paddle_json", "paddle_pdmodel", "paddle_combined", "paddle_separate"),
+}
+"""By the runtime's name, the folders that ``python -m tests.models`` writes."""
+
+
+def needs(runtime: str) -> pytest.MarkDecorator:
+    library = LIBRARIES[runtime]
+    return pytest.mark.skipif(find_spec(library) is None, reason=f"{library} is not installed")
+
+
+def every_form() -> list:
+    return [
+        pytest.param(runtime, form, marks=needs(runtime), id=form)
+        for runtime, forms in FORMS.items()
+        for form in forms
+    ]

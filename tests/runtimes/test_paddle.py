@@ -1,0 +1,344 @@
+"""Paddle Inference: its files, its options, what it does to a process."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from shutil import copytree
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from penstock.errors import InputMismatch, ModelError
+from penstock.runtimes.model import Model
+from penstock.runtimes.paddle import PaddleRuntime, config_for, option_problems
+from penstock.runtimes.paddle_files import PaddleFiles, check_params, is_paddle, paddle_files
+from penstock.runtimes.runtime import ModelOptions, load_runtime, model_problems, open_session
+from tests.models.networks import feed_of
+from tests.runtimes.forms import needs
+
+with_paddle = needs("paddle")
+PIR = '{"base_code":{"magic":"pir","trainable":true,"version":4}}'
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("files", "program", "params", "separate"),
+    [
+        (["__model__", "__params__", "x.pdmodel"], "__model__", "__params__", False),
+        (["__model__", "fc_0.w_0"], "__model__", None, True),
+        (["model.pdmodel", "params.pdiparams"], "model.pdmodel", "params.pdiparams", False),
+        (["a.pdmodel", "a.pdiparams", "b.pdiparams"], "a.pdmodel", "a.pdiparams", False),
+        (["a.pdmodel", "a.json", "a.pdiparams"], "a.pdmodel", "a.pdiparams", False),
+        (["a.json", "a.pdiparams", "config.json!"], "a.json", "a.pdiparams", False),
+        (["a.json"], "a.json", None, False),
+    ],
+)
+def test_the_files_of_a_folder_are_found(
+    tmp_path: Path, files: list[str], program: str, params: str | None, separate: bool
+) -> None:
+    for name in files:
+        text = '{"other": "file"}' if name.endswith("!") else PIR
+        (tmp_path / name.removesuffix("!")).write_text(text)
+    expected = PaddleFiles(
+        program=tmp_path / program, params=params and tmp_path / params, separate=separate
+    )
+    assert is_paddle(tmp_path)
+    assert paddle_files(tmp_path) == expected
+    assert is_paddle(tmp_path / program)
+    assert paddle_files(tmp_path / program) == expected
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "said"),
+    [
+        (["a.pdmodel", "b.pdmodel"], ".", r"exactly one .*, found a\.pdmodel, b\.pdmodel"),
+        (["a.json", "b.json"], ".", r"found a\.json, b\.json"),
+        (["a.pdmodel", "b.pdiparams", "c.pdiparams"], ".", r"a\.pdiparams or exactly one"),
+        (["a.pdiparams"], "a.pdiparams", "holds the parameters .* name its program"),
+        (["__params__"], "__params__", "holds the parameters"),
+    ],
+)
+def test_files_that_leave_a_choice_are_refused_before_any_library_is_needed(
+    tmp_path: Path, files: list[str], path: str, said: str
+) -> None:
+    for name in files:
+        (tmp_path / name).write_text(PIR)
+    assert is_paddle(tmp_path / path)
+    with pytest.raises(ModelError, match=said):
+        open_session(ModelOptions(path=str(tmp_path / path)))
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.onnx", "weights.bin"])
+def test_other_files_are_no_paddle_models(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("{}")
+    assert not is_paddle(tmp_path / name)
+    assert not is_paddle(tmp_path)
+    assert not is_paddle(tmp_path / "missing.json")
+
+
+def test_without_paddle_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "__model__").touch()
+    monkeypatch.setitem(sys.modules, "paddle", None)
+    options = ModelOptions(path=str(tmp_path))
+    with pytest.raises(ModelError, match=r"install 'penstock\[paddle\]'"):
+        open_session(options)
+    assert "install 'penstock[paddle]'" in str(model_problems(options)[0])
+
+
+def tensor(*dims: int, code: int = 5, data: bytes | None = None) -> bytes:
+    """A float32 tensor as Paddle writes it, without lod."""
+    described = bytes((8, code)) + b"".join(bytes((16, dim)) for dim in dims)
+    head = bytes(4) + bytes(8) + bytes(4) + len(described).to_bytes(4, "little") + described
+    return head + (bytes(4 * int(np.prod(dims))) if data is None else data)
+
+
+def test_parameters_are_measured(tmp_path: Path) -> None:
+    file = tmp_path / "p"
+    file.write_bytes(tensor(3, 4) + tensor(4))
+    check_params(file, 2)
+    with pytest.raises(ModelError, match="has 2 tensors, the program 3"):
+        check_params(file, 3)
+    file.write_bytes(tensor(3, 4) + tensor(4)[:-1])
+    with pytest.raises(ModelError, match=r"cut off at \d+ bytes, expected \d+ or more"):
+        check_params(file, 2)
+    file.write_bytes(tensor(3, 4) + b"junk, and a lot of it")
+    with pytest.raises(ModelError, match="what follows 1 tensors is none"):
+        check_params(file, 1)
+
+
+# The library
+
+
+@with_paddle
+def test_files_cut_off_or_of_others_are_model_errors(networks: Path, tmp_path: Path) -> None:
+    # Paddle itself dies of the first, and answers with whatever is in memory for the third.
+    cases = [
+        ("paddle_pdmodel", "inference.pdmodel", lambda data: b""),
+        ("paddle_pdmodel", "inference.pdmodel", lambda data: data[:3000]),
+        ("paddle_pdmodel", "params.pdiparams", lambda data: data[:-8]),
+        ("paddle_pdmodel", "params.pdiparams", lambda data: b"junk" * 10),
+        ("paddle_json", "inference.json", lambda data: data[:500]),
+        ("paddle_json", "inference.json", lambda data: b'{"base_code":{"magic":"pir"}}'),
+        ("paddle_json", "inference.pdiparams", lambda data: data[:-8]),
+        ("paddle_separate", "fc_0.w_0", lambda data: data[:-8]),
+        ("paddle_combined", "__model__", lambda data: b"junk" * 10),
+    ]
+    for number, (form, name, spoilt) in enumerate(cases):
+        folder = copytree(networks / "regression" / form, tmp_path / str(number))
+        file = folder / name
+        file.write_bytes(spoilt(file.read_bytes()))
+        with pytest.raises(ModelError, match=r"regression|" + name):
+            print(open_session(ModelOptions(path=str(folder))), form, name)
+    folder = copytree(networks / "regression" / "paddle_separate", tmp_path / "missing")
+    (folder / "fc_0.w_0").unlink()
+    with pytest.raises(ModelError, match=r"needs the parameter 'fc_0.w_0'"):
+        open_session(ModelOptions(path=str(folder)))
+    folder = copytree(networks / "regression" / "paddle_json", tmp_path / "none")
+    (folder / "inference.pdiparams").unlink()
+    with pytest.raises(ModelError, match="needs a file of parameters"):
+        open_session(ModelOptions(path=str(folder)))
+
+
+@with_paddle
+def test_lods_go_in_and_out(networks: Path) -> None:
+    model = Model.open(ModelOptions(path=str(networks / "lod/paddle_pdmodel")))
+    rows = np.arange(20, dtype=np.float32).reshape(5, 4)
+    assert [spec.is_lod for spec in model.inputs] == [True]
+    got = model.run({"rows": rows, "rows.lod": [0, 2, 5]})
+    assert list(got) == ["twice", "pooled", "twice.lod"]
+    np.testing.assert_array_equal(got["twice"], rows * 2)
+    np.testing.assert_array_equal(got["pooled"], rows[[1, 4]] * 2)
+    assert got["twice.lod"].tolist() == [0, 2, 5]
+    assert got["twice.lod"].dtype == np.int32
+    assert model.run({"rows": rows, "rows.lod": [0, 5]}, ["pooled"])["pooled"].shape == (1, 4)
+    with pytest.raises(InputMismatch, match=r"'rows.lod'.* ends at 4, and there are 5 rows"):
+        model.run({"rows": rows, "rows.lod": [0, 4]})
+    with pytest.raises(InputMismatch, match="LoD"):
+        model.run({"rows": rows})  # the lod of the run before is not kept
+
+
+@with_paddle
+def test_the_process_stays_as_it_was(networks: Path) -> None:
+    code = """
+import os, signal, sys
+from pathlib import Path
+from penstock.runtimes.runtime import ModelOptions, open_session
+
+seen = []
+signal.signal(signal.SIGTERM, lambda *_: seen.append(1))
+def caught():  # but for those of glibc itself
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("SigCgt:")[1].split()[0], 16) & ~(0b11 << 31)
+before = caught(), dict(os.environ), sys.excepthook, os.getcwd()
+session = open_session(ModelOptions(path=sys.argv[1]))
+session.clone()
+assert (caught(), dict(os.environ), sys.excepthook, os.getcwd()) == before
+os.kill(os.getpid(), signal.SIGTERM)
+assert seen
+"""
+    path = str(networks / "regression/paddle_json")
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, path], capture_output=True, text=True
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+# Options
+
+
+def fake(*, cuda: bool = False, tensorrt: bool = False, bf16: bool = True) -> SimpleNamespace:
+    """A Paddle that is compiled in some way, and whose Config writes down what it is told."""
+
+    class Config:
+        def __init__(self, *files: str) -> None:
+            self.told: dict[str, tuple] = {"files": files}
+
+        def __getattr__(self, name: str):
+            return lambda *args, **more: self.told.update({name: (*args, *more.items())})
+
+    kinds = SimpleNamespace(Float32="fp32", Half="fp16", Bfloat16="bf16", Int8="int8")
+    return SimpleNamespace(
+        base=SimpleNamespace(core=SimpleNamespace(supports_bfloat16=lambda: bf16)),
+        is_compiled_with_cuda=lambda: cuda,
+        inference=SimpleNamespace(
+            Config=Config,
+            PrecisionType=kinds,
+            get_trt_compile_version=lambda: (8, 6, 1) if tensorrt else (0, 0, 0),
+        ),
+    )
+
+
+def told(*, is_json: bool = False, library: SimpleNamespace | None = None, **options) -> dict:
+    library = library or fake()
+    suffix = ".json" if is_json else ".pdmodel"
+    files = PaddleFiles(program=Path("/m/a" + suffix), params=Path("/m/a.pdiparams"))
+    asked = ModelOptions(path="/m", **options)
+    assert option_problems(asked, library, is_json=is_json) == []
+    return config_for(library, files, asked).told
+
+
+def test_options_become_a_config() -> None:
+    assert told(thread_num=3) == {
+        "files": ("/m/a.pdmodel", "/m/a.pdiparams"),
+        "disable_glog_info": (),
+        "disable_gpu": (),
+        "set_cpu_math_library_num_threads": (3,),
+        "disable_onednn": (),
+        "switch_ir_optim": (True,),
+        "enable_memory_optim": (True,),
+    }
+    other = told(ir_optim=False, mem_optim=False, is_json=True)
+    assert (other["switch_ir_optim"], other["enable_memory_optim"]) == ((False,), (False,))
+    assert (other["enable_new_executor"], other["enable_new_ir"]) == ((True,), (True,))
+
+
+def test_onednn_is_used_when_asked_for() -> None:
+    one = told(use_mkldnn=True, mkldnn_cache_capacity=7, mkldnn_op_list=("conv2d",))
+    assert "disable_onednn" not in one
+    assert one["enable_onednn"] == ()
+    assert one["set_onednn_cache_capacity"] == (7,)
+    assert one["set_onednn_op"] == ({"conv2d"},)
+    bf16 = told(precision="BF16", mkldnn_bf16_op_list=("mul",))
+    assert bf16["enable_onednn"] == bf16["enable_onednn_bfloat16"] == ()
+    assert bf16["set_bfloat16_op"] == ({"mul"},)
+
+
+def test_a_card_is_used_by_a_library_that_has_cuda() -> None:
+    cuda = fake(cuda=True)
+    got = told(library=cuda, devices=("1",), precision="fp16")
+    assert got["enable_use_gpu"] == (100, 1, "fp16")
+    assert "disable_gpu" not in got
+    with_tensorrt = told(
+        library=fake(cuda=True, tensorrt=True),
+        device_type=2,
+        devices=("0",),
+        precision="int8",
+        use_calib=True,
+        min_subgraph_size=5,
+    )
+    engine = dict(with_tensorrt["enable_tensorrt_engine"])
+    assert (engine["precision_mode"], engine["min_subgraph_size"]) == ("int8", 5)
+    assert engine["use_calib_mode"]
+
+
+@pytest.mark.parametrize(
+    ("options", "library", "key", "said"),
+    [
+        ({"thread_num": 0}, fake(), "thread_num", "0 is below 1"),
+        ({"precision": "fp16"}, fake(), "precision", "fp16 is not available .* on the CPU"),
+        ({"precision": "int8"}, fake(), "precision", "int8 is not available .* on the CPU"),
+        ({"precision": "fp7"}, fake(), "precision", "unknown"),
+        ({"precision": "bf16"}, fake(bf16=False), "precision", "AVX-512"),
+        ({"use_calib": True}, fake(), "use_calib", "TensorRT only"),
+        ({"devices": ("0",)}, fake(), "devices", "card 0 .* for the CPU only.*paddlepaddle-gpu"),
+        ({"devices": ("x",)}, fake(cuda=True), "devices", "'x' is not the id of a card"),
+        ({"device_type": 1}, fake(cuda=True), "devices", "needs the id of a card"),
+        ({"device_type": 2, "devices": ("0",)}, fake(cuda=True), "device_type", "without TensorRT"),
+        ({"device_type": 3}, fake(), "device_type", r"3 \(ARM CPU\) is not available with Paddle"),
+        ({"device_type": 4}, fake(), "device_type", "Kunlun XPU"),
+        ({"device_type": 5}, fake(), "device_type", "Ascend 310"),
+        ({"device_type": 9}, fake(), "device_type", "9 is unknown; use 0"),
+    ],
+)
+def test_what_cannot_be_obeyed_is_refused_by_name(
+    options: dict, library: SimpleNamespace, key: str, said: str
+) -> None:
+    asked = ModelOptions(path="/m", **options)
+    (problem,) = option_problems(asked, library, is_json=False)
+    assert problem.key == key
+    assert re.search(said, problem.text)
+
+
+def test_bf16_of_some_operators_needs_a_program_that_is_no_json() -> None:
+    asked = ModelOptions(path="/m", precision="bf16", mkldnn_bf16_op_list=("mul",))
+    (problem,) = option_problems(asked, fake(), is_json=True)
+    assert problem.key == "mkldnn_bf16_op_list"
+    assert option_problems(asked, fake(), is_json=False) == []
+
+
+@with_paddle
+@pytest.mark.parametrize(
+    ("options", "tolerance", "notes"),
+    [
+        ({"use_mkldnn": True, "mkldnn_cache_capacity": 4}, 1e-5, []),
+        ({"ir_optim": False, "mem_optim": False}, 1e-5, []),
+        ({"precision": "bf16"}, 0.05, []),
+        ({"mkldnn_cache_capacity": 4, "min_subgraph_size": 9}, 1e-5, ["cache_capacity", "min_sub"]),
+        ({"mkldnn_bf16_op_list": ("mul",)}, 1e-5, ["bf16_op_list"]),
+    ],
+)
+@pytest.mark.parametrize("form", ["paddle_json", "paddle_pdmodel"])
+def test_options_keep_the_answers(
+    networks: Path, form: str, options: dict, tolerance: float, notes: list[str]
+) -> None:
+    path = str(networks / "regression" / form)
+    feed = feed_of("regression", 5)
+    plain = Model.open(ModelOptions(path=path)).run(feed)["price"]
+    model = Model.open(ModelOptions(path=path, **options))
+    np.testing.assert_allclose(model.run(feed)["price"], plain, rtol=0, atol=tolerance)
+    assert len(model.notes) == len(notes)
+    assert all(part in note for part, note in zip(notes, model.notes, strict=True))
+
+
+@with_paddle
+def test_the_installed_library_is_asked_what_it_has(networks: Path) -> None:
+    path = str(networks / "regression/paddle_json")
+    asked = ModelOptions(path=path, precision="int8", device_type=4)
+    assert [problem.key for problem in model_problems(asked)] == ["precision", "device_type"]
+    with pytest.raises(ModelError, match=r"local_service_conf.precision: int8 .*; .*device_type"):
+        open_session(asked)
+
+
+@with_paddle
+def test_runs_keep_the_global_lock_and_clones_are_other_sessions(networks: Path) -> None:
+    session = open_session(ModelOptions(path=str(networks / "regression/paddle_json")))
+    assert session.holds_gil
+    assert not session.thread_safe
+    assert session.clone() is not session
+    assert isinstance(load_runtime("paddle"), PaddleRuntime)
