@@ -65,7 +65,7 @@ check: $(READY) ## format, lint, types, floors, spelling, documents (about a min
 	$(BIN)/codespell
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_docs.py
 
-FUZZED ?= tests/schemathesis/service.py $(wildcard $(addprefix examples/*/,app.py *_server.py *_service.py))
+FUZZED ?= tests/schemathesis/service.py tests/schemathesis/models.py $(wildcard $(addprefix examples/*/,app.py *_server.py *_service.py))
 fuzz-api: $(READY) ## send 2,000 requests made of its description to each route of each app and example (minutes)
 	$(BIN)/python examples/image_classifier/train.py
 	$(BIN)/python examples/sentiment/export.py

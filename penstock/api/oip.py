@@ -44,6 +44,8 @@ from penstock.api.oip_description import (
     STATISTICS,
     TRUTH,
     answers,
+    example,
+    request_of,
 )
 from penstock.api.oip_statistics import ModelStatistics
 from penstock.api.replies import run_aside, what_is_left
@@ -184,7 +186,7 @@ class OpenInferenceApplication:
     ) -> Http:
         """A route with the model's name in its path; descriptions list it for each model."""
 
-        def route(path: str, name: str, **more: Any) -> Http:
+        def route(path: str, name: str, request: Contents | None, **more: Any) -> Http:
             return Http(
                 method,
                 path,
@@ -202,9 +204,15 @@ class OpenInferenceApplication:
             if "{version}" not in path:
                 for graph in self._models():
                     name = graph.name or ""
-                    yield route(path.replace("{model}", quote(name)), name)
+                    place = path.replace("{model}", quote(name))
+                    signature = graph.signature
+                    if request is None or signature is None:
+                        yield route(place, name, request)
+                    else:
+                        asked = example(signature)
+                        yield route(place, name, request_of(signature), examples=[(asked, None)])
 
-        return route(path, "a model", listed=listed, there=self._is_served)
+        return route(path, "a model", request, listed=listed, there=self._is_served)
 
     # Over HTTP.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from math import prod
+from typing import Any, Final
 
 from penstock.api.calls import Answer, Contents
 from penstock.api.descriptions import BYTES, engine_errors
 from penstock.protocols.media import JSON
-from penstock.protocols.oip import DTYPES
+from penstock.protocols.oip import DTYPES, datatype_of
+from penstock.tensor import Signature, TensorSpec
 
 _ERROR: Final = {
     "title": "InferenceError",
@@ -20,7 +22,7 @@ _DATATYPE: Final = {"type": "string", "enum": [*DTYPES]}
 _DATA: Final = {"type": "array", "description": "Numbers or texts, flat or nested as the shape is."}
 _PARAMETERS: Final = {"type": "object"}
 
-_REQUEST: Final = {
+_REQUEST: Final[dict[str, Any]] = {
     "title": "InferRequest",
     "type": "object",
     "required": ["inputs"],
@@ -125,6 +127,65 @@ STATISTICS: Final[Contents] = {
         "properties": {"model_stats": {"type": "array", "items": {"type": "object"}}},
     }
 }
+
+
+def example(signature: Signature) -> dict[str, Any]:
+    """A request of zeros and empty texts, one row where the rows vary."""
+    inputs = []
+    for spec in signature.inputs:
+        shape = [1 if size is None else size for size in spec.shape or (1,)]
+        datatype = datatype_of(spec)
+        zero: Any = {"BOOL": False, "BYTES": ""}.get(datatype, 0)
+        data = [zero] * min(prod(shape), _LONGEST)
+        inputs.append({"name": spec.alias, "shape": shape, "datatype": datatype, "data": data})
+    return {"inputs": inputs}
+
+
+def request_of(signature: Signature) -> Contents:
+    """The bodies that a model takes."""
+    items = [
+        {
+            "type": "object",
+            "required": ["name", "shape", "datatype", "data"],
+            "properties": {
+                "name": {"const": spec.alias},
+                "shape": _shape_of(spec),
+                "datatype": {"const": datatype_of(spec)},
+                "parameters": _PARAMETERS,
+                "data": {"type": "array", "items": _ELEMENTS.get(spec.dtype.kind, _NUMBER)},
+            },
+        }
+        for spec in signature.inputs
+    ]
+    inputs = {"type": "array", "prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+    schema = {
+        **_REQUEST,
+        "title": "",
+        "properties": {**_REQUEST["properties"], "inputs": inputs},
+    }
+    return {JSON: schema, BYTES: {}}
+
+
+_NUMBER: Final = {"type": "number"}
+_ELEMENTS: Final = {
+    "b": {"type": "boolean"},
+    "i": {"type": "integer"},
+    "u": {"type": "integer", "minimum": 0},
+    **{kind: {"type": "string"} for kind in "OSU"},
+}
+_LONGEST: Final = 1_000
+"""Elements of an example."""
+
+
+def _shape_of(spec: TensorSpec) -> dict[str, Any]:
+    if spec.shape is None:
+        return _SHAPE
+    sizes = [
+        {"type": "integer", "minimum": 0} if size is None else {"const": size}
+        for size in spec.shape
+    ]
+    count = len(sizes)
+    return {"type": "array", "prefixItems": sizes, "minItems": count, "maxItems": count}
 
 
 def answers(contents: Contents) -> dict[int, Answer]:

@@ -73,13 +73,17 @@ class Model(Op):
 
 
 def _array(name: str, value: Any) -> Any:
-    """A text that is an array, or nested lists of numbers, as an array."""
+    """A text that is an array, a number, or nested lists of numbers, as an array."""
     try:
         if isinstance(value, str):
             return parse_array(value)
-        if isinstance(value, list) and not _has_texts(value):
+        if isinstance(value, np.ndarray):
+            return value
+        if _has_texts(value):
+            return np.array(value, object)
+        if isinstance(value, (list, int, float, np.generic)):
             return np.array(value)
-        return value
+        raise ValueError(f"it is of type {type(value).__name__}: send numbers, or a .npy file")
     except ValueError as error:
         raise InputMismatch(f"{name!r} is no array: {error}") from error
 

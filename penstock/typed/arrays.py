@@ -38,6 +38,7 @@ class Array:
     Args:
         dtype: of numpy; numbers that it cannot hold are refused.
         shape: its dimensions; None, or a name, for any size. No shape: any.
+        answered: it is part of an answer, in which NaN and infinities are null.
     """
 
     takes_file: ClassVar = True
@@ -91,17 +92,25 @@ class Array:
             raise ValueError(f"an array of shape ({wanted}) is wanted, got {found}")
 
 
-def nested(dtype: np.dtype[Any], shape: Sequence[int | str | None] | None) -> dict[str, Any]:
+def nested(
+    dtype: np.dtype[Any],
+    shape: Sequence[int | str | None] | None,
+    *,
+    answered: bool = False,
+) -> dict[str, Any]:
     """The JSON Schema of an array as nested lists.
 
     Args:
         dtype: of numpy; ``object`` for texts.
         shape: its dimensions; None, or a name, for any size. No shape: any.
+        answered: it is part of an answer, in which NaN and infinities are null.
     """
     if shape is None:
         return {"description": f"array of {dtype}, of any shape"}
     kind = {"f": "number", "b": "boolean", "U": "string", "O": "string"}
     found: dict[str, Any] = {"type": kind.get(dtype.kind, "integer")}
+    if answered and dtype.kind == "f":
+        found = {"description": "a number; in JSON null for NaN and infinities"}
     for size in reversed(shape):
         found = {"type": "array", "items": found}
         if isinstance(size, int):

@@ -210,6 +210,19 @@ async def test_a_wrong_input_name_is_told_with_the_right_ones(tmp_path: Path) ->
     assert "the model takes ['x'], got ['z']" in reply.err_msg
 
 
+@pytest.mark.parametrize("value", [b"raw", None, {"a": 1}, object()])
+def test_what_is_no_array_is_the_caller_s_mistake(value: object) -> None:
+    with pytest.raises(InputMismatch, match="'x' is no array: it is of type"):
+        Model("m.onnx").preprocess({"@DAGExecutor": {"x": value}})
+
+
+def test_numbers_and_lists_become_arrays() -> None:
+    fed = Model("m.onnx").preprocess({"@DAGExecutor": {"x": 3, "y": [[1.5]], "t": ["a"]}})
+    assert fed["x"].shape == ()
+    assert fed["y"].shape == (1, 1)
+    assert fed["t"].tolist() == ["a"]
+
+
 def test_a_text_that_is_no_array_is_the_caller_s_mistake_and_is_not_repeated() -> None:
     model = Model("m.onnx")
     with pytest.raises(InputMismatch, match="'x' is no array") as caught:
