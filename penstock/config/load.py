@@ -189,6 +189,8 @@ def _check(data: Mapping[str, Any]) -> tuple[ServiceConfig, list[Problem], list[
 
 def _without(data: Mapping[Any, Any], path: Sequence[str | int]) -> dict[Any, Any]:
     """A copy without the key that a refusal is about; of a list, without the whole list."""
+    if not path:
+        return {}
     copy = dict(data)
     if len(path) > 1 and isinstance(copy.get(path[0]), Mapping):
         copy[path[0]] = _without(copy[path[0]], path[1:])
