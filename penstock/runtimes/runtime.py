@@ -24,7 +24,11 @@ BUILT_IN = {
     name: metadata.EntryPoint(
         name=name, value=f"penstock.runtimes.{name}:{made}", group=ENTRY_POINTS
     )
-    for name, made in (("onnx", "OnnxRuntime"), ("paddle", "PaddleRuntime"))
+    for name, made in (
+        ("onnx", "OnnxRuntime"),
+        ("paddle", "PaddleRuntime"),
+        ("torch", "TorchRuntime"),
+    )
 }
 """By name; asked first, in this order."""
 

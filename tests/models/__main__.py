@@ -19,6 +19,11 @@ def main(root: Path) -> None:
 
             for form in paddle_form.FORMS:
                 paddle_form.save(_folder(root, network, f"paddle_{form}"), network, form)
+        if find_spec("torch"):
+            from tests.models import torch_form
+
+            for form in torch_form.FORMS:
+                torch_form.save(_folder(root, network, f"torch_{form}"), network, form)
     if find_spec("paddle"):
         paddle_form.save_lod(_folder(root, "lod", "paddle_pdmodel"))
 

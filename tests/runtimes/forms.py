@@ -6,12 +6,13 @@ from importlib.util import find_spec
 
 import pytest
 
-LIBRARIES = {"onnx": "onnxruntime", "paddle": "paddle"}
+LIBRARIES = {"onnx": "onnxruntime", "paddle": "paddle", "torch": "torch"}
 """By the runtime's name, the module to import."""
 
 FORMS = {
     "onnx": ("onnx",),
     "paddle": ("paddle_json", "paddle_pdmodel", "paddle_combined", "paddle_separate"),
+    "torch": ("torch_script", "torch_exported"),
 }
 """By the runtime's name, the folders that ``python -m tests.models`` writes."""
 
