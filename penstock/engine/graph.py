@@ -102,6 +102,7 @@ class ServedGraph:
         self.bounded: list[Stage] = []
         self.guarded = True
         self._declared = declared
+        self._signature: Signature | None = None
         self.time_limit = engine.options.time_limit
         self.now = engine.clock.now
 
@@ -110,8 +111,10 @@ class ServedGraph:
 
     @property
     def signature(self) -> Signature | None:
-        """Its inputs and outputs; None where they are not known."""
-        return self._declared()
+        """Its inputs and outputs; None where they are not known, or not yet."""
+        if self._signature is None:
+            self._signature = self._declared()
+        return self._signature
 
     def add_op(
         self,
