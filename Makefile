@@ -95,7 +95,7 @@ proto: $(READY) ## regenerate the protobuf modules; fails when they differed
 	sed -i.old 's/_descriptor_pool\.Default()/_descriptor_pool.DescriptorPool()/' penstock/protocols/pb/*_pb2.py
 	rm penstock/protocols/pb/*.old
 	cd penstock/protocols/pb && $(abspath $(BIN))/python -m grpc_tools.protoc -I . \
-		--descriptor_set_out=standard.binpb grpc/*/*/*.proto inference/*.proto
+		--descriptor_set_out=standard.binpb grpc/*/*/*.proto inference/*.proto general_model/*.proto
 	git diff --exit-code penstock/protocols/pb
 
 LOCK := $(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --no-header --no-annotate --generate-hashes

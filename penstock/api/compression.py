@@ -23,10 +23,12 @@ _ASIDE: Final = 32 << 10
 _CODING: Final = re.compile(r"\s*([a-z0-9*-]+)\s*(?:;\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*)?")
 
 
-def send_packed(call: HttpCall, status: int, headers: Headers, body: bytes) -> None:
-    """Give the whole answer, packed if its caller accepts that and it is worth it."""
+def send_packed(
+    call: HttpCall, status: int, headers: Headers, body: bytes, worth: int = _WORTH
+) -> None:
+    """Give the whole answer, packed if its caller accepts that and it has ``worth`` bytes."""
     accepted = call.exchange.head.fields.get(b"accept-encoding")
-    if accepted is None or len(body) < _WORTH:
+    if accepted is None or len(body) < worth:
         call.exchange.reply(status, headers, body)
         return
     coding = choose(accepted)

@@ -5,7 +5,7 @@ Source: the gRPC server reflection protocol, versions 1 and 1alpha.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
@@ -24,15 +24,22 @@ class ReflectionApplication:
 
     Args:
         files: descriptions of the services served; they import no other files.
+        hidden: names of services that are described, but not served here.
     """
 
-    def __init__(self, files: Sequence[FileDescriptorProto]) -> None:
+    def __init__(
+        self,
+        files: Sequence[FileDescriptorProto],
+        hidden: Container[str] = (messages.GENERAL_MODEL,),
+    ) -> None:
         every = (*files, *messages.FILES)
         self._files = {file.name: file.SerializeToString() for file in every}
         self._file_of = {symbol: file.name for file in every for symbol in _symbols(file)}
         self._types = {name for file in every for name in _types(file.package, file.message_type)}
         names = (f"{file.package}.{service.name}" for file in every for service in file.service)
-        self._services = sorted(name for name in names if name not in _VERSIONS)
+        self._services = sorted(
+            name for name in names if name not in _VERSIONS and name not in hidden
+        )
 
     def routes(self) -> list[Http | Grpc]:
         """What to serve."""

@@ -309,10 +309,11 @@ def answered(request: InferRequest, signature: Signature | None, value: Feed) ->
     """
     specs = {} if signature is None else {each.alias: each for each in signature.outputs}
     names: Iterable[str] = request.outputs or [*specs] or [*value]
-    return [_out(name, value, specs.get(name)) for name in names]
+    return [out_tensor(name, value, specs.get(name)) for name in names]
 
 
-def _out(name: str, value: Feed, spec: TensorSpec | None) -> OutTensor:
+def out_tensor(name: str, value: Feed, spec: TensorSpec | None) -> OutTensor:
+    """One output; raises as ``answered`` does."""
     if name not in value:
         if spec is not None:
             raise WrongType(f"the answer lacks the output {name!r}, which the service declares")

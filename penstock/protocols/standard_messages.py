@@ -1,10 +1,12 @@
-"""The messages of standard services: gRPC's health, and its reflection in both versions; inference.
+"""The messages of services that others define: gRPC's health, and its reflection in both versions;
+inference by the Open Inference Protocol, and by that of the original's model server.
 
 They live in a descriptor pool of their own. In the common pool they would collide with the
 generated modules of grpcio's packages, which users' code may import into the same process.
 
 Source: the protocols ``grpc.health.v1``, ``grpc.reflection.v1`` and ``grpc.reflection.v1alpha``, in
-``pb/grpc/``, and the Open Inference Protocol, in ``pb/inference/``; ``make proto`` compiles them.
+``pb/grpc/``, the Open Inference Protocol, in ``pb/inference/``, and ``docs/compatibility.md``, in
+``pb/general_model/``; ``make proto`` compiles them.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 INFERENCE: Final = "inference.GRPCInferenceService"
+GENERAL_MODEL: Final = "baidu.paddle_serving.predictor.general_model.GeneralModelService"
 HEALTH: Final = "grpc.health.v1.Health"
 REFLECTION: Final = "grpc.reflection.v1.ServerReflection"
 REFLECTION_ALPHA: Final = "grpc.reflection.v1alpha.ServerReflection"
@@ -51,5 +54,14 @@ def reflection_messages(service: str) -> tuple[_Message, _Message]:
 
 def inference_messages(method: str) -> tuple[_Message, _Message]:
     """Request and response of a method of the Open Inference Protocol."""
-    found = _POOL.FindServiceByName(INFERENCE).methods_by_name[method]
+    return _messages(INFERENCE, method)
+
+
+def general_model_messages() -> tuple[_Message, _Message]:
+    """Request and response of the model server's methods, which are the same for both."""
+    return _messages(GENERAL_MODEL, "inference")
+
+
+def _messages(service: str, method: str) -> tuple[_Message, _Message]:
+    found = _POOL.FindServiceByName(service).methods_by_name[method]
     return _class(found.input_type.full_name), _class(found.output_type.full_name)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from penstock.api.general_model import GeneralModelApplication
 from penstock.errors import ConfigError, StartupError
 from penstock.ops.op import Op
 from penstock.ops.short import Model
@@ -66,7 +67,7 @@ class ModelService:
                 "local_service_conf": self.options[index],
             }
         assert last is not None
-        return Service(self.name, last, op=ops, **config)
+        return Service(self.name, last, applications=[GeneralModelApplication], op=ops, **config)
 
 
 class ModelServer(Several):

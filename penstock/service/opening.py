@@ -13,6 +13,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from penstock.api.calls import Http
 from penstock.api.errors import no_route
+from penstock.api.general_model import GeneralModelApplication
 from penstock.api.health import Health, HealthApplication
 from penstock.api.oip import OpenInferenceApplication
 from penstock.api.openapi import OpenApiApplication
@@ -32,6 +33,7 @@ from penstock.executors.processes.executor import ProcessExecutor
 from penstock.protocols.http1 import Http1Limits
 from penstock.protocols.http2 import Http2Limits
 from penstock.protocols.pb import pipeline_service_pb2
+from penstock.protocols.standard_messages import GENERAL_MODEL
 from penstock.service.blueprint import Application
 from penstock.service.listening import max_connections
 
@@ -68,6 +70,8 @@ def make_router(
     plain = [each for each in more if isinstance(each, PlainApplication)]
     routed = {route.graph for each in typed for route in each.typed_routes}
     routed |= {route.graph for each in plain for route in each.plain_routes if route.graph}
+    general = any(isinstance(each, GeneralModelApplication) for each in more)
+    hidden = () if general else (GENERAL_MODEL,)
     paths: list[str] = []
     not_found = partial(no_route, paths) if routed else None
     applications: tuple[Application, ...] = (
@@ -75,7 +79,7 @@ def make_router(
         PlainApplication(engine, writers, others=routed, not_found=not_found),
         OpenInferenceApplication(engine, health, writers, frozenset(routed)),
         HealthApplication(health, [SERVICE]),
-        ReflectionApplication([file]),
+        ReflectionApplication([file], hidden),
         *more,
     )
     routes = [route for application in applications for route in application.routes()]

@@ -1,0 +1,357 @@
+"""The protocol of the original's model server: ``GeneralModelService``, over HTTP and gRPC.
+
+``inference`` and ``debug`` do the same. The only graph answers; where there are several, the one
+that the path names behind the service (``/GeneralModelService/{model}/inference``) or that the
+request's ``model`` does. An answer over HTTP has the request's form, JSON or protobuf. A failure is
+an answer with ``err_no`` and ``err_msg`` and a status of its own; over gRPC it is a status, with
+``err-no`` beside it.
+
+Source: ``docs/compatibility.md`` (the model server's protocol).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from penstock.api.body import LARGE, SMALL
+from penstock.api.calls import (
+    JSON,
+    PUSH_BACK,
+    Answer,
+    Contents,
+    Grpc,
+    GrpcCall,
+    Http,
+    HttpCall,
+    count_refusal,
+)
+from penstock.api.compression import send_packed
+from penstock.api.descriptions import engine_errors
+from penstock.api.errors import http_status, text_for_caller
+from penstock.api.replies import run_aside, what_is_left
+from penstock.door.exchange import HttpReply
+from penstock.engine.engine import Engine
+from penstock.engine.graph import ServedGraph
+from penstock.engine.submission import Submission
+from penstock.errors import (
+    RequestError,
+    ServiceBusy,
+    Undecodable,
+    UnknownMediaType,
+    UnknownService,
+)
+from penstock.ops.failures import tell_unsendable
+from penstock.protocols import general_model as rules
+from penstock.protocols import general_model_json, general_model_message, media
+from penstock.protocols.general_model import METHODS, SERVICE, GeneralRequest, GeneralResponse
+from penstock.protocols.heads import Headers
+from penstock.protocols.standard_messages import GENERAL_MODEL
+from penstock.protocols.status import err_no_of, status_of
+from penstock.protocols.tensors import DecodeBudget
+from penstock.request import Feed, Outcome
+
+GROUP: Final = "Model server of Paddle Serving"
+PROTO: Final = "application/proto"
+
+_PROTOS: Final = frozenset((PROTO, "application/protobuf", "application/x-protobuf"))
+_PACKED_FROM: Final = 512
+"""Bytes of an answer from which on it is packed, for those who accept that."""
+_AT_ONCE: Final = 4 << 10
+"""Bytes of a request that is decoded on the loop without a look at it."""
+_A_NUMBER: Final = 20
+"""Bytes that an element of an array takes in JSON, at most as a rule."""
+
+_CONTENTS: Final[Contents] = {
+    media.JSON: {
+        "title": "GeneralModelRequest",
+        "type": "object",
+        "required": ["tensor"],
+        "properties": {
+            "tensor": {"type": "array", "items": {"type": "object"}},
+            "fetch_var_names": {"type": "array", "items": {"type": "string"}},
+            "profile_server": {"type": "boolean"},
+            "log_id": {"type": "integer", "minimum": 0},
+            "model": {"type": "string"},
+        },
+    },
+    PROTO: {},
+}
+_ANSWER: Final[Contents] = {
+    media.JSON: {
+        "title": "GeneralModelResponse",
+        "type": "object",
+        "required": ["outputs", "log_id", "err_no", "err_msg"],
+        "properties": {
+            "outputs": {"type": "array", "items": {"type": "object"}},
+            "log_id": {"type": "integer"},
+            "err_no": {"type": "integer"},
+            "err_msg": {"type": "string"},
+        },
+    },
+    PROTO: {},
+}
+
+
+class _Form(NamedTuple):
+    """JSON or protobuf."""
+
+    decode: Callable[[bytes, DecodeBudget], GeneralRequest]
+    encode: Callable[[GeneralResponse], bytes]
+    header: tuple[bytes, bytes]
+
+
+_JSON: Final = _Form(general_model_json.decode, general_model_json.encode, JSON)
+_PROTO: Final = _Form(
+    general_model_message.decode,
+    general_model_message.encode,
+    (b"content-type", PROTO.encode()),
+)
+
+
+class _Asked(NamedTuple):
+    """What is remembered of a request until its answer.
+
+    Attributes:
+        call: of HTTP or gRPC.
+        form: of the request, and of its answer.
+        request: decoded.
+        begun: when it was read, and when that was done, in microseconds.
+    """
+
+    call: HttpCall | GrpcCall
+    form: _Form
+    request: GeneralRequest
+    begun: tuple[int, int]
+
+
+class GeneralModelApplication:
+    """The routes of the protocol. Belongs to the engine's loop.
+
+    Args:
+        engine: answers requests.
+        ensembles: names of graphs whose outputs are several engines', each with its engine's name
+            and a slash before its own.
+    """
+
+    def __init__(self, engine: Engine, ensembles: frozenset[str] = frozenset()) -> None:
+        self._engine = engine
+        self._ensembles = ensembles
+
+    def routes(self) -> Iterator[Http | Grpc]:
+        """What to serve."""
+        failures = {
+            status: Answer(text=each.text, contents=_ANSWER, headers=each.headers)
+            for status, each in engine_errors().items()
+        }
+        for method in METHODS:
+            for path in (f"/{SERVICE}/{method}", f"/{SERVICE}/{{model}}/{method}"):
+                yield Http(
+                    "POST",
+                    path,
+                    self._http,
+                    failed=_failed,
+                    refusal=_refusal,
+                    summary="Run a model by the protocol of Paddle Serving's model server.",
+                    group=GROUP,
+                    request=_CONTENTS,
+                    answers={**failures, 200: Answer(text="The answer.", contents=_ANSWER)},
+                    there=self._is_served,
+                )
+            yield Grpc(f"/{GENERAL_MODEL}/{method}", self._grpc, failed=_failed_grpc)
+
+    def _is_served(self, values: tuple[str, ...]) -> bool:
+        return not values or self._engine.graph(values[0]) is not None
+
+    def _graph(self, name: str) -> ServedGraph:
+        graph = self._engine.graph(name)
+        if graph is None:
+            if name:
+                raise UnknownService(f"there is no model {name[:64]!r}")
+            names = ", ".join(repr(each.name) for each in self._engine.graphs)
+            raise UnknownService(f"which model? Name one of {names} in the path or as `model`")
+        if graph.name is None or graph.signature is None:
+            raise UnknownService(f"model {name[:64]!r} does not declare its inputs: see Signature")
+        return graph
+
+    def _http(self, call: HttpCall, body: bytes) -> None:
+        try:
+            form = _form_of(call)
+        except RequestError as error:
+            _failed(call, error)
+            return
+        self._take(call, form, "".join(call.values), body)
+
+    def _grpc(self, call: GrpcCall, message: bytes) -> None:
+        self._take(call, _PROTO, "", message)
+
+    def _take(self, call: HttpCall | GrpcCall, form: _Form, name: str, body: bytes) -> None:
+        size = len(body)
+        if size > LARGE or (size > _AT_ONCE and form is _JSON):
+            call.aside(self._take_large(call, form, name, body))
+            return
+        started = _now()
+        try:
+            if size > SMALL:
+                call.exchange.decode(size)
+            graph, request, feed = self._decoded(form, name, body)
+        except RequestError as error:
+            _fail(call, form, error)
+            return
+        asked = _Asked(call, form, request, (started, _now()))
+        self._submit(asked, graph, feed, call.timeout)
+
+    async def _take_large(
+        self, call: HttpCall | GrpcCall, form: _Form, name: str, body: bytes
+    ) -> None:
+        begun, started = time.monotonic(), _now()
+        try:
+            call.exchange.decode(len(body))
+            graph, request, feed = await run_aside(
+                call.shared.threads, self._decoded, form, name, body
+            )
+        except RequestError as error:
+            _fail(call, form, error)
+            return
+        asked = _Asked(call, form, request, (started, _now()))
+        self._submit(asked, graph, feed, what_is_left(call.timeout, begun))
+
+    def _decoded(
+        self, form: _Form, name: str, body: bytes
+    ) -> tuple[ServedGraph, GeneralRequest, Feed]:
+        budget = DecodeBudget(len(body))
+        request = form.decode(body, budget)
+        graph = self._graph(name or request.model)
+        signature = graph.signature
+        assert signature is not None, "_graph gives no other"
+        return graph, request, rules.feed_of(request, signature, budget)
+
+    def _submit(self, asked: _Asked, graph: ServedGraph, feed: Feed, timeout: float | None) -> None:
+        # The engine's ids are signed numbers; the caller's comes back as it was.
+        log_id = asked.request.log_id % 2**63 or random.getrandbits(63)
+        submission = Submission(graph, feed, timeout, log_id, asked)
+        submission.start(self._answered)
+        if not submission.over:
+            asked.call.exchange.on_gone = submission.cancel
+
+    def _answered(self, submission: Submission, outcome: Outcome) -> None:
+        asked: _Asked = submission.context
+        if outcome.error is not None:
+            _fail(asked.call, asked.form, outcome.error, asked.request, submission.log_id)
+            return
+        value = outcome.value or {}
+        if any(getattr(each, "nbytes", 0) > LARGE for each in value.values()):
+            asked.call.aside(self._write_large(submission, value))
+            return
+        try:
+            body = self._encoded(submission, value)
+        except RequestError as error:
+            _fail(asked.call, asked.form, error, asked.request, submission.log_id)
+        else:
+            _send(asked, body)
+
+    async def _write_large(self, submission: Submission, value: Feed) -> None:
+        asked: _Asked = submission.context
+        call = asked.call
+        size = sum(getattr(each, "size", 0) for each in value.values()) * _A_NUMBER
+        try:
+            if size > call.exchange.limit:
+                raise ServiceBusy("the answer is larger than what may be in flight")
+            call.exchange.take(size)
+            body = await run_aside(call.shared.threads, self._encoded, submission, value)
+        except RequestError as error:
+            _fail(call, asked.form, error, asked.request, submission.log_id)
+        else:
+            _send(asked, body)
+
+    def _encoded(self, submission: Submission, value: Feed) -> bytes:
+        asked: _Asked = submission.context
+        graph, request = submission.graph, asked.request
+        signature = graph.signature
+        assert signature is not None, "_graph gives no other"
+        last = graph.plan.names[graph.plan.last]
+        engine = "" if graph.name in self._ensembles else last
+        response = GeneralResponse(
+            outputs=rules.outputs_of(request, signature, engine, value),
+            profile=[*asked.begun, asked.begun[1], _now()] if request.profile else None,
+            log_id=request.log_id,
+        )
+        try:
+            return asked.form.encode(response)
+        except (TypeError, UnicodeEncodeError) as error:
+            raise tell_unsendable(last, submission.data_id, submission.log_id, error) from None
+
+
+def _now() -> int:
+    return time.monotonic_ns() // 1000
+
+
+def _form_of(call: HttpCall) -> _Form:
+    kind = call.exchange.head.fields.get(b"content-type", b"").decode("latin-1")
+    if media.is_json(kind):
+        return _JSON
+    if media.essence(kind) in _PROTOS:
+        return _PROTO
+    raise UnknownMediaType(f"a body here is {media.JSON} or {PROTO}")
+
+
+def _send(asked: _Asked, body: bytes) -> None:
+    if isinstance(asked.call, GrpcCall):
+        asked.call.reply(body)
+    else:
+        send_packed(asked.call, 200, (asked.form.header,), body, _PACKED_FROM)
+
+
+def _failed(call: HttpCall, error: RequestError) -> None:
+    """Answer what goes wrong before there is a request."""
+    try:
+        form = _form_of(call)
+    except UnknownMediaType:
+        form = _JSON
+    _fail(call, form, error)
+
+
+def _failed_grpc(call: GrpcCall, error: RequestError) -> None:
+    _fail(call, _PROTO, error)
+
+
+def _fail(
+    call: HttpCall | GrpcCall,
+    form: _Form,
+    error: RequestError,
+    request: GeneralRequest | None = None,
+    log_id: int | None = None,
+) -> None:
+    """Answer with an error.
+
+    Args:
+        call: that failed.
+        form: of the answer over HTTP.
+        error: why.
+        request: what was asked, if that is known.
+        log_id: under which the log tells of it.
+    """
+    if request is None:
+        count_refusal(call.exchange, error)
+    text, number = text_for_caller(error, log_id), err_no_of(error)
+    if isinstance(call, GrpcCall):
+        beside: Headers = ((b"err-no", str(number).encode()),)
+        if isinstance(error, ServiceBusy):
+            beside += PUSH_BACK
+        call.fail(status_of(error).grpc, text, beside)
+        return
+    response = GeneralResponse(
+        err_no=number, err_msg=text, log_id=0 if request is None else request.log_id
+    )
+    status_code = http_status(error)
+    more: Headers = ((b"retry-after", b"1"),) if status_code in (429, 503) else ()
+    body = form.encode(response)
+    call.reply(status_code, (form.header, *more), body, close=status_code == 413)
+
+
+def _refusal(status: int, text: str) -> HttpReply:
+    number = err_no_of(Undecodable(text))
+    body = general_model_json.encode(GeneralResponse(err_no=number, err_msg=text))
+    return HttpReply(status, (JSON,), body, close=True)

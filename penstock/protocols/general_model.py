@@ -1,0 +1,288 @@
+"""The protocol of the original's model server (``GeneralModelService``), in no form yet: requests,
+their tensors as arrays, and answers.
+
+A tensor names its element type by number. Each type has one field for its data: a list of numbers,
+a list of texts, or raw bytes (little-endian, row by row). What contradicts itself is refused.
+
+Source: ``docs/compatibility.md`` (the model server's protocol). Pure; safe from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from penstock.errors import InputMismatch, PackageError, WrongType
+from penstock.protocols import oip
+from penstock.protocols.oip import BF16, BYTES, DTYPES, InferRequest, OutTensor
+from penstock.protocols.tensors import DecodeBudget
+from penstock.request import Feed
+from penstock.tensor import LOD_SUFFIX, Signature, TensorSpec, lod_offsets
+
+SERVICE: Final = "GeneralModelService"
+METHODS: Final = ("inference", "debug")
+MAX_TENSORS: Final = 1_000
+"""Tensors, or wanted outputs, of one request."""
+
+TEXTS: Final = "data"
+RAW: Final = "tensor_content"
+
+
+class ElementType(NamedTuple):
+    """An element type: its name, which is a datatype of ``oip`` but for complex numbers, and the
+    field of its data.
+    """
+
+    name: str
+    field: str
+
+
+TYPES: Final[dict[int, ElementType]] = {
+    0: ElementType("INT64", "int64_data"),
+    1: ElementType("FP32", "float_data"),
+    2: ElementType("INT32", "int_data"),
+    3: ElementType("FP64", "float64_data"),
+    4: ElementType("INT16", RAW),
+    5: ElementType("FP16", RAW),
+    6: ElementType(BF16, RAW),
+    7: ElementType("UINT8", RAW),
+    8: ElementType("INT8", RAW),
+    9: ElementType("BOOL", "bool_data"),
+    10: ElementType("COMPLEX64", "complex64_data"),
+    11: ElementType("COMPLEX128", "complex128_data"),
+    20: ElementType(BYTES, TEXTS),
+}
+CODES: Final = {each.name: code for code, each in TYPES.items()}
+NUMBERS: Final[dict[str, np.dtype[Any]]] = {
+    "int64_data": np.dtype("<i8"),
+    "float_data": np.dtype("<f4"),
+    "int_data": np.dtype("<i4"),
+    "float64_data": np.dtype("<f8"),
+    "uint32_data": np.dtype("<u4"),
+    "bool_data": np.dtype("?"),
+    "complex64_data": np.dtype("<f4"),
+    "complex128_data": np.dtype("<f8"),
+}
+"""The fields of numbers, and what one of theirs is in memory."""
+
+
+@dataclass(slots=True)
+class InTensor:
+    """A tensor as it came; whether it makes sense is not asked here.
+
+    Attributes:
+        name: of the input, inside the model.
+        alias: its public name.
+        elem_type: the number of an element type.
+        shape: dimensions.
+        lod: offsets.
+        data: the fields of data that are not empty: arrays, lists of texts or bytes.
+    """
+
+    name: str = ""
+    alias: str = ""
+    elem_type: int = 0
+    shape: list[int] = field(default_factory=list)
+    lod: list[int] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class GeneralRequest:
+    """What a caller asks for.
+
+    Attributes:
+        tensors: the inputs.
+        fetch: aliases of the wanted outputs; empty for all.
+        profile: whether the answer tells when what was done.
+        log_id: the caller's trace id, which comes back.
+        model: which one answers, where there are several.
+    """
+
+    tensors: list[InTensor] = field(default_factory=list)
+    fetch: list[str] = field(default_factory=list)
+    profile: bool = False
+    log_id: int = 0
+    model: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Output:
+    """One tensor of an answer.
+
+    Attributes:
+        name: inside the model.
+        tensor: under its alias.
+        lod: offsets; empty for none.
+    """
+
+    name: str
+    tensor: OutTensor
+    lod: list[int]
+
+
+@dataclass(slots=True, kw_only=True)
+class GeneralResponse:
+    """An answer.
+
+    Attributes:
+        outputs: the tensors of each engine, by its name.
+        profile: microseconds of one clock: begin and end of the reading, and of the inference; None
+            where they were not asked for.
+        log_id: the request's.
+        err_no: 0 where all is well.
+        err_msg: says what is not.
+    """
+
+    outputs: Mapping[str, Sequence[Output]] = field(default_factory=dict)
+    profile: Sequence[int] | None = None
+    log_id: int = 0
+    err_no: int = 0
+    err_msg: str = ""
+
+
+def feed_of(request: GeneralRequest, signature: Signature, budget: DecodeBudget) -> Feed:
+    """The feed that a request's tensors are.
+
+    An input is found by the tensor's name, or by its alias. Texts for an input of bytes (uint8) are
+    one array of theirs, each with a NUL byte behind it, as the original has them.
+
+    Raises:
+        PackageError: there is no tensor, or one contradicts itself or is of a type that is not
+            supported.
+        InputMismatch: the tensors are not the model's inputs.
+        TooLarge: the arrays would take too much memory.
+    """
+    if not request.tensors:
+        raise PackageError("the request has no tensor")
+    asked = InferRequest()
+    lods: Feed = {}
+    for tensor in request.tensors:
+        spec = _spec_of(signature.inputs, tensor)
+        name = tensor.name or tensor.alias if spec is None else spec.alias
+        where = f"tensor {name[:64]!r}"
+        datatype, array = _array(where, tensor, spec, budget)
+        asked.add(name, datatype, array)
+        if tensor.lod:
+            lods[name + LOD_SUFFIX] = _lod(where, tensor.lod, array)
+    oip.fit(asked, signature)
+    return asked.feed | lods
+
+
+def _spec_of(specs: Sequence[TensorSpec], tensor: InTensor) -> TensorSpec | None:
+    for name in (tensor.name, tensor.alias):
+        for spec in specs:
+            if name and name in (spec.name, spec.alias):
+                return spec
+    return None
+
+
+def _array(
+    where: str, tensor: InTensor, spec: TensorSpec | None, budget: DecodeBudget
+) -> tuple[str, oip.Array]:
+    row = TYPES.get(tensor.elem_type)
+    if row is None:
+        raise PackageError(f"{where}: the element type {tensor.elem_type} is unknown")
+    datatype, its_field = row
+    if datatype not in DTYPES:
+        raise PackageError(f"{where}: the element type {datatype} is not supported")
+    for each in tensor.data:
+        if each != its_field:
+            raise PackageError(f"{where}: {datatype} belongs into {its_field}, not into {each}")
+    data = tensor.data.get(its_field)
+    if its_field == RAW:
+        return datatype, oip.from_raw(where, datatype, tensor.shape, data or b"", budget)
+    if its_field == TEXTS:
+        if spec is not None and spec.dtype == np.uint8:
+            raw = b"".join(each.encode() + b"\0" for each in data or ())
+            return "UINT8", np.frombuffer(raw, np.uint8)
+        texts = np.empty(len(data or ()), object)
+        texts[:] = data or ()
+        return datatype, oip.shaped(where, texts, tensor.shape or [texts.size])
+    array = np.empty(0, NUMBERS[its_field]) if data is None else data
+    return datatype, oip.shaped(where, array, tensor.shape)
+
+
+def _lod(where: str, lod: list[int], array: oip.Array) -> oip.Array:
+    try:
+        offsets = lod_offsets(lod)
+    except ValueError as error:
+        raise PackageError(f"{where}: {error}; only one level is supported") from None
+    if array.shape[:1] != (offsets[-1],):
+        raise PackageError(
+            f"{where}: the lod ends at {offsets[-1]}, but the shape is {[*array.shape]}"
+        )
+    return np.array(offsets, np.int32)
+
+
+def outputs_of(
+    request: GeneralRequest, signature: Signature, engine: str, value: Feed
+) -> dict[str, list[Output]]:
+    """The tensors of an answer, in the order asked for, or declared.
+
+    Args:
+        request: what was asked.
+        signature: the graph's.
+        engine: what answered; empty where several did, each of which has its name before a slash
+            in the names of its outputs.
+        value: what the graph gave.
+
+    Raises:
+        InputMismatch: an output was asked for that is not there.
+        WrongType: a value is no tensor of a type that can be sent.
+    """
+    specs = signature.outputs or [_spec(name) for name in value if not name.endswith(LOD_SUFFIX)]
+    by_engine: dict[str, list[tuple[str, TensorSpec]]] = {}
+    for spec in specs:
+        owner = engine or spec.alias.partition("/")[0]
+        by_engine.setdefault(owner, []).append((spec.alias, _inside(spec, "" if engine else owner)))
+    return {
+        owner: [_output(key, spec, value) for key, spec in _chosen(request.fetch, found)]
+        for owner, found in by_engine.items()
+    }
+
+
+def _spec(name: str) -> TensorSpec:
+    return TensorSpec(name=name, alias=name, dtype=np.dtype(object), shape=None)
+
+
+def _inside(spec: TensorSpec, owner: str) -> TensorSpec:
+    """An output under the names that it has in its own engine."""
+    if not owner:
+        return spec
+    return replace(spec, alias=spec.alias.removeprefix(f"{owner}/"))
+
+
+def _chosen(
+    fetch: Sequence[str], found: Sequence[tuple[str, TensorSpec]]
+) -> Sequence[tuple[str, TensorSpec]]:
+    if not fetch:
+        return found
+    chosen = []
+    for name in fetch:
+        for key, spec in found:
+            if name in (spec.alias, spec.name):
+                chosen.append((key, spec))
+                break
+        else:
+            raise _unknown(name, [spec for _, spec in found])
+    return chosen
+
+
+def _unknown(name: str, specs: Sequence[TensorSpec]) -> InputMismatch:
+    there = ", ".join(repr(each.alias[:64]) for each in specs[:_SHOWN])
+    return InputMismatch(f"there is no output {name[:64]!r}, only [{there}]")
+
+
+_SHOWN: Final = 16
+
+
+def _output(key: str, spec: TensorSpec, value: Feed) -> Output:
+    tensor = oip.out_tensor(key, value, spec)._replace(name=spec.alias)
+    if tensor.datatype not in CODES:
+        raise WrongType(f"output {key!r}: an array of {tensor.array.dtype} cannot be sent")
+    lod = value.get(key + LOD_SUFFIX)
+    return Output(name=spec.name, tensor=tensor, lod=[] if lod is None else lod_offsets(lod))

@@ -1,0 +1,169 @@
+"""The JSON form of the model server's protocol: bodies to requests, and answers to bodies.
+
+Members have the names of the message's fields; raw bytes are base64. NaN and infinities, which JSON
+lacks, come as texts (``"NaN"``) and leave as null. Members that mean nothing are passed over.
+
+Source: ``docs/compatibility.md`` (the model server's protocol). Pure; safe from any thread.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from penstock.errors import Undecodable
+from penstock.protocols import json_values as values
+from penstock.protocols import oip
+from penstock.protocols.general_model import (
+    CODES,
+    MAX_TENSORS,
+    NUMBERS,
+    RAW,
+    TEXTS,
+    TYPES,
+    GeneralRequest,
+    GeneralResponse,
+    InTensor,
+    Output,
+)
+from penstock.protocols.json_values import LARGE, Span
+from penstock.protocols.protobuf import join_bytes
+from penstock.protocols.tensors import MAX_TEXTS, DecodeBudget
+
+_BLOCK: Final = 64 << 10
+_INT32: Final = np.dtype(np.int32)
+_DEEP: Final = 3
+"""Levels of the body around a member of a tensor."""
+
+
+def decode(body: bytes, budget: DecodeBudget) -> GeneralRequest:
+    """The request in a body.
+
+    Raises:
+        Undecodable: the body is no JSON, or a member has the wrong type.
+        TooLarge: the numbers would take too much memory.
+    """
+    document: Any
+    if len(body) > LARGE:
+        document = Span(body, 0, len(body))
+    else:
+        try:
+            document = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise Undecodable(
+                f"the body is not a JSON document (line {error.lineno}, column {error.colno})"
+            ) from None
+        values.check_numbers(body)
+    found = GeneralRequest()
+    for member, content in values.members_of(document, "the body", MAX_TENSORS):
+        if values.is_null(content):
+            continue
+        if member == "tensor":
+            listed = values.as_list(content, member, MAX_TENSORS)
+            found.tensors = [
+                _tensor(each, f"tensor[{index}]", budget) for index, each in enumerate(listed)
+            ]
+        elif member == "fetch_var_names":
+            found.fetch = values.as_texts(content, member, MAX_TENSORS)
+        elif member == "profile_server":
+            profile = values.scalar_of(content, member, "true or false")
+            if type(profile) is not bool:
+                raise values.wrong_type(member, "true or false", profile)
+            found.profile = profile
+        elif member == "log_id":
+            found.log_id = values.as_integer(content, member, 0, 2**64 - 1)
+        elif member == "model":
+            found.model = values.as_text(content, member)
+        else:
+            values.check_depth(content, 1)
+    return found
+
+
+def _tensor(value: Any, where: str, budget: DecodeBudget) -> InTensor:
+    tensor = InTensor()
+    for member, content in values.members_of(value, where, MAX_TENSORS):
+        if values.is_null(content):
+            continue
+        at = f"{where}.{member[:64]}"
+        if member in NUMBERS:
+            array = values.as_array(content, at, NUMBERS[member], budget)
+            if array.size:
+                tensor.data[member] = array
+        elif member == "shape":
+            tensor.shape = values.as_array(content, at, _INT32, budget).tolist()
+        elif member == "lod":
+            tensor.lod = values.as_array(content, at, _INT32, budget).tolist()
+        elif member == "elem_type":
+            tensor.elem_type = values.as_integer(content, at, -(2**31), 2**31 - 1)
+        elif member == "name":
+            tensor.name = values.as_text(content, at)
+        elif member == "alias_name":
+            tensor.alias = values.as_text(content, at)
+        elif member == TEXTS:
+            texts = values.as_texts(content, at, MAX_TEXTS)
+            if texts:
+                tensor.data[TEXTS] = texts
+        elif member == RAW:
+            raw = values.as_bytes(content, at)
+            if raw:
+                tensor.data[RAW] = raw
+        else:
+            values.check_depth(content, _DEEP)
+    return tensor
+
+
+def encode(response: GeneralResponse) -> bytes:
+    """The body of an answer.
+
+    Raises:
+        TypeError: a text is no Unicode.
+    """
+    pieces = [b'{"outputs":[']
+    for engine, outputs in response.outputs.items():
+        pieces.append(b'{"tensor":[')
+        for each in outputs:
+            pieces += [*_output(each), b","]
+        if outputs:
+            pieces.pop()
+        pieces += (b'],"engine_name":', orjson.dumps(engine), b"}", b",")
+    if response.outputs:
+        pieces.pop()
+    rest: dict[str, Any] = {}
+    if response.profile is not None:
+        rest = {"profile_time": response.profile, "profile_server": True}
+    rest |= {"log_id": response.log_id, "err_no": response.err_no, "err_msg": response.err_msg}
+    return join_bytes([*pieces, b"],", orjson.dumps(rest)[1:]])
+
+
+def _output(output: Output) -> list[bytes]:
+    name, datatype, array = output.tensor
+    code = CODES[datatype]
+    about: dict[str, Any] = {"elem_type": code, "shape": list(array.shape)}
+    if output.lod:
+        about["lod"] = output.lod
+    about |= {"name": output.name, "alias_name": name}
+    field = TYPES[code].field
+    return [b'{"%b":' % field.encode(), *_data(field, output), b",", orjson.dumps(about)[1:]]
+
+
+def _data(field: str, output: Output) -> list[bytes]:
+    """The value of a data field, in pieces that take little time each."""
+    if field == RAW:
+        return [b'"', b64encode(oip.to_raw(output.tensor)), b'"']
+    flat = output.tensor.array.reshape(-1)
+    if field == TEXTS:
+        texts = [
+            each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each)
+            for each in flat.tolist()
+        ]
+        return [orjson.dumps(texts)]
+    native = np.ascontiguousarray(flat, flat.dtype.newbyteorder("="))
+    pieces: list[bytes] = [b"["]
+    for block in oip.blocks(native, _BLOCK):
+        pieces += (orjson.dumps(block, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1], b",")
+    if flat.size:
+        pieces.pop()
+    return [*pieces, b"]"]

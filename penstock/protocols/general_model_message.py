@@ -1,0 +1,177 @@
+"""The protobuf form of the model server's protocol: messages to requests, and answers to messages.
+
+Source: ``docs/compatibility.md`` (the model server's protocol). Pure; safe from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.errors import Undecodable
+from penstock.protocols import oip
+from penstock.protocols.general_model import (
+    CODES,
+    MAX_TENSORS,
+    NUMBERS,
+    RAW,
+    TEXTS,
+    TYPES,
+    GeneralRequest,
+    GeneralResponse,
+    InTensor,
+    Output,
+)
+from penstock.protocols.protobuf import (
+    LENGTH,
+    VARINT,
+    TooManyFields,
+    Walker,
+    decode_text,
+    join_bytes,
+    pack_varints,
+    varint,
+)
+from penstock.protocols.tensors import DecodeBudget, numbers_of
+
+_MOST_FIELDS: Final = 100_000
+_FIELDS: Final = {
+    **dict(enumerate(NUMBERS, 1)),
+    11: "shape",
+    12: "lod",
+}
+"""The repeated numbers of a tensor; those of its data come first, in the table's order."""
+_NUMBER_OF: Final = {name: number for number, name in _FIELDS.items()} | {TEXTS: 9, RAW: 15}
+_INT32: Final = np.dtype("<i4")
+_MODEL: Final = 100
+
+
+def decode(data: bytes, budget: DecodeBudget) -> GeneralRequest:
+    """The request in a ``Request`` message.
+
+    Raises:
+        Undecodable: the bytes are no such message, or it has too many fields.
+        TooLarge: the numbers would take too much memory.
+    """
+    try:
+        return _decode(data, budget)
+    except TooManyFields:
+        raise Undecodable(
+            f"the message has more than {_MOST_FIELDS} fields: numbers must be packed"
+        ) from None
+    except (ValueError, IndexError):
+        raise Undecodable("the bytes are not a general_model.Request message") from None
+
+
+def _decode(data: bytes, budget: DecodeBudget) -> GeneralRequest:
+    found = GeneralRequest()
+    walker = Walker(data, _MOST_FIELDS)
+    for number, wire_type, begin, end in walker.fields(0, len(data)):
+        if wire_type == LENGTH:
+            if number == 1:
+                found.tensors.append(_tensor(walker, begin, end, budget))
+            elif number == 2:
+                found.fetch.append(decode_text(data, begin, end))
+            elif number == _MODEL:
+                found.model = decode_text(data, begin, end)
+        elif wire_type == VARINT:
+            if number == 3:
+                found.profile = bool(begin)
+            elif number == 4:
+                found.log_id = begin
+        if max(len(found.tensors), len(found.fetch)) > MAX_TENSORS:
+            raise Undecodable(f"the request has more than {MAX_TENSORS} tensors")
+    return found
+
+
+def _tensor(walker: Walker, start: int, stop: int, budget: DecodeBudget) -> InTensor:
+    tensor = InTensor()
+    data = walker.data
+    numbers: dict[str, list[tuple[int, int, int]]] = {}
+    texts: list[str] = []
+    for number, wire_type, begin, end in walker.fields(start, stop):
+        if number in _FIELDS:
+            numbers.setdefault(_FIELDS[number], []).append((wire_type, begin, end))
+        elif number == 10 and wire_type == VARINT:
+            tensor.elem_type = (begin + 2**31) % 2**32 - 2**31
+        elif wire_type != LENGTH:
+            continue
+        elif number == 9:
+            texts.append(decode_text(data, begin, end))
+        elif number == 13:
+            tensor.name = decode_text(data, begin, end)
+        elif number == 14:
+            tensor.alias = decode_text(data, begin, end)
+        elif number == 15 and end > begin:
+            tensor.data[RAW] = memoryview(data)[begin:end]
+    if texts:
+        tensor.data[TEXTS] = texts
+    for name, pieces in numbers.items():
+        array = numbers_of(data, NUMBERS.get(name, _INT32), pieces, budget)
+        if name == "shape":
+            tensor.shape = array.tolist()
+        elif name == "lod":
+            tensor.lod = array.tolist()
+        elif array.size:
+            tensor.data[name] = array
+    return tensor
+
+
+def encode(response: GeneralResponse) -> bytes:
+    """The ``Response`` message.
+
+    Raises:
+        UnicodeEncodeError: a text is no Unicode.
+    """
+    pieces: list[bytes] = []
+    for engine, outputs in response.outputs.items():
+        content: list[bytes] = []
+        for each in outputs:
+            content += _field(1, _output(each))
+        content += _text(2, engine)
+        pieces += _field(1, content)
+    if response.profile is not None:
+        pieces += [*_field(2, [varint(each) for each in response.profile]), b"\x18\x01"]
+    for number, value in ((4, response.log_id), (5, response.err_no)):
+        if value:
+            pieces += (varint(number << 3 | VARINT), varint(value % 2**64))
+    pieces += _text(6, response.err_msg)
+    return join_bytes(pieces)
+
+
+def _output(output: Output) -> list[bytes]:
+    name, datatype, array = output.tensor
+    code = CODES[datatype]
+    field = TYPES[code].field
+    pieces: list[bytes] = []
+    if field == TEXTS:
+        for each in array.reshape(-1).tolist():
+            octets = each if isinstance(each, bytes) else str(each).encode()
+            pieces += _field(9, [octets])
+    elif array.size:
+        pieces += _field(_NUMBER_OF[field], _numbers(field, output))
+    if code:
+        pieces += (b"\x50", varint(code))
+    for number, sizes in ((11, array.shape), (12, output.lod)):
+        if sizes:
+            pieces += _field(number, [varint(each) for each in sizes])
+    return [*pieces, *_text(13, output.name), *_text(14, name)]
+
+
+def _numbers(field: str, output: Output) -> Sequence[bytes]:
+    if field == RAW:
+        return [oip.to_raw(output.tensor)]
+    array, dtype = output.tensor.array.reshape(-1), NUMBERS[field]
+    if dtype.kind in "fb":  # the packed form is the array's own memory
+        return [np.ascontiguousarray(array, dtype).tobytes()]
+    return pack_varints(array)
+
+
+def _field(number: int, content: Sequence[Any]) -> list[bytes]:
+    return [varint(number << 3 | LENGTH), varint(sum(map(len, content))), *content]
+
+
+def _text(number: int, text: str) -> list[bytes]:
+    return _field(number, [text.encode()]) if text else []
