@@ -24,7 +24,8 @@
     │   ├── OpTimeout           op author: one ``process`` call took too long
     │   ├── InferenceFailed     op author: ``process`` gave no usable result
     │   │   ├── WorkerDied      op author: the worker process ended with the batch
-    │   │   └── KillsWorkers    op author: workers die of this very request; it is not run
+    │   │   ├── KillsWorkers    op author: workers die of this very request; it is not run
+    │   │   └── Unreachable     operator: the server that an op calls gave no answer
     │   ├── HookFailed          op author: a hook raised
     │   ├── NumberedError       the op itself: an error whose number it chose
     │   │   ├── DeclaredError   raised CustomException, or process gave a code
@@ -246,6 +247,15 @@ class KillsWorkers(InferenceFailed):
     """Two workers have died of these very inputs. A retry does not help."""
 
     code = "kills_workers"
+
+
+class Unreachable(InferenceFailed):
+    """No server that the op calls could be reached, or the connection broke before the answer.
+
+    A later retry may succeed; the call may have run.
+    """
+
+    code = "unreachable"
 
 
 class HookFailed(RequestError):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 Outcome: TypeAlias = bytes | CallFailed
 """A call's reply, as the bytes of its message, or why there is none."""
 
+METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+
 RETRYABLE = frozenset({GrpcCode.UNAVAILABLE, GrpcCode.DEADLINE_EXCEEDED, GrpcCode.ABORTED})
 _PUSH_BACK = b"grpc-retry-pushback-ms"
 
@@ -55,6 +57,7 @@ class Call:
         deadline: monotonic seconds; None means no limit.
         timer: ends the call at its deadline.
         attempts: how often it was put on a connection.
+        method: the path of what is called.
         encoding: the ``grpc-encoding`` that the answer's head names.
         connection: where it is now; None while it waits, and once it has ended.
         stream: its stream on that connection.
@@ -71,6 +74,7 @@ class Call:
         "deadline",
         "encoding",
         "ended",
+        "method",
         "request",
         "stream",
         "timer",
@@ -78,9 +82,14 @@ class Call:
     )
 
     def __init__(
-        self, request: bytes, deadline: float | None, on_outcome: Callable[[Outcome], object]
+        self,
+        request: bytes,
+        deadline: float | None,
+        on_outcome: Callable[[Outcome], object],
+        method: str = METHOD,
     ) -> None:
         self.request = request
+        self.method = method
         self.deadline = deadline
         self.timer: TimerHandle | None = None
         self.attempts = 0

@@ -21,8 +21,9 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from penstock.client.call import Call, Outcome, failure
-from penstock.client.endpoint_channel import Endpoints, cancel
+from penstock.client.balancer import Endpoints
+from penstock.client.call import METHOD, Call, Outcome, failure
+from penstock.client.endpoint_channel import cancel, rounded_up_ms
 from penstock.client.endpoints import Endpoint, own_address
 from penstock.client.errors import CallFailed
 from penstock.client.tls import Security, Tls, read_files
@@ -283,10 +284,24 @@ class AsyncChannel(_Channel):
     The last reference to a channel closes it, though later than ``close`` would.
     """
 
-    def __init__(self, endpoints: Sequence[Endpoint], tls: Tls | None) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        tls: Tls | None,
+        rounded: Callable[[float], int] = rounded_up_ms,
+        told: Callable[[Endpoint, str | None], object] | None = None,
+    ) -> None:
+        """Nothing is connected yet.
+
+        Args:
+            endpoints: where.
+            tls: None is clear text.
+            rounded: the milliseconds that a server is told for so many seconds.
+            told: hears of endpoints that stop working, and that work again.
+        """
         super().__init__(endpoints, tls)
         self._loop = asyncio.get_running_loop()
-        self._open = Endpoints(endpoints, self._loop, self._security)
+        self._open = Endpoints(endpoints, self._loop, self._security, rounded, told)
         drop = weakref.finalize(self, _drop_async, os.getpid(), self._loop, self._open)
         drop.atexit = False
 
@@ -294,7 +309,11 @@ class AsyncChannel(_Channel):
         """Whether it was made in this process, on this loop."""
         return super().is_ours() and self._loop is asyncio.get_running_loop()
 
-    async def call(self, request: bytes, *, deadline: float | None) -> bytes:
+    def probe(self) -> None:
+        """Connect to all endpoints, without waiting for it."""
+        self._open.probe()
+
+    async def call(self, request: bytes, *, deadline: float | None, method: str = METHOD) -> bytes:
         """Make one call, as in ``Channel.start``. Cancelling the task cancels the call."""
         future: asyncio.Future[Outcome] = self._loop.create_future()
 
@@ -302,7 +321,7 @@ class AsyncChannel(_Channel):
             if not future.done():
                 future.set_result(outcome)
 
-        call = Call(encode_message(request), deadline, on_outcome)
+        call = Call(encode_message(request), deadline, on_outcome, method)
         self._open.start(call)
         try:
             outcome = await future

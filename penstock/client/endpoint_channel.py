@@ -15,7 +15,7 @@ import random
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from math import ceil
@@ -24,6 +24,7 @@ from typing import Any, cast
 from penstock.client.call import Call, Outcome, failure, of_head, of_reset, of_whole_head
 from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
+from penstock.client.health import FIRST_PAUSE, Backoff, Health, State
 from penstock.client.tls import Security
 from penstock.protocols.grpc import encode_timeout
 from penstock.protocols.heads import ResponseHead
@@ -44,20 +45,12 @@ from penstock.protocols.http2 import (
 )
 from penstock.protocols.status import GrpcCode
 
-METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
-
 CONNECT_SECONDS = 2.0
 """How long one attempt to connect may take, until the server's SETTINGS; the original's default."""
 
 MAX_ATTEMPTS = 3
 """How often a call is sent that servers refuse unprocessed (REFUSED_STREAM, GOAWAY), and how often
 to connect to a server that is being replaced; a guess."""
-
-FIRST_PAUSE = 0.1
-"""Seconds. A guess: a service that is restarted is back within some of these."""
-
-LONGEST_PAUSE = 5.0
-"""Seconds. A guess: how long calls may fail although the server is back."""
 
 
 class _Dismissed(ConnectionError):
@@ -81,30 +74,8 @@ _FIELDS = encode_block(
 """Of every call, behind those that differ."""
 
 
-class Backoff:
-    """The pauses between failures to reach one endpoint. Pure: time and chance are arguments.
-
-    The pause doubles with every failure in a row and varies by a fifth, so that the clients of a
-    server that comes back do not all come back in the same instant.
-
-    Attributes:
-        until: monotonic seconds before which nothing is tried.
-    """
-
-    def __init__(self) -> None:
-        self._pause = FIRST_PAUSE
-        self.until = 0.0
-
-    def failed(self, now: float, chance: float) -> None:
-        """Pause from ``now`` on; ``chance`` is 0 to 1."""
-        self.until = now + self._pause * (0.8 + 0.4 * chance)
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
-
-    def succeeded(self) -> None:
-        """Forget the failures: the endpoint answers."""
-        self._pause = FIRST_PAUSE
-        self.until = 0.0
-
+_FAULTS = frozenset({GrpcCode.UNAVAILABLE, GrpcCode.DEADLINE_EXCEEDED})
+"""How calls end at a server that does not work; with others it says what is wrong with a call."""
 
 _LIMITS = Http2Limits(stream_window=4 << 20, connection_window=16 << 20, resets=1 << 31)
 """Replies are taken as fast as they come, so the windows bound nothing but a round trip's worth. A
@@ -388,6 +359,7 @@ class Connection(asyncio.Protocol):
             whole = stream.remote_ended
             self._http2.reset(stream, ErrorCode.NO_ERROR if whole else ErrorCode.CANCEL)
         self._detach(call)
+        self._owner.heard(outcome)
         call.end(outcome if isinstance(outcome, bytes) else outcome.at(self._name))
 
     def _detach(self, call: Call) -> None:
@@ -451,9 +423,23 @@ class EndpointChannel:
     """
 
     def __init__(
-        self, endpoint: Endpoint, loop: asyncio.AbstractEventLoop, security: Security | None
+        self,
+        endpoint: Endpoint,
+        loop: asyncio.AbstractEventLoop,
+        security: Security | None,
+        rounded: Callable[[float], int],
+        told: Callable[[Endpoint, str | None], object] | None = None,
     ) -> None:
-        """Nothing is connected yet; the loop need not be running. None means clear text."""
+        """Nothing is connected yet; the loop need not be running.
+
+        Args:
+            endpoint: which.
+            loop: it belongs to.
+            security: None means clear text.
+            rounded: the milliseconds that a server is told for so many seconds.
+            told: called with the problem when the endpoint stops working, and with None when it
+                works again.
+        """
         self._endpoint = endpoint
         self._loop = loop
         self._security = security
@@ -462,13 +448,15 @@ class EndpointChannel:
             [
                 (b":method", b"POST"),
                 (b":scheme", b"http" if security is None else b"https"),
-                (b":path", METHOD.encode()),
                 (b":authority", authority.encode()),
             ]
         )
-        self._unlimited = self._reserved + _FIELDS
-        self._blocks: dict[int, bytes] = {}
-        self._backoff = Backoff()
+        self._rounded = rounded
+        self._blocks: dict[tuple[str, int | None], bytes] = {}
+        self._backoff = Backoff(FIRST_PAUSE)
+        self._health = Health()
+        self._told = told
+        self._is_down = False
         self._problem = ""
         self._connecting: asyncio.Task[None] | None = None
         self._connection: Connection | None = None
@@ -509,7 +497,32 @@ class EndpointChannel:
             for connection in list(self._connections):
                 connection.abort()
 
+    def state(self, now: float) -> State:
+        """Whether it is worth a call at ``now``."""
+        if not self._health.takes(now):
+            return State.OUT
+        if self._connection is not None:
+            return State.READY
+        return State.OUT if now < self._backoff.until else State.APART
+
+    def chosen(self, now: float) -> None:
+        """A call goes to it first."""
+        self._health.chosen(now)
+
+    def probe(self, now: float) -> None:
+        """Connect, unless it is connected, or is to be left alone."""
+        if self._connection is None and now >= self._backoff.until:
+            self._begin_to_connect()
+
     # What its connections tell
+
+    def heard(self, outcome: Outcome) -> None:
+        """A call on one of them has ended."""
+        if not isinstance(outcome, CallFailed) or outcome.status not in _FAULTS:
+            self._health.answered()
+            self._tell(None)
+        elif self._health.failed(time.monotonic(), _chance()):
+            self._tell(f"calls fail: {outcome}")
 
     def capacity_freed(self, connection: Connection) -> None:
         """Put waiting calls on the connection while it takes them."""
@@ -558,6 +571,10 @@ class EndpointChannel:
         if time.monotonic() < self._backoff.until:
             self._fail_waiting()
         else:
+            self._begin_to_connect()
+
+    def _begin_to_connect(self) -> None:
+        if self._connecting is None and not self._closed:
             self._connecting = self._loop.create_task(self._connect())
 
     async def _connect(self) -> None:
@@ -643,8 +660,16 @@ class EndpointChannel:
 
     def _failed(self, problem: str) -> None:
         self._problem = problem
-        chance = random.random()  # noqa: S311 - it spreads clients, and guards nothing
-        self._backoff.failed(time.monotonic(), chance)
+        self._backoff.failed(time.monotonic(), _chance())
+        if not self._closed:
+            self._tell(problem)
+
+    def _tell(self, problem: str | None) -> None:
+        """Tell of a change, once."""
+        if self._is_down != (problem is not None):
+            self._is_down = problem is not None
+            if self._told is not None:
+                self._told(self._endpoint, problem)
 
     # Ending
 
@@ -666,64 +691,38 @@ class EndpointChannel:
         else:
             text = f"{self._endpoint}: the deadline passed"
             sent = call.stream is not None
-            call.abandon(failure(GrpcCode.DEADLINE_EXCEEDED, text, sent=sent))
+            failed = failure(GrpcCode.DEADLINE_EXCEEDED, text, sent=sent)
+            if sent:
+                self.heard(failed)
+            call.abandon(failed)
 
     def _block(self, call: Call) -> bytes:
-        """The call's header block. Calls with about the same time left share one.
+        """The call's header block. Calls of a method with about the same time left share one.
 
-        The ``grpc-timeout`` that is sent is rounded up, because servers decode a value faster that
+        The ``grpc-timeout`` that is sent is rounded, because servers decode a value faster that
         they have seen before. Our own timer is exact.
         """
-        if call.deadline is None:
-            return self._unlimited
-        left_ms = rounded_up_ms(call.deadline - time.monotonic())
-        block = self._blocks.get(left_ms)
+        left_ms = None
+        if call.deadline is not None:
+            left_ms = self._rounded(call.deadline - time.monotonic())
+        key = (call.method, left_ms)
+        block = self._blocks.get(key)
         if block is None:
-            timeout = encode_timeout(left_ms / 1000)
-            # Right behind the reserved fields: servers may take its time from the first moment.
-            block = self._reserved + encode_block([(b"grpc-timeout", timeout)]) + _FIELDS
-            self._blocks[left_ms] = block
+            fields = [(b":path", call.method.encode())]
+            if left_ms is not None:
+                # Right behind the reserved fields: servers may take its time from the first moment.
+                fields.append((b"grpc-timeout", encode_timeout(left_ms / 1000)))
+            block = self._blocks[key] = self._reserved + encode_block(fields) + _FIELDS
         return block
-
-
-class Endpoints:
-    """The endpoints of one client on one loop: calls take turns between them.
-
-    A call goes to the next endpoint for as long as certainly none has seen it.
-    """
-
-    def __init__(
-        self,
-        endpoints: Sequence[Endpoint],
-        loop: asyncio.AbstractEventLoop,
-        security: Security | None,
-    ) -> None:
-        """Nothing is connected yet; the loop need not be running. None means clear text."""
-        self._channels = [EndpointChannel(endpoint, loop, security) for endpoint in endpoints]
-        self._turn = 0
-
-    def start(self, call: Call) -> None:
-        """Send a call, now or as soon as there is a connection with room for it."""
-        channels = self._channels
-        turn = self._turn % len(channels)
-        self._turn = turn + 1
-        if len(channels) > 1:
-            call.untried = (channels[turn + 1 :] + channels[:turn])[::-1]
-        channels[turn].start(call)
-
-    def close(self) -> None:
-        """Disconnect; calls end with CANCELLED. Closing twice is allowed."""
-        for channel in self._channels:
-            channel.close()
-
-    async def closed(self) -> None:
-        """Wait until nothing of them is left on the loop, after ``close``."""
-        await asyncio.gather(*(channel.closed() for channel in self._channels))
 
 
 def cancel(call: Call) -> None:
     """Cancel a call on behalf of its caller."""
     call.abandon(failure(GrpcCode.CANCELLED, "cancelled by the caller"))
+
+
+def _chance() -> float:
+    return random.random()  # noqa: S311 - it spreads clients, and guards nothing
 
 
 def rounded_up_ms(seconds: float) -> int:
@@ -733,6 +732,17 @@ def rounded_up_ms(seconds: float) -> int:
     while left > 1000 * step:
         step *= 10
     return -(-left // step) * step
+
+
+def rounded_down_ms(seconds: float) -> int:
+    """Milliseconds, at least one, of which the first three digits count; what a server is told that
+    must not take longer than somebody else waits.
+    """
+    left = max(1, int(seconds * 1000))
+    step = 1
+    while left > 1000 * step:
+        step *= 10
+    return left // step * step
 
 
 def _reason(error: Exception) -> str:

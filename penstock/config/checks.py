@@ -23,12 +23,6 @@ def unavailable(config: ServiceConfig) -> list[Problem]:
 
 def unavailable_op(op: OpConfig, path: KeyPath = ()) -> Iterator[Problem]:
     """The same for one op, whether its values come from YAML or from its constructor."""
-    if op.server_endpoints:
-        text = "remote model servers are not yet available: use local_service_conf"
-        yield Problem(path=(*path, "server_endpoints"), text=text)
-    if op.client_type not in (None, "local_predictor"):
-        text = f"{op.client_type} is not yet available: only local_predictor is"
-        yield Problem(path=(*path, "client_type"), text=text)
     if op.use_encryption_model:
         text = "encrypted models are not available in this build"
         yield Problem(path=(*path, "use_encryption_model"), text=text)

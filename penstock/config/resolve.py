@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
+from penstock.client.endpoints import parse_endpoints
+from penstock.client.remote import RemoteOptions
 from penstock.config.checks import unavailable_op
 from penstock.config.problems import dotted, explain
 from penstock.config.schema import OpConfig
@@ -23,6 +25,10 @@ from penstock.runtimes.runtime import ModelOptions
 _THREADS = 2
 """Of a model whose ``thread_num`` is not given; the original's default."""
 
+
+_SYNONYM: Final = (
+    "op.{}.client_type: brpc is not spoken here: the op speaks gRPC, which is what grpc says"
+)
 
 CONSTRUCTOR: Final = (
     "server_endpoints",
@@ -52,7 +58,8 @@ class OpOptions(WorkOptions):
         cpus: which CPUs its worker processes run on, one set for each, in turn; empty is all.
         thread_num: CPU threads that one run of its model may use.
         fetch_list: outputs to fetch; None is all.
-        model: the op's model; None is no model.
+        model: the op's model; None is no model, or a remote one.
+        notices: what the log is to say of its keys.
     """
 
     name: str
@@ -69,6 +76,7 @@ class OpOptions(WorkOptions):
     thread_num: int = _THREADS
     fetch_list: tuple[str, ...] | None = None
     model: ModelOptions | None = None
+    notices: tuple[str, ...] = ()
 
 
 def resolve_op(
@@ -111,6 +119,11 @@ def resolve_op(
         thread_num = (
             _threads(entry, concurrency, cpus) if place.own_processes else min(_THREADS, cpus)
         )
+    client_type = source("client_type").client_type
+    remote = _remote(
+        name, source("server_endpoints"), client_type, entry, source("client_config"), fetch_list
+    )
+    notices = [_SYNONYM.format(name)] if remote is not None and client_type == "brpc" else []
     return OpOptions(
         name=name,
         concurrency=concurrency,
@@ -129,7 +142,9 @@ def resolve_op(
         cpus=entry.cpus,
         thread_num=thread_num,
         fetch_list=fetch_list,
-        model=_model(entry, fetch_list, thread_num, model_path),
+        model=None if remote else _model(entry, fetch_list, thread_num, model_path),
+        remote=remote,
+        notices=tuple(notices),
     )
 
 
@@ -175,6 +190,36 @@ def _fetch_list(code: OpConfig, entry: OpConfig) -> tuple[str, ...] | None:
     else:
         lists = (code.fetch_list, within, entry.fetch_list)
     return next((each for each in lists if each), None)
+
+
+def _remote(
+    name: str,
+    endpoints: OpConfig,
+    client_type: str | None,
+    entry: OpConfig,
+    conf: OpConfig,
+    fetch_list: tuple[str, ...] | None,
+) -> RemoteOptions | None:
+    """What the op calls in other servers."""
+    where = f"op.{name}"
+    listed = endpoints.server_endpoints
+    if not listed:
+        if client_type in (None, "local_predictor"):
+            return None
+        text = f"{where}.client_type: {client_type} needs server_endpoints: the host:port to call"
+        raise ConfigError([text])
+    if client_type == "local_predictor":
+        text = f"{where}.client_type: local_predictor calls no server: leave out server_endpoints"
+        raise ConfigError([text])
+    kind: Literal["model", "pipeline"] = "pipeline" if client_type == "pipeline_grpc" else "model"
+    return RemoteOptions(
+        kind=kind,
+        endpoints=parse_endpoints(listed),
+        name=entry.model_name,
+        op=name,
+        fetch_list=fetch_list,
+        client_config=conf.client_config,
+    )
 
 
 def _threads(entry: OpConfig, workers: int, cpus: int) -> int:

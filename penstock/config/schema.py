@@ -27,6 +27,7 @@ from pydantic import (
     model_validator,
 )
 
+from penstock.client.endpoints import parse_endpoints
 from penstock.errors import ConfigError
 from penstock.executors.kinds import kind_named
 
@@ -107,6 +108,14 @@ def _cpu_sets(value: object) -> str | tuple[str, ...]:
     return _cpu_set(value)
 
 
+def _endpoint(value: str) -> str:
+    try:
+        parse_endpoints([value])
+    except ValueError:
+        raise ValueError("must be host:port, such as 127.0.0.1:9393 or [::1]:9393") from None
+    return value
+
+
 def _url_segment(value: str) -> str:
     if not value or "/" in value or not value.isprintable():
         raise ValueError("must be text without '/' and control characters: it is part of the URL")
@@ -150,6 +159,9 @@ Importables: TypeAlias = Annotated[
     tuple[Annotated[str, AfterValidator(_importable)], ...], BeforeValidator(_listed)
 ]
 Names: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(_listed)]
+EndpointList: TypeAlias = Annotated[
+    tuple[Annotated[Text, AfterValidator(_endpoint)], ...], BeforeValidator(_listed)
+]
 OffInt: TypeAlias = Annotated[int | None, Field(le=MAX_INT32), AfterValidator(_unless_positive_off)]
 OffFloat: TypeAlias = Annotated[
     float | None, Field(le=float(MAX_INT32)), AfterValidator(_unless_positive_off)
@@ -434,13 +446,24 @@ class OpConfig(Section):
     client_type: Literal["brpc", "grpc", "local_predictor", "pipeline_grpc"] | None = Field(
         default=None,
         description="What `process` calls. `local_predictor` is the model of `local_service_conf`;"
-        " the others are remote and not yet available.",
+        " `grpc`, which holds with `server_endpoints` if the key is left out, is a model server,"
+        " called by the Open Inference Protocol; so is `brpc`. `pipeline_grpc` is another"
+        " pipeline.",
     )
-    server_endpoints: Names | None = Field(
-        default=None, description="`host:port` list of a remote model server. Not yet available."
+    server_endpoints: EndpointList | None = Field(
+        default=None,
+        description="`host:port` list of the servers that `process` calls; they take turns."
+        " Comes before `local_service_conf`.",
+    )
+    model_name: Text | None = Field(
+        default=None,
+        description="Name of the model at `server_endpoints`; of the service with `pipeline_grpc`."
+        " Without it a model is called by the op's name, or is the server's only one; a pipeline by"
+        " none.",
     )
     client_config: Text | None = Field(
-        default=None, description="Client configuration of the remote model: a file or its folder."
+        default=None,
+        description="Aliases of the remote model: `serving_client_conf.prototxt`, or its folder.",
     )
     fetch_list: Names | None = Field(
         default=None,

@@ -20,8 +20,10 @@ from penstock.executors.local import CoroutineExecutor, InlineExecutor, ThreadEx
 from penstock.executors.processes.control import Spawner
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.watchdog import Supervision
+from penstock.executors.remote import RemoteExecutor
 from penstock.executors.work import BoundOp
 from penstock.protocols import media
+from penstock.runtimes.prototxt import ModelConf
 
 ENTRY_POINTS: Final = "penstock.executors"
 
@@ -36,6 +38,7 @@ class ExecutorSpec:
         supervision: how worker processes are looked after.
         listener: bound to the op's socket, which workers connect to; None where it has none.
         media: the type of bodies on that socket.
+        conf: what the ``client_config`` of a remote op says.
     """
 
     op: str
@@ -46,6 +49,7 @@ class ExecutorSpec:
     supervision: Supervision = field(default_factory=Supervision)
     listener: socket.socket | None = None
     media: str = media.JSON
+    conf: ModelConf | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,12 @@ def _process(spec: ExecutorSpec) -> Executor:
     )
 
 
+def _remote(spec: ExecutorSpec) -> Executor:
+    options = spec.ops[0].options.remote
+    assert options is not None
+    return RemoteExecutor(spec.ops, spec.loop, options, spec.conf)
+
+
 def _external(spec: ExecutorSpec) -> Executor:
     assert spec.listener is not None
     return ExternalExecutor(spec.op, spec.listener, spec.media, spec.loop)
@@ -108,6 +118,8 @@ COROUTINE: Final = ExecutorKind(
     name="coroutine", make=lambda spec: CoroutineExecutor(spec.ops, spec.loop), on_loop=True
 )
 """What an op runs by whose ``process`` is a coroutine, whatever its configuration says."""
+REMOTE: Final = ExecutorKind(name="coroutine", make=_remote, on_loop=True)
+"""What an op runs by whose model is in another server; its ``process`` is a coroutine of ours."""
 PROCESS: Final = ExecutorKind(name="process", make=_process, own_processes=True)
 EXTERNAL: Final = ExecutorKind(name="external", make=_external, elsewhere=True, needs_socket=True)
 

@@ -217,7 +217,7 @@ class CoroutineExecutor(LocalExecutor):
             batch.prepared = time.monotonic() - began
             while asked is not None:
                 batch.started = time.monotonic()
-                answer = await self._call(op, *asked)
+                answer = await self._call(op, batch, *asked)
                 batch.processed += time.monotonic() - batch.started
                 batch.started = None
                 try:
@@ -228,8 +228,7 @@ class CoroutineExecutor(LocalExecutor):
         finally:
             batch.ran = time.monotonic() - began
 
-    @staticmethod
-    async def _call(op: BoundOp, feed_batch: list[Feed], log_id: int) -> Answer:
+    async def _call(self, op: BoundOp, batch: Batch, feed_batch: list[Feed], log_id: int) -> Answer:
         try:
             return await op.call_async(feed_batch, log_id)
         except asyncio.CancelledError as error:

@@ -26,12 +26,15 @@ from typing import Any, TypeAlias
 
 from penstock.batching.minibatch import Call, explode
 from penstock.batching.stack import scatter, stack
+from penstock.client.remote import RemoteOptions
 from penstock.errors import (
     Cancelled,
     DeadlineExceeded,
     InferenceFailed,
     OpTimeout,
     RequestError,
+    ServiceBusy,
+    Unreachable,
 )
 from penstock.ops.channel_data import ChannelData
 from penstock.ops.failures import (
@@ -58,6 +61,9 @@ Answer: TypeAlias = Feed | RequestError
 
 _monotonic = time.monotonic
 
+_OF_NO_SAMPLE = (OpTimeout, DeadlineExceeded, ServiceBusy, Unreachable)
+"""Errors of a call that say nothing of its feed: to run its halves again would repeat the work."""
+
 _GONE = Cancelled("nobody waits for it any more")
 
 
@@ -71,6 +77,7 @@ class WorkOptions:
         retry: attempts of ``process`` after a timeout.
         retry_on_crash: whether a batch that a worker died with is run once more, one by one.
         process: what the log calls that hook, see ``Op.hook_name``.
+        remote: what the default ``process`` calls; None is the op's own model, if it has one.
     """
 
     isolate_errors: bool = True
@@ -78,6 +85,7 @@ class WorkOptions:
     retry: int = 1
     retry_on_crash: bool = False
     process: str = "process"
+    remote: RemoteOptions | None = None
 
 
 class BoundOp:
@@ -89,7 +97,7 @@ class BoundOp:
         index: the worker's number within the op.
 
     Attributes:
-        runs: whether the op has a ``process`` of its own or a model.
+        runs: whether the op has a ``process`` of its own, or a model, here or elsewhere.
         fed_as_it_is: whether ``process`` gets the op's input unchanged: there is no ``preprocess``.
     """
 
@@ -102,7 +110,7 @@ class BoundOp:
         self.model = model
         self.options = options
         self.index = index
-        self.runs = self.process is not None or model is not None
+        self.runs = any(each is not None for each in (self.process, model, options.remote))
         self.fed_as_it_is = self.runs and self.preprocess is None
         self.jumps = op.is_jump_op()
 
@@ -327,7 +335,7 @@ def _run_together(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, An
             for member, part in zip(members, parts, strict=True):
                 member.result = part
             return
-    if isinstance(answer, OpTimeout) or not op.options.isolate_errors:
+    if isinstance(answer, _OF_NO_SAMPLE) or not op.options.isolate_errors:
         _fail(members, answer)
         return
     half = len(members) // 2

@@ -321,9 +321,22 @@ def out_tensor(name: str, value: Feed, spec: TensorSpec | None) -> OutTensor:
     array = _tensor(name, value[name])
     if spec is not None and spec.bf16 and array.dtype == np.float32:
         return OutTensor(name, BF16, array)
+    return _typed("output", name, array)
+
+
+def sent(name: str, value: Array) -> OutTensor:
+    """An array as a tensor to send.
+
+    Raises:
+        WrongType: no datatype is like its dtype.
+    """
+    return _typed("input", name, value)
+
+
+def _typed(what: str, name: str, array: Array) -> OutTensor:
     datatype = BYTES if array.dtype.kind in "OSU" else _NAMES.get(array.dtype.newbyteorder("="))
     if datatype is None:
-        raise WrongType(f"output {name!r}: an array of {array.dtype} cannot be sent")
+        raise WrongType(f"{what} {name!r}: an array of {array.dtype} cannot be sent")
     return OutTensor(name, datatype, array)
 
 

@@ -1,4 +1,5 @@
-"""The Open Inference Protocol over gRPC: its messages as requests, and answers as its messages.
+"""The Open Inference Protocol over gRPC: its messages as requests, and answers as its messages; and
+for its callers the other way round.
 
 An answer has raw bytes where the request has, and typed contents where the request has those,
 unless an output is FP16 or BF16, which only raw bytes can carry.
@@ -158,10 +159,23 @@ def _decode(data: bytes) -> tuple[InferRequest, bool]:
         if max(len(raws), len(tensors), len(outputs)) > MAX_TENSORS:
             raise Undecodable(f"the request has more than {MAX_TENSORS} tensors")
     found.outputs = tuple(outputs) or None
+    _add_arrays(found, data, "input", tensors, raws, budget)
+    return found, bool(raws)
+
+
+def _add_arrays(
+    found: InferRequest,
+    data: bytes,
+    kind: str,
+    tensors: Sequence[_Tensor],
+    raws: Sequence[memoryview],
+    budget: DecodeBudget,
+) -> None:
+    """Add the arrays that these tensors are."""
     if raws and len(raws) != len(tensors):
-        raise PackageError(f"there are {len(tensors)} inputs, and raw bytes of {len(raws)}")
+        raise PackageError(f"there are {len(tensors)} {kind}s, and raw bytes of {len(raws)}")
     for index, tensor in enumerate(tensors):
-        where = f"input {tensor.name[:64]!r}"
+        where = f"{kind} {tensor.name[:64]!r}"
         shape = numbers_of(data, np.dtype("<i8"), tensor.shape, budget).tolist()
         if raws:
             if tensor.contents or tensor.texts:
@@ -170,7 +184,6 @@ def _decode(data: bytes) -> tuple[InferRequest, bool]:
         else:
             array = oip.shaped(where, _typed(data, where, tensor, budget), shape)
         found.add(tensor.name, tensor.datatype, array)
-    return found, bool(raws)
 
 
 def _tensor(walker: Walker, start: int, stop: int) -> _Tensor:
@@ -249,21 +262,75 @@ def encode(
         version: of it.
         outputs: its tensors.
     """
-    raw = raw or any(each.datatype == BF16 or each.datatype == "FP16" for each in outputs)
+    return _message(request.id, raw, model, version, outputs, raws=6)
+
+
+def encode_request(
+    request_id: str, model: str, inputs: Sequence[OutTensor], outputs: Sequence[str]
+) -> bytes:
+    """The ``ModelInferRequest`` of a caller, with raw bytes.
+
+    Args:
+        request_id: comes back with the answer; may be empty.
+        model: which is asked.
+        inputs: its feed.
+        outputs: names of the wanted ones; none is all.
+    """
+    wanted = [_octets(6, _text(1, name)) for name in outputs]
+    return _message(request_id, True, model, "", inputs, wanted, raws=7)
+
+
+def decode_response(data: bytes) -> dict[str, oip.Array]:
+    """The outputs in a ``ModelInferResponse``; elements of BYTES are bytes.
+
+    Raises:
+        Undecodable: the bytes are no such message, or it has too many fields.
+        PackageError: a tensor contradicts itself.
+        TooLarge: the numbers would take too much memory.
+    """
+    found = InferRequest()
+    tensors: list[_Tensor] = []
+    raws: list[memoryview] = []
+    walker = Walker(data, _MOST_FIELDS)
+    view = memoryview(data)
+    try:
+        for number, wire_type, begin, end in walker.fields(0, len(data)):
+            if number == 6 and wire_type == LENGTH:
+                raws.append(view[begin:end])
+            elif number == 5 and wire_type == LENGTH:
+                tensors.append(_tensor(walker, begin, end))
+        _add_arrays(found, data, "output", tensors, raws, DecodeBudget(len(data)))
+    except (ValueError, IndexError):
+        raise Undecodable("the bytes are not a ModelInferResponse message") from None
+    return found.feed
+
+
+def _message(
+    request_id: str,
+    raw: bool,
+    model: str,
+    version: str,
+    tensors: Sequence[OutTensor],
+    wanted: Sequence[bytes] = (),
+    *,
+    raws: int,
+) -> bytes:
+    """A request or a response, which differ in the number of the field of raw bytes."""
+    raw = raw or any(each.datatype == BF16 or each.datatype == "FP16" for each in tensors)
     pieces = [_text(1, model), _text(2, version)]
-    if request.id:
-        pieces.append(_text(3, request.id))
-    raws: list[bytes] = []
-    for each in outputs:
+    if request_id:
+        pieces.append(_text(3, request_id))
+    behind: list[bytes] = []
+    for each in tensors:
         about = [_text(1, each.name), _text(2, each.datatype), _packed(3, each.array.shape)]
         if raw:
             octets = oip.to_raw(each)
-            raws += (b"\x32", varint(len(octets)), octets)
+            behind += (_tag(raws), varint(len(octets)), octets)
         else:
             contents = _contents(each)
             about += (b"\x2a", varint(sum(map(len, contents))), *contents)
         pieces += (b"\x2a", varint(sum(map(len, about))), *about)
-    return join_bytes([*pieces, *raws])
+    return join_bytes([*pieces, *wanted, *behind])
 
 
 def _contents(tensor: OutTensor) -> list[bytes]:

@@ -175,4 +175,6 @@ def _describe(options: OpOptions) -> str:
         parts.append(f"batches of {options.batch_size}{window}")
     if options.model is not None:
         parts.append(options.model.path)
+    if options.remote is not None:
+        parts.append(f"calls {options.remote}")
     return ", ".join(parts)

@@ -18,7 +18,7 @@ from penstock.config.resolve import CONSTRUCTOR, OpOptions, advice, resolve_op
 from penstock.config.schema import ServiceConfig
 from penstock.engine.engine import Engine
 from penstock.errors import ConfigError, GraphError, HookError
-from penstock.executors.kinds import COROUTINE, PROCESS, THREAD, ExecutorKind
+from penstock.executors.kinds import COROUTINE, PROCESS, REMOTE, THREAD, ExecutorKind
 from penstock.executors.processes.watchdog import Supervision
 from penstock.graph.dag import OpSpec, Plan, compile_graph
 from penstock.instrument import Instrument
@@ -213,6 +213,7 @@ def draw_blueprint(
     _check_hooks(graph)
     warnings = [
         *loaded.warnings,
+        *(text for each in options for text in each.notices),
         *advice(config.most_running, options),
         *config_warnings(graph, options, config),
     ]
@@ -266,6 +267,14 @@ def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> 
     entry = config.op.get(op.name)
     resolved = resolve_op(op.name, arguments, entry, usual, cpus, path and str(path))
     resolved = replace(resolved, process=op.hook_name("process"))
+    if resolved.remote is not None:
+        if overrides(op, "process", Op):
+            text = (
+                f"op.{op.name}.server_endpoints: the op has a process of its own, which calls what"
+                " it likes: leave them out"
+            )
+            raise ConfigError([text])
+        return replace(resolved, executor=REMOTE)
     runs_here = is_coroutine(op.process) and not resolved.executor.elsewhere
     return replace(resolved, executor=COROUTINE) if runs_here else resolved
 

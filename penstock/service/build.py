@@ -35,7 +35,7 @@ from penstock.runtimes.local_service import LocalPredictor
 from penstock.runtimes.model import Model
 from penstock.service.blueprint import Blueprint, Deployment, supervision_of
 from penstock.service.children import end_now
-from penstock.service.models import open_model, signature_of, specs_of
+from penstock.service.models import open_model, remote_conf, signature_of, specs_of
 from penstock.service.worker_sockets import key_of
 from penstock.tensor import Signature, TensorSpec
 
@@ -179,6 +179,7 @@ class GraphWorks:
                 supervision=supervision_of(options, deployment.config),
                 listener=(sockets or {}).get(key_of(name)),
                 media=options.media,
+                conf=None if options.remote is None else remote_conf(options.remote),
             )
             graph.add_op(
                 name,

@@ -6,10 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from penstock.client.remote import RemoteOptions
 from penstock.config.load import Loaded
 from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
@@ -18,12 +20,14 @@ from penstock.errors import ModelError, PenstockError
 from penstock.ops.op import Op
 from penstock.runtimes.local_service import LocalServiceHandler
 from penstock.runtimes.model import Model
+from penstock.runtimes.prototxt import ModelConf, parse_model_conf
 from penstock.runtimes.runtime import ModelOptions, model_problems
 from penstock.service.placement import ONLY, show_only
 from penstock.tensor import Signature, TensorSpec
 
 _Source: TypeAlias = LocalServiceHandler | ModelOptions
 
+_CLIENT_CONF: Final = "serving_client_conf.prototxt"
 _CPU: Final = 0  # as device_type
 
 
@@ -35,6 +39,12 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
             f"constructor of op {op.name}: local_service_handler: must be a "
             f"LocalServiceHandler, got {type(handler).__name__}"
         ]
+    if options.remote is not None:
+        try:
+            remote_conf(options.remote)
+        except ModelError as error:
+            return [f"op.{op.name}.client_config: {error}"]
+        return []
     model = _source(op, options, loaded.config.op.get(op.name))
     if model is None:
         return []
@@ -82,6 +92,22 @@ def open_model(
         raise ModelError(f"op {op.name!r}: {error}") from error
 
 
+def remote_conf(options: RemoteOptions) -> ModelConf | None:
+    """What the ``client_config`` of a remote op says.
+
+    Raises:
+        ModelError: the file is not there or cannot be read.
+    """
+    if options.client_config is None:
+        return None
+    path = Path(options.client_config)
+    file = path / _CLIENT_CONF if path.is_dir() else path
+    try:
+        return parse_model_conf(file.read_text(encoding="utf-8"), str(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"{file}: cannot be read: {error}") from error
+
+
 def card_of(op: Op, options: OpOptions, entry: OpConfig | None, turn: int) -> str | None:
     """The id of the card that ``open_model`` takes for this turn; None for the CPU."""
     cards = _cards(_source(op, options, entry), entry)
@@ -125,6 +151,8 @@ def specs_of(described: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
 
 def _source(op: Op, options: OpOptions, entry: OpConfig | None) -> _Source | None:
     """A flag's model, else that of the op's constructor, else that of YAML."""
+    if options.remote is not None:
+        return None
     if entry is None or "local_service_conf.model_config" not in entry.forced:
         handler: LocalServiceHandler | None = op.local_service_handler
         if handler is not None:

@@ -10,9 +10,8 @@ import grpc
 import pytest
 
 from penstock.client import CallFailed, PipelineClient
-from penstock.client.call import Outcome
+from penstock.client.call import METHOD, Outcome
 from penstock.client.channels import Channel
-from penstock.client.endpoint_channel import METHOD
 from penstock.client.endpoints import Endpoint, parse_endpoints
 from penstock.client.tls import Tls
 from penstock.protocols.status import GrpcCode

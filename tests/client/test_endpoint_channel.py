@@ -20,11 +20,8 @@ from penstock.client import endpoint_channel
 from penstock.client.call import Call, Outcome
 from penstock.client.channels import Channel
 from penstock.client.endpoint_channel import (
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
     PING_AFTER,
     PING_TIMEOUT,
-    Backoff,
     Connection,
     EndpointChannel,
     Keepalive,
@@ -32,6 +29,7 @@ from penstock.client.endpoint_channel import (
 )
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed
+from penstock.client.health import FIRST_PAUSE, LONGEST_PAUSE, Backoff
 from penstock.protocols.grpc import HEAD, OK_TRAILERS, encode_message
 from penstock.protocols.http2 import HeadReceived, Http2Connection, Role, encode_block
 from penstock.protocols.status import GrpcCode
@@ -307,6 +305,9 @@ class Owner:
 
     def lost(self, connection: Connection) -> None:
         self.told.append("lost")
+
+    def heard(self, outcome: Outcome) -> None:
+        """Each call's test looks at that itself."""
 
 
 class Wire(asyncio.Transport):

@@ -30,10 +30,6 @@ LOCAL = "op.a.local_service_conf"
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (op(server_endpoints=["h:1"]), "op.a.server_endpoints: remote model servers are not yet"),
-        (op(client_type="brpc"), "op.a.client_type: brpc is not yet available"),
-        (op(client_type="grpc"), "op.a.client_type: grpc is not yet available"),
-        (op(client_type="pipeline_grpc"), "op.a.client_type: pipeline_grpc is not yet available"),
         (op(use_encryption_model=True), "op.a.use_encryption_model: encrypted models are not"),
         (local(client_type="brpc"), f"{LOCAL}.client_type: brpc is not yet"),
         (local(client_type="grpc"), f"{LOCAL}.client_type: grpc is not yet"),

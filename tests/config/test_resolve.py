@@ -1,3 +1,4 @@
+import re
 from typing import Any
 
 import pytest
@@ -222,18 +223,35 @@ def test_everything_wrong_in_a_constructor_is_listed_at_once() -> None:
     ]
 
 
+def test_endpoints_make_an_op_remote() -> None:
+    yaml = entry(client_type="pipeline_grpc", server_endpoints=["h:1", "[::1]:2"], model_name="m")
+    found = resolve(yaml, fetch_list=["y"])
+    assert found.remote is not None
+    assert str(found.remote) == "pipeline m at h:1, [::1]:2"
+    assert found.remote.fetch_list == ("y",)
+    assert found.model is None
+    given = resolve(yaml, server_endpoints=["c:3"], client_type="brpc")
+    assert str(given.remote) == "model m at c:3"
+    assert len(given.notices) == 1
+    assert str(resolve(entry(server_endpoints=["h:1"])).remote) == "model at h:1"
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "problem"),
     [
-        {"server_endpoints": ["127.0.0.1:9393"]},
-        {"client_type": "brpc"},
-        {"client_type": "pipeline_grpc"},
+        ({"client_type": "brpc"}, "client_type: brpc needs server_endpoints: the host:port to"),
+        (
+            {"client_type": "local_predictor", "server_endpoints": ["h:1"]},
+            "client_type: local_predictor calls no server: leave out server_endpoints",
+        ),
+        (
+            {"client_type": "grpc", "server_endpoints": ["h"]},
+            "constructor of op uci: server_endpoints[0]: must be host:port, such as",
+        ),
     ],
 )
-def test_a_constructor_that_asks_for_what_is_not_built_is_refused(
-    arguments: dict[str, Any],
-) -> None:
-    with pytest.raises(ConfigError, match=r"constructor of op uci: .* not yet available"):
+def test_what_cannot_be_called_is_refused(arguments: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(problem)):
         resolve(**arguments)
 
 

@@ -311,3 +311,30 @@ def test_a_large_body_is_the_same_as_a_small_one() -> None:
     nested = oip_json.decode(body_of("FP32", numbers.reshape(1000, 100).tolist(), [1000, 100]))
     for request in (flat, nested):
         np.testing.assert_array_equal(request.feed["x"], numbers.reshape(1000, 100))
+
+
+@pytest.mark.parametrize("datatype", oip.DTYPES)
+def test_what_a_caller_writes_a_server_reads_and_the_other_way_round(datatype: str) -> None:
+    array = array_of(datatype).reshape(1, 2)
+    tensor = OutTensor("x", datatype, array)
+    asked = oip_message.encode_request("7", "m", [tensor], ["y", "z"])
+    parsed = INFER.FromString(asked)
+    assert (parsed.id, parsed.model_name) == ("7", "m")
+    assert [each.name for each in parsed.outputs] == ["y", "z"]
+    request, raw = oip_message.decode(asked)
+    assert raw
+    assert request.datatypes == {"x": datatype}
+    for raw in (True, False):
+        answer = oip_message.encode(request, raw, "m", "1", [tensor])
+        found = oip_message.decode_response(answer)["x"]
+        wanted = array
+        if datatype == "BYTES":
+            wanted = np.array([text.encode() for text in VALUES["BYTES"]], object).reshape(1, 2)
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("answer", [b"\xff", b"\x2a\x7f", b"\x32\x01\x00"])
+def test_an_answer_that_is_none_is_refused(answer: bytes) -> None:
+    with pytest.raises((Undecodable, PackageError)):
+        oip_message.decode_response(answer)

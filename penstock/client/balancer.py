@@ -1,0 +1,64 @@
+"""The endpoints of one client: calls take turns between those that work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from penstock.client.call import Call
+from penstock.client.endpoint_channel import EndpointChannel, rounded_up_ms
+from penstock.client.endpoints import Endpoint
+from penstock.client.health import in_order
+from penstock.client.tls import Security
+
+
+class Endpoints:
+    """The endpoints of one client on one loop.
+
+    A call goes to the next endpoint for as long as certainly none has seen it. Endpoints that are
+    not connected are connected meanwhile, so that no call waits for it while another one is ready.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        loop: asyncio.AbstractEventLoop,
+        security: Security | None,
+        rounded: Callable[[float], int] = rounded_up_ms,
+        told: Callable[[Endpoint, str | None], object] | None = None,
+    ) -> None:
+        """Nothing is connected yet. The arguments are those of ``EndpointChannel``."""
+        self._channels = [
+            EndpointChannel(endpoint, loop, security, rounded, told) for endpoint in endpoints
+        ]
+        self._turn = 0
+
+    def start(self, call: Call) -> None:
+        """Send a call, now or as soon as there is a connection with room for it."""
+        channels = self._channels
+        if len(channels) == 1:
+            channels[0].start(call)
+            return
+        now = time.monotonic()
+        first, *others = in_order([each.state(now) for each in channels], self._turn)
+        self._turn = (self._turn + 1) % len(channels)
+        call.untried = [channels[at] for at in reversed(others)]
+        for at in others:
+            channels[at].probe(now)
+        channels[first].chosen(now)
+        channels[first].start(call)
+
+    def probe(self) -> None:
+        """Connect to all of them."""
+        for channel in self._channels:
+            channel.probe(time.monotonic())
+
+    def close(self) -> None:
+        """Disconnect; calls end with CANCELLED. Closing twice is allowed."""
+        for channel in self._channels:
+            channel.close()
+
+    async def closed(self) -> None:
+        """Wait until nothing of them is left on the loop, after ``close``."""
+        await asyncio.gather(*(channel.closed() for channel in self._channels))

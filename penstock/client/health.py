@@ -1,0 +1,117 @@
+"""Whether an endpoint is worth a call, and which endpoint is asked first. Pure: time and chance are
+arguments.
+
+An endpoint that cannot be reached is left alone for a pause that doubles (``Backoff``). One that is
+reached, but whose calls fail ``MOST_FAILURES`` times in a row, is ejected for such a pause
+(``Health``); then a single call tries it, and its answer brings it back. Endpoints that are out are
+asked last, so that they are used when all are out. Source: gRPC's connection backoff, Envoy's
+outlier detection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+FIRST_PAUSE = 0.1
+"""Seconds. A guess: a service that is restarted is back within some of these."""
+
+LONGEST_PAUSE = 5.0
+"""Seconds. A guess: how long calls may fail although the server is back."""
+
+MOST_FAILURES = 5
+"""Calls in a row that failed; Envoy's default."""
+
+FIRST_EJECTION, LONGEST_EJECTION = 1.0, 30.0
+"""Seconds. A guess: what a server that hangs may take to be noticed and restarted."""
+
+TRIAL = 1.0
+"""Seconds after which another call may try an ejected endpoint, though the last has not ended."""
+
+
+class Backoff:
+    """The pauses between failures to reach one endpoint. Pure: time and chance are arguments.
+
+    The pause doubles with every failure in a row and varies by a fifth, so that the clients of a
+    server that comes back do not all come back in the same instant.
+
+    Attributes:
+        until: monotonic seconds before which nothing is tried.
+    """
+
+    def __init__(self, first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE) -> None:
+        self._first = self._pause = first
+        self._longest = longest
+        self.until = 0.0
+
+    def failed(self, now: float, chance: float) -> None:
+        """Pause from ``now`` on; ``chance`` is 0 to 1."""
+        self.until = now + self._pause * (0.8 + 0.4 * chance)
+        self._pause = min(2 * self._pause, self._longest)
+
+    def succeeded(self) -> None:
+        """Forget the failures: the endpoint answers."""
+        self._pause = self._first
+        self.until = 0.0
+
+
+class Health:
+    """Whether the calls to one endpoint succeed."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._on_trial = False
+        self._backoff = Backoff(FIRST_EJECTION, LONGEST_EJECTION)
+
+    def takes(self, now: float) -> bool:
+        """Whether it is not ejected, or may be tried again."""
+        return self._failures < MOST_FAILURES or now >= self._backoff.until
+
+    def chosen(self, now: float) -> None:
+        """A call goes there; if the endpoint is ejected, others wait for how that ends."""
+        if self._failures >= MOST_FAILURES:
+            self._on_trial = True
+            self._backoff.until = now + TRIAL
+
+    def answered(self) -> None:
+        """A call was answered: the endpoint works."""
+        if self._failures:
+            self._failures = 0
+            self._on_trial = False
+            self._backoff.succeeded()
+
+    def failed(self, now: float, chance: float) -> bool:
+        """A call failed. Returns whether the endpoint is ejected by that; a call that began before
+        the ejection does not make it longer.
+        """
+        if self._failures < MOST_FAILURES:
+            self._failures += 1
+            if self._failures < MOST_FAILURES:
+                return False
+        elif not self._on_trial:
+            return False
+        self._on_trial = False
+        self._backoff.failed(now, chance)
+        return True
+
+
+class State(IntEnum):
+    """Of an endpoint; those of lower numbers are asked first."""
+
+    READY = 0
+    """Connected, and its calls succeed."""
+    APART = 1
+    """Not connected, for no known reason."""
+    OUT = 2
+    """Ejected, or it could not be reached a moment ago."""
+
+
+def in_order(states: Sequence[State], turn: int) -> list[int]:
+    """Which endpoint is asked first, and which next if certainly none before has seen the call.
+
+    Args:
+        states: of the endpoints.
+        turn: how many calls there were before: equals take turns.
+    """
+    size = len(states)
+    return sorted(range(size), key=lambda at: (states[at], (at - turn) % size))

@@ -1,0 +1,86 @@
+"""Runs batches of ops whose model is in another server: as coroutines, which hold no thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from penstock.client.channels import AsyncChannel
+from penstock.client.endpoint_channel import rounded_down_ms
+from penstock.client.endpoints import Endpoint
+from penstock.client.remote import RemoteModel, RemoteOptions, RemotePipeline
+from penstock.executors.local import CoroutineExecutor
+from penstock.executors.work import Answer, BoundOp
+from penstock.ops.failures import HOOK_FAULTS, process_raised
+from penstock.request import Batch, Feed
+from penstock.runtimes.prototxt import ModelConf
+
+_log = logging.getLogger(__name__)
+
+
+class RemoteExecutor(CoroutineExecutor):
+    """A CoroutineExecutor whose ``process`` calls the op's endpoints.
+
+    A call may take as long as the last of its batch's requests waits, and no longer than the op's
+    ``timeout``: one whose time is over is answered meanwhile, and harms no other of its batch.
+
+    Args:
+        ops: one bound copy for each call that may run at once.
+        loop: the engine's loop.
+        options: what is called.
+        conf: what the op's ``client_config`` says.
+    """
+
+    def __init__(
+        self,
+        ops: Sequence[BoundOp],
+        loop: asyncio.AbstractEventLoop,
+        options: RemoteOptions,
+        conf: ModelConf | None,
+    ) -> None:
+        super().__init__(ops, loop)
+        self._options = options
+        self._conf = conf
+        self._tensors = ops[0].op.pack_tensor_format
+
+    async def start(self) -> None:
+        """Begin to connect; an endpoint that is not there yet does not keep the service from
+        starting.
+        """
+        options = self._options
+        self._channel = AsyncChannel(
+            options.endpoints, None, rounded=rounded_down_ms, told=self._tell
+        )
+        self._called: RemoteModel | RemotePipeline
+        if options.kind == "model":
+            self._called = RemoteModel(options, self._conf, self._channel)
+        else:
+            address = self._channel.own_address()
+            self._called = RemotePipeline(options, self._channel, address, tensors=self._tensors)
+        self._channel.probe()
+
+    async def close(self, timeout: float) -> bool:
+        """Wait for the calls, then disconnect."""
+        ended = await super().close(timeout)
+        if hasattr(self, "_channel"):
+            await self._channel.close()
+        return ended
+
+    def _tell(self, endpoint: Endpoint, problem: str | None) -> None:
+        if problem is None:
+            _log.info("op %s: %s answers again", self._name, endpoint)
+        else:
+            _log.warning("op %s: %s is left alone for a while: %s", self._name, endpoint, problem)
+
+    async def _call(self, op: BoundOp, batch: Batch, feed_batch: list[Feed], log_id: int) -> Answer:
+        deadline = max(each.deadline for each in batch.samples)
+        if op.options.timeout is not None:
+            deadline = min(deadline, time.monotonic() + op.options.timeout)
+        try:
+            return await self._called.run(feed_batch[0], None, deadline, log_id)
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except HOOK_FAULTS as error:
+            return process_raised(op.name, error, log_id)

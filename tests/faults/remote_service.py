@@ -1,0 +1,27 @@
+"""A pipeline of one op whose model is elsewhere.
+
+Its arguments are the model's name, ``client_type`` and the endpoints; what follows ``--`` are keys
+of the op, as ``key=value``.
+"""
+
+import sys
+
+import numpy as np
+
+from penstock import Op, Service
+
+at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+name, client_type, *endpoints = sys.argv[1:at]
+
+
+class Scale(Op):
+    def preprocess(self, input_dicts, data_id=0, log_id=0):
+        (feed,) = input_dicts.values()
+        return {"x": np.array(feed["x"])}
+
+
+keys = {key: int(value) for key, value in (each.split("=") for each in sys.argv[at + 1 :])}
+entry = {"server_endpoints": endpoints, "client_type": client_type, "concurrency": 16, **keys}
+if name != "-":
+    entry["model_name"] = name
+Service("pipe", Scale("scale"), op={"scale": entry}, deadline=10.0).run()

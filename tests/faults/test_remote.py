@@ -1,0 +1,191 @@
+"""A pipeline whose op's model is in other servers, which die, come back, and are slow."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+
+from penstock.protocols.standard_messages import inference_messages
+from tests.service.models import scale
+from tests.services.process import ServiceProcess, free_port, running
+
+pytestmark = [pytest.mark.real, pytest.mark.faults]
+
+SERVICE = Path(__file__).parent / "remote_service.py"
+SERVE = (sys.executable, "-m", "penstock", "serve", "--model")
+BACK = 10.0  # seconds within which an endpoint's return is noticed
+ROW = {"x": [[1, 2, 3]]}
+DOUBLED = {"y": [[2, 4, 6]], "twice": [[4, 8, 12]]}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return scale(tmp_path_factory.mktemp("models") / "double.onnx", 2.0)
+
+
+@contextmanager
+def model_server(model: Path, port: int | None = None) -> Iterator[ServiceProcess]:
+    more = {} if port is None else {"PENSTOCK_RPC_PORT": str(port)}
+    with running(model, command=SERVE, environment=more) as server:
+        yield server
+
+
+@contextmanager
+def pipeline(
+    *endpoints: str, name: str = "double", client_type: str = "grpc", options: tuple[str, ...] = ()
+) -> Iterator[ServiceProcess]:
+    with running(SERVICE, name, client_type, *endpoints, "--", *options) as service:
+        yield service
+
+
+def ask(service: ServiceProcess, body: Any = ROW, **headers: str) -> tuple[int, Any]:
+    reply = httpx.post(f"{service.http_url}/pipe", json=body, headers=headers, timeout=20)
+    return reply.status_code, reply.json()
+
+
+def served(server: ServiceProcess) -> int:
+    stats = httpx.get(f"{server.http_url}/v2/models/double/stats").json()
+    return int(stats["model_stats"][0]["inference_count"])
+
+
+def test_an_op_calls_a_model_elsewhere(model: Path) -> None:
+    with model_server(model) as server, pipeline(server.rpc_endpoint, name="-") as service:
+        assert ask(service) == (200, DOUBLED)
+        status, found = ask(service, {"x": [[1, 2]]})
+        assert status == 400
+        assert "expected the shape [?, 3], got [1, 2]" in json.dumps(found)
+
+
+def test_requests_share_a_call(model: Path) -> None:
+    options = ("batch_size=8", "concurrency=1")
+    with (
+        model_server(model) as server,
+        pipeline(server.rpc_endpoint, client_type="brpc", options=options) as service,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        rows = [{"x": [[n, n, n]]} for n in range(200)]
+        answers = [*pool.map(lambda row: ask(service, row), rows)]
+        assert answers == [(200, {"y": [[2 * n] * 3], "twice": [[4 * n] * 3]}) for n in range(200)]
+        stats = httpx.get(f"{server.http_url}/v2/models/double/stats").json()["model_stats"][0]
+        assert stats["inference_stats"]["success"]["count"] < 200
+        assert service.log().count("brpc is not spoken here") == 1
+
+
+def test_a_model_that_is_not_there_is_said(model: Path) -> None:
+    with model_server(model) as server, pipeline(server.rpc_endpoint, name="triple") as service:
+        assert ask(service)[0] == 503
+        said = f"op scale: process: NOT_FOUND: {server.rpc_endpoint}: there is no model 'triple'"
+        until(lambda: said in service.log(), said)
+
+
+def test_a_service_starts_before_what_it_calls(model: Path) -> None:
+    port = free_port()
+    with pipeline(f"127.0.0.1:{port}") as service:
+        assert ask(service)[0] == 503
+        said = f"op scale: process: UNAVAILABLE: 127.0.0.1:{port}: cannot connect"
+        until(lambda: said in service.log(), said)
+        assert httpx.get(f"{service.http_url}/readyz").status_code == 200
+        with model_server(model, port):
+            deadline = time.monotonic() + BACK
+            while ask(service)[0] != 200:
+                assert time.monotonic() < deadline, service.log()
+        assert "is left alone for a while: cannot connect" in service.log()
+
+
+def test_the_second_server_is_told_less_than_what_is_left() -> None:
+    told: list[float] = []
+    _, metadata = inference_messages("ModelMetadata")
+    about = metadata(name="double")
+    about.inputs.add(name="x", datatype="FP32", shape=[-1, 3])
+
+    class Slow(grpc.GenericRpcHandler):
+        def service(self, details: Any) -> Any:
+            def handle(request: bytes, context: Any) -> bytes:
+                if details.method.endswith("ModelMetadata"):
+                    return bytes(about.SerializeToString())
+                told.append(context.time_remaining())
+                ended = threading.Event()
+                context.add_callback(ended.set)
+                ended.wait(10)
+                return b""
+
+            return grpc.unary_unary_rpc_method_handler(handle)
+
+    server = grpc.server(ThreadPoolExecutor(4), handlers=(Slow(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with pipeline(f"127.0.0.1:{port}") as service:
+            began = time.monotonic()
+            status, _ = ask(service, **{"penstock-timeout": "0.3"})
+            assert status == 408, "the caller's own time is over"
+            assert time.monotonic() - began < 3
+            assert len(told) == 1
+            assert 0 < told[0] < 0.3
+    finally:
+        server.stop(0).wait(10)
+
+
+class Load:
+    """Callers that ask all the time, and what they get."""
+
+    def __init__(self, service: ServiceProcess, callers: int) -> None:
+        self._service = service
+        self.seen: list[tuple[float, int, str]] = []
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(callers)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self) -> None:
+        with httpx.Client(timeout=20) as client:
+            while not self._ended.is_set():
+                reply = client.post(f"{self._service.http_url}/pipe", json=ROW)
+                self.seen.append((time.monotonic(), reply.status_code, reply.text))
+
+    def end(self) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(20)
+
+    def good(self) -> int:
+        return sum(status == 200 for _, status, _ in self.seen)
+
+
+def until(condition: Any, what: str, seconds: float = BACK) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def test_a_server_that_is_killed_costs_only_the_calls_on_its_connection(model: Path) -> None:
+    callers = 8
+    with model_server(model) as stays, model_server(model) as dies:
+        with pipeline(stays.rpc_endpoint, dies.rpc_endpoint) as service:
+            load = Load(service, callers)
+            try:
+                until(lambda: served(stays) > 50 and served(dies) > 50, "both are called")
+                dies.stop(signal.SIGKILL)
+                before = load.good()
+                until(lambda: load.good() > before + 200, "the other goes on")
+                with model_server(model, dies.rpc_port) as back:
+                    until(lambda: served(back) > 50, "its return is noticed")
+            finally:
+                load.end()
+            bad = [seen for seen in load.seen if seen[1] != 200]
+            # Once when it is killed, and once when its successor is.
+            assert len(bad) <= 2 * callers, bad
+            assert {status for _, status, _ in bad} <= {503}
