@@ -28,6 +28,7 @@ BUILT_IN = {
         ("onnx", "OnnxRuntime"),
         ("paddle", "PaddleRuntime"),
         ("torch", "TorchRuntime"),
+        ("openvino", "OpenvinoRuntime"),
     )
 }
 """By name; asked first, in this order."""

@@ -24,6 +24,10 @@ def main(root: Path) -> None:
 
             for form in torch_form.FORMS:
                 torch_form.save(_folder(root, network, f"torch_{form}"), network, form)
+        if find_spec("openvino"):
+            from tests.models import openvino_form
+
+            openvino_form.save(_folder(root, network, "openvino"), root / network / "onnx")
     if find_spec("paddle"):
         paddle_form.save_lod(_folder(root, "lod", "paddle_pdmodel"))
 

@@ -6,13 +6,14 @@ from importlib.util import find_spec
 
 import pytest
 
-LIBRARIES = {"onnx": "onnxruntime", "paddle": "paddle", "torch": "torch"}
+LIBRARIES = {"onnx": "onnxruntime", "paddle": "paddle", "torch": "torch", "openvino": "openvino"}
 """By the runtime's name, the module to import."""
 
 FORMS = {
     "onnx": ("onnx",),
     "paddle": ("paddle_json", "paddle_pdmodel", "paddle_combined", "paddle_separate"),
     "torch": ("torch_script", "torch_exported"),
+    "openvino": ("openvino",),
 }
 """By the runtime's name, the folders that ``python -m tests.models`` writes."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.errors import InputMismatch, WrongType
+from penstock.errors import InferenceFailed, InputMismatch, WrongType
 from penstock.runtimes.model import Model
 from penstock.runtimes.runtime import ModelOptions
 from tests.models.networks import NETWORKS, answers, feed_of
@@ -166,11 +166,29 @@ def test_what_only_the_library_can_refuse_is_an_error_of_the_request(
 
 
 @forms
-def test_no_rows_give_no_rows(networks: Path, runtime: str, form: str) -> None:
-    assert opened(networks, "regression", form).run(feed_of("regression", 0))["price"].shape == (
-        0,
-        1,
-    )
+def test_inputs_that_do_not_fit_each_other_fail_and_harm_no_later_run(
+    networks: Path, runtime: str, form: str
+) -> None:
+    model = opened(networks, "sequence", form)
+    twin = model.clone()
+    for rows in (4, 3, 4):
+        feed = feed_of("sequence", rows)
+        for each in (model, twin):
+            assert_right("sequence", feed, each.run(feed))
+        for wrong in (2, rows + 1):
+            with pytest.raises((InputMismatch, InferenceFailed)):
+                model.run(feed | {"scale": np.ones((wrong, 1), np.float32)})
+            for each in (model, twin):
+                assert_right("sequence", feed, each.run(feed))
+
+
+@forms
+@both
+def test_no_rows_give_no_rows(networks: Path, network: str, runtime: str, form: str) -> None:
+    model = opened(networks, network, form)
+    for rows in (0, 3, 0):
+        feed = feed_of(network, rows)
+        assert_right(network, feed, model.run(feed))
 
 
 @forms

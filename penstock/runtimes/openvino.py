@@ -1,0 +1,277 @@
+"""OpenVINO behind the runtime port.
+
+Threads: a session serves one thread, and a clone compiles the model for itself. Requests of one
+compiled model would need less memory, but a run that fails, for one of inputs that do not fit each
+other, leaves it unfit for the next: OpenVINO 2026.4 then refuses good inputs too. So a model is
+compiled anew after a run that failed, and nobody else's is touched.
+
+Which option does what here:
+
+* ``thread_num`` is the number of threads of one run.
+* ``precision`` ``bf16`` or ``fp16`` is that of the kernels, where the CPU has such. OpenVINO would
+  choose bf16 by itself where it can; without the key it is told fp32.
+* A quantised model runs as it is, with ``precision: fp32``; ``int8`` is an error.
+* Graphs are always optimised, memory is always reused, and oneDNN is always what runs them.
+
+Source: OpenVINO's documentation of the CPU device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import InferenceFailed, InputMismatch, ModelError
+from penstock.runtimes.options import (
+    CPU,
+    ONEDNN,
+    device_problems,
+    thread_problems,
+    without_effect,
+)
+from penstock.runtimes.runtime import ModelOptions, OptionProblem
+from penstock.tensor import TensorSpec
+
+NAME: Final = "OpenVINO"
+MODEL_FILE: Final = "model.xml"
+
+_SUFFIX: Final = ".xml"
+_BEGINS: Final = b"<net "
+_WITHIN: Final = 4096  # bytes in which it begins, after a comment perhaps
+
+_NO_EFFECT: Final = ("ir_optim", "mem_optim", *ONEDNN, "min_subgraph_size")
+
+_HINTS: Final = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
+_CAPABILITIES: Final = {"bf16": "BF16", "fp16": "FP16"}
+
+_MOST_SAID: Final = 400  # characters of what the library says
+
+
+class OpenvinoRuntime:
+    """Opens ``.xml`` files with their ``.bin``, and folders that hold them."""
+
+    name = "openvino"
+
+    def can_open(self, path: Path) -> bool:
+        """Whether there is an ``.xml`` file that begins as OpenVINO's do."""
+        if path.is_dir():
+            return any(_models(path))
+        return path.suffix == _SUFFIX and _is_model(path)
+
+    def problems(self, path: Path, options: ModelOptions) -> list[OptionProblem]:
+        """What the port asks for; the installed library tells what the CPU can do."""
+        found: list[OptionProblem] = []
+        library = None
+        try:
+            library = _library()
+        except ModelError as error:
+            found.append(OptionProblem(key="model_config", text=str(error)))
+        try:
+            model_file(path)
+        except ModelError as error:
+            found.append(OptionProblem(key="model_config", text=str(error)))
+        capabilities = None
+        if library is not None:
+            capabilities = library.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        return [*found, *option_problems(options, capabilities)]
+
+    def open(self, path: Path, options: ModelOptions) -> OpenvinoSession:
+        """Open the model.
+
+        Raises:
+            ModelError: as the port says.
+        """
+        file = model_file(path)
+        library = _library()
+        core = library.Core()
+        capabilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        if problems := option_problems(options, capabilities):
+            raise ModelError("; ".join(map(str, problems)))
+        try:
+            model = core.read_model(str(file))
+            compile_model = partial(core.compile_model, model, "CPU", properties_for(options))
+            compiled = compile_model()
+        except Exception as error:
+            # The library raises RuntimeError for whatever it cannot read.
+            raise ModelError(f"{NAME} cannot open {str(file)!r}: {_said(error)}") from error
+        inputs = tuple(_spec(port, "input", at, file) for at, port in enumerate(compiled.inputs))
+        outputs = tuple(_spec(port, "output", at, file) for at, port in enumerate(compiled.outputs))
+        notes = without_effect(options, _NO_EFFECT, NAME)
+        return OpenvinoSession(library, compile_model, compiled, file, inputs, outputs, notes)
+
+
+class OpenvinoSession:
+    """One opened model. Thread rule: one thread at a time; each needs its own ``clone``."""
+
+    thread_safe = False
+    holds_gil = False
+
+    def __init__(
+        self,
+        library: Any,
+        compile_model: Callable[[], Any],
+        compiled: Any,
+        file: Path,
+        inputs: tuple[TensorSpec, ...],
+        outputs: tuple[TensorSpec, ...],
+        notes: tuple[str, ...],
+    ) -> None:
+        self._library = library
+        self._compile = compile_model
+        self._request = compiled.create_infer_request()
+        self._file = file
+        self._places = {spec.name: at for at, spec in enumerate(outputs)}
+        self.inputs = inputs
+        self.outputs = outputs
+        self.notes = notes
+
+    def run(self, feeds: Mapping[str, NDArray[Any]], fetch: Sequence[str]) -> list[NDArray[Any]]:
+        """Run once, without copying what is writable and contiguous; see the port."""
+        request = self._request
+        try:
+            for at, spec in enumerate(self.inputs):
+                value = feeds[spec.name]
+                flags = value.flags
+                if not (flags.c_contiguous and flags.writeable):  # OpenVINO shares no others
+                    value = np.array(value, order="C")
+                request.set_input_tensor(at, self._library.Tensor(value, shared_memory=True))
+        except KeyError as error:
+            raise InputMismatch(f"{self._file.name}: nothing is fed to {error}") from None
+        except Exception as error:
+            raise InputMismatch(_said(error)) from error
+        try:
+            # By infer() a failure is lost with one thread: the outputs of the run before stay.
+            request.start_async()
+            request.wait()
+            # The request writes to the same memory again.
+            return [request.get_output_tensor(self._places[name]).data.copy() for name in fetch]
+        except Exception as error:
+            self._request = self._compile().create_infer_request()
+            raise InferenceFailed(_said(error)) from error
+
+    def clone(self) -> OpenvinoSession:
+        """The same model, compiled once more."""
+        return OpenvinoSession(
+            self._library,
+            self._compile,
+            self._compile(),
+            self._file,
+            self.inputs,
+            self.outputs,
+            self.notes,
+        )
+
+    def __repr__(self) -> str:
+        return f"<OpenvinoSession {self._file}>"
+
+
+def model_file(path: Path) -> Path:
+    """The file to open: the path itself, the folder's ``model.xml``, else its only model.
+
+    Raises:
+        ModelError: several, or one without its weights.
+        OSError: they cannot be read.
+    """
+    file = path
+    if path.is_dir():
+        found = _models(path)
+        named = [each for each in found if each.name == MODEL_FILE]
+        if len(named or found) != 1:
+            names = ", ".join(each.name for each in found) or "none"
+            raise ModelError(
+                f"model folder {str(path)!r}: looked for {MODEL_FILE} or exactly one model in"
+                f" *{_SUFFIX}, found {names}"
+            )
+        (file,) = named or found
+    if file.is_file() and not file.with_suffix(".bin").is_file():
+        raise ModelError(f"{file} needs its weights, {file.with_suffix('.bin').name}, beside it")
+    return file
+
+
+def option_problems(
+    options: ModelOptions, capabilities: Sequence[str] | None
+) -> list[OptionProblem]:
+    """Every option that changes results or placement and cannot be obeyed.
+
+    Args:
+        options: what is asked for.
+        capabilities: what the library says of this CPU; None where there is no library.
+    """
+    found = thread_problems(options)
+    precision = options.precision.lower()
+    why = None
+    if precision not in _HINTS:
+        why = f"is not available with {NAME}; use fp32, bf16 or fp16"
+    elif capabilities is not None and _CAPABILITIES.get(precision, "FP32") not in capabilities:
+        why = "is not available on this CPU"
+    if why is not None:
+        found.append(OptionProblem(key="precision", text=f"{options.precision} {why}"))
+    if options.use_calib:
+        text = f"int8 calibration is not available with {NAME}"
+        found.append(OptionProblem(key="use_calib", text=text))
+    no_cards = f"{NAME} runs models on the CPU here; set devices: ''"
+    return [*found, *device_problems(options, NAME, (CPU,), no_cards)]
+
+
+def properties_for(options: ModelOptions) -> dict[str, Any]:
+    """What OpenVINO calls properties.
+
+    Args:
+        options: without ``option_problems``.
+    """
+    return {
+        "INFERENCE_NUM_THREADS": options.thread_num,
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": _HINTS[options.precision.lower()],
+        # Threads bound to CPUs would all be bound to the same ones in each worker process.
+        "ENABLE_CPU_PINNING": False,
+    }
+
+
+def _library() -> Any:
+    try:
+        import openvino
+    except ImportError as error:
+        raise ModelError(
+            f"opening an OpenVINO model needs {NAME}: install 'penstock[openvino]' ({error})"
+        ) from error
+    return openvino
+
+
+def _models(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.glob("*" + _SUFFIX) if _is_model(each))
+
+
+def _is_model(file: Path) -> bool:
+    """Whether the XML begins as a model does; other files end in ``.xml`` as well."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return _BEGINS in opened.read(_WITHIN)
+
+
+def _spec(port: Any, kind: str, at: int, file: Path) -> TensorSpec:
+    name = port.get_any_name() if port.names else f"{kind}_{at}"
+    theirs = port.element_type
+    try:
+        dtype = np.dtype(theirs.to_dtype())
+    except Exception as error:
+        raise ModelError(f"{file}: {name!r} is {theirs}, which numpy cannot hold") from error
+    if dtype.kind not in "biufc" or theirs.get_type_name() == "bf16":
+        raise ModelError(f"{file}: {name!r} is {theirs}, which numpy cannot hold")
+    rank = port.partial_shape.rank
+    shape = None
+    if not rank.is_dynamic:
+        shape = tuple(dim.get_length() if dim.is_static else None for dim in port.partial_shape)
+    return TensorSpec(name=name, alias=name, dtype=dtype, shape=shape)
+
+
+def _said(error: Exception) -> str:
+    """What the library says, without the places in its sources."""
+    lines = [line for line in str(error).splitlines() if not line.startswith("Exception from ")]
+    return " ".join(" ".join(lines).split())[:_MOST_SAID] or type(error).__name__
