@@ -14,7 +14,7 @@ from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Executor
 from typing import Any, Protocol, TypeAlias
 
-from penstock.api.replies import Reply, Writers, encoded, ours
+from penstock.api.replies import Reply, encoded, ours, run_aside
 from penstock.engine.engine import Engine
 from penstock.engine.submission import Submission
 from penstock.errors import (
@@ -82,7 +82,7 @@ class PipelineProtocol:
         self._engine = engine
         self._strict = strict_status
         self._pool = pool
-        self.writers = Writers(writers)
+        self.threads = writers
         self._loop = asyncio.get_running_loop()
         self.names: Container[str] = engine.names
 
@@ -117,19 +117,19 @@ class PipelineProtocol:
         asked = _PipelineCall(graph, feed or {}, client_timeout, call.logid, context)
         asked.protocol = self
         asked.port = port
-        asked.where = context
         asked.ends = ends
         asked.typed = bool(call.tensors)
-        asked.packing = None
-        if ends.blocking_unpack or ends.blocking_pack:
-            return self._start_in_pool(asked, call)
+        asked.aside = None
+        if ends.blocking_unpack:
+            asked.aside = self._loop.create_task(asked.unpack_in_pool(call))
+            return asked.cancel
         if feed is None:
             asked.feed, _, error = ends.unpack(call)
             if error is not None:
                 asked.answered(Outcome(None, error))
-                return None
+                return None if asked.aside is None else asked.cancel
         asked.start(_PipelineCall.answered)
-        return None if asked.over else asked.cancel
+        return None if asked.over and asked.aside is None else asked.cancel
 
     def prepare(self, call: paddle.Call) -> None:
         """Make a large call's feed ahead, in any thread, where users' code does not make it."""
@@ -153,91 +153,21 @@ class PipelineProtocol:
         # Not what the error says of itself: a worker that finds it first does not know whose it is.
         return asked.deadline_by_client and isinstance(error, DeadlineExceeded)
 
-    def _start_in_pool(self, asked: _PipelineCall, call: paddle.Call) -> Callable[[], object]:
-        port, context = asked.port, asked.context
-        task = self._loop.create_task(self._answer_in_pool(asked, call))
+    async def until(
+        self, asked: Submission, hook: str, function: Callable[..., Any], *args: Any
+    ) -> Any:
+        """The user's code in a thread, until the deadline, whatever it does by then.
 
-        def ended(task: asyncio.Task[Answer]) -> None:
-            if task.cancelled():
-                return
-            error = task.exception()
-            if error is None:
-                port.done(context, task.result(), None)
-            elif isinstance(error, RequestError):
-                port.done(context, None, error)
-            else:
-                port.done(context, None, ours(error))
-
-        task.add_done_callback(ended)
-        return task.cancel
-
-    async def _answer_in_pool(self, asked: _PipelineCall, call: paddle.Call) -> Answer:
-        """One call whose unpacking, packing or both are the user's, which may take their time."""
-        ends = asked.ends
-        if ends.blocking_unpack:
-            asked.feed, asked.log_id, error = await self._unpack_in_pool(asked, call)
-        else:
-            asked.feed, asked.log_id, error = ends.unpack(call)
-        if error is not None:
-            outcome = Outcome(None, error)
-        else:
-            future: asyncio.Future[Outcome] = self._loop.create_future()
-            asked.context = future
-            asked.start(_keep)
-            try:
-                outcome = await future
-            except asyncio.CancelledError:
-                asked.cancel()
-                raise
-        error = outcome.error
-        if error is not None and self.ends_the_call(asked, error):
-            raise error
-        if ends.blocking_pack:
-            reply = await self._pack_in_pool(asked, outcome)
-            return await self.writers.run(encoded, asked.port.encode, reply)
-        if outcome.value is not None and paddle.takes_long(outcome.value):
-            refusal = asked.no_room(outcome.value)
-            if isinstance(refusal, ServiceBusy):
-                raise refusal
-            if refusal is not None:
-                return error_reply(refusal)
-            return await self.writers.run(asked.written, outcome)
-        return ends.pack(*asked.facts(outcome))
-
-    async def _unpack_in_pool(
-        self, asked: _PipelineCall, call: paddle.Call
-    ) -> tuple[Feed, int, RequestError | None]:
-        """The user's ``unpack_request_package``, in a thread, until the deadline."""
+        Raises:
+            DeadlineExceeded: it has not returned.
+        """
         try:
-            unpacked: tuple[Feed, int, RequestError | None] = await self._until(
-                asked.deadline, asked.ends.unpack, call
-            )
+            async with asyncio.timeout(asked.deadline - time.monotonic()):
+                return await self._loop.run_in_executor(self._pool, function, *args)
         except TimeoutError:
-            self._log_late(asked, "unpack_request_package")
-            return {}, call.logid, DeadlineExceeded(_LATE)
-        return unpacked
-
-    async def _pack_in_pool(self, asked: _PipelineCall, outcome: Outcome) -> Reply:
-        """The user's ``pack_response_package``, in a thread, until the deadline."""
-        try:
-            reply: Reply = await self._until(asked.deadline, asked.ends.pack, *asked.facts(outcome))
-        except TimeoutError:
-            self._log_late(asked, "pack_response_package")
-            late = DeadlineExceeded(_LATE, by_client=asked.deadline_by_client)
-            if asked.deadline_by_client:
-                raise late from None
-            return error_reply(late)
-        return reply
-
-    @staticmethod
-    def _log_late(asked: _PipelineCall, hook: str) -> None:
-        if not asked.deadline_by_client:
-            _log.warning("%s: %s while it ran (log_id=%s)", hook, _LATE, asked.log_id)
-
-    async def _until(self, deadline: float, function: Callable[..., Any], *args: Any) -> Any:
-        """The user's code in a thread; TimeoutError at the deadline, whatever it does by then."""
-        async with asyncio.timeout(deadline - time.monotonic()):
-            return await self._loop.run_in_executor(self._pool, function, *args)
+            if not asked.deadline_by_client:
+                _log.warning("%s: %s while it ran (log_id=%s)", hook, _LATE, asked.log_id)
+            raise DeadlineExceeded(_LATE, by_client=asked.deadline_by_client) from None
 
 
 class _PipelineCall(Submission):
@@ -248,23 +178,44 @@ class _PipelineCall(Submission):
         port: who asked; ``context`` is what it knows the call by.
         ends: of the graph that the call names.
         typed: whether the call carried tensors.
-        packing: the reply, where it takes long to be written.
-        where: what the port knows the call by.
+        aside: what is done for it in a thread: its unpacking or packing, where that is the user's,
+            or the writing of a reply that takes long.
     """
 
-    __slots__ = ("ends", "packing", "port", "protocol", "typed", "where")
+    __slots__ = ("aside", "ends", "port", "protocol", "typed")
 
     protocol: PipelineProtocol
     port: Port
     ends: Ends
     typed: bool
-    packing: asyncio.Future[bytes] | None
-    where: Any
+    aside: asyncio.Future[Any] | None
+
+    async def unpack_in_pool(self, call: paddle.Call) -> None:
+        """The user's ``unpack_request_package``, and what follows."""
+        hook = "unpack_request_package"
+        try:
+            self.feed, self.log_id, error = await self.protocol.until(
+                self, hook, self.ends.unpack, call
+            )
+        except DeadlineExceeded as late:
+            error = late
+        except Exception as failure:  # noqa: BLE001 - a promise is broken
+            self.port.done(self.context, None, ours(failure))
+            return
+        self.aside = None
+        if error is None:
+            self.start(_PipelineCall.answered)
+        else:
+            self.answered(Outcome(None, error))
 
     def answered(self, outcome: Outcome) -> None:
         """The engine's answer has come, or its refusal."""
         error = outcome.error
-        if error is None:
+        if error is not None:
+            if self.protocol.ends_the_call(self, error):
+                self.port.done(self.context, None, error)
+                return
+        elif not self.ends.blocking_pack:
             value = outcome.value or {}
             try:
                 written = self.port.write(value, value.values())
@@ -280,15 +231,33 @@ class _PipelineCall(Submission):
                     answer = None if busy else error_reply(refusal)
                     self.port.done(self.context, answer, refusal if busy else None)
                     return
-                self.packing = self.protocol.writers.run(self.written, outcome)
-                self.packing.add_done_callback(self.packed)
+                self.aside = run_aside(self.protocol.threads, self.written, outcome)
+                self.aside.add_done_callback(self.packed)
                 return
-        elif self.protocol.ends_the_call(self, error):
-            self.port.done(self.context, None, error)
+        if self.ends.blocking_pack:
+            self.aside = asyncio.ensure_future(self.pack_in_pool(outcome))
+            self.aside.add_done_callback(self.packed)
             return
         # The default one, which looks at no ids.
         reply = self.ends.pack(*self.facts(outcome))
         self.port.done(self.context, reply, None)
+
+    async def pack_in_pool(self, outcome: Outcome) -> Answer:
+        """The reply of the user's ``pack_response_package``.
+
+        Raises:
+            DeadlineExceeded: the caller's own time is over.
+        """
+        protocol = self.protocol
+        try:
+            reply: Reply = await protocol.until(
+                self, "pack_response_package", self.ends.pack, *self.facts(outcome)
+            )
+        except DeadlineExceeded as late:
+            if late.by_client:
+                raise
+            return error_reply(late)
+        return await run_aside(protocol.threads, encoded, self.port.encode, reply)
 
     def facts(self, outcome: Outcome) -> tuple[Outcome, int, int, bool]:
         """What ``Ends.pack`` wants."""
@@ -298,7 +267,7 @@ class _PipelineCall(Submission):
         """Why a large reply is not written; None when it may be."""
         try:
             # Twice: what is written, and its encoded form.
-            self.port.reserve(self.where, 2 * self.ends.reply_size(value, self.typed))
+            self.port.reserve(self.context, 2 * self.ends.reply_size(value, self.typed))
         except RequestError as error:
             _log.warning("a reply is not written (log_id=%s): %s", self.log_id, error)
             return error
@@ -308,19 +277,19 @@ class _PipelineCall(Submission):
         """The reply in the port's form."""
         return encoded(self.port.encode, self.ends.pack(*self.facts(outcome)))
 
-    def packed(self, reply: asyncio.Future[bytes]) -> None:
+    def packed(self, reply: asyncio.Future[Answer]) -> None:
         """It was made elsewhere, unless nobody waits for it any more."""
-        if not reply.cancelled():
+        if reply.cancelled():
+            return
+        error = reply.exception()
+        if error is None:
             self.port.done(self.context, reply.result(), None)
+        else:
+            failed = error if isinstance(error, RequestError) else ours(error)
+            self.port.done(self.context, None, failed)
 
     def cancel(self) -> None:
         """Nobody waits any more."""
-        if self.packing is not None:
-            self.packing.cancel()
+        if self.aside is not None:
+            self.aside.cancel()
         super().cancel()
-
-
-def _keep(asked: _PipelineCall, outcome: Outcome) -> None:
-    """Complete the future, unless its caller went away in this very turn."""
-    if not asked.context.done():
-        asked.context.set_result(outcome)

@@ -21,23 +21,6 @@ Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
 
 
-class Writers:
-    """Threads that make replies of results that take long to be written.
-
-    Args:
-        threads: None for the loop's own.
-
-    Threads: the loop's only.
-    """
-
-    def __init__(self, threads: Executor | None) -> None:
-        self._threads = threads
-
-    def run(self, function: Callable[..., Result], *args: Any) -> asyncio.Future[Result]:
-        """What takes long, in one of the threads. Cancelled before its turn, it is not done."""
-        return run_aside(self._threads, function, *args)
-
-
 def run_aside(
     threads: Executor | None, function: Callable[..., Result], *args: Any
 ) -> asyncio.Future[Result]:
@@ -57,7 +40,7 @@ def run_aside(
 class Pipeline(Protocol):
     """What is needed here of the pipeline protocol."""
 
-    writers: Writers
+    threads: Executor | None
 
     def prepare(self, call: paddle.Call) -> None:
         """Make the feed, in any thread, where users' code does not make it."""
@@ -86,7 +69,7 @@ async def decode_aside(
         return call
 
     try:
-        call = await protocol.writers.run(decoded)
+        call = await run_aside(protocol.threads, decoded)
     except RequestError:
         raise
     except Exception as error:  # noqa: BLE001 - a promise is broken

@@ -15,7 +15,6 @@ import random
 import select
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
@@ -23,7 +22,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from penstock.errors import StartupError
 from penstock.executors.processes.crash_report import signal_name
 
 _log = logging.getLogger(__name__)
@@ -142,21 +140,6 @@ def _ends_within(pidfd: int, seconds: float | None) -> bool:
     return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
-def refuse_threads() -> None:
-    """See to it that this process can be forked.
-
-    Raises:
-        StartupError: it has threads, which a child would not have, nor the locks that they hold.
-    """
-    others = [each.name for each in threading.enumerate() if each is not threading.main_thread()]
-    if others:
-        raise StartupError(
-            f"worker processes cannot be forked while threads run: {', '.join(others)}; "
-            f"a script must not start threads before its service runs: start them in init_op, "
-            f"or run its ops in threads"
-        )
-
-
 def fork(
     name: str,
     main: Callable[[], int],
@@ -174,14 +157,11 @@ def fork(
         stoppable: whether SIGTERM and SIGINT do what they do to any program; otherwise they do
             nothing to the child, and what they do to any program to programs that it starts.
         spawns: ``main`` becomes another program, which ends with the supervisor like a child and
-            goes on with ``take_over``. So this process may have threads.
+            goes on with ``take_over``. So this process may have threads; otherwise it has none.
 
     Raises:
-        StartupError: this process has threads.
         OSError: there is no room for another process or descriptor.
     """
-    if not spawns:
-        refuse_threads()
     _flush()  # or the child would write it again
     parent_death = ParentDeath()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.api.replies import Writers
 from penstock.door.budget import ByteBudget
 from penstock.door.exchange import Exchange, Peer
 from penstock.errors import RequestError
@@ -104,7 +103,7 @@ class HeldProtocol:
     def __init__(self) -> None:
         self.asked: list[paddle.Call] = []
         self.timeouts: list[float | None] = []
-        self.writers = Writers(None)
+        self.threads = None
         self.done: Callable[..., None] | None = None
         self.context: Any = None
         self.dropped = 0

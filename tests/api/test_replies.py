@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock import Op, RequestOp, ResponseOp
-from penstock.api.replies import Writers
+from penstock.api.replies import run_aside
 from penstock.ops.ends import Ends
 from penstock.protocols import paddle, paddle_message
 from penstock.request import Outcome
@@ -29,7 +29,7 @@ class Full(Executor):
 
 async def test_where_no_thread_can_be_started_it_is_written_here() -> None:
     pack = Ends(RequestOp(), response_op()).pack
-    reply: Any = await Writers(Full()).run(pack, LARGE, 1, 7, False)
+    reply: Any = await run_aside(Full(), pack, LARGE, 1, 7, False)
     assert (reply.err_no, reply.key) == (0, ["y"])
 
 
@@ -44,8 +44,8 @@ async def test_who_leaves_before_the_turn_of_his_reply_has_none_made() -> None:
             return super().pack(*arguments)
 
     with ThreadPoolExecutor(1) as threads:
-        writers, pack = Writers(threads), Counted(RequestOp(), response_op()).pack
-        first, second, third = (writers.run(pack, LARGE, n, 7, False) for n in range(3))
+        pack = Counted(RequestOp(), response_op()).pack
+        first, second, third = (run_aside(threads, pack, LARGE, n, 7, False) for n in range(3))
         second.cancel()
         await asyncio.sleep(0)  # a turn of the loop, in which the thread's queue hears of it
         go_on.set()

@@ -97,14 +97,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _shortened(frames: Sequence[str]) -> Iterator[str]:
+def _shortened(frames: list[str]) -> list[str]:
     left_out = len(frames) - _INNERMOST - _OUTERMOST
-    if left_out <= 1:
-        yield from frames
-        return
-    yield from frames[:_INNERMOST]
-    yield f"  ... {left_out} frames ..."
-    yield from frames[-_OUTERMOST:]
+    if left_out > 1:
+        frames[_INNERMOST:-_OUTERMOST] = [f"  ... {left_out} frames ..."]
+    return frames
 
 
 def _save(folder: str, name: str, lines: Sequence[str]) -> None:
