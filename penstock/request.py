@@ -6,6 +6,7 @@ each Sample with an Outcome, which holds a value or an error, never both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, TypeAlias
 
@@ -50,12 +51,15 @@ class Sample:
         arrived: monotonic seconds when the sample was offered; not there before.
         rows: how much of a batch it fills, 1 or more.
         key: samples of unlike keys never share a batch (None is a key like any other).
+        shapes: the sizes of its arrays, for an op that pads them; not there for others.
+        elements: how many these arrays hold.
         attempt: 1 for the first dispatch.
         spare: a copy of ``inputs`` for a later attempt, None when there will be none.
         waiting: True while it stands in an op's queue.
         gone: True once it is answered, cancelled or expired; it must not be dispatched any more.
         flight: the submission it belongs to; opaque here.
         op: index of the op in the graph.
+        piece: which part it is of a sample that was split; None for whole ones.
     """
 
     __slots__ = (
@@ -63,18 +67,23 @@ class Sample:
         "attempt",
         "data_id",
         "deadline",
+        "elements",
         "flight",
         "gone",
         "inputs",
         "key",
         "log_id",
         "op",
+        "piece",
         "rows",
+        "shapes",
         "spare",
         "waiting",
     )
 
     arrived: float
+    elements: int
+    shapes: Sequence[tuple[int, ...]]
 
     def __init__(
         self,
@@ -96,6 +105,7 @@ class Sample:
         self.rows = rows
         self.key = key
         self.attempt = attempt
+        self.piece: Any = None
         self.spare: dict[str, Feed] | None = None
         self.waiting = False
         self.gone = False

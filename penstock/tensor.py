@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,6 +30,8 @@ class TensorSpec:
             even the rank is unknown.
         is_lod: whether its rows are cut into sequences.
         bf16: whether it travels as BF16, which numpy lacks: its arrays are float32.
+        axes: what the model calls its dimensions, None for those without a name; empty when it
+            names none.
     """
 
     name: str
@@ -38,6 +40,7 @@ class TensorSpec:
     shape: tuple[int | None, ...] | None
     is_lod: bool = False
     bf16: bool = False
+    axes: tuple[str | None, ...] = field(default=(), compare=False)
 
 
 Declared: TypeAlias = Mapping[str, tuple[Any, Sequence[int | None] | None]] | Iterable[TensorSpec]

@@ -5,8 +5,10 @@ It knows no threads, sockets or clocks, nor what a sample holds; time is an argu
 Guarantees:
     - every offered sample leaves exactly once: in a Batch, by ``cancel``, or dropped because its
       deadline has passed (the engine, which watches deadlines, answers it);
-    - a batch holds at most ``max_rows`` rows (a single sample larger than that runs alone), one key
-      only, in order of arrival;
+    - a batch holds at most ``max_rows`` rows (a single sample larger than that runs alone; with
+      ``overrun`` the last one may go beyond), one key only, in order of arrival;
+    - with ``join`` a batch's sizes join one after the other; those that do not fit keep their
+      places, and lead batches of their own;
     - with a slot idle (that is: whenever ``poll`` is called) no sample waits past its arrival plus
       the window, and without a window none waits at all;
     - samples of other keys never delay a sample: a full group goes ahead of an older one that
@@ -14,13 +16,15 @@ Guarantees:
     - nothing whose deadline has passed is put into a batch;
     - at most ``capacity`` samples wait; one more is refused, never blocked.
 
-Every call is O(1) amortised. Sources: TensorFlow Serving's ``batch_scheduler.h`` (the shape of the
-contract), ``docs/compatibility.md`` (window semantics).
+Every call is O(1) amortised; with ``join`` a batch passes by a bounded number of samples. Sources:
+TensorFlow Serving's ``batch_scheduler.h`` (the shape of the contract), ``docs/compatibility.md``
+(window semantics).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any
@@ -39,11 +43,20 @@ class BatchPolicy:
         max_rows: the maximum number of rows in a batch (``batch_size``).
         window: seconds that the oldest sample may wait for others; None means that it never waits.
         capacity: the maximum length of the queue; None means unbounded.
+        overrun: whether a sample joins a batch that it makes longer than ``max_rows``.
+        join: the sizes of a batch that a sample of such sizes has joined; None where it may not.
+            Without it, samples of one key always join.
     """
 
     max_rows: int = 1
     window: float | None = None
     capacity: int | None = None
+    overrun: bool = False
+    join: Callable[[Any, Any], Any] | None = None
+
+
+_PASSED_BY = 128
+"""Samples that do not fit a batch, after which it looks no further: some 100 us. A guess."""
 
 
 class FifoQueue:
@@ -310,19 +323,26 @@ class Batcher:
 
     def _cut(self, key: Any, group: _Group, reason: CloseReason, now: float) -> Batch | None:
         """Take a batch from the front of the group; None if all deadlines there have passed."""
-        most = self.policy.max_rows
+        most, overrun, join = self.policy.max_rows, self.policy.overrun, self.policy.join
         queue = group.samples
         taken: list[Sample] = []
+        passed: list[Sample] = []
+        sizes: Any = None
+        both: Any = None
         rows = 0
-        while queue:
+        while queue and len(passed) < _PASSED_BY:
             sample = queue[0]
             if sample.waiting:
                 if sample.deadline <= now:
                     self._leaves(sample, group)
-                elif taken and rows + sample.rows > most:
+                elif join is not None and taken and (both := join(sizes, sample.shapes)) is None:
+                    passed.append(sample)
+                elif taken and rows + sample.rows > most and not overrun:
                     reason = CloseReason.SHAPE
                     break
                 else:
+                    if join is not None:
+                        sizes = both if taken else sample.shapes
                     self._leaves(sample, group)
                     taken.append(sample)
                     rows += sample.rows
@@ -330,6 +350,7 @@ class Batcher:
             if rows >= most:
                 reason = CloseReason.FULL
                 break
+        queue.extendleft(reversed(passed))
         self._refile(key, group)
         order = self._order
         while order and not order[0].waiting:

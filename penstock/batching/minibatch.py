@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.batching.joining import Joining
 from penstock.batching.stack import group
 from penstock.request import Feed
 
@@ -27,11 +28,17 @@ class Call:
     piece: int | None = None
 
 
-def explode(feeds: Sequence[Feed | list[Feed] | None], *, joined: bool = True) -> list[Call]:
-    """The calls of a batch: one for feeds of equal signature, one for each element of a list.
+def explode(
+    feeds: Sequence[Feed | list[Feed] | None],
+    joining: Joining | None = None,
+    *,
+    joined: bool = True,
+) -> list[Call]:
+    """The calls of a batch: one for feeds that can be joined, one for each element of a list.
 
     Args:
         feeds: for each member, what ``preprocess`` returned; None for members that do not run.
+        joining: tells which can; without it those of equal signature.
         joined: False where feeds need not be alike to share a call.
     """
     single = [position for position, feed in enumerate(feeds) if isinstance(feed, dict)]
@@ -41,7 +48,8 @@ def explode(feeds: Sequence[Feed | list[Feed] | None], *, joined: bool = True) -
     elif single:
         # The same test again, for the type checker.
         ordinary = [feed for feed in feeds if isinstance(feed, dict)]
-        calls = [Call(tuple(single[i] for i in members)) for members in group(ordinary)]
+        groups = group(ordinary) if joining is None else joining.groups(ordinary)
+        calls = [Call(tuple(single[i] for i in members)) for members in groups]
     for position, feed in enumerate(feeds):
         if isinstance(feed, list):
             calls.extend(Call((position,), piece) for piece in range(len(feed)))

@@ -31,15 +31,19 @@ def signature(feed: Feed) -> tuple[Any, ...]:
     for name, value in feed.items():
         if is_lod(name, feed):
             parts.append((name,))
-        elif isinstance(value, np.ndarray):
-            if value.ndim:
-                parts.append((name, value.dtype.str, value.shape[1:]))
-            else:
-                parts.append((name, value.dtype.str, value.tobytes()))
+        elif isinstance(value, np.ndarray) and value.ndim:
+            parts.append((name, value.dtype.str, value.shape[1:]))
         else:
-            parts.append((name, *_identity(value)))
+            parts.append(value_key(name, value))
     parts.sort(key=lambda part: str(part[0]))
     return tuple(parts)
+
+
+def value_key(name: Any, value: Any) -> tuple[Any, ...]:
+    """The part of a key for a value without rows: its name and the value itself."""
+    if isinstance(value, np.ndarray):
+        return (name, value.dtype.str, value.tobytes())
+    return (name, *_identity(value))
 
 
 def _identity(value: Any) -> tuple[Any, ...]:
@@ -153,16 +157,23 @@ def stack(feeds: Sequence[Feed]) -> tuple[Feed, list[int]]:
         rows = [rows_of(feed) for feed in feeds]
         joined: Feed = {}
         for name, value in first.items():
-            if is_lod(name, first):
-                offsets = join_lods([lod_offsets(feed[name]) for feed in feeds])
-                joined[name] = _like(value, offsets)
-            elif isinstance(value, np.ndarray) and value.ndim:
-                joined[name] = np.concatenate([feed[name] for feed in feeds])
-            else:
-                joined[name] = value
+            joined[name] = joined_value(name, value, feeds)
     except ValueError as error:
         raise InputMismatch(str(error)) from error
     return joined, rows
+
+
+def joined_value(name: Any, value: Any, feeds: Sequence[Feed]) -> Any:
+    """One value of all feeds: the arrays one after the other, or the value that all have.
+
+    Raises:
+        ValueError: a lod is malformed.
+    """
+    if is_lod(name, feeds[0]):
+        return _like(value, join_lods([lod_offsets(feed[name]) for feed in feeds]))
+    if isinstance(value, np.ndarray) and value.ndim:
+        return np.concatenate([feed[name] for feed in feeds])
+    return value
 
 
 def scatter(result: Feed, rows: Sequence[int], shared: Collection[str] = ()) -> list[Feed]:
@@ -196,7 +207,7 @@ def scatter(result: Feed, rows: Sequence[int], shared: Collection[str] = ()) -> 
             for part, start, stop in zip(parts, bounds, bounds[1:], strict=False):
                 part[name] = value[start:stop]
         else:
-            raise _not_following(name, _length(value), total)
+            raise not_following(name, _length(value), total)
     return parts
 
 
@@ -208,7 +219,7 @@ def _scatter_sequences(
     except ValueError as error:
         raise InferenceFailed(f"output {name!r} has no usable lod: {error}") from error
     if len(offsets) - 1 != bounds[-1]:
-        raise _not_following(name, len(offsets) - 1, bounds[-1])
+        raise not_following(name, len(offsets) - 1, bounds[-1])
     for part, start, stop in zip(parts, bounds, bounds[1:], strict=False):
         part[name], cut = cut_by_lod(value, offsets, start, stop)
         part[name + LOD_SUFFIX] = _like(lod, cut)
@@ -227,7 +238,8 @@ def _length(value: Any) -> int | None:
     return len(value) if isinstance(value, list) else None
 
 
-def _not_following(name: str, got: int | None, total: int) -> InferenceFailed:
+def not_following(name: str, got: int | None, total: int) -> InferenceFailed:
+    """The error of an output that has not the rows it should."""
     size = "no batch axis" if got is None else f"{got} rows"
     return InferenceFailed(
         f"output {name!r} has {size} where the batch has {total}; an output that does not follow "

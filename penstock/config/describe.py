@@ -17,6 +17,7 @@ from penstock.config.schema import (
     DoorConfig,
     LocalServiceConfig,
     OpConfig,
+    PadConfig,
     Section,
     ServiceConfig,
     TlsConfig,
@@ -66,6 +67,7 @@ _SECTIONS: tuple[tuple[type[Section], str, str], ...] = (
     (DagConfig, "`dag`", "What holds for the whole graph."),
     (TracerConfig, "`dag.tracer`", "The periodic report."),
     (OpConfig, "`op.<name>`", "One op. An op without an entry has every default and no model."),
+    (PadConfig, "`op.<name>.pad`", "Requests of different sizes in one batch."),
     (LocalServiceConfig, "`op.<name>.local_service_conf`", "The op's model, in this process."),
 )
 
@@ -80,7 +82,14 @@ def _shape(schema: dict[str, Any]) -> str:
         each = [_shape(one) for one in schema["anyOf"] if one.get("type") != "null"]
         kind = {"integer": "integer, "}.get(schema.get("type", ""), "")
         return kind + " or ".join(one.removeprefix(kind) for one in each)
-    words = {"array": "list of texts", "boolean": "true, false", "string": "text"}
+    words = {
+        "array": "list of texts",
+        "boolean": "true, false",
+        "string": "text",
+        "object": "mapping",
+    }
+    if "integer" in str(schema.get("items")):
+        return "list of integers"
     kind = words.get(schema.get("type", ""), schema.get("type", "mapping"))
     low, above, high = (schema.get(k) for k in ("minimum", "exclusiveMinimum", "maximum"))
     if low is not None and high is not None and high < _SHOWN_BELOW:

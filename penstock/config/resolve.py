@@ -5,12 +5,15 @@ The rule is the same for every parameter: a flag, else the constructor, else YAM
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final, Literal
 
 from pydantic import ValidationError
 
+from penstock.batching.joining import Joining
+from penstock.batching.padding import Axes, Padding
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.remote import RemoteOptions
 from penstock.config.checks import unavailable_op
@@ -54,6 +57,8 @@ class OpOptions(WorkOptions):
         memory_limit: of a worker process, in bytes.
         window: seconds the first sample waits for company; None is not at all, and always so when
             ``batch_size`` is 1.
+        splits: whether a request of more rows than ``batch_size`` runs in pieces.
+        overrun: whether a batch takes a request that makes it longer than ``batch_size``.
         media: the media type of bodies on ``socket``.
         cpus: which CPUs its worker processes run on, one set for each, in turn; empty is all.
         thread_num: CPU threads that one run of its model may use.
@@ -69,6 +74,8 @@ class OpOptions(WorkOptions):
     max_batches: int | None = None
     batch_size: int = 1
     window: float | None = None
+    splits: bool = False
+    overrun: bool = False
     executor: ExecutorKind = THREAD
     socket: str | None = None
     media: str = media.JSON
@@ -134,6 +141,9 @@ def resolve_op(
         retry=source("retry").retry,
         batch_size=batch_size,
         window=source("auto_batching_timeout").window if batch_size > 1 else None,
+        splits=entry.batch_rows and entry.allow_split_request and not entry.enable_overrun,
+        overrun=entry.batch_rows and entry.enable_overrun,
+        joining=_joining(entry),
         executor=place,
         socket=entry.socket,
         media=media.MSGPACK if entry.socket_format == "msgpack" else media.JSON,
@@ -230,6 +240,28 @@ def _threads(entry: OpConfig, workers: int, cpus: int) -> int:
     else:
         each = cpus // workers
     return max(1, min(_THREADS, each))
+
+
+def _joining(entry: OpConfig) -> Joining | None:
+    pad = entry.pad
+    if not pad.on:
+        return Joining(by_rows=True) if entry.batch_rows else None
+    padding = Padding(
+        inputs={name: _axes(given) for name, given in pad.inputs.items()} or None,
+        outputs={name: _axes(given) for name, given in pad.outputs.items()},
+        values=pad.values,
+        sizes=pad.sizes,
+        max_elements=pad.max_elements,
+        min_similarity=Fraction(str(pad.min_similarity)),
+    )
+    return Joining(by_rows=entry.batch_rows, padding=padding)
+
+
+def _axes(given: Sequence[str | int]) -> Axes:
+    """The names of an array's axes; the first, and those of a fixed size, are never padded."""
+    return tuple(
+        each if index and isinstance(each, str) else None for index, each in enumerate(given)
+    )
 
 
 def _model(

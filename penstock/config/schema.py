@@ -116,6 +116,22 @@ def _endpoint(value: str) -> str:
     return value
 
 
+def _dimension(value: Any) -> str | int:
+    if type(value) is int or (isinstance(value, str) and value):
+        return value
+    raise ValueError("must be the name of an axis, or its size")
+
+
+def _sizes(value: Any) -> int | tuple[int, ...] | None:
+    numbers = value if isinstance(value, list) else [value]
+    for each in numbers:
+        if type(each) is not int or not 1 <= each <= MAX_INT32:
+            raise ValueError("must be a number of 1 or more, or a list of such")
+    if not numbers or numbers != sorted({*numbers}):
+        raise ValueError("must be numbers that rise, such as [128, 256, 512]")
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _url_segment(value: str) -> str:
     if not value or "/" in value or not value.isprintable():
         raise ValueError("must be text without '/' and control characters: it is part of the URL")
@@ -416,6 +432,65 @@ class LocalServiceConfig(Section):
         return tuple(part.strip() for part in self.devices.split(",") if part.strip())
 
 
+Dimension: TypeAlias = Annotated[
+    Any, AfterValidator(_dimension), WithJsonSchema({"type": ["string", "integer"]})
+]
+Dimensions: TypeAlias = Annotated[tuple[Dimension, ...], BeforeValidator(_listed)]
+_SIZES_SCHEMA = {
+    "anyOf": [
+        {"type": "integer", "minimum": 1},
+        {"type": "array", "items": {"type": "integer", "minimum": 1}, "minItems": 1},
+        {"type": "null"},
+    ]
+}
+
+
+class PadConfig(Section):
+    """``op.<name>.pad``: requests of different sizes in one batch."""
+
+    enabled: bool | None = Field(
+        default=None,
+        description="Pad requests of different sizes to a common one, so that they can share a"
+        " batch. What is filled in takes part in what the op computes."
+        " Without the key: true if another key of `pad` is set.",
+    )
+    inputs: dict[str, Dimensions] = Field(
+        default={},
+        description="For each input the names of its axes, the first included, such as"
+        " `[batch, 3, height, width]`. An axis with a name may be padded, one with a number not;"
+        " axes of one name have one size in a request. Inputs that are not named are not padded."
+        " Without the key: the axes that the op's model leaves open, as it names them itself;"
+        " without a model all axes of all inputs.",
+    )
+    outputs: dict[str, Dimensions] = Field(
+        default={},
+        description="The same of outputs: an axis that has the name of an input's axis is cut back"
+        " to the request's own size. Without the key: as the op's model names its axes.",
+    )
+    values: dict[str, float] = Field(
+        default={}, description="What is filled in, for each input; 0 without an entry."
+    )
+    sizes: Annotated[Any, AfterValidator(_sizes), WithJsonSchema(_SIZES_SCHEMA)] = Field(
+        default=None,
+        description="Round each size up to a multiple of this number, or to the next of a list of"
+        " rising numbers; sizes beyond the last stay as they are.",
+    )
+    max_elements: Annotated[int, Field(ge=0, le=MAX_INT32)] = Field(
+        default=1024,
+        description="Requests may share a batch if padding adds at most so many elements to a row"
+        " of any of them,",
+    )
+    min_similarity: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.5,
+        description="or if a row of each is at least this part of a padded one.",
+    )
+
+    @property
+    def on(self) -> bool:
+        """Whether there is padding."""
+        return bool(self.model_fields_set) if self.enabled is None else self.enabled
+
+
 class OpConfig(Section):
     """``op.<name>``: one op. An op without an entry has every default and no model."""
 
@@ -436,7 +511,25 @@ class OpConfig(Section):
     retry: Count = Field(
         default=1, description="Attempts of `process` in all; repeated after a timeout."
     )
-    batch_size: Count = Field(default=1, description="Most requests joined into one batch.")
+    batch_size: Count = Field(
+        default=1,
+        description="Most requests joined into one batch; with `batch_rows`: most rows.",
+    )
+    batch_rows: bool = Field(
+        default=False,
+        description="Count a batch in rows, axis 0 of its arrays (with a lod: sequences), not in"
+        " requests. For ops without a `preprocess` of their own that have one input.",
+    )
+    allow_split_request: bool = Field(
+        default=True,
+        description="With `batch_rows`, run a request of more than `batch_size` rows in pieces, in"
+        " any workers, and put their results together; false runs it whole, alone.",
+    )
+    enable_overrun: bool = Field(
+        default=False,
+        description="With `batch_rows`, let a batch that is not full take the next request whole,"
+        " even beyond `batch_size` rows; requests are not split then.",
+    )
     auto_batching_timeout_ms: OffFloat = Field(
         default=None,
         alias="auto_batching_timeout",
@@ -520,6 +613,9 @@ class OpConfig(Section):
     )
     local_service_conf: LocalServiceConfig = Field(
         default=LocalServiceConfig(), description="The model of this op."
+    )
+    pad: PadConfig = Field(
+        default=PadConfig(), description="Requests of different sizes in one batch."
     )
 
     _forced: frozenset[str] = PrivateAttr(frozenset())

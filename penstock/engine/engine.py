@@ -25,6 +25,7 @@ from functools import partial
 from penstock.engine.clock import Clock
 from penstock.engine.deadlines import Deadlines
 from penstock.engine.graph import GraphState, GraphStatistics, ServedGraph
+from penstock.engine.sizing import Pieces
 from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
 from penstock.engine.submission import OnAnswer, Submission
@@ -299,6 +300,11 @@ class Engine:
                     return
             elif isinstance(error, DeadlineExceeded) and submission.deadline <= self.clock.now():
                 _log_late(submission, f"op {submission.graph.stages[sample.op].name}: {error}")
+        if sample.piece is not None:
+            whole = self._collect(sample, outcome)
+            if whole is None:
+                return
+            outcome = whole
         attempt = submission.attempt
         answer = submission.arrived(sample.op, outcome)
         if isinstance(answer, Outcome):
@@ -308,6 +314,18 @@ class Engine:
             self._forget_samples(submission)
         if answer:
             self._put(submission, answer, self.clock.now())
+
+    def _collect(self, sample: Sample, outcome: Outcome) -> Outcome | None:
+        """A piece has its outcome: that of the whole, if it is known by now."""
+        pieces, index = sample.piece
+        whole: Outcome | None = pieces.take(index, outcome)
+        if whole is not None:
+            submission: Submission = sample.flight
+            left = [each for each in submission.samples if each.piece and each.piece[0] is pieces]
+            for each in left:
+                submission.samples.remove(each)
+            self._drop(submission, left)
+        return whole
 
     def _name_graphs(self) -> None:
         """Which graph takes which name, after one has come or begun to go."""
@@ -366,10 +384,21 @@ class Engine:
             self._offer(submission, op, inputs, now)
 
     def _offer(
-        self, submission: Submission, op: int, inputs: dict[str, Feed], now: float, attempt: int = 1
+        self,
+        submission: Submission,
+        op: int,
+        inputs: dict[str, Feed],
+        now: float,
+        attempt: int = 1,
+        piece: tuple[Pieces, int] | None = None,
     ) -> None:
         """Offer a sample with these inputs to an op. A full queue is an op's outcome."""
         stage = submission.graph.stages[op]
+        if stage.sizing is not None and piece is None:
+            pieces = stage.sizing.split(inputs)
+            if pieces is not None:
+                self._offer_pieces(submission, op, pieces, now)
+                return
         sample = Sample(
             submission.data_id,
             inputs,
@@ -379,6 +408,7 @@ class Engine:
             submission,
             attempt,
         )
+        sample.piece = piece
         if attempt < stage.options.retry:
             # The call that is given up may still edit the dicts it was handed.
             sample.spare = {name: dict(feed) for name, feed in inputs.items()}
@@ -388,11 +418,19 @@ class Engine:
         except RequestError as busy:
             self.settle(sample, Outcome(None, busy))
 
+    def _offer_pieces(self, submission: Submission, op: int, pieces: Pieces, now: float) -> None:
+        """Offer a sample in pieces, until one is refused."""
+        for index, inputs in enumerate(pieces.inputs):
+            if pieces.ended:
+                return
+            self._offer(submission, op, inputs, now, piece=(pieces, index))
+
     def _try_again(self, submission: Submission, sample: Sample) -> bool:
         """After a time-out: whether the op has an attempt left, which then begins."""
         if sample.spare is None:
             return False
-        self._offer(submission, sample.op, sample.spare, self.clock.now(), sample.attempt + 1)
+        attempt = sample.attempt + 1
+        self._offer(submission, sample.op, sample.spare, self.clock.now(), attempt, sample.piece)
         return True
 
     def _reply(self, submission: Submission, outcome: Outcome) -> None:
@@ -448,15 +486,19 @@ class Engine:
 
     def _forget_samples(self, submission: Submission) -> None:
         """Drop what is queued; what runs is ended, or will find that nobody wants it."""
+        self._drop(submission, submission.samples)
+
+    @staticmethod
+    def _drop(submission: Submission, samples: list[Sample]) -> None:
         stages = submission.graph.stages
-        for sample in submission.samples:
+        for sample in samples:
             sample.gone = True
             stage = stages[sample.op]
             if sample.waiting:
                 stage.batcher.cancel(sample)
             else:
                 stage.nobody_waits()
-        submission.samples.clear()
+        samples.clear()
 
     def _start_waiting(self) -> None:
         """Start those that have waited longest, as many as may run."""
@@ -482,7 +524,8 @@ class Engine:
                 continue
             late = self._too_late(submission.deadline_by_client)
             samples = submission.samples
-            ops = ", ".join(submission.graph.stages[sample.op].name for sample in samples)
+            names = [submission.graph.stages[sample.op].name for sample in samples]
+            ops = ", ".join(dict.fromkeys(names))
             ran = "ran" if any(not sample.waiting for sample in samples) else "waited"
             _log_late(submission, f"op {ops}: {late} while it {ran}")
             self._reply(submission, Outcome(None, late))

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from penstock.batching.batcher import Batcher, FifoQueue
+from penstock.engine.sizing import Sizing
 from penstock.engine.stage import Stage
 from penstock.engine.statistics import StageStatistics
 from penstock.errors import GraphError
@@ -124,6 +125,7 @@ class ServedGraph:
         executor: Executor,
         options: WorkOptions,
         key_of: Callable[[dict[str, Feed]], Hashable] | None = None,
+        sizing: Sizing | None = None,
     ) -> Stage:
         """Make the stage of the plan's next op, with the engine's clock, instruments and answers.
 
@@ -131,7 +133,15 @@ class ServedGraph:
         """
         engine = self.engine
         stage = Stage(
-            name, queue, executor, options, engine.clock, engine.settle, engine.instruments, key_of
+            name,
+            queue,
+            executor,
+            options,
+            engine.clock,
+            engine.settle,
+            engine.instruments,
+            key_of,
+            sizing,
         )
         self.stages.append(stage)
         if queue.policy.capacity is not None:

@@ -28,6 +28,7 @@ from penstock.batching.dispatch import HAND_OVER_BUDGET, HandOver
 from penstock.engine.clock import Clock
 from penstock.engine.quarantine import Quarantine
 from penstock.engine.result_queue import ResultQueue
+from penstock.engine.sizing import Sizing
 from penstock.engine.statistics import StageStatistics
 from penstock.engine.timer import Timer
 from penstock.executors.executor import Executor, Result, Work
@@ -58,6 +59,8 @@ class Stage:
         instruments: the engine's.
         key_of: what samples of one batch must have in common, as far as their inputs tell; None
             when only ``preprocess`` knows.
+        sizing: measures samples where batches are counted in rows or padded; takes the place of
+            ``key_of``.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class Stage:
         settle: Callable[[Sample, Outcome], None],
         instruments: Instruments,
         key_of: Callable[[dict[str, Feed]], Hashable] | None = None,
+        sizing: Sizing | None = None,
     ) -> None:
         self.name = name
         self.batcher = batcher
@@ -86,6 +90,7 @@ class Stage:
             name, clock, settle, self.quarantine, instruments, self._settled
         )
         self._key_of = key_of
+        self.sizing = sizing
         self._busy = 0
         self._hand_over = HandOver()
         self._out: dict[Work, float] = {}  # and when each was handed over
@@ -98,6 +103,7 @@ class Stage:
         self._batches = 0
         self._samples = 0
         self._timeouts = 0
+        self._elements = self._filled_in = 0
 
     def statistics(self) -> StageStatistics:
         """How the stage stands now."""
@@ -112,6 +118,8 @@ class Stage:
             deaths=self.quarantine.deaths,
             suspects=self.quarantine.suspects,
             refused=self.quarantine.refused,
+            elements=self._elements,
+            filled_in=self._filled_in,
         )
 
     @property
@@ -130,6 +138,8 @@ class Stage:
                 sample.key = self._key_of(sample.inputs)
             except Exception:  # noqa: BLE001 - values of users' types may raise anything
                 sample.key = ("odd", id(sample))  # it runs alone
+        elif self.sizing is not None:
+            self.sizing.measure(sample)
         self.batcher.offer(sample, now)
         if self.instruments.queued is not None:
             self.instruments.queued(self.name, sample, now)
@@ -261,6 +271,11 @@ class Stage:
         self._batches += len(batches)
         self._samples += samples
         self._out[work] = now
+        if self.sizing is not None:
+            for batch in batches:
+                elements, filled_in = self.sizing.filled_in(batch)
+                self._elements += elements
+                self._filled_in += filled_in
 
     def _tell_closed(self, batches: list[Batch], now: float) -> None:
         tell = self.instruments.batch_closed

@@ -13,6 +13,8 @@ class StageStatistics:
         deaths: batches that a worker died with.
         suspects: inputs that are remembered for that.
         refused: requests that were not run because workers die of their like.
+        elements: of arrays that may be padded, in all batches, with what was filled in.
+        filled_in: how many of them were.
     """
 
     name: str
@@ -25,3 +27,5 @@ class StageStatistics:
     deaths: int
     suspects: int
     refused: int
+    elements: int = 0
+    filled_in: int = 0

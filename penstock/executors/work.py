@@ -21,9 +21,10 @@ import time
 from asyncio import CancelledError
 from collections.abc import Generator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from penstock.batching.joining import Joined, Joining
 from penstock.batching.minibatch import Call, explode
 from penstock.batching.stack import scatter, stack
 from penstock.client.remote import RemoteOptions
@@ -34,6 +35,7 @@ from penstock.errors import (
     OpTimeout,
     RequestError,
     ServiceBusy,
+    StartupError,
     Unreachable,
 )
 from penstock.ops.channel_data import ChannelData
@@ -78,6 +80,7 @@ class WorkOptions:
         retry_on_crash: whether a batch that a worker died with is run once more, one by one.
         process: what the log calls that hook, see ``Op.hook_name``.
         remote: what the default ``process`` calls; None is the op's own model, if it has one.
+        joining: how feeds are joined; None: by ``penstock.batching.stack`` alone.
     """
 
     isolate_errors: bool = True
@@ -86,6 +89,7 @@ class WorkOptions:
     retry_on_crash: bool = False
     process: str = "process"
     remote: RemoteOptions | None = None
+    joining: Joining | None = None
 
 
 class BoundOp:
@@ -99,6 +103,8 @@ class BoundOp:
     Attributes:
         runs: whether the op has a ``process`` of its own, or a model, here or elsewhere.
         fed_as_it_is: whether ``process`` gets the op's input unchanged: there is no ``preprocess``.
+        joining: the options', with what the model tells of its inputs.
+        alters: whether even a feed that runs alone may be padded.
     """
 
     def __init__(self, op: Op, model: Model | None, options: WorkOptions, index: int = 0) -> None:
@@ -113,6 +119,8 @@ class BoundOp:
         self.runs = any(each is not None for each in (self.process, model, options.remote))
         self.fed_as_it_is = self.runs and self.preprocess is None
         self.jumps = op.is_jump_op()
+        self.joining = joining_of(options, model)
+        self.alters = self.joining is not None and self.joining.alters
 
     async def call_async(self, feed_batch: list[Feed], log_id: int) -> Answer:
         """One ``process`` call of a coroutine hook; every failure of its own is a value."""
@@ -123,6 +131,21 @@ class BoundOp:
             raise
         except HOOK_FAULTS as error:
             return process_raised(self.name, error, log_id)
+
+
+def joining_of(options: WorkOptions, model: Model | None) -> Joining | None:
+    """How an op's feeds are joined, with the axes that its model leaves open.
+
+    Raises:
+        StartupError: what is declared of them does not suit the model.
+    """
+    joining = options.joining
+    if joining is None or joining.padding is None or model is None:
+        return joining
+    try:
+        return replace(joining, padding=joining.padding.of_model(model.inputs, model.outputs))
+    except ValueError as error:
+        raise StartupError(str(error)) from error
 
 
 class Member:
@@ -166,7 +189,7 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
     began = _monotonic()
     try:
         samples = batch.samples
-        if len(samples) > 1 or op.jumps:
+        if len(samples) > 1 or op.jumps or op.alters:
             members = begin(op, samples, began)
             _make_calls(op, batch, members, limit, began)
             return end(op, members)
@@ -270,7 +293,7 @@ def calls(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, Answer, No
     """The second step: yields every ``process`` call that the members need, one after the other."""
     feeds = [member.feed for member in members]
     if any(feed is not None for feed in feeds):
-        for call in explode(feeds, joined=op.op.joins_feeds):
+        for call in explode(feeds, op.joining, joined=op.op.joins_feeds):
             yield from _run_call(op, [members[position] for position in call.members], call)
 
 
@@ -312,22 +335,21 @@ def _run_together(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, An
     if all(member.sample.gone for member in members):
         _fail(members, _GONE)
         return
-    if len(members) == 1:
+    if len(members) == 1 and not op.alters:
         members[0].take((yield [members[0].feed], members[0].sample.log_id))
         return
     feeds = [member.feed for member in members]
-    rows = [1] * len(feeds)
+    joined: Joined | None = None
     try:
         if op.op.joins_feeds:
-            joined, rows = stack(feeds)
-            feeds = [joined]
+            joined = op.joining.stack(feeds) if op.joining else Joined(*stack(feeds), {})
     except RequestError as error:
         answer = batch_failed(op.name, error)
     else:
-        answer = yield feeds, members[0].sample.log_id
+        answer = yield [joined.feed] if joined else feeds, members[0].sample.log_id
         if isinstance(answer, dict):
             try:
-                parts = scatter(answer, rows, op.op.shared_outputs)
+                parts = _parts(op, answer, joined, feeds)
             except RequestError as error:
                 # No sample's fault: an output does not have the batch's number of rows.
                 _fail(members, batch_failed(op.name, error))
@@ -335,12 +357,22 @@ def _run_together(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, An
             for member, part in zip(members, parts, strict=True):
                 member.result = part
             return
-    if isinstance(answer, _OF_NO_SAMPLE) or not op.options.isolate_errors:
+    if len(members) == 1 or isinstance(answer, _OF_NO_SAMPLE) or not op.options.isolate_errors:
         _fail(members, answer)
         return
     half = len(members) // 2
     yield from _run_together(op, members[:half])
     yield from _run_together(op, members[half:])
+
+
+def _parts(op: BoundOp, result: Feed, joined: Joined | None, feeds: list[Feed]) -> list[Feed]:
+    """Each member's part of the result."""
+    shared = op.op.shared_outputs
+    if joined is None:
+        return scatter(result, [1] * len(feeds), shared)
+    if op.joining is None:
+        return scatter(result, joined.rows, shared)
+    return op.joining.scatter(result, joined, feeds, shared)
 
 
 def _fail(members: Sequence[Member], error: RequestError) -> None:

@@ -77,5 +77,6 @@ def _op(op: dict[str, Any]) -> str:
     return (
         f"  op    {op['name']}  {op['idle']} of {op['workers']} workers idle  waiting"
         f" {op['waiting']}  batches {op['batches']} of {size:.1f}  ms a batch {phases}"
+        + (f"  filled in {100 * op['filled_in'] / op['elements']:.0f} %" if op["elements"] else "")
         + "".join(f"  {key} {op[key]}" for key in ("errors", "timeouts", "deaths") if op.get(key))
     )

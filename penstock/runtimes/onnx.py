@@ -260,4 +260,5 @@ def _spec(node: Any, file: Path) -> TensorSpec:
     # An unknown rank and a scalar both come as []; leaving both unchecked errs on the safe side,
     # since the library checks again.
     shape = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in node.shape) or None
-    return TensorSpec(name=node.name, alias=node.name, dtype=dtype, shape=shape)
+    axes = tuple(dim if isinstance(dim, str) and dim else None for dim in node.shape)
+    return TensorSpec(name=node.name, alias=node.name, dtype=dtype, shape=shape, axes=axes)

@@ -25,7 +25,7 @@ from penstock.instrument import Instrument
 from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.hooks import bind, is_coroutine, overrides
 from penstock.ops.op import Op
-from penstock.ops.short import FunctionOp
+from penstock.ops.short import FunctionOp, Model
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
 from penstock.service.models import problems_of_model
 from penstock.service.placement import EngineId, available, cpu_problems
@@ -203,6 +203,7 @@ def draw_blueprint(
         options.append(resolved)
         problems.extend(cpu_problems(resolved, cpus))
         problems.extend(_function_problems(op, resolved))
+        problems.extend(_joining_problems(op, resolved))
         problems.extend(loaded.place(each) for each in only_for_processes(resolved))
         problems.extend(loaded.place(each) for each in problems_of_socket(resolved, config))
         problems.extend(problems_of_model(op, resolved, loaded))
@@ -301,6 +302,33 @@ def _function_problems(op: Op, options: OpOptions) -> list[str]:
         f"which runs for one request at a time: write @op(batch={options.batch_size}) above it, and"
         f" let it take and return lists"
     ]
+
+
+def _joining_problems(op: Op, options: OpOptions) -> list[str]:
+    joining = options.joining
+    if joining is None:
+        return []
+    problems = []
+    if joining.by_rows and not is_measured(op):
+        problems.append(
+            f"op {op.name!r}: batch_rows needs the rows before `preprocess` runs: let an op of its"
+            f" own do what {op.hook_name('preprocess')} does, or join its inputs"
+        )
+    if joining.padding is not None and not op.joins_feeds:
+        problems.append(f"op {op.name!r}: pad: it takes requests as they are, in a list")
+    if joining.padding is not None and options.executor.name == "external":
+        problems.append(f"op {op.name!r}: pad: external workers take requests as they are")
+    return problems
+
+
+def is_measured(op: Op) -> bool:
+    """Whether an op's feeds are known before it runs: its one input, as it is or read as arrays."""
+    reads = type(op).preprocess is Model.preprocess
+    return (
+        op.joins_feeds
+        and len(op.get_input_ops()) <= 1
+        and (reads or not overrides(op, "preprocess", Op))
+    )
 
 
 def _imported(key: str, config: ServiceConfig, problems: list[str]) -> list[Any]:

@@ -19,12 +19,13 @@ from penstock.config.resolve import OpOptions
 from penstock.engine.clock import LoopClock
 from penstock.engine.engine import Engine, EngineOptions, log_dropped
 from penstock.engine.graph import ServedGraph
+from penstock.engine.sizing import Sizing
 from penstock.errors import StartupError
 from penstock.executors.executor import Executor
 from penstock.executors.kinds import ExecutorSpec
 from penstock.executors.processes.control import Spawner
 from penstock.executors.processes.executor import TOLD_AFTER
-from penstock.executors.work import BoundOp
+from penstock.executors.work import BoundOp, joining_of
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
 from penstock.ops.hooks import bind, overrides
@@ -33,7 +34,7 @@ from penstock.ops.short import Model as ModelOp
 from penstock.request import Feed
 from penstock.runtimes.local_service import LocalPredictor
 from penstock.runtimes.model import Model
-from penstock.service.blueprint import Blueprint, Deployment, supervision_of
+from penstock.service.blueprint import Blueprint, Deployment, is_measured, supervision_of
 from penstock.service.children import end_now
 from penstock.service.models import open_model, remote_conf, signature_of, specs_of
 from penstock.service.worker_sockets import key_of
@@ -166,8 +167,13 @@ class GraphWorks:
         capacity = blueprint.config.dag.channel_size
         for index, op in enumerate(blueprint.graph.ops):
             options = blueprint.options[index]
+            sizing = _sizing(op, options, self._models[index])
             policy = BatchPolicy(
-                max_rows=options.batch_size, window=options.window, capacity=capacity
+                max_rows=options.batch_size,
+                window=options.window,
+                capacity=capacity,
+                overrun=options.overrun,
+                join=None if sizing is None else sizing.joins,
             )
             name = deployment.op_name(blueprint, op.name)
             spec = ExecutorSpec(
@@ -186,7 +192,8 @@ class GraphWorks:
                 queue=batcher_for(policy),
                 executor=options.executor.make(spec),
                 options=options,
-                key_of=_key_of(op, options),
+                key_of=None if sizing else _key_of(op, options),
+                sizing=sizing,
             )
         return graph
 
@@ -273,6 +280,23 @@ def _key_of(op: Op, options: OpOptions) -> Callable[[dict[str, Feed]], Hashable]
     if options.batch_size == 1 or overrides(op, "preprocess", Op) or len(op.get_input_ops()) > 1:
         return None
     return lambda inputs: signature(next(iter(inputs.values())))
+
+
+def _sizing(op: Op, options: OpOptions, model: Model | None) -> Sizing | None:
+    """How the op's samples are measured, where rows count or sizes are padded."""
+    if options.joining is None or options.batch_size == 1 or not is_measured(op):
+        return None
+    # What another model answers is renamed for this one, so its names tell nothing of the axes.
+    renamed = any(isinstance(each, ModelOp) for each in op.get_input_ops())
+    joining = joining_of(options, None if renamed else model)
+    assert joining is not None
+    return Sizing(
+        joining=joining,
+        most=options.batch_size,
+        splits=options.splits,
+        shared=op.shared_outputs,
+        reads=isinstance(op, ModelOp),
+    )
 
 
 def _workers(op: Op, options: OpOptions, model: Model | None) -> list[BoundOp]:

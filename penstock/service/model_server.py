@@ -46,6 +46,9 @@ class ModelService:
         workers: of each; those of a model share it.
         batch: the most rows that run together; 1: requests never share a run.
         options: of each model, as ``local_service_conf`` has them.
+        rows: for each model, whether its batches are counted in rows: not where requests never
+            share a run.
+        pads: whether requests of different sizes are padded to share one.
     """
 
     name: str
@@ -53,6 +56,8 @@ class ModelService:
     workers: tuple[int, ...]
     batch: tuple[int, ...]
     options: tuple[dict[str, Any], ...]
+    rows: tuple[bool, ...]
+    pads: bool = True
 
     def service(self, config: dict[str, Any]) -> WebService:
         """The graph behind this name."""
@@ -64,6 +69,8 @@ class ModelService:
             ops[name] = {
                 "concurrency": self.workers[index],
                 "batch_size": self.batch[index],
+                "batch_rows": self.rows[index],
+                "pad": {"enabled": self.rows[index] and self.pads},
                 "local_service_conf": self.options[index],
             }
         assert last is not None
@@ -149,7 +156,13 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         nargs="+",
         default=[_BATCH],
-        help="The most rows of a batch.",
+        help="The most rows of a batch; a request that has more runs in pieces.",
+    )
+    add(
+        "--no_pad",
+        action="store_true",
+        help="Batch requests of equal sizes only; else those of different sizes are padded with"
+        " zeros, if they are batched.",
     )
     add("--precision", default="fp32", help="fp32, fp16, bf16 or int8, if the runtime has it.")
     add("--use_calib", action="store_true", help="Calibrate for int8 (TensorRT).")
@@ -206,6 +219,8 @@ def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
                     for each in rows
                 ),
                 options=tuple(_options(given, each) for each in rows),
+                rows=tuple(_is_async(given, each) for each in rows),
+                pads=not given.no_pad,
             )
         )
     keys: dict[str, Any] = {"http_port": given.port, "rpc_port": given.grpc_port}

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.batching.batcher import Batcher, BatchPolicy, FifoQueue, batcher_for
+from penstock.batching.padding import Padding
 from penstock.errors import ServiceBusy
 from penstock.request import Batch, CloseReason, Sample
 
@@ -147,6 +148,26 @@ def test_one_that_came_too_late_hurries_nobody_of_its_key() -> None:
     assert polled(batcher, 0.8).data_ids == [3]
 
 
+def test_one_odd_shape_blocks_nobody_and_leads_the_next_batch() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=4, join=Padding().join))
+    for data_id, size in enumerate((100, 3000, 110, 9000, 120)):
+        one = sample(data_id)
+        one.shapes = ((size, 100),)
+        batcher.offer(one, 0.0)
+    assert [polled(batcher, 0.0).data_ids for _ in range(3)] == [[0, 2, 4], [1], [3]]
+    assert batcher.poll(0.0) is None
+
+
+def test_a_batch_passes_by_a_bounded_number_of_samples() -> None:
+    batcher = Batcher(BatchPolicy(max_rows=1000, join=Padding().join))
+    for data_id in range(1000):
+        one = sample(data_id)
+        one.shapes = ((10_000 * 4 ** (data_id % 500),),)
+        batcher.offer(one, 0.0)
+    assert polled(batcher, 0.0).data_ids == [0]
+    batcher.check_invariants()
+
+
 @settings(max_examples=150, stateful_step_count=60, deadline=None)
 class AnyInterleaving(RuleBasedStateMachine):
     """Offers, polls, cancels and passing time in any order keep every promise of the module."""
@@ -165,9 +186,21 @@ class AnyInterleaving(RuleBasedStateMachine):
         window=st.none() | st.sampled_from([0.5, 1.0]),
         capacity=st.none() | st.integers(1, 8),
         make=st.sampled_from([Batcher, batcher_for]),
+        join=st.none() | st.just(Padding(max_elements=0).join),
+        overrun=st.booleans(),
     )
-    def start(self, rows: int, window: float | None, capacity: int | None, make: Any) -> None:
-        self.policy = BatchPolicy(max_rows=rows, window=window, capacity=capacity)
+    def start(
+        self,
+        rows: int,
+        window: float | None,
+        capacity: int | None,
+        make: Any,
+        join: Any,
+        overrun: bool,
+    ) -> None:
+        self.policy = BatchPolicy(
+            max_rows=rows, window=window, capacity=capacity, join=join, overrun=overrun
+        )
         self.batcher = make(self.policy)
 
     @precondition(lambda self: self.batcher is not None)
@@ -175,9 +208,11 @@ class AnyInterleaving(RuleBasedStateMachine):
         rows=st.integers(1, 7),
         key=st.sampled_from(["a", "b", None]),
         life=st.sampled_from([0.1, 0.7, 3.0, FAR]),
+        size=st.integers(1, 9),
     )
-    def offer(self, rows: int, key: str | None, life: float) -> None:
+    def offer(self, rows: int, key: str | None, life: float, size: int) -> None:
         one = sample(self.next_id, rows=rows, key=key, deadline=self.now + life)
+        one.shapes = ((size,),)
         self.next_id += 1
         try:
             self.batcher.offer(one, self.now)
@@ -240,7 +275,10 @@ class AnyInterleaving(RuleBasedStateMachine):
     def judge(self, batch: Batch, draining: bool, still: list[Sample]) -> None:
         assert batch.samples
         assert batch.rows == sum(s.rows for s in batch.samples)
-        assert batch.rows <= self.policy.max_rows or len(batch.samples) == 1
+        before = batch.rows - batch.samples[-1].rows
+        assert batch.rows <= self.policy.max_rows or (
+            before < self.policy.max_rows if self.policy.overrun else before == 0
+        )
         assert len({s.key for s in batch.samples}) == 1
         ids = batch.data_ids
         assert ids == sorted(ids), "arrival order within a key"
@@ -253,12 +291,24 @@ class AnyInterleaving(RuleBasedStateMachine):
             due = [s for s in still if self.now >= s.arrived + self.policy.window]
             due = [s for s in due if s.deadline > self.now and s.data_id < min(ids)]
             assert due == [], "whoever is due goes before anybody who came later"
-        older = [s for s in still if s.key == batch.samples[0].key and s.data_id < ids[0]]
-        assert older == [], "nobody of the same key is overtaken"
+        alike = [s for s in still if s.key == batch.samples[0].key and s not in batch.samples]
+        alike = [s for s in alike if s.deadline > self.now]
+        assert all(s.data_id > ids[0] for s in alike), "nobody of the same key is overtaken"
+        self.judge_sizes(batch, [s for s in alike if s.data_id < ids[-1]])
         if batch.reason is CloseReason.WINDOW:
             assert self.now >= batch.samples[0].arrived + self.policy.window
         if batch.reason is CloseReason.DRAIN:
             assert draining
+
+    def judge_sizes(self, batch: Batch, passed: list[Sample]) -> None:
+        if self.policy.join is None:
+            assert passed == []
+            return
+        sizes = batch.samples[0].shapes
+        for one in sorted([*batch.samples, *passed], key=lambda each: each.data_id)[1:]:
+            joined = self.policy.join(sizes, one.shapes)
+            assert (joined is None) == (one in passed), "only those that do not fit are passed by"
+            sizes = joined or sizes
 
     @invariant()
     def books_balance(self) -> None:

@@ -16,6 +16,7 @@ from penstock.config.schema import (
     DoorConfig,
     LocalServiceConfig,
     OpConfig,
+    PadConfig,
     ServiceConfig,
     TlsConfig,
     TracerConfig,
@@ -103,6 +104,9 @@ OP = [
     ("on_timeout", "kill", "kill", True, "stop"),
     ("retry", 3, 3, True, 0),
     ("batch_size", 8, 8, 8.0, -1),
+    ("batch_rows", True, True, 1, NO_RANGE),
+    ("allow_split_request", False, False, 0, NO_RANGE),
+    ("enable_overrun", True, True, "true", NO_RANGE),
     ("auto_batching_timeout", 0.5, 0.5, "2000", 1e10),
     ("client_type", "local_predictor", "local_predictor", 1, "tcp"),
     ("server_endpoints", ["h:1"], ("h:1",), "127.0.0.1:9393", ["h"]),
@@ -120,6 +124,16 @@ OP = [
     ("retry_on_crash", True, True, 1, NO_RANGE),
     ("cpu_affinity", [0, "1-2"], ("0", "1-2"), True, "3-1"),
     ("local_service_conf", {}, LocalServiceConfig(), "model", NO_RANGE),
+    ("pad", {}, PadConfig(), True, NO_RANGE),
+]
+PAD = [
+    ("enabled", True, True, 1, NO_RANGE),
+    ("inputs", {"x": ["n", 3, "h"]}, {"x": ("n", 3, "h")}, ["x"], NO_RANGE),
+    ("outputs", {"y": ["n", "h"]}, {"y": ("n", "h")}, "y", NO_RANGE),
+    ("values", {"x": -1}, {"x": -1.0}, 0, NO_RANGE),
+    ("sizes", [128, 256], (128, 256), [256, 128], 0),
+    ("max_elements", 0, 0, 0.5, -1),
+    ("min_similarity", 0.9, 0.9, "0.5", 1.1),
 ]
 LOCAL = [
     ("model_config", "uci_housing_model", "uci_housing_model", 1, ""),
@@ -147,6 +161,7 @@ PLACES: list[tuple[type[Any], tuple[str, ...], list[Any]]] = [
     (TracerConfig, ("dag", "tracer"), TRACER),
     (OpConfig, ("op", "uci"), OP),
     (LocalServiceConfig, ("op", "uci", "local_service_conf"), LOCAL),
+    (PadConfig, ("op", "uci", "pad"), PAD),
 ]
 ROWS = [(section, place, *row) for section, place, rows in PLACES for row in rows]
 IDS = [".".join((*row[1], row[2])) for row in ROWS]
@@ -225,6 +240,19 @@ def test_a_time_is_positive_and_finite_or_absent(value: float) -> None:
 def test_card_ids_are_cut_at_commas() -> None:
     assert LocalServiceConfig(devices=" 0, 1 ").device_ids == ("0", "1")
     assert LocalServiceConfig().device_ids == ()
+
+
+@pytest.mark.parametrize("entry", [{"inputs": {"x": [""]}}, {"values": {"x": "0"}}])
+def test_what_is_wrong_with_an_entry_of_pad_is_told_by_its_name(entry: Any) -> None:
+    (key,) = entry
+    with pytest.raises(ConfigError, match=rf"op.uci.pad.{key}.x(\[0\])?: must be"):
+        load(yml_dict=written(("op", "uci"), "pad", entry), environ={})
+
+
+def test_any_key_of_pad_switches_it_on_unless_enabled_says_otherwise() -> None:
+    assert not PadConfig().on
+    assert PadConfig(sizes=32).on
+    assert not PadConfig(sizes=32, enabled=False).on
 
 
 def test_nobody_wants_more_than_1024_workers_of_one_op_or_threads_of_one_model() -> None:

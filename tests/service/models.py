@@ -28,3 +28,18 @@ def scale(file: Path, factor: float, output: str = "y") -> Path:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, str(file))
     return file
+
+
+def plus_one(file: Path) -> Path:
+    """``y = x + 1``, float32 of any sizes ``[n, height, width]``."""
+    axes = ["n", "height", "width"]
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "one"], ["y"])],
+        "plus_one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, axes)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, axes)],
+        [helper.make_tensor("one", TensorProto.FLOAT, [1], [1.0])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(file))
+    return file

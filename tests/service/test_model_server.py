@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from penstock.errors import StartupError
 from penstock.service.model_server import parse
-from tests.service.models import scale
+from tests.service.models import plus_one, scale
 from tests.services.process import ServiceProcess, running
 
 SERVE = (sys.executable, "-m", "penstock", "serve", "--model")
@@ -104,3 +106,33 @@ def test_flags_with_fewer_items_than_models_begin_again(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"write --model NAME=PATH"):
         server.services  # noqa: B018
     assert json.dumps(server.models[0].options)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("flags", [(), ("--no_pad",)])
+def test_requests_of_many_rows_and_sizes_get_the_answers_of_a_bare_loop(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    model = plus_one(tmp_path / "plus.onnx")
+    more = ("--runtime_thread_num", "2", "--batch_infer_size", "8", *flags)
+    shapes = [(1 + i % 19, 20 + 7 * i % 23, 3 + i % 2) for i in range(60)]
+    with running(model, *more, command=SERVE, timeout=60) as server:
+
+        def ask(shape: tuple[int, int, int]) -> bool:
+            x = np.random.default_rng(shape[0]).random(shape, np.float32)
+            tensor = {"name": "x", "shape": shape, "datatype": "FP32", "data": x.ravel().tolist()}
+            body = {"inputs": [tensor], "outputs": [{"name": "y"}]}
+            status, found = answer(server, "plus", body)
+            (output,) = found["outputs"]
+            y = np.array(output["data"], "f4").reshape(output["shape"])
+            return status == 200 and y.shape == shape and bool(np.allclose(y, x + 1))
+
+        with ThreadPoolExecutor(16) as pool:
+            assert all(pool.map(ask, shapes))
+        statistics = httpx.get(f"{server.http_url}/v2/models/plus/stats").json()
+        (found,) = statistics["model_stats"]
+        assert found["inference_count"] == sum(shape[0] for shape in shapes)
+        assert found["inference_stats"]["success"]["count"] == 60
+        (graph,) = httpx.get(f"{server.http_url}/status").json()["graphs"]
+        (op,) = graph["ops"]
+        assert (op["elements"] > 0) == (flags == ())

@@ -1,0 +1,226 @@
+"""Feeds of unlike sizes in one batch: which of them may be padded to a common size, and how.
+
+Sizes are those of all axes but the first, which is the rows. Pure arithmetic on shapes, and copies
+of arrays.
+
+The rule: a feed joins those that are in a batch already if, for each of its arrays, padding costs
+little. ``p`` is the number of elements of a row at the size that both would have, ``a`` at the size
+that the batch has so far, ``b`` at the feed's own: either ``p - a`` and ``p - b`` are at most
+``max_elements``, or ``a / p`` and ``b / p`` are at least ``min_similarity``. The batch then has the
+size of both, against which the next feed is judged. Equal sizes always join.
+
+Source: ``docs/compatibility.md`` (requests of different sizes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import InferenceFailed
+from penstock.request import Feed
+from penstock.tensor import TensorSpec
+
+Shape: TypeAlias = tuple[int, ...]
+"""Sizes of an array's axes, without the first."""
+Axes: TypeAlias = tuple[str | None, ...]
+"""Names of an array's axes, the first included; None where an axis is never padded."""
+
+_NUMBERS = "biufc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Padding:
+    """How an op's feeds are padded.
+
+    Attributes:
+        inputs: axes of each input that may be padded, by name; those of one name have one size in a
+            request. None: all axes of all inputs, of which no output is cut back.
+        outputs: axes of outputs; one that has the name of an input's axis is cut back to the size
+            that this has in the request.
+        values: what is filled in, by input; 0 for others.
+        sizes: each size is rounded up to a multiple of this number, or to the next of these
+            numbers, rising; None leaves sizes as they are.
+        max_elements, min_similarity: see the module.
+    """
+
+    inputs: Mapping[str, Axes] | None = None
+    outputs: Mapping[str, Axes] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
+    sizes: int | tuple[int, ...] | None = None
+    max_elements: int = 1024
+    min_similarity: Fraction = Fraction(1, 2)
+
+    def of_model(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Padding:
+        """With the axes that a model leaves open, where none are declared.
+
+        Raises:
+            ValueError: a name is not the model's, or a value is none of its input's datatype.
+        """
+        self._check(inputs, outputs)
+        if self.inputs is not None:
+            return self
+        return replace(self, inputs=_axes(inputs), outputs=self.outputs or _axes(outputs))
+
+    def axes_of(self, name: Any, value: NDArray[Any]) -> Axes | None:
+        """Which axes of an input may be padded; None where none may."""
+        if value.ndim < 2 or value.dtype.kind not in _NUMBERS:
+            return None
+        if self.inputs is None:
+            return (None, *[f"{name}.{axis}" for axis in range(1, value.ndim)])
+        axes = self.inputs.get(name)
+        return axes if axes is not None and len(axes) == value.ndim and any(axes[1:]) else None
+
+    def measure(self, feed: Feed) -> dict[str, Shape]:
+        """The sizes, rounded up, of the inputs that may be padded; none of them where axes of one
+        name have several sizes.
+        """
+        shapes: dict[str, Shape] = {}
+        named: dict[str, int] = {}
+        for name, value in feed.items():
+            axes = self.axes_of(name, value) if type(value) is np.ndarray else None
+            if axes is None:
+                continue
+            for axis, size in zip(axes[1:], value.shape[1:], strict=True):
+                if axis is not None and named.setdefault(axis, size) != size:
+                    return {}
+            shapes[name] = tuple(
+                size if axis is None else self._rounded(size)
+                for axis, size in zip(axes[1:], value.shape[1:], strict=True)
+            )
+        return shapes
+
+    def join(self, batch: Sequence[Shape], feed: Sequence[Shape]) -> Sequence[Shape] | None:
+        """The sizes of a batch that a feed has joined; None where it may not."""
+        if batch == feed:
+            return batch
+        joined = [tuple(map(max, one, other)) for one, other in zip(batch, feed, strict=True)]
+        for both, one, other in zip(joined, batch, feed, strict=True):
+            p, a, b = prod(both), prod(one), prod(other)
+            if p - min(a, b) > self.max_elements and not self._is_similar(min(a, b), p):
+                return None
+        return joined
+
+    def pad(self, name: str, arrays: Sequence[NDArray[Any]], shape: Shape) -> NDArray[Any]:
+        """The arrays of an input, one after the other, each filled up at the end of its axes."""
+        rows = sum(map(len, arrays))
+        first = arrays[0]
+        value = self.values.get(name, 0)
+        if value:
+            joined = np.full((rows, *shape), value, dtype=first.dtype)
+        else:
+            joined = np.zeros((rows, *shape), dtype=first.dtype)
+        at = 0
+        for array in arrays:
+            inside = (slice(at, at + len(array)), *map(slice, array.shape[1:]))
+            joined[inside] = array
+            at += len(array)
+        return joined
+
+    def cut(self, result: Feed, feed: Feed, padded: Mapping[str, Shape]) -> Feed:
+        """A request's part of a result, without what follows from what was filled in.
+
+        Args:
+            result: its rows of the outputs.
+            feed: its inputs.
+            padded: what their sizes became.
+
+        Raises:
+            InferenceFailed: an output that is to be cut has another size than the padded input.
+        """
+        sizes: dict[str, tuple[int, int]] = {}
+        for name, shape in padded.items():
+            for axis, own, got in zip(
+                self.axes_of(name, feed[name]) or (), feed[name].shape, (0, *shape), strict=True
+            ):
+                if axis is not None:
+                    sizes[axis] = (own, got)
+        return {name: self._cut(name, value, sizes) for name, value in result.items()}
+
+    def _cut(self, name: str, value: Any, sizes: Mapping[str, tuple[int, int]]) -> Any:
+        axes = self.outputs.get(name)
+        if axes is None or not isinstance(value, np.ndarray) or value.ndim != len(axes):
+            return value
+        inside = [slice(None)] * value.ndim
+        for index, axis in enumerate(axes):
+            own, got = sizes.get(axis, (0, 0)) if axis is not None and index else (0, 0)
+            if own == got:
+                continue
+            if value.shape[index] != got:
+                raise InferenceFailed(
+                    f"output {name!r}: axis {index} ({axis!r}) has the size {value.shape[index]}"
+                    f" where that of the padded input is {got}: it does not follow the input, so"
+                    f" declare the op's pad.inputs and pad.outputs with other names"
+                )
+            inside[index] = slice(own)
+        return value[tuple(inside)]
+
+    def _is_similar(self, smaller: int, larger: int) -> bool:
+        limit = self.min_similarity
+        return smaller * limit.denominator >= larger * limit.numerator
+
+    def _rounded(self, size: int) -> int:
+        sizes = self.sizes
+        if sizes is None:
+            return size
+        if isinstance(sizes, int):
+            return -(-size // sizes) * sizes
+        return next((each for each in sizes if each >= size), size)
+
+    def _check(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+        for key, given, specs in (
+            ("inputs", self.inputs or {}, inputs),
+            ("values", self.values, inputs),
+            ("outputs", self.outputs, outputs),
+        ):
+            known = {name for spec in specs for name in (spec.alias, spec.name)}
+            if unknown := [name for name in given if name not in known]:
+                raise ValueError(f"pad.{key}: the model has no {unknown[0]!r}")
+        for spec in inputs:
+            value = self.values.get(spec.alias, self.values.get(spec.name, 0))
+            if spec.dtype.kind in _NUMBERS and not _holds(spec.dtype, value):
+                raise ValueError(f"pad.values.{spec.alias}: {value} is no {spec.dtype.name}")
+
+
+def filled_in(measured: Sequence[tuple[Sequence[Shape], int, int]]) -> tuple[int, int]:
+    """How many elements a batch has, and how many of them are filled in.
+
+    Args:
+        measured: of each of its requests, the sizes, the rows, and the elements of its own.
+    """
+    sizes = [
+        tuple(map(max, *each, each[0]))
+        for each in zip(*[one for one, _, _ in measured], strict=True)
+    ]
+    elements = sum(map(prod, sizes)) * sum(rows for _, rows, _ in measured)
+    return elements, elements - sum(own for _, _, own in measured)
+
+
+def _axes(specs: Sequence[TensorSpec]) -> dict[str, Axes]:
+    """The axes that a model leaves open, by its own names for them where it has such."""
+    found: dict[str, Axes] = {}
+    for spec in reversed(specs):  # should one's alias be another's real name, the alias wins
+        if spec.shape is None:
+            continue
+        names = spec.axes or (None,) * len(spec.shape)
+        axes = tuple(
+            name or f"{spec.name}.{index}" if index and size is None else None
+            for index, (size, name) in enumerate(zip(spec.shape, names, strict=True))
+        )
+        found.setdefault(spec.name, axes)
+        found[spec.alias] = axes
+    return found
+
+
+def _holds(dtype: np.dtype[Any], value: float) -> bool:
+    if dtype.kind not in "iub":
+        return True
+    limits = np.iinfo(dtype) if dtype.kind != "b" else None
+    low, high = (0, 1) if limits is None else (int(limits.min), int(limits.max))
+    return low <= value <= high and value == int(value)

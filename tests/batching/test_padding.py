@@ -1,0 +1,187 @@
+"""The padding rule, its scenarios, and what padding does to arrays."""
+
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.batching.joining import Joined, Joining, pieces_of, put_together
+from penstock.batching.padding import Padding, filled_in
+from penstock.errors import InferenceFailed
+from penstock.tensor import TensorSpec
+
+SHAPES = st.lists(st.integers(0, 50), min_size=2, max_size=2).map(tuple)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "joined"),
+    [
+        ((500, 500), (400, 400), (500, 500)),
+        ((1, 1), (2, 2), (2, 2)),
+        ((3, 320, 320), (3, 960, 960), None),
+        ((500, 400), (400, 500), (500, 500)),
+        ((1025,), (1,), (1025,)),
+        ((1026,), (1,), None),
+        ((4000,), (2000,), (4000,)),
+        ((4000,), (1999,), None),
+        ((0, 5), (9, 0), (9, 5)),
+    ],
+)
+def test_the_scenarios_and_the_boundaries(one: Any, other: Any, joined: Any) -> None:
+    for left, right in ((one, other), (other, one)):
+        assert Padding().join([left], [right]) == (None if joined is None else [joined])
+
+
+def test_every_feed_must_pass() -> None:
+    join = Padding(max_elements=0).join
+    assert join([(4,), (8,)], [(3,), (8,)]) == [(4,), (8,)]
+    assert join([(4,), (8,)], [(3,), (1,)]) is None
+
+
+@given(SHAPES, SHAPES, st.integers(0, 2000), st.fractions(0, 1))
+def test_the_rule_is_that_of_exact_fractions(
+    one: tuple[int, ...], other: tuple[int, ...], most: int, similar: Fraction
+) -> None:
+    padding = Padding(max_elements=most, min_similarity=similar)
+    target = tuple(map(max, one, other))
+    p, a, b = prod(target), prod(one), prod(other)
+    absolute = p - a <= most and p - b <= most
+    relative = p == 0 or (Fraction(a, p) >= similar and Fraction(b, p) >= similar)
+    expected = one == other or absolute or relative
+    assert (padding.join([one], [other]) is not None) == expected
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 5)), min_size=1),
+    st.sampled_from([None, 4, (3, 5)]),
+    st.floats(-9, 9, width=32),
+)
+def test_cutting_back_undoes_padding(shapes: list[Any], sizes: Any, value: float) -> None:
+    axes = (None, "h", "w")
+    padding = Padding(inputs={"x": axes}, outputs={"y": axes}, values={"x": value}, sizes=sizes)
+    joining = Joining(True, padding)
+    feeds = [{"x": np.random.default_rng(0).random(shape, np.float32)} for shape in shapes]
+    (group,) = joining.groups(feeds)
+    joined = joining.stack(feeds)
+    assert group == list(range(len(feeds)))
+    parts = joining.scatter({"y": joined.feed["x"]}, joined, feeds, ())
+    for part, feed in zip(parts, feeds, strict=True):
+        np.testing.assert_array_equal(part["y"], feed["x"])
+    rows, *target = joined.feed["x"].shape
+    assert rows == sum(shape[0] for shape in shapes)
+    layouts = [joining.layout(feed) for feed in feeds]
+    elements, filler = filled_in([(x.shapes, x.rows, x.elements) for x in layouts if x])
+    if joined.padded:
+        assert elements == rows * prod(target)
+        assert np.count_nonzero(joined.feed["x"] == np.float32(value)) >= filler
+
+
+def test_sizes_are_rounded_up_even_of_one_that_runs_alone() -> None:
+    joining = Joining(True, Padding(inputs={"x": (None, None, "w")}, sizes=(8, 16)))
+    for size, rounded in ((3, 8), (9, 16), (17, 17)):
+        joined = joining.stack([{"x": np.ones((1, 3, size))}])
+        assert joined.feed["x"].shape == (1, 3, rounded)
+
+
+def test_axes_come_from_the_model_and_outputs_follow_equal_names() -> None:
+    def spec(name: str, shape: Any, axes: Any = ()) -> TensorSpec:
+        return TensorSpec(
+            name=name, alias=name.upper(), dtype=np.dtype("f4"), shape=shape, axes=axes
+        )
+
+    image = spec("image", (None, 3, None, None), ("n", None, "h", "w"))
+    mask = spec("mask", (None, 1, None, None), ("n", None, "h", "w"))
+    other = spec("other", (None, None))
+    padding = Padding().of_model([image, other], [mask])
+    assert padding.inputs == {
+        "image": (None, None, "h", "w"),
+        "IMAGE": (None, None, "h", "w"),
+        "other": (None, "other.1"),
+        "OTHER": (None, "other.1"),
+    }
+    assert padding.outputs["MASK"] == (None, None, "h", "w")
+    with pytest.raises(ValueError, match=r"pad.inputs: the model has no 'nope'"):
+        Padding(inputs={"nope": (None, "h")}).of_model([image], [mask])
+    numbers = TensorSpec(name="k", alias="k", dtype=np.dtype("u1"), shape=(None, None))
+    for value in (256, -1, 0.5):
+        with pytest.raises(ValueError, match=r"pad.values.k: .* is no uint8"):
+            Padding(values={"k": value}).of_model([numbers], [])
+
+
+def test_fixed_axes_types_and_names_of_two_sizes_are_never_padded() -> None:
+    joining = Joining(True, Padding(inputs={"x": (None, None, "s", "s")}))
+    feeds = [
+        {"x": np.ones(shape, dtype)}
+        for shape, dtype in [
+            ((1, 3, 4, 4), "f4"),
+            ((1, 1, 4, 4), "f4"),
+            ((1, 3, 5, 5), "f8"),
+            ((1, 3, 4, 5), "f4"),
+            ((1, 3, 5, 5), "f4"),
+            ((1, 3, 4, 5), "f4"),
+        ]
+    ]
+    assert joining.groups(feeds) == [[0, 4], [1], [2], [3, 5]]
+
+
+def test_an_output_that_does_not_follow_its_input_is_an_error_and_not_cut() -> None:
+    axes = (None, "w")
+    joining = Joining(True, Padding(inputs={"x": axes}, outputs={"y": axes}))
+    feeds = [{"x": np.ones((1, 4))}, {"x": np.ones((1, 6))}]
+    joined = joining.stack(feeds)
+    with pytest.raises(InferenceFailed, match=r"output 'y': axis 1 \('w'\) has the size 3"):
+        joining.scatter({"y": np.ones((2, 3))}, joined, feeds, ())
+
+
+def test_arrays_for_all_rows_are_shared_only_when_they_are_the_same() -> None:
+    joining = Joining(True)
+    scale, other = np.array([[2.0]]), np.array([[3.0]])
+    feeds = [
+        {"x": np.ones((3, 2)), "scale": scale},
+        {"x": np.ones((2, 2)), "scale": scale.copy()},
+        {"x": np.ones((2, 2)), "scale": other},
+        {"x": np.ones((1, 2)), "scale": other},
+        {"x": np.ones((2, 2)), "scale": np.ones((3, 1))},
+    ]
+    assert joining.groups(feeds) == [[0, 1], [2], [3], [4]]
+    joined = joining.stack(feeds[:2])
+    assert (joined.rows, joined.feed["x"].shape) == ([3, 2], (5, 2))
+    assert joined.feed["scale"] is scale
+    parts = joining.scatter({"y": np.arange(5), "k": np.ones(1)}, joined, feeds[:2], ())
+    assert [(p["y"].tolist(), p["k"].tolist()) for p in parts] == [
+        ([0, 1, 2], [1]),
+        ([3, 4], [1]),
+    ]
+    with pytest.raises(InferenceFailed, match="output 'y' has 4 rows where the batch has 5"):
+        joining.scatter({"y": np.ones(4)}, joined, feeds[:2], ())
+
+
+@given(st.integers(1, 20), st.integers(1, 7), st.booleans())
+def test_pieces_put_together_are_the_whole(rows: int, most: int, lod: bool) -> None:
+    offsets = [0, *np.cumsum(np.arange(rows) % 3).tolist()]
+    feed: dict[str, Any] = {"x": np.arange(rows * 2).reshape(rows, 2), "k": 7}
+    if lod:
+        feed |= {"s": np.arange(offsets[-1]), "s.lod": np.array(offsets)}
+    pieces = pieces_of(feed, rows, most)
+    counts = [len(piece["x"]) for piece in pieces]
+    assert sum(counts) == rows
+    assert max(counts) <= most
+    whole = put_together(pieces, counts, ("k",))
+    assert whole.keys() == feed.keys()
+    for name, value in feed.items():
+        np.testing.assert_array_equal(whole[name], value)
+
+
+def test_a_piece_with_the_wrong_rows_is_an_error() -> None:
+    with pytest.raises(InferenceFailed, match="output 'y' has 3 rows where the batch has 2"):
+        put_together([{"y": np.ones(2)}, {"y": np.ones(3)}], [2, 2], ())
+
+
+def test_a_feed_that_runs_alone_is_passed_through() -> None:
+    feed = {"x": np.ones((3, 2)), "y": np.ones((2, 2))}
+    assert Joining(True).layout(feed) is None
+    assert Joining(True).stack([feed]) == Joined(feed, [0], {})

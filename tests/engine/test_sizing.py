@@ -1,0 +1,170 @@
+"""Samples measured in rows: batches filled by rows, large samples in pieces."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.batching.batcher import Batcher, BatchPolicy
+from penstock.batching.joining import Joining
+from penstock.batching.padding import Padding
+from penstock.engine.sizing import MOST_PIECES, Sizing
+from penstock.errors import InferenceFailed, OpTimeout, ServiceBusy
+from penstock.executors.work import WorkOptions
+from penstock.request import Feed, Outcome, Sample
+from tests.engine.test_engine import House, house
+
+
+def sized(
+    joining: Joining | None = None,
+    *,
+    splits: bool = True,
+    capacity: int | None = None,
+    workers: int = 1,
+    **work: Any,
+) -> House:
+    """An engine with an op of at most 4 rows."""
+    h = house(workers=workers, work=WorkOptions(**work))
+    (stage,) = h.engine.stages
+    sizing = Sizing(joining=joining or Joining(True), most=4, splits=splits)
+    stage.sizing = sizing
+    stage.batcher = Batcher(BatchPolicy(max_rows=4, capacity=capacity, join=sizing.joins))
+    return h
+
+
+def rows(count: int, first: int = 0) -> Feed:
+    return {"x": np.arange(first, first + count, dtype="f4").reshape(count, 1)}
+
+
+def sizes(h: House) -> list[list[int]]:
+    """Rows of the samples of each batch that runs."""
+    return [[sample.rows for sample in batch.samples] for batch in h.workers["op"].batches()]
+
+
+def finish(h: House, index: int = 0, outcomes: list[Outcome] | None = None) -> None:
+    h.workers["op"].finish(index, outcomes)
+    h.clock.run()
+
+
+def test_a_batch_is_full_when_its_rows_are() -> None:
+    h = sized()
+    h.ask(**rows(1))
+    for count in (2, 1, 1, 3):
+        h.ask(**rows(count))
+    finish(h)
+    assert h.heard.lines[1:] == ["op [1, 2, 3] full", "op [4] idle slot"]
+
+
+def test_a_large_request_runs_in_pieces_and_is_answered_once_in_order() -> None:
+    h = sized(workers=3)
+    asked = h.ask(**rows(10))
+    assert sizes(h) == [[4], [4], [2]]
+    finish(h, 2)
+    finish(h, 1)
+    assert h.answers[asked.data_id] == []
+    finish(h)
+    value = h.answer(asked).value
+    assert value is not None
+    np.testing.assert_array_equal(value["x"], rows(10)["x"])
+    assert h.engine.statistics().replied == 1
+
+
+def test_the_last_piece_shares_its_batch() -> None:
+    h = sized()
+    asked, other = h.ask(**rows(5)), h.ask(**rows(2, first=50))
+    finish(h)
+    assert sizes(h) == [[1, 2]]
+    finish(h)
+    assert [len((h.answer(each).value or {})["x"]) for each in (asked, other)] == [5, 2]
+
+
+def test_the_error_of_a_piece_is_the_requests_and_the_others_are_dropped() -> None:
+    h = sized(workers=2)
+    asked = h.ask(**rows(16))
+    finish(h, 1, [Outcome(None, InferenceFailed("no"))])
+    assert str(h.answer(asked).error) == "no"
+    assert len(h.engine.stages[0].batcher) == 0
+    finish(h)
+    assert h.engine.statistics().inside == 0
+
+
+def test_a_piece_with_other_rows_fails_the_request() -> None:
+    h = sized(workers=2)
+    asked = h.ask(**rows(8))
+    finish(h)
+    finish(h, 0, [Outcome({"x": np.ones((3, 1))})])
+    assert isinstance(h.answer(asked).error, InferenceFailed)
+
+
+def test_a_request_that_is_cancelled_leaves_with_all_its_pieces() -> None:
+    h = sized()
+    asked = h.ask(**rows(12))
+    asked.cancel()
+    assert len(h.engine.stages[0].batcher) == 0
+    finish(h)
+    assert h.answers[asked.data_id] == []
+
+
+def test_pieces_beyond_a_full_queue_refuse_the_request() -> None:
+    h = sized(capacity=2)
+    asked = h.ask(**rows(16))
+    assert isinstance(h.answer(asked).error, ServiceBusy)
+    assert h.workers["op"].batches() == []
+    assert len(h.engine.stages[0].batcher) == 0
+
+
+def test_a_piece_that_times_out_is_tried_again_by_itself() -> None:
+    h = sized(workers=2, timeout=1.0, retry=2)
+    asked = h.ask(**rows(8))
+    (first, second) = h.workers["op"].batches()
+    first.started = h.clock.now()
+    finish(h, 1)
+    h.clock.advance(1.5)
+    assert second.settled
+    assert [len(b.samples) for b in h.workers["op"].batches() if not b.settled] == [1]
+    finish(h, 1)
+    value = h.answer(asked).value
+    assert value is not None
+    np.testing.assert_array_equal(value["x"], rows(8)["x"])
+
+
+def test_a_piece_that_times_out_for_good_ends_the_request() -> None:
+    h = sized(timeout=1.0)
+    asked = h.ask(**rows(8))
+    h.workers["op"].batches()[0].started = h.clock.now()
+    h.clock.advance(1.5)
+    assert isinstance(h.answer(asked).error, OpTimeout)
+
+
+def test_without_splitting_a_large_request_runs_whole_and_alone() -> None:
+    h = sized(splits=False)
+    h.ask(**rows(9))
+    assert sizes(h) == [[9]]
+
+
+def test_a_request_has_a_bounded_number_of_pieces() -> None:
+    pieces = Sizing(joining=Joining(True), most=1).split({"@": rows(3000)})
+    assert pieces is not None
+    assert len(pieces.inputs) <= MOST_PIECES
+
+
+def test_what_is_filled_in_is_counted() -> None:
+    h = sized(Joining(True, Padding()))
+    h.ask(x=np.ones((1, 1)))
+    h.ask(x=np.ones((1, 10)))
+    h.ask(x=np.ones((2, 8)))
+    finish(h)
+    assert sizes(h) == [[1, 2]]
+    found = h.engine.stages[0].statistics()
+    assert (found.elements, found.filled_in) == (31, 4)
+
+
+@pytest.mark.parametrize("value", [[1, 2], "text", np.array(3), np.ones(0)])
+def test_whatever_comes_has_a_size(value: Any) -> None:
+    for reads in (False, True):
+        one = Sample(1, {"@": {"x": value}}, 9.0)
+        Sizing(joining=Joining(True, Padding()), most=4, reads=reads).measure(one)
+        assert one.rows >= 1
+        assert one.shapes == ()
