@@ -58,8 +58,7 @@ class Reader:
 
     def type(self, line: str) -> str:
         """What a command prints, without its last line's end."""
-        for name, text in self.files.items():
-            (self.folder / name).write_text(self.here(text))
+        self.write()
         done = subprocess.run(
             ["bash", "-c", self.here(line)],
             cwd=self.folder,
@@ -71,6 +70,11 @@ class Reader:
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         return done.stdout.rstrip("\n")
+
+    def write(self) -> None:
+        """All files, with the ports of this run."""
+        for name, text in self.files.items():
+            (self.folder / name).write_text(self.here(text))
 
     def environment(self) -> dict[str, str]:
         kept = {
@@ -91,8 +95,18 @@ class Reader:
         command = SERVE if script == "--model" else PENSTOCK
         if script == "--model":
             script, *options = options
-        with running(self.folder / script, *options, command=command, cwd=self.folder) as server:
-            self.http_port, self.rpc_port = server.http_port, server.rpc_port
+        self.http_port, self.rpc_port = free_port(), free_port()
+        self.write()
+        with running(
+            self.folder / script,
+            *options,
+            command=command,
+            cwd=self.folder,
+            environment=self.environment(),
+            ready=False,
+        ) as server:
+            server.http_port, server.rpc_port = self.http_port, self.rpc_port
+            server.wait_ready(60)
             assert self.here(banner) in server.log()
             yield
             assert server.stop(signal.SIGINT) == 0

@@ -330,8 +330,8 @@ class RemotePipeline:
             raise error_of(failed) from None
         raise_for_error(response)
         names = self._options.fetch_list if fetch is None else fetch
-        found: Feed = dict(response_arrays(response))
-        found |= {key: [value] for key, value in zip(response.key, response.value, strict=False)}
+        texts = zip(response.key, response.value, strict=False)
+        found: Feed = {key: [value] for key, value in texts} | response_arrays(response)
         if names is None:
             return found
         missing = [name for name in names if name not in found]

@@ -24,4 +24,6 @@ keys = {key: int(value) for key, value in (each.split("=") for each in sys.argv[
 entry = {"server_endpoints": endpoints, "client_type": client_type, "concurrency": 16, **keys}
 if name != "-":
     entry["model_name"] = name
-Service("pipe", Scale("scale"), op={"scale": entry}, deadline=10.0).run()
+op = Scale("scale")
+op.set_pack_tensor_format(True)
+Service("pipe", op, op={"scale": entry}, deadline=10.0).run()

@@ -83,6 +83,15 @@ def test_requests_share_a_call(model: Path) -> None:
         assert service.log().count("brpc is not spoken here") == 1
 
 
+def test_an_op_calls_a_pipeline_elsewhere(model: Path) -> None:
+    with (
+        model_server(model) as server,
+        pipeline(server.rpc_endpoint) as inner,
+        pipeline(inner.rpc_endpoint, name="pipe", client_type="pipeline_grpc") as outer,
+    ):
+        assert ask(outer) == (200, DOUBLED)
+
+
 def test_a_model_that_is_not_there_is_said(model: Path) -> None:
     with model_server(model) as server, pipeline(server.rpc_endpoint, name="triple") as service:
         assert ask(service)[0] == 503

@@ -1,0 +1,254 @@
+"""What an op says to other servers, and what it makes of their answers, without connections."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.client.call import METHOD
+from penstock.client.endpoints import parse_endpoints
+from penstock.client.errors import CallFailed
+from penstock.client.remote import RemoteKind, RemoteModel, RemoteOptions, RemotePipeline, error_of
+from penstock.errors import (
+    DeadlineExceeded,
+    InferenceFailed,
+    InputMismatch,
+    ProductError,
+    RequestError,
+    ServiceBusy,
+    Unreachable,
+    WrongType,
+)
+from penstock.protocols import oip_message, pb
+from penstock.protocols.oip import OutTensor
+from penstock.protocols.standard_messages import INFERENCE, inference_messages
+from penstock.protocols.status import GrpcCode
+from penstock.protocols.tensors import encode
+from penstock.runtimes.prototxt import ModelConf, parse_model_conf
+
+ROW = np.array([[1.0, 2.0, 3.0]], np.float32)
+CONF = parse_model_conf(
+    """
+    feed_var { name: "x" alias_name: "row" feed_type: 1 shape: 3 }
+    fetch_var { name: "y" alias_name: "doubled" fetch_type: 1 shape: 3 }
+    """
+)
+
+
+def options(
+    kind: RemoteKind = "model", name: str | None = "m", fetch: tuple[str, ...] | None = None
+) -> RemoteOptions:
+    endpoints = parse_endpoints(["h:1"])
+    return RemoteOptions(kind=kind, endpoints=endpoints, name=name, op="scale", fetch_list=fetch)
+
+
+class Server:
+    """Answers like a model server of ours whose models all double ``x``; remembers the calls."""
+
+    def __init__(self, *models: str, bf16: bool = False, strings: bool = False) -> None:
+        self.models = models
+        self.datatype = "BYTES" if strings else "BF16" if bf16 else "FP32"
+        self.calls: list[str] = []
+        self.deadlines: list[float | None] = []
+        self.fails: CallFailed | None = None
+        self.asked: Any = None
+
+    async def call(self, request: bytes, *, deadline: float | None, method: str = METHOD) -> bytes:
+        name = method.rpartition("/")[2]
+        assert method == f"/{INFERENCE}/{name}"
+        self.calls.append(name)
+        self.deadlines.append(deadline)
+        asked, answer = inference_messages(name)
+        request = asked.FromString(request)
+        if name == "ModelStatistics":
+            return self._statistics(answer)
+        self.asked = request
+        model = request.name if name == "ModelMetadata" else request.model_name
+        if model not in self.models:
+            raise CallFailed(GrpcCode.NOT_FOUND, f"h:1: there is no model {model!r}")
+        if name == "ModelMetadata":
+            found = answer(name=model)
+            found.inputs.add(name="x", datatype=self.datatype, shape=[-1, 3])
+            found.outputs.add(name="y", datatype=self.datatype, shape=[-1, 3])
+            found.outputs.add(name="twice", datatype=self.datatype, shape=[-1, 3])
+            return bytes(found.SerializeToString())
+        if self.fails is not None:
+            raise self.fails
+        return self._infer(request)
+
+    def _statistics(self, answer: Any) -> bytes:
+        found = answer()
+        for model in self.models:
+            found.model_stats.add(name=model)
+        return bytes(found.SerializeToString())
+
+    def _infer(self, request: Any) -> bytes:
+        decoded, raw = oip_message.decode(request.SerializeToString())
+        value = decoded.feed["x"]
+        if value.dtype != object:
+            value = value * 2
+        outputs = decoded.outputs or ("y", "twice")
+        tensors = [OutTensor(each, self.datatype, value) for each in outputs]
+        return oip_message.encode(decoded, raw, request.model_name, "1", tensors)
+
+
+async def run(
+    server: Server,
+    feed: Mapping[str, Any],
+    *,
+    conf: ModelConf | None = None,
+    fetch: tuple[str, ...] | None = None,
+    name: str | None = "m",
+) -> dict[str, Any]:
+    model = RemoteModel(options(name=name, fetch=fetch), conf, server)
+    return await model.run(dict(feed), None, 7.0, 5)
+
+
+async def test_what_a_model_takes_is_asked_once() -> None:
+    server = Server("m")
+    model = RemoteModel(options(), None, server)
+    for _ in range(3):
+        found = await model.run({"x": ROW}, None, 7.0, 5)
+        np.testing.assert_array_equal(found["y"], ROW * 2)
+        assert [*found] == ["y", "twice"]
+    assert server.calls == ["ModelMetadata", *["ModelInfer"] * 3]
+    assert set(server.deadlines) == {7.0}
+    assert (server.asked.id, server.asked.model_name) == ("5", "m")
+
+
+async def test_feeds_are_cast_as_for_a_model_in_the_process() -> None:
+    found = await run(Server("m"), {"x": ROW.astype(np.float64), "x.lod": [0, 1]})
+    assert found["y"].dtype == np.float32
+    found = await run(Server("m", bf16=True), {"x": ROW})
+    np.testing.assert_array_equal(found["y"], ROW * 2)
+    found = await run(Server("m", strings=True), {"x": np.array([["a", "b", "ä"]])})
+    assert found["y"].tolist() == [["a", "b", "ä"]]
+
+
+async def test_aliases_are_taken_and_given() -> None:
+    found = await run(Server("m"), {"row": ROW}, conf=CONF)
+    assert [*found] == ["doubled"]
+    found = await run(Server("m"), {"x": ROW}, conf=CONF, fetch=("y", "doubled", "twice"))
+    assert [*found] == ["y", "doubled", "twice"]
+
+
+@pytest.mark.parametrize(
+    ("feed", "fetch", "error", "text"),
+    [
+        ({"z": ROW}, None, InputMismatch, "takes ['x'], got ['z']"),
+        ({"x": ROW, "z": ROW}, None, InputMismatch, "got ['x', 'z']"),
+        ({}, None, InputMismatch, "got []"),
+        ({"x": ROW[0]}, None, InputMismatch, "expected the shape [?, 3]"),
+        ({"x": [1.0]}, None, WrongType, "feed_batch must be npdata"),
+        ({"x": ROW}, ("z",), InputMismatch, "outputs ['twice', 'y'], asked for ['z']"),
+    ],
+)
+async def test_what_does_not_fit_is_not_sent(
+    feed: Any, fetch: Any, error: type[RequestError], text: str
+) -> None:
+    server = Server("m")
+    with pytest.raises(error) as caught:
+        await run(server, feed, fetch=fetch)
+    assert text in str(caught.value)
+    assert server.calls == ["ModelMetadata"]
+
+
+async def test_without_a_name_it_is_the_ops_or_the_only_one() -> None:
+    server = Server("scale", "other")
+    await run(server, {"x": ROW}, name=None)
+    assert server.asked.model_name == "scale"
+    server = Server("other")
+    await run(server, {"x": ROW}, name=None)
+    assert server.asked.model_name == "other"
+    for several in (Server(), Server("other", "another")):
+        with pytest.raises(InferenceFailed, match="NOT_FOUND: h:1: there is no model 'scale'"):
+            await run(several, {"x": ROW}, name=None)
+    named = Server("other")
+    with pytest.raises(InferenceFailed, match="no model 'm'"):
+        await run(named, {"x": ROW})
+    assert named.calls == ["ModelMetadata"]
+
+
+async def test_a_model_that_refuses_a_feed_is_asked_again_what_it_takes() -> None:
+    server = Server("m")
+    model = RemoteModel(options(), None, server)
+    server.fails = CallFailed(GrpcCode.INVALID_ARGUMENT, "h:1: it has four columns now")
+    with pytest.raises(InputMismatch, match="h:1: it has four columns now"):
+        await model.run({"x": ROW}, None, None, 0)
+    server.fails = None
+    await model.run({"x": ROW}, None, None, 0)
+    assert server.calls == ["ModelMetadata", "ModelInfer"] * 2
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (GrpcCode.INVALID_ARGUMENT, InputMismatch),
+        (GrpcCode.RESOURCE_EXHAUSTED, ServiceBusy),
+        (GrpcCode.DEADLINE_EXCEEDED, DeadlineExceeded),
+        (GrpcCode.UNAVAILABLE, Unreachable),
+        (GrpcCode.CANCELLED, Unreachable),
+        (GrpcCode.NOT_FOUND, InferenceFailed),
+        (GrpcCode.INTERNAL, InferenceFailed),
+    ],
+)
+def test_each_status_is_an_error_of_ours(status: GrpcCode, error: type[RequestError]) -> None:
+    found = error_of(CallFailed(status, "h:1: why"))
+    assert type(found) is error
+    assert str(found) == f"{status.name}: h:1: why"
+
+
+class Pipeline:
+    """A pipeline service that answers what it is told."""
+
+    def __init__(self, answer: Callable[[pb.Request], pb.Response]) -> None:
+        self._answer = answer
+
+    async def call(self, request: bytes, *, deadline: float | None, method: str = METHOD) -> bytes:
+        assert method == METHOD
+        return self._answer(pb.Request.FromString(request)).SerializeToString()
+
+
+async def ask(
+    answer: Callable[[pb.Request], pb.Response],
+    feed: Mapping[str, Any],
+    fetch: tuple[str, ...] | None = None,
+    *,
+    tensors: bool = False,
+) -> dict[str, Any]:
+    asked = options("pipeline", "inner", fetch)
+    pipeline = RemotePipeline(asked, Pipeline(answer), "10.0.0.1", tensors=tensors)
+    return await pipeline.run(dict(feed), None, None, 5)
+
+
+async def test_a_pipeline_gets_texts_and_gives_lists_of_one() -> None:
+    def answer(request: pb.Request) -> pb.Response:
+        assert (request.name, request.logid, request.clientip) == ("inner", 5, "10.0.0.1")
+        return pb.Response(key=[*request.key, "more"], value=[*request.value, "1"])
+
+    assert await ask(answer, {"x": "look"}) == {"x": ["look"], "more": ["1"]}
+    assert await ask(answer, {"x": "look"}, ("more",)) == {"more": ["1"]}
+    with pytest.raises(InferenceFailed, match="the pipeline's answer has"):
+        await ask(answer, {"x": "look"}, ("missing",))
+
+
+async def test_a_pipeline_that_gets_tensors_gives_arrays() -> None:
+    def answer(request: pb.Request) -> pb.Response:
+        assert [each.name for each in request.tensors] == ["x"]
+        return pb.Response(tensors=[encode("y", ROW).message()])
+
+    found = await ask(answer, {"x": ROW}, tensors=True)
+    np.testing.assert_array_equal(found["y"], ROW)
+
+
+async def test_the_number_of_a_pipelines_error_is_kept() -> None:
+    with pytest.raises(ProductError) as caught:
+        await ask(lambda _: pb.Response(err_no=51, err_msg="no cat"), {"x": "look"})
+    assert (caught.value.number, str(caught.value)) == (51, "no cat")
+    with pytest.raises(ServiceBusy):
+        await ask(lambda _: pb.Response(err_no=3004, err_msg="later"), {"x": "look"})
+    with pytest.raises(WrongType, match="the feed cannot be sent"):
+        await ask(lambda _: pb.Response(), {"x": object()})
