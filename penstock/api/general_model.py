@@ -31,7 +31,7 @@ from penstock.api.calls import (
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import engine_errors
 from penstock.api.errors import http_status, text_for_caller
-from penstock.api.replies import run_aside, what_is_left
+from penstock.api.replies import run_aside, take_room, what_is_left
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
@@ -61,8 +61,6 @@ _PACKED_FROM: Final = 512
 """Bytes of an answer from which on it is packed, for those who accept that."""
 _AT_ONCE: Final = 4 << 10
 """Bytes of a request that is decoded on the loop without a look at it."""
-_A_NUMBER: Final = 20
-"""Bytes that an element of an array takes in JSON, at most as a rule."""
 
 _CONTENTS: Final[Contents] = {
     media.JSON: {
@@ -255,11 +253,8 @@ class GeneralModelApplication:
     async def _write_large(self, submission: Submission, value: Feed) -> None:
         asked: _Asked = submission.context
         call = asked.call
-        size = sum(getattr(each, "size", 0) for each in value.values()) * _A_NUMBER
         try:
-            if size > call.exchange.limit:
-                raise ServiceBusy("the answer is larger than what may be in flight")
-            call.exchange.take(size)
+            take_room(call.exchange, value)
             body = await run_aside(call.shared.threads, self._encoded, submission, value)
         except RequestError as error:
             _fail(call, asked.form, error, asked.request, submission.log_id)

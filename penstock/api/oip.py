@@ -48,12 +48,12 @@ from penstock.api.oip_description import (
     request_of,
 )
 from penstock.api.oip_statistics import ModelStatistics
-from penstock.api.replies import run_aside, what_is_left
+from penstock.api.replies import run_aside, take_room, what_is_left
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.engine.submission import Submission
-from penstock.errors import PackageError, RequestError, ServiceBusy, UnknownService
+from penstock.errors import PackageError, RequestError, UnknownService
 from penstock.ops.failures import tell_unsendable
 from penstock.protocols import oip, oip_json, oip_message
 from penstock.protocols import standard_messages as messages
@@ -72,8 +72,6 @@ _OCTETS: Headers = ((b"content-type", b"application/octet-stream"),)
 _RETRY: Headers = (JSON, (b"retry-after", b"1"))
 _AT_ONCE: Final = 4 << 10
 """Bytes of a request that is decoded on the loop without a look at it."""
-_A_NUMBER: Final = 20
-"""Bytes that an element of an array takes in JSON, at most as a rule."""
 _MOST_STREAMED: Final = 64
 """Requests of one stream that may be on their way at a time."""
 
@@ -320,11 +318,8 @@ class OpenInferenceApplication:
 
     async def _write_large(self, asked: Submission, value: Feed) -> None:
         call, _, port, _ = asked.context
-        size = sum(getattr(each, "size", 0) for each in value.values()) * _A_NUMBER
         try:
-            if size > call.exchange.limit:
-                raise ServiceBusy("the answer is larger than what may be in flight")
-            call.exchange.take(size)
+            take_room(call.exchange, value)
             tensors = _answered(asked, value)
             answer = await run_aside(self._threads, port.encode, asked, tensors)
         except RequestError as error:

@@ -28,13 +28,13 @@ from penstock.api.descriptions import (
     typed_request,
 )
 from penstock.api.errors import error_reply, failed, refusal
-from penstock.api.replies import run_aside, what_is_left
+from penstock.api.replies import run_aside, take_room, what_is_left
 from penstock.api.typed import HEADERS
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.engine.submission import Submission
-from penstock.errors import InvalidInput, RequestError, ServiceBusy, UnknownService
+from penstock.errors import InvalidInput, RequestError, UnknownService
 from penstock.ops.failures import tell_unsendable
 from penstock.protocols import media, npy, paddle
 from penstock.request import Feed, Outcome
@@ -42,9 +42,6 @@ from penstock.typed.signature import Schema
 
 _RAW = "data"
 """What a raw body is called where the graph does not say what it wants."""
-
-_A_NUMBER = 20
-"""Bytes that an element of an array takes in JSON, at most as a rule."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,11 +212,8 @@ class PlainApplication:
     async def _write(self, asked: Submission, value: Feed) -> None:
         """A large answer, which others do not wait for."""
         call, answer, route = asked.context
-        size = sum(getattr(each, "size", 0) for each in value.values()) * _A_NUMBER
         try:
-            if size > call.exchange.limit:
-                raise ServiceBusy("the answer is larger than what may be in flight")
-            call.exchange.take(size)
+            take_room(call.exchange, value)
             body = await run_aside(self._threads, encode, asked, route, value, answer)
         except RequestError as error:
             call.send(error_reply(error, asked.log_id))

@@ -7,16 +7,20 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 from penstock.door.exchange import Exchange
-from penstock.errors import RequestError
+from penstock.errors import RequestError, ServiceBusy
 from penstock.ops.ends import error_reply
 from penstock.protocols import paddle, pb
+from penstock.request import Feed
 
 Reply: TypeAlias = paddle.Reply | pb.Response
 
 Result = TypeVar("Result")
+
+_A_NUMBER: Final = 20
+"""Bytes that an element of an array takes in JSON, at most as a rule."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +80,18 @@ async def decode_aside(
         raise ours(error) from None
     exchange.decoded(size, call.decoded_bytes())
     return call
+
+
+def take_room(exchange: Exchange, value: Feed) -> None:
+    """Reserve what a large answer takes as text.
+
+    Raises:
+        ServiceBusy: there is no room for it.
+    """
+    size = sum(getattr(each, "size", 0) for each in value.values()) * _A_NUMBER
+    if size > exchange.limit:
+        raise ServiceBusy("the answer is larger than what may be in flight")
+    exchange.take(size)
 
 
 def what_is_left(timeout: float | None, begun: float) -> float | None:

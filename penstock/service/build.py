@@ -36,8 +36,8 @@ from penstock.runtimes.local_service import LocalPredictor
 from penstock.runtimes.model import Model
 from penstock.service.blueprint import Blueprint, Deployment, is_measured, supervision_of
 from penstock.service.children import end_now
+from penstock.service.listening import key_of
 from penstock.service.models import open_model, remote_conf, signature_of, specs_of
-from penstock.service.worker_sockets import key_of
 from penstock.tensor import Signature, TensorSpec
 
 _log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Works:
             loop: the engine's.
             spawner: starts worker processes, where some op runs in such.
             instruments: are installed before those of the deployment.
-            sockets: what external workers connect to, bound, by ``worker_sockets.key_of``.
+            sockets: what external workers connect to, bound, by ``listening.key_of``.
         """
         config, engine_id = self.deployment.config, self.deployment.engine_id
         engine = Engine(

@@ -19,8 +19,8 @@ from penstock.engine.engine import Engine
 from penstock.errors import StartupError
 from penstock.service.blueprint import Deployment
 from penstock.service.build import Works
+from penstock.service.listening import bind_worker_sockets
 from penstock.service.opening import budget_of, make_router
-from penstock.service.worker_sockets import bind_worker_sockets
 
 _log = logging.getLogger(__name__)
 

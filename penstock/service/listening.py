@@ -1,4 +1,4 @@
-"""What a service listens on, and the descriptors that this takes."""
+"""What a service listens on, for clients and for external workers, and the descriptors it takes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from penstock.door.limits import DoorLimits
 from penstock.door.listeners import bind, bind_shared, bind_unix, is_free, port_of
 from penstock.errors import StartupError
 from penstock.service.banner import Addresses
+from penstock.service.blueprint import Deployment
 
 _log = logging.getLogger(__name__)
 
@@ -170,3 +171,30 @@ def addresses(config: ServiceConfig, listeners: Listeners) -> Addresses:
         unix_socket=config.door.unix_socket,
         tls=config.door.tls.certificate is not None,
     )
+
+
+def key_of(op: str) -> str:
+    """Under which key a service's listeners have an op's."""
+    return f"op.{op}.socket"
+
+
+def bind_worker_sockets(deployment: Deployment, stack: ExitStack) -> dict[str, socket.socket]:
+    """Every op's socket by its key, bound and not listening yet.
+
+    Args:
+        deployment: what is served.
+        stack: closes and removes them.
+
+    Raises:
+        StartupError: a path is taken or cannot be used.
+    """
+    found: dict[str, socket.socket] = {}
+    for graph in deployment.graphs:
+        for name, options in zip(graph.graph.plan.names, graph.options, strict=True):
+            if options.executor.needs_socket and options.socket is not None:
+                path, key = Path(options.socket), key_of(deployment.op_name(graph, name))
+                take_over(path, key, stack)
+                listener = found[key] = bind_unix(path, key)
+                stack.callback(listener.close)
+                stack.callback(path.unlink, missing_ok=True)
+    return found

@@ -49,6 +49,7 @@ from penstock.service.listening import (
     Listeners,
     addresses,
     bind_all,
+    bind_worker_sockets,
     listen_on_all,
     of_the_door,
     raise_descriptor_limit,
@@ -63,7 +64,6 @@ from penstock.service.signals import (
     signals_stop_the_start,
 )
 from penstock.service.status import Report, StatusPage, report_of, text_of
-from penstock.service.worker_sockets import bind_worker_sockets
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from penstock import Op
 from penstock.errors import ConfigError, StartupError
 from penstock.service.banner import check_report
 from penstock.service.blueprint import deploy
-from penstock.service.worker_sockets import bind_worker_sockets
+from penstock.service.listening import bind_worker_sockets
 from tests.service.inside import drawn, root
 
 
