@@ -13,6 +13,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
@@ -102,12 +103,14 @@ class OpenInferenceApplication:
 
     def routes(self) -> Iterator[Http | Grpc]:
         """What to serve."""
-        yield _get("/v2", self._server, "What this server is.", SERVER)
-        yield _get("/v2/health/live", self._live, "Whether the process works.", TRUTH, always=True)
-        yield _get(
+        yield self._get("/v2", self._server, "What this server is.", SERVER)
+        yield self._get(
+            "/v2/health/live", self._live, "Whether the process works.", TRUTH, always=True
+        )
+        yield self._get(
             "/v2/health/ready", self._ready, "Whether requests are taken.", TRUTH, always=True
         )
-        yield _get("/v2/models/stats", self._all_stats, "Numbers of every model.", STATISTICS)
+        yield self._get("/v2/models/stats", self._all_stats, "Numbers of every model.", STATISTICS)
         for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             yield self._facts(path, self._model, "Inputs and outputs of {}.", MODEL)
             yield self._facts(f"{path}/ready", self._model_ready, "Whether {} is ready.", TRUTH)
@@ -159,6 +162,29 @@ class OpenInferenceApplication:
         except UnknownService:
             return False
         return True
+
+    def _get(
+        self, path: str, handler: Whole, summary: str, schema: Contents, *, always: bool = False
+    ) -> Http:
+        """A route of the whole server; described where there may be a model."""
+        route = Http(
+            "GET",
+            path,
+            handler,
+            failed=_failed,
+            refusal=_refusal,
+            summary=summary,
+            group=GROUP,
+            answers=answers(schema),
+            always=always,
+        )
+
+        def listed() -> list[Http]:
+            graphs = self._engine.graphs
+            shown = any(each.name is not None and each.name not in self._hidden for each in graphs)
+            return [route] if shown else []
+
+        return replace(route, listed=listed)
 
     def _facts(
         self, path: str, answer: Callable[[ServedGraph], Any], summary: str, schema: Contents
@@ -578,19 +604,3 @@ def _failed(call: HttpCall, error: RequestError) -> None:
 
 def _refusal(status: int, text: str) -> HttpReply:
     return HttpReply(status, (JSON,), orjson.dumps({"error": text}), close=True)
-
-
-def _get(
-    path: str, handler: Whole, summary: str, schema: Contents, *, always: bool = False
-) -> Http:
-    return Http(
-        "GET",
-        path,
-        handler,
-        failed=_failed,
-        refusal=_refusal,
-        summary=summary,
-        group=GROUP,
-        answers=answers(schema),
-        always=always,
-    )

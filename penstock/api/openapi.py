@@ -26,7 +26,7 @@ from penstock.protocols.media import JSON
 
 _DEFS: Final = "#/$defs/"
 _SCHEMAS: Final = "#/components/schemas/"
-_LAST: Final = ("Pages", "Graphs", "Pipeline protocol", "Operation")
+_LAST: Final = ("Pages", "Graphs", "Open Inference Protocol", "Pipeline protocol", "Operation")
 """Groups that stand behind all others."""
 _OPERATION: Final = _LAST[-1]
 

@@ -128,6 +128,10 @@ def test_reflection_lists_the_services_and_gives_their_files(service: ServicePro
     with grpc.insecure_channel(service.rpc_endpoint) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         listed, file, unknown = stub.ServerReflectionInfo(iter(requests), timeout=5)
-    assert [one.name for one in listed.list_services_response.service] == [SERVICE, HEALTH]
+    assert [one.name for one in listed.list_services_response.service] == [
+        SERVICE,
+        HEALTH,
+        "inference.GRPCInferenceService",
+    ]
     assert len(file.file_descriptor_response.file_descriptor_proto) == 1
     assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
