@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
 
 from penstock.api.body import LARGE, SMALL
 from penstock.api.calls import (
@@ -93,6 +94,11 @@ _ANSWER: Final[Contents] = {
 }
 
 
+Choice: TypeAlias = str | Mapping[str, str] | None
+"""The graph of a service: by its name, or by the request's ``model``; None: as the request says."""
+Services: TypeAlias = Mapping[str, str | Mapping[str, str]]
+
+
 class _Form(NamedTuple):
     """JSON or protobuf."""
 
@@ -130,12 +136,21 @@ class GeneralModelApplication:
 
     Args:
         engine: answers requests.
+        services: by name, further services, and what a service's graph is: its name, or by the
+            request's ``model`` the names of several. GeneralModelService itself, unless it is one
+            of them, has all graphs by their names.
         ensembles: names of graphs whose outputs are several engines', each with its engine's name
             and a slash before its own.
     """
 
-    def __init__(self, engine: Engine, ensembles: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        services: Services | None = None,
+        ensembles: frozenset[str] = frozenset(),
+    ) -> None:
         self._engine = engine
+        self._services: Services = services or {}
         self._ensembles = ensembles
 
     def routes(self) -> Iterator[Http | Grpc]:
@@ -144,12 +159,15 @@ class GeneralModelApplication:
             status: Answer(text=each.text, contents=_ANSWER, headers=each.headers)
             for status, each in engine_errors().items()
         }
+        paths: dict[str, Choice] = {f"/{each}": to for each, to in self._services.items()}
+        if SERVICE not in self._services:
+            paths |= {f"/{SERVICE}": None, f"/{SERVICE}/{{model}}": None}
         for method in METHODS:
-            for path in (f"/{SERVICE}/{method}", f"/{SERVICE}/{{model}}/{method}"):
+            for path, choice in paths.items():
                 yield Http(
                     "POST",
-                    path,
-                    self._http,
+                    f"{path}/{method}",
+                    partial(self._http, choice),
                     failed=_failed,
                     refusal=_refusal,
                     summary="Run a model by the protocol of Paddle Serving's model server.",
@@ -163,38 +181,46 @@ class GeneralModelApplication:
     def _is_served(self, values: tuple[str, ...]) -> bool:
         return not values or self._engine.graph(values[0]) is not None
 
-    def _graph(self, name: str) -> ServedGraph:
+    def _graph(self, choice: Choice, name: str) -> ServedGraph:
+        if isinstance(choice, str):
+            name, choice = choice, None
+        elif choice is not None:
+            if name not in choice:
+                raise UnknownService(f"`model` is one of {_shown(choice)}, got {name[:64]!r}")
+            name = choice[name]
         graph = self._engine.graph(name)
         if graph is None:
             if name:
                 raise UnknownService(f"there is no model {name[:64]!r}")
-            names = ", ".join(repr(each.name) for each in self._engine.graphs)
+            names = _shown(each.name or "" for each in self._engine.graphs)
             raise UnknownService(f"which model? Name one of {names} in the path or as `model`")
         if graph.name is None or graph.signature is None:
             raise UnknownService(f"model {name[:64]!r} does not declare its inputs: see Signature")
         return graph
 
-    def _http(self, call: HttpCall, body: bytes) -> None:
+    def _http(self, choice: Choice, call: HttpCall, body: bytes) -> None:
         try:
             form = _form_of(call)
         except RequestError as error:
             _failed(call, error)
             return
-        self._take(call, form, "".join(call.values), body)
+        self._take(call, form, choice, "".join(call.values), body)
 
     def _grpc(self, call: GrpcCall, message: bytes) -> None:
-        self._take(call, _PROTO, "", message)
+        self._take(call, _PROTO, self._services.get(SERVICE), "", message)
 
-    def _take(self, call: HttpCall | GrpcCall, form: _Form, name: str, body: bytes) -> None:
+    def _take(
+        self, call: HttpCall | GrpcCall, form: _Form, choice: Choice, name: str, body: bytes
+    ) -> None:
         size = len(body)
         if size > LARGE or (size > _AT_ONCE and form is _JSON):
-            call.aside(self._take_large(call, form, name, body))
+            call.aside(self._take_large(call, form, choice, name, body))
             return
         started = _now()
         try:
             if size > SMALL:
                 call.exchange.decode(size)
-            graph, request, feed = self._decoded(form, name, body)
+            graph, request, feed = self._decoded(form, choice, name, body)
         except RequestError as error:
             _fail(call, form, error)
             return
@@ -202,13 +228,13 @@ class GeneralModelApplication:
         self._submit(asked, graph, feed, call.timeout)
 
     async def _take_large(
-        self, call: HttpCall | GrpcCall, form: _Form, name: str, body: bytes
+        self, call: HttpCall | GrpcCall, form: _Form, choice: Choice, name: str, body: bytes
     ) -> None:
         begun, started = time.monotonic(), _now()
         try:
             call.exchange.decode(len(body))
             graph, request, feed = await run_aside(
-                call.shared.threads, self._decoded, form, name, body
+                call.shared.threads, self._decoded, form, choice, name, body
             )
         except RequestError as error:
             _fail(call, form, error)
@@ -217,11 +243,11 @@ class GeneralModelApplication:
         self._submit(asked, graph, feed, what_is_left(call.timeout, begun))
 
     def _decoded(
-        self, form: _Form, name: str, body: bytes
+        self, form: _Form, choice: Choice, name: str, body: bytes
     ) -> tuple[ServedGraph, GeneralRequest, Feed]:
         budget = DecodeBudget(len(body))
         request = form.decode(body, budget)
-        graph = self._graph(name or request.model)
+        graph = self._graph(choice, name or request.model)
         signature = graph.signature
         assert signature is not None, "_graph gives no other"
         return graph, request, rules.feed_of(request, signature, budget)
@@ -277,6 +303,10 @@ class GeneralModelApplication:
             return asked.form.encode(response)
         except (TypeError, UnicodeEncodeError) as error:
             raise tell_unsendable(last, submission.data_id, submission.log_id, error) from None
+
+
+def _shown(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
 
 
 def _now() -> int:

@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -28,6 +29,7 @@ from penstock.executors.processes.executor import TOLD_AFTER
 from penstock.executors.work import BoundOp, joining_of
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
+from penstock.ops.ensemble import SEPARATOR, Ensemble
 from penstock.ops.hooks import bind, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import Model as ModelOp
@@ -210,9 +212,18 @@ class GraphWorks:
             if found is None:
                 return None
             inputs |= {each.alias: each for each in found.inputs}
-        last = self._signature_of(plan.last, graph.stages[plan.last].executor)
-        outputs = () if last is None else last.outputs
-        return Signature(inputs=tuple(inputs.values()), outputs=outputs)
+        return Signature(inputs=tuple(inputs.values()), outputs=self._outputs_of(graph, plan.last))
+
+    def _outputs_of(self, graph: ServedGraph, index: int) -> tuple[TensorSpec, ...]:
+        if isinstance(self.blueprint.graph.ops[index], Ensemble):
+            plan = graph.plan
+            return tuple(
+                replace(each, alias=f"{plan.names[engine]}{SEPARATOR}{each.alias}")
+                for engine in plan.inputs[index]
+                for each in self._outputs_of(graph, engine)
+            )
+        found = self._signature_of(index, graph.stages[index].executor)
+        return () if found is None else found.outputs
 
     def _signature_of(self, index: int, executor: Executor) -> Signature | None:
         """That of an op's model, if the op feeds it as it is; a worker process has told what it

@@ -1,26 +1,38 @@
 """Saved models as services, with no code: what ``penstock serve`` runs.
 
 Each model is a graph of one op, called by the model's name; several in a row are a graph of as many
-ops, each fed with what the one before it answers.
+ops, each fed with what the one before it answers. A configuration file may have graphs in which
+several models read the request, or one model's answer, and run side by side.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from penstock.api.general_model import GeneralModelApplication
+from penstock.api.general_model import GeneralModelApplication, Services
+from penstock.config import model_server
 from penstock.errors import ConfigError, StartupError
+from penstock.ops.ensemble import Ensemble
 from penstock.ops.op import Op
 from penstock.ops.short import Model
+from penstock.service.blueprint import MakeApplication
 from penstock.service.server import Service, Several, WebService, run
 
 DEFAULT_PORT: Final = 9393
 _THREADS: Final = 4
 _BATCH: Final = 32
+
+_INFER: Final = "GeneralInferOp"
+_AROUND: Final = ("GeneralReaderOp", "GeneralResponseOp", "GeneralCopyOp")
+"""Ops of the original that are part of every graph here, or that change nothing."""
+
+ENSEMBLE: Final = "ensemble/outputs"
+"""The op behind several models that answer one request; no model has such a name."""
 
 _WITHOUT: Final = {
     "use_lite": "Paddle Lite",
@@ -37,70 +49,88 @@ _WITHOUT: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelService:
-    """One model, or several in a row, and how they run.
+class Node:
+    """One model of a workflow, and how it runs.
 
     Attributes:
-        name: what requests call it by.
-        paths: of the models, in the order in which they run.
-        workers: of each; those of a model share it.
-        batch: the most rows that run together; 1: requests never share a run.
-        options: of each model, as ``local_service_conf`` has them.
-        rows: for each model, whether its batches are counted in rows: not where requests never
-            share a run.
-        pads: whether requests of different sizes are padded to share one.
+        name: the op's.
+        path: of the model.
+        options: of the op, as its configuration has them.
+        reads: the name of the model before it; None for the request.
     """
 
     name: str
-    paths: tuple[str, ...]
-    workers: tuple[int, ...]
-    batch: tuple[int, ...]
-    options: tuple[dict[str, Any], ...]
-    rows: tuple[bool, ...]
-    pads: bool = True
+    path: str
+    options: dict[str, Any]
+    reads: str | None = None
 
-    def service(self, config: dict[str, Any]) -> WebService:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workflow:
+    """A graph of models.
+
+    Attributes:
+        name: what requests call it by.
+        nodes: each after the one that it reads. Where several are read by no other, the answer has
+            the outputs of all of these.
+    """
+
+    name: str
+    nodes: tuple[Node, ...]
+
+    @property
+    def ends(self) -> list[str]:
+        """Names of the nodes that answer."""
+        read = {each.reads for each in self.nodes}
+        return [each.name for each in self.nodes if each.name not in read]
+
+    def service(
+        self, applications: Sequence[MakeApplication], config: dict[str, Any]
+    ) -> WebService:
         """The graph behind this name."""
-        last: Op | None = None
-        ops: dict[str, Any] = {}
-        for index, path in enumerate(self.paths):
-            name = self.name if len(self.paths) == 1 else f"{self.name}_{index}"
-            last = Model(path, last, name=name)
-            ops[name] = {
-                "concurrency": self.workers[index],
-                "batch_size": self.batch[index],
-                "batch_rows": self.rows[index],
-                "pad": {"enabled": self.rows[index] and self.pads},
-                "local_service_conf": self.options[index],
-            }
-        assert last is not None
-        return Service(self.name, last, applications=[GeneralModelApplication], op=ops, **config)
+        made: dict[str | None, Op] = {}
+        for each in self.nodes:
+            made[each.name] = Model(each.path, made.get(each.reads), name=each.name)
+        options = {each.name: each.options for each in self.nodes}
+        ends = [made[name] for name in self.ends]
+        last = ends[0]
+        if len(ends) > 1:
+            last = Ensemble(ends, ENSEMBLE)
+            options[ENSEMBLE] = {"executor": "inline"}
+        return Service(self.name, last, applications=applications, op=options, **config)
 
 
 class ModelServer(Several):
     """Several models behind one door.
 
     Args:
-        models: at least one, with names of their own.
+        workflows: at least one, with names of their own.
+        services: see ``GeneralModelApplication``.
         config: top-level configuration keys, such as ``http_port=8000``.
     """
 
-    def __init__(self, models: Sequence[ModelService], **config: Any) -> None:
-        self.models = list(models)
+    def __init__(
+        self, workflows: Sequence[Workflow], services: Services | None = None, **config: Any
+    ) -> None:
+        self.workflows = list(workflows)
+        self._general = services or {}
         self._config = config
 
     @property
     def services(self) -> list[WebService]:
-        """One for each model.
+        """One for each workflow.
 
         Raises:
-            StartupError: two models have one name.
+            StartupError: two workflows have one name.
         """
-        names = [each.name for each in self.models]
+        names = [each.name for each in self.workflows]
         for name in names:
             if names.count(name) > 1:
                 raise StartupError(f"two models are called {name!r}: write --model NAME=PATH")
-        return [each.service(self._config) for each in self.models]
+        ensembles = frozenset(each.name for each in self.workflows if len(each.ends) > 1)
+        # One object for all: what several services bring along is served once.
+        general = partial(GeneralModelApplication, ensembles=ensembles, services=self._general)
+        return [each.service([general], self._config) for each in self.workflows]
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT.
@@ -135,6 +165,14 @@ def parser() -> argparse.ArgumentParser:
         help="A model's folder or file. Several behind one flag run in a row, the output of one"
         " being the input of the next; the flag may be given again, for another model.",
     )
+    add(
+        "--op",
+        nargs="+",
+        default=[],
+        help=f"What runs, in order: {_INFER} once for each model; {', '.join(_AROUND)} change"
+        " nothing.",
+    )
+    add("--config", metavar="FILE", help="A YAML file with models, workflows and services.")
     add("--port", type=int, help=f"Of HTTP, and gRPC too; {DEFAULT_PORT} without it.")
     add("--grpc_port", "--grpc-port", type=int, help="Of gRPC alone; the next free one without it.")
     add("--host", help="The address to listen on; this machine alone by default.")
@@ -199,34 +237,78 @@ def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
         for flag, what in _WITHOUT.items()
         if getattr(given, flag)
     ]
-    if not given.model:
+    if given.config is None and not given.model:
         problems.append("You must specify your serving model: --model PATH")
+    if given.config is not None and (given.model or given.op):
+        problems.append("--config says what is served: give it without --model and --op")
+    problems += _problems_of_ops(given)
     if problems:
         raise ConfigError(problems)
-    models: list[ModelService] = []
-    index = 0
-    for listed in given.model:
-        name, paths = _named(listed)
-        rows = range(index, index + len(paths))
-        index += len(paths)
-        models.append(
-            ModelService(
-                name=name,
-                paths=paths,
-                workers=tuple(_workers(given, each) for each in rows),
-                batch=tuple(
-                    _nth(given.batch_infer_size, each) if _is_async(given, each) else 1
-                    for each in rows
-                ),
-                options=tuple(_options(given, each) for each in rows),
-                rows=tuple(_is_async(given, each) for each in rows),
-                pads=not given.no_pad,
-            )
-        )
     keys: dict[str, Any] = {"http_port": given.port, "rpc_port": given.grpc_port}
     keys |= {key: getattr(given, key) for key in ("host", "log_level", "log_format")}
     keys = {key: each for key, each in keys.items() if each is not None}
-    return ModelServer(models, http_port=DEFAULT_PORT), keys
+    if given.config is not None:
+        return _configured(Path(given.config)), keys
+    workflows: list[Workflow] = []
+    index = 0
+    for listed in given.model:
+        name, paths = _named(listed)
+        nodes: list[Node] = []
+        for path in paths:
+            called = name if len(paths) == 1 else f"{name}_{len(nodes)}"
+            before = nodes[-1].name if nodes else None
+            options = _op_options(given, index)
+            nodes.append(Node(name=called, path=path, reads=before, options=options))
+            index += 1
+        workflows.append(Workflow(name=name, nodes=tuple(nodes)))
+    return ModelServer(workflows, http_port=DEFAULT_PORT), keys
+
+
+def _configured(file: Path) -> ModelServer:
+    """The server that a configuration file asks for."""
+    config = model_server.load(file)
+    workflows = []
+    for name, graph in config.graphs().items():
+        left = dict(graph)
+        nodes: list[Node] = []
+        while left:
+            model = next(each for each, reads in left.items() if reads not in left)
+            reads = left.pop(model)
+            entry = config.models[model]
+            options = {"concurrency": _THREADS, **(entry.model_extra or {})}
+            before = None if reads == model_server.REQUEST else reads
+            nodes.append(Node(name=model, path=entry.path, reads=before, options=options))
+        workflows.append(Workflow(name=name, nodes=tuple(nodes)))
+    for path in {node.path for each in workflows for node in each.nodes}:
+        _check_path(f"{file}: {path}", path)
+    return ModelServer(workflows, config.services, **{"http_port": DEFAULT_PORT, **config.server})
+
+
+def _problems_of_ops(given: argparse.Namespace) -> Iterator[str]:
+    """What is wrong with ``--op``, which may say no more than what would run without it."""
+    if not given.op:
+        return
+    for each in given.op:
+        name = each.removesuffix(":0")
+        if name not in (_INFER, *_AROUND):
+            there = ", ".join((_INFER, *_AROUND))
+            yield f"--op {each} is not available here: the ops are {there}"
+    engines = given.op.count(_INFER)
+    if len(given.model) > 1:
+        yield "--op says what one --model runs: give that flag once, with all models behind it"
+    elif given.model and engines != len(given.model[0]):
+        yield f"--op has {engines} times {_INFER}, but there are {len(given.model[0])} models"
+
+
+def _op_options(given: argparse.Namespace, index: int) -> dict[str, Any]:
+    batched = _is_async(given, index)
+    return {
+        "concurrency": _workers(given, index),
+        "batch_size": _nth(given.batch_infer_size, index) if batched else 1,
+        "batch_rows": batched,
+        "pad": {"enabled": batched and not given.no_pad},
+        "local_service_conf": _options(given, index),
+    }
 
 
 def _named(listed: Sequence[str]) -> tuple[str, tuple[str, ...]]:
@@ -234,9 +316,13 @@ def _named(listed: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     name, equals, path = listed[0].partition("=")
     paths = (path if equals else listed[0], *listed[1:])
     for each in paths:
-        if not Path(each).exists():
-            raise StartupError(f"--model {each}: no such file or folder")
+        _check_path(f"--model {each}", each)
     return name if equals else Path(paths[-1]).resolve().stem, paths
+
+
+def _check_path(where: str, path: str) -> None:
+    if not Path(path).exists():
+        raise StartupError(f"{where}: no such file or folder")
 
 
 def _nth(values: Sequence[Any], index: int) -> Any:

@@ -100,12 +100,15 @@ def test_flags_with_fewer_items_than_models_begin_again(tmp_path: Path) -> None:
         ["--model", *files, "--runtime_thread_num", "2", "0", "--batch_infer_size", "8"]
     )
     assert keys == {}
-    (model,) = server.models
-    assert (model.name, model.workers, model.batch) == ("m2", (2, 4, 2), (8, 1, 8))
+    (row,) = server.workflows
+    options = [each.options for each in row.nodes]
+    assert row.name == "m2"
+    assert [each["concurrency"] for each in options] == [2, 4, 2]
+    assert [each["batch_size"] for each in options] == [8, 1, 8]
     server, _ = parse(["--model", files[0], "--model", files[0]])
     with pytest.raises(StartupError, match=r"write --model NAME=PATH"):
         server.services  # noqa: B018
-    assert json.dumps(server.models[0].options)
+    assert json.dumps(server.workflows[0].nodes[0].options)
 
 
 @pytest.mark.real
@@ -136,3 +139,129 @@ def test_requests_of_many_rows_and_sizes_get_the_answers_of_a_bare_loop(
         (graph,) = httpx.get(f"{server.http_url}/status").json()["graphs"]
         (op,) = graph["ops"]
         assert (op["elements"] > 0) == (flags == ())
+
+
+OPS = [
+    "GeneralReaderOp",
+    "GeneralInferOp",
+    "GeneralCopyOp:0",
+    "GeneralInferOp",
+    "GeneralResponseOp",
+]
+
+
+def test_ops_that_say_what_runs_anyway(tmp_path: Path) -> None:
+    files = [str(scale(tmp_path / f"m{index}.onnx", 2.0)) for index in range(2)]
+    server, _ = parse(["--model", *files, "--op", *OPS])
+    (row,) = server.workflows
+    assert [(each.name, each.reads) for each in row.nodes] == [("m1_0", None), ("m1_1", "m1_0")]
+    for arguments, text in (
+        (["--model", *files, "--op", "GeneralInferOp"], "--op has 1 times GeneralInferOp, but"),
+        (["--model", *files, "--op", *OPS, "MyOp"], "--op MyOp is not available here"),
+        (["--model", files[0], "--model", files[1], "--op", *OPS], "give that flag once"),
+        (["--model", *files, "--config", "x"], "give it without --model and --op"),
+    ):
+        with pytest.raises(StartupError, match=text):
+            parse(arguments)
+
+
+FILE = """
+models:
+  two: {two}
+  first: {first}
+  six: {{path: {six}, concurrency: 2, batch_size: 8}}
+workflows:
+  row: [first, six]
+  both: {{two: request, six: request}}
+services:
+  Twelve: row
+  Chosen: {{a: row, b: both}}
+server: {{max_requests: 100}}
+"""
+
+
+@pytest.fixture(scope="module")
+def configured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    folder = tmp_path_factory.mktemp("models")
+    file = folder / "serve.yml"
+    two, six = scale(folder / "two.onnx", 2.0), scale(folder / "six.onnx", 6.0)
+    first = folder / "first"
+    first.mkdir()
+    scale(first / "model.onnx", 2.0)
+    (first / "serving_server_conf.prototxt").write_text(CONF)
+    file.write_text(FILE.format(two=two, six=six, first=first))
+    with running(file, command=(*SERVE[:-1], "--config"), timeout=60) as server:
+        yield server
+
+
+@pytest.mark.real
+def test_workflows_and_services_of_a_file(configured: ServiceProcess) -> None:
+    tensor = {"name": "x", "elem_type": 1, "shape": [1, 3], "float_data": [1, 2, 3]}
+    body = {"tensor": [tensor], "fetch_var_names": ["y"]}
+
+    def asked(path: str, **more: Any) -> Any:
+        reply = httpx.post(f"{configured.http_url}/{path}/inference", json={**body, **more})
+        if reply.status_code != 200:
+            return reply.status_code, reply.json()["err_msg"]
+        return {
+            each["engine_name"]: [one["float_data"] for one in each["tensor"]]
+            for each in reply.json()["outputs"]
+        }
+
+    assert asked("Twelve") == asked("Chosen", model="a") == {"six": [[12, 24, 36]]}
+    both = {"two": [[2, 4, 6]], "six": [[6, 12, 18]]}
+    assert asked("Chosen", model="b") == both
+    assert asked("GeneralModelService/both") == asked("GeneralModelService", model="both") == both
+    everything = asked("GeneralModelService", model="both", fetch_var_names=[])
+    assert everything == {
+        "two": [[2, 4, 6], [4, 8, 12]],
+        "six": [[6, 12, 18], [12, 24, 36]],
+    }
+    assert asked("Chosen") == (404, "`model` is one of 'a', 'b', got ''")
+
+
+@pytest.mark.real
+def test_an_ensemble_in_the_other_protocols(configured: ServiceProcess) -> None:
+    told = httpx.get(f"{configured.http_url}/v2/models/both").json()
+    assert [each["name"] for each in told["inputs"]] == ["x"]
+    assert [each["name"] for each in told["outputs"]] == [
+        "two/y",
+        "two/twice",
+        "six/y",
+        "six/twice",
+    ]
+    status, found = answer(configured, "both", {**ROW, "outputs": [{"name": "six/y"}]})
+    assert (status, found["outputs"][0]["data"]) == (200, [6, 12, 18])
+    plain = httpx.post(f"{configured.http_url}/both", json={"x": [[1, 2, 3]]}).json()
+    assert plain["two/y"] == [[2, 4, 6]]
+
+
+@pytest.mark.parametrize(
+    ("text", "problems"),
+    [
+        ("models: {}", ["file:1: models: "]),
+        ("workflows: {a: [b]}", ["file: models: Field required"]),
+        ("models: {a: {pth: x}}", ["file:1: models.a"]),
+        ("models: {a: 1}", ["file:1: models.a"]),
+        ("models: {a: x}\nmodel: {}", ["file:2: model: "]),
+        ("models: {a: x}\nworkflows: {w: [a, b]}", ["file:2: workflows.w: there is no model 'b'"]),
+        ("models: {a: x}\nworkflows: {w: []}", ["file:2: workflows.w: has no model"]),
+        ("models: {a: x}\nworkflows: {w: [a, a]}", ["file:2: workflows.w: has a model twice"]),
+        ("models: {a: x}\nworkflows: {w: {a: b}}", ["'a' reads 'b', which is neither of it nor"]),
+        (
+            "models: {a: x, b: y}\nworkflows: {w: {a: b, b: a}}",
+            ["file:2: workflows.w: 'a' reads what it makes itself"],
+        ),
+        ("models: {a: x}\nservices: {S: w}", ["file:2: services.S: there is no workflow 'w'"]),
+        ("models: {a: nowhere}", ["nowhere: no such file or folder"]),
+    ],
+)
+def test_mistakes_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problems: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text(text)
+    with pytest.raises(StartupError) as raised:
+        parse(["--config", "file"])
+    for problem in problems:
+        assert problem in str(raised.value)
