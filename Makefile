@@ -55,7 +55,7 @@ test-real: $(READY) ## real services as processes, real models, real clients (tw
 test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)
 	$(BIN)/python -m pytest -m "$(FAULTS)" tests/faults tests/attacks
 
-test-runtimes: $(RUNTIMES) ## models in the form of every library (half a minute)
+test-runtimes: $(RUNTIMES) ## models in the form of every library (about a minute)
 	$(BIN)/python -m pytest $(PAIRS) tests/runtimes
 
 check: $(READY) ## format, lint, types, floors, spelling, documents (about a minute)

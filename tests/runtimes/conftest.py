@@ -1,5 +1,7 @@
 """Small real ONNX models, built on the spot; and networks in the form of every library."""
 
+import fcntl
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,10 +17,17 @@ Build = Callable[..., Path]
 
 @pytest.fixture(scope="session")
 def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``python -m tests.models`` writes; not to be changed."""
-    root = tmp_path_factory.mktemp("networks")
-    # In a process of its own: Paddle's two generations of programs leave traces in theirs.
-    subprocess.run([sys.executable, "-m", "tests.models", str(root)], check=True, timeout=50)
+    """What ``python -m tests.models`` writes, once for all workers of pytest; not to be changed."""
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "networks"
+    with open(f"{root}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not root.exists():
+            # In a process of its own: Paddle's two generations of programs leave traces in theirs.
+            making = root.with_suffix(".making")
+            command = [sys.executable, "-m", "tests.models", str(making)]
+            subprocess.run(command, check=True, timeout=50)
+            making.rename(root)
     return root
 
 

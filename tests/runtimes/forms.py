@@ -29,3 +29,11 @@ def every_form() -> list:
         for runtime, forms in FORMS.items()
         for form in forms
     ]
+
+
+def one_form_each() -> list:
+    """Of every library the first form."""
+    return [
+        pytest.param(runtime, forms[0], marks=needs(runtime), id=forms[0])
+        for runtime, forms in FORMS.items()
+    ]

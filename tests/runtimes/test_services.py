@@ -8,7 +8,7 @@ import pytest
 from penstock import PipelineClient
 from penstock.client import response_arrays
 from tests.models.networks import answers, feed_of
-from tests.runtimes.forms import every_form
+from tests.runtimes.forms import one_form_each
 from tests.runtimes.test_same_answers import TOLERANCE
 from tests.services.process import running
 
@@ -22,7 +22,7 @@ Service("nets", net, dag={{"is_thread_op": {threads}}}).run()
 
 @pytest.mark.real
 @pytest.mark.parametrize("threads", [True, False], ids=["threads", "processes"])
-@pytest.mark.parametrize(("runtime", "form"), every_form())
+@pytest.mark.parametrize(("runtime", "form"), one_form_each())
 def test_an_op_answers_many_callers_as_the_network_does(
     networks: Path, tmp_path: Path, runtime: str, form: str, threads: bool
 ) -> None:
