@@ -18,7 +18,7 @@ import numpy as np
 from penstock.errors import InputMismatch, PackageError, WrongType
 from penstock.protocols import oip
 from penstock.protocols.oip import BF16, BYTES, DTYPES, InferRequest, OutTensor
-from penstock.protocols.tensors import DecodeBudget
+from penstock.protocols.tensors import MAX_AXES, DecodeBudget
 from penstock.request import Feed
 from penstock.tensor import LOD_SUFFIX, Signature, TensorSpec, lod_offsets
 
@@ -26,6 +26,9 @@ SERVICE: Final = "GeneralModelService"
 METHODS: Final = ("inference", "debug")
 MAX_TENSORS: Final = 1_000
 """Tensors, or wanted outputs, of one request."""
+
+MAX_LOD: Final = 100_000
+"""Offsets of one tensor."""
 
 TEXTS: Final = "data"
 RAW: Final = "tensor_content"
@@ -142,6 +145,18 @@ class GeneralResponse:
     log_id: int = 0
     err_no: int = 0
     err_msg: str = ""
+
+
+def listed(what: str, numbers: oip.Array) -> list[int]:
+    """A shape's or a lod's numbers; many would take far more memory than their array.
+
+    Raises:
+        PackageError: there are too many.
+    """
+    most = MAX_AXES if what == "shape" else MAX_LOD
+    if numbers.size > most:
+        raise PackageError(f"a {what} has {numbers.size} numbers, which are more than {most}")
+    return numbers.tolist()  # type: ignore[no-any-return]
 
 
 def feed_of(request: GeneralRequest, signature: Signature, budget: DecodeBudget) -> Feed:

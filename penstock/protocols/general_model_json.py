@@ -28,6 +28,7 @@ from penstock.protocols.general_model import (
     GeneralResponse,
     InTensor,
     Output,
+    listed,
 )
 from penstock.protocols.json_values import LARGE, Span
 from penstock.protocols.protobuf import join_bytes
@@ -44,6 +45,7 @@ def decode(body: bytes, budget: DecodeBudget) -> GeneralRequest:
 
     Raises:
         Undecodable: the body is no JSON, or a member has the wrong type.
+        PackageError: a shape or a lod is too long.
         TooLarge: the numbers would take too much memory.
     """
     document: Any
@@ -62,9 +64,9 @@ def decode(body: bytes, budget: DecodeBudget) -> GeneralRequest:
         if values.is_null(content):
             continue
         if member == "tensor":
-            listed = values.as_list(content, member, MAX_TENSORS)
+            tensors = values.as_list(content, member, MAX_TENSORS)
             found.tensors = [
-                _tensor(each, f"tensor[{index}]", budget) for index, each in enumerate(listed)
+                _tensor(each, f"tensor[{index}]", budget) for index, each in enumerate(tensors)
             ]
         elif member == "fetch_var_names":
             found.fetch = values.as_texts(content, member, MAX_TENSORS)
@@ -93,9 +95,9 @@ def _tensor(value: Any, where: str, budget: DecodeBudget) -> InTensor:
             if array.size:
                 tensor.data[member] = array
         elif member == "shape":
-            tensor.shape = values.as_array(content, at, _INT32, budget).tolist()
+            tensor.shape = listed(member, values.as_array(content, at, _INT32, budget))
         elif member == "lod":
-            tensor.lod = values.as_array(content, at, _INT32, budget).tolist()
+            tensor.lod = listed(member, values.as_array(content, at, _INT32, budget))
         elif member == "elem_type":
             tensor.elem_type = values.as_integer(content, at, -(2**31), 2**31 - 1)
         elif member == "name":

@@ -23,6 +23,7 @@ from penstock.protocols.general_model import (
     GeneralResponse,
     InTensor,
     Output,
+    listed,
 )
 from penstock.protocols.protobuf import (
     LENGTH,
@@ -53,6 +54,7 @@ def decode(data: bytes, budget: DecodeBudget) -> GeneralRequest:
 
     Raises:
         Undecodable: the bytes are no such message, or it has too many fields.
+        PackageError: a shape or a lod is too long.
         TooLarge: the numbers would take too much memory.
     """
     try:
@@ -111,9 +113,9 @@ def _tensor(walker: Walker, start: int, stop: int, budget: DecodeBudget) -> InTe
     for name, pieces in numbers.items():
         array = numbers_of(data, NUMBERS.get(name, _INT32), pieces, budget)
         if name == "shape":
-            tensor.shape = array.tolist()
+            tensor.shape = listed("shape", array)
         elif name == "lod":
-            tensor.lod = array.tolist()
+            tensor.lod = listed("lod", array)
         elif array.size:
             tensor.data[name] = array
     return tensor
