@@ -44,27 +44,27 @@ class RemoteExecutor(CoroutineExecutor):
         self._options = options
         self._conf = conf
         self._tensors = ops[0].op.pack_tensor_format
+        self._channel: AsyncChannel | None = None
 
     async def start(self) -> None:
         """Begin to connect; an endpoint that is not there yet does not keep the service from
         starting.
         """
         options = self._options
-        self._channel = AsyncChannel(
-            options.endpoints, None, rounded=rounded_down_ms, told=self._tell
-        )
+        channel = AsyncChannel(options.endpoints, None, rounded=rounded_down_ms, told=self._tell)
         self._called: RemoteModel | RemotePipeline
         if options.kind == "model":
-            self._called = RemoteModel(options, self._conf, self._channel)
+            self._called = RemoteModel(options, self._conf, channel)
         else:
-            address = self._channel.own_address()
-            self._called = RemotePipeline(options, self._channel, address, tensors=self._tensors)
-        self._channel.probe()
+            address = channel.own_address()
+            self._called = RemotePipeline(options, channel, address, tensors=self._tensors)
+        channel.probe()
+        self._channel = channel
 
     async def close(self, timeout: float) -> bool:
         """Wait for the calls, then disconnect."""
         ended = await super().close(timeout)
-        if hasattr(self, "_channel"):
+        if self._channel is not None:
             await self._channel.close()
         return ended
 

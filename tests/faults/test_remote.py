@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -125,6 +126,8 @@ def test_the_second_server_is_told_less_than_what_is_left() -> None:
                 if details.method.endswith("ModelMetadata"):
                     return bytes(about.SerializeToString())
                 told.append(context.time_remaining())
+                if len(told) == 1:
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "the first one only connects")
                 ended = threading.Event()
                 context.add_callback(ended.set)
                 ended.wait(10)
@@ -137,14 +140,71 @@ def test_the_second_server_is_told_less_than_what_is_left() -> None:
     server.start()
     try:
         with pipeline(f"127.0.0.1:{port}") as service:
+            assert ask(service)[0] == 503
             began = time.monotonic()
             status, _ = ask(service, **{"penstock-timeout": "0.3"})
             assert status == 408, "the caller's own time is over"
             assert time.monotonic() - began < 3
-            assert len(told) == 1
-            assert 0 < told[0] < 0.3
+            until(lambda: len(told) == 2, "the call has come")
+            assert told[0] <= 10.0
+            assert 0 < told[1] < 0.3
     finally:
         server.stop(0).wait(10)
+
+
+def test_a_call_that_may_have_run_is_not_repeated_for_halves_of_its_batch() -> None:
+    ran: list[bytes] = []
+    _, metadata = inference_messages("ModelMetadata")
+    about = metadata(name="double")
+    about.inputs.add(name="x", datatype="FP32", shape=[-1, 3])
+
+    class Fails(grpc.GenericRpcHandler):
+        def service(self, details: Any) -> Any:
+            def handle(request: bytes, context: Any) -> bytes:
+                if details.method.endswith("ModelMetadata"):
+                    return bytes(about.SerializeToString())
+                ran.append(request)
+                context.abort(grpc.StatusCode.UNAVAILABLE, "lost")
+                raise AssertionError
+
+            return grpc.unary_unary_rpc_method_handler(handle)
+
+    server = grpc.server(ThreadPoolExecutor(4), handlers=(Fails(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    options = ("batch_size=8", "concurrency=1", "auto_batching_timeout=2000")
+    try:
+        with (
+            pipeline(f"127.0.0.1:{port}", options=options) as service,
+            ThreadPoolExecutor(8) as pool,
+        ):
+            assert [status for status, _ in pool.map(ask, [service] * 8)] == [503] * 8
+            assert len(ran) == 1
+    finally:
+        server.stop(0).wait(10)
+
+
+def test_a_server_that_stops_in_order_costs_no_request(model: Path) -> None:
+    with model_server(model) as stays, model_server(model) as stops:
+        with pipeline(stays.rpc_endpoint, stops.rpc_endpoint) as service:
+            load = Load(service, 8)
+            try:
+                until(lambda: served(stops) > 50, "it is called")
+                assert stops.stop() == 0
+                before = load.good()
+                until(lambda: load.good() > before + 100, "the other goes on")
+            finally:
+                load.end()
+            assert [seen for seen in load.seen if seen[1] != 200] == []
+
+
+def test_check_says_what_is_called() -> None:
+    command = (sys.executable, "-m", "penstock", "check", str(SERVICE), "m", "grpc", "127.0.0.1:1")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "calls model m at 127.0.0.1:1" in done.stdout
+    done = subprocess.run((*command[:-1], "nowhere"), capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "op.scale.server_endpoints[0]: must be host:port" in done.stderr
 
 
 class Load:
