@@ -188,6 +188,32 @@ def reader() -> bytes:
     return graph.model("tokens", ("length",), "topic", (8,), TensorProto.INT64)
 
 
+def small_resnet() -> bytes:
+    """Eight blocks shaped like those of ResNet, narrow, on pictures of any height and width."""
+    graph = GraphBuilder(51)
+    x = graph.relu(graph.convolution("x", 3, 16, kernel=3, stride=2))
+    depth = 16
+    for width in (16, 32, 64, 128):
+        for stride in (2, 1) if width > 16 else (1, 1):
+            shortcut = x
+            if depth != width:
+                shortcut = graph.convolution(x, depth, width, kernel=1, stride=stride)
+            y = graph.relu(graph.convolution(x, depth, width, kernel=3, stride=stride))
+            y = graph.convolution(y, width, width, kernel=3, gain=0.3)
+            x = graph.relu(graph.node("Add", [y, shortcut]))
+            depth = width
+    x = graph.node("Flatten", [graph.node("GlobalAveragePool", [x])])
+    graph.dense(x, depth, 100)
+    return graph.model("x", (3, "height", "width"), "score", (100,))
+
+
+def small_dense() -> bytes:
+    """13 numbers through a layer of 64 to one."""
+    graph = GraphBuilder(52)
+    graph.dense(graph.relu(graph.dense("x", 13, 64)), 64, 1)
+    return graph.model("x", (13,), "y", (1,))
+
+
 BUILDERS: dict[str, Callable[[], bytes]] = {
     "resnet50": resnet50,
     "classifier-a": lambda: classifier(21),
@@ -195,6 +221,8 @@ BUILDERS: dict[str, Callable[[], bytes]] = {
     "detector": detector,
     "recogniser": recogniser,
     "reader": reader,
+    "small-resnet": small_resnet,
+    "small-dense": small_dense,
 }
 
 

@@ -143,9 +143,11 @@ def joining_of(options: WorkOptions, model: Model | None) -> Joining | None:
     if joining is None or joining.padding is None or model is None:
         return joining
     try:
-        return replace(joining, padding=joining.padding.of_model(model.inputs, model.outputs))
+        padding = joining.padding.of_model(model.inputs, model.outputs)
     except ValueError as error:
         raise StartupError(str(error)) from error
+    open_axes = any(any(axes) for axes in (padding.inputs or {}).values())
+    return replace(joining, padding=padding if open_axes else None)
 
 
 class Member:
