@@ -138,6 +138,7 @@ async def test_a_killed_worker_costs_its_batch_at_most_and_each_request_has_one_
     assert at.verdict(failures=answers[LOST]) == []
 
 
+@pytest.mark.long
 async def test_the_requests_of_killed_workers_are_run_again_where_the_op_says_so(
     tmp_path: Path,
 ) -> None:
@@ -148,6 +149,7 @@ async def test_the_requests_of_killed_workers_are_run_again_where_the_op_says_so
     assert at.verdict(attempts=2, failures=answers[LOST]) == []
 
 
+@pytest.mark.long
 async def test_workers_that_are_told_to_end_lose_no_request(tmp_path: Path) -> None:
     async with manned(tmp_path) as (at, crew):
         answers = await storm(at, crew, signal.SIGTERM)
