@@ -72,22 +72,6 @@ print("after")
     assert outcome(script)[0].split() == ["before", "inside", "after"]
 
 
-def test_a_running_thread_is_refused_by_name() -> None:
-    script = """
-stop = threading.Event()
-threading.Thread(target=stop.wait, name="watcher").start()
-try:
-    child(lambda: 0)
-except Exception as error:
-    print(type(error).__name__, error)
-stop.set()
-"""
-    out, _ = outcome(script)
-    assert out.startswith("StartupError ")
-    assert "watcher" in out
-    assert "MainThread" not in out
-
-
 def test_children_draw_different_random_numbers() -> None:
     script = """
 import numpy
