@@ -33,13 +33,13 @@ class Heads:
         return len(self.offsets) - 1
 
 
-def call_fields(values: random.Random) -> list[tuple[str, str]]:
-    """One call's header fields, in the order of grpc-go."""
+def call_fields(values: random.Random, method: str) -> list[tuple[str, str]]:
+    """The header fields of one call of ``method``, in the order of grpc-go."""
     trace, span, request = values.getrandbits(128), values.getrandbits(64), values.getrandbits(128)
     return [
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", INFERENCE),
+        (":path", method),
         (":authority", "penstock.test:9000"),
         ("content-type", "application/grpc"),
         ("user-agent", "grpc-go/1.65.0"),
@@ -50,14 +50,14 @@ def call_fields(values: random.Random) -> list[tuple[str, str]]:
     ]
 
 
-def encode_heads(heads: str, count: int, seed: int) -> Heads:
+def encode_heads(heads: str, count: int, seed: int, method: str = INFERENCE) -> Heads:
     """Encode the heads of ``count`` calls, in the order in which they must be sent."""
     encoder, values = hpack.Encoder(), random.Random(seed)
-    fields = call_fields(values)
+    fields = call_fields(values, method)
     frames, offsets = bytearray(), [0]
     for number in range(count):
         if heads == "different":
-            fields = call_fields(values)
+            fields = call_fields(values, method)
         block = encoder.encode(fields)
         frames += len(block).to_bytes(3, "big") + bytes((HEADERS, END_HEADERS))
         frames += (2 * number + 1).to_bytes(4, "big") + block
@@ -65,13 +65,16 @@ def encode_heads(heads: str, count: int, seed: int) -> Heads:
     return Heads(bytes(frames), offsets)
 
 
-def heads_of(heads: str, connections: int, cache: Path, calls: int = CALLS) -> list[Heads]:
+def heads_of(
+    heads: str, connections: int, cache: Path, calls: int = CALLS, method: str = INFERENCE
+) -> list[Heads]:
     """Every connection's heads, read from the folder ``cache`` or made now and kept there."""
     found = []
+    called = method.strip("/").replace("/", ".")
     for seed in range(connections):
-        file = cache / f"{heads}-{calls // connections}-{seed}.npz"
+        file = cache / f"{heads}-{called}-{calls // connections}-{seed}.npz"
         if not file.is_file():
-            made = encode_heads(heads, calls // connections, seed)
+            made = encode_heads(heads, calls // connections, seed, method)
             cache.mkdir(parents=True, exist_ok=True)
             frames = np.frombuffer(made.frames, np.uint8)
             np.savez(file, frames=frames, offsets=np.array(made.offsets))

@@ -23,7 +23,7 @@ from typing import cast
 import hpack
 import uvloop
 
-from benchmarks.calls import Heads, heads_of
+from benchmarks.calls import INFERENCE, Heads, heads_of
 from benchmarks.load import SERVER_OPTIONS, CpuClock, Plan, Report, options_of, plan_of, report_of
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -380,12 +380,15 @@ def messages_of(path: Path) -> list[bytes]:
 def main() -> int:
     """Exit status 0 means that every answer was right."""
     streams = {"type": int, "default": 1, "help": "calls in flight per connection"}
-    options = options_of("benchmarks.load_calls", *SERVER_OPTIONS, ("--streams", streams))
+    method: dict[str, object] = {"default": INFERENCE, "help": "path of the method to call"}
+    options = options_of(
+        "benchmarks.load_calls", *SERVER_OPTIONS, ("--streams", streams), ("--method", method)
+    )
     loading = load_calls(
         port=options.port,
         messages=messages_of(options.body),
         expected=options.expect.read_bytes() if options.expect is not None else None,
-        heads=heads_of(options.heads, options.connections, CACHE),
+        heads=heads_of(options.heads, options.connections, CACHE, method=options.method),
         streams=options.streams,
         plan=plan_of(options),
     )

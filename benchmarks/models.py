@@ -25,6 +25,7 @@ PICTURE_SHAPE = (1, 128, 128)
 CROP_SHAPE = (1, 16, 16)
 MOST_CROPS = 9
 VOCABULARY = 5000
+FEATURES = 13
 _STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # ResNet-50: width, blocks
 
 
@@ -214,6 +215,22 @@ def small_dense() -> bytes:
     return graph.model("x", (13,), "y", (1,))
 
 
+def price() -> bytes:
+    """13 features to a price by 64 hidden units.
+
+    Its weights are small multiples of 1/8: of features that are such multiples too every sum is
+    exact, so that the answer does not depend on what else is in a batch.
+    """
+    graph, random = GraphBuilder(34), np.random.default_rng(34)
+
+    def weight(*shape: int) -> str:
+        return graph.constant((random.integers(-8, 9, shape) / 8).astype(np.float32))
+
+    hidden = graph.relu(graph.node("Gemm", ["x", weight(FEATURES, 64), weight(64)]))
+    graph.node("Gemm", [hidden, weight(64, 1), weight(1)])
+    return graph.model("x", (FEATURES,), "price", (1,))
+
+
 BUILDERS: dict[str, Callable[[], bytes]] = {
     "resnet50": resnet50,
     "classifier-a": lambda: classifier(21),
@@ -223,6 +240,7 @@ BUILDERS: dict[str, Callable[[], bytes]] = {
     "reader": reader,
     "small-resnet": small_resnet,
     "small-dense": small_dense,
+    "price": price,
 }
 
 

@@ -15,16 +15,13 @@ from typing import TypeVar
 
 import grpc
 
-from benchmarks.calls import INFERENCE
-from benchmarks.graphs import GRAPHS, Bare, is_right
+from benchmarks.graphs import GRAPHS, Bare
 from benchmarks.load import Report
 from benchmarks.models import model_folder
 from benchmarks.results import Row, summarise
 from benchmarks.scenarios import Contender, Load, Scenario
 
 ROOT = Path(__file__).parent.parent
-PATH = "/bench/prediction"
-JSON = "application/json"
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
 GENERATOR_SECONDS = 150.0
@@ -113,21 +110,20 @@ class Server:
             raise BenchmarkError(f"{self.contender.server} did not start:\n{tail}")
 
     def _answers(self) -> bool:
-        if self.contender.server in ("floor_grpc", "canned_grpc"):
+        if self.contender.ready is None:
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", self.ports["grpc"])) == 0
         try:
             connection = HTTPConnection("127.0.0.1", self.ports["http"], timeout=5.0)
-            path = "/" if self.contender.server == "floor_mosec" else "/readyz"
-            connection.request("GET", path)
+            connection.request("GET", self.contender.ready)
             return connection.getresponse().status == 200
         except (OSError, HTTPException):
             return False
         finally:
             connection.close()
 
-    def ask(self, protocol: str, message: bytes, kind: str = JSON) -> bytes:
-        """The body of one answer, by a client that is not ours.
+    def ask(self, protocol: str, message: bytes, scenario: Scenario) -> bytes:
+        """The body of one answer to a message of the scenario, by a client that is not ours.
 
         Raises:
             BenchmarkError: there is none.
@@ -135,8 +131,8 @@ class Server:
         port = self.ports[protocol]
         try:
             if protocol == "http":
-                return ask_http(port, message, kind)
-            return ask_grpc(port, message)
+                return ask_http(port, scenario.path, message, scenario.kind)
+            return ask_grpc(port, scenario.method, message)
         except (OSError, HTTPException, grpc.RpcError) as error:
             raise BenchmarkError(f"{self.contender.server}: {error}") from error
 
@@ -152,21 +148,21 @@ class Server:
             self._process.wait()
 
 
-def ask_http(port: int, body: bytes, kind: str = JSON) -> bytes:
+def ask_http(port: int, path: str, body: bytes, kind: str) -> bytes:
     """The body of one POST's answer, by the standard library's client."""
     connection = HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
     try:
-        connection.request("POST", PATH, body, {"Content-Type": kind})
+        connection.request("POST", path, body, {"Content-Type": kind})
         return connection.getresponse().read()
     finally:
         connection.close()
 
 
-def ask_grpc(port: int, message: bytes) -> bytes:
+def ask_grpc(port: int, method: str, message: bytes) -> bytes:
     """The message of one call's answer, by the grpc package's client."""
     unlimited = [("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(f"127.0.0.1:{port}", options=unlimited) as channel:
-        call = channel.unary_unary(INFERENCE, request_serializer=bytes, response_deserializer=bytes)
+        call = channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
         answer: bytes = call(message, timeout=START_SECONDS, wait_for_ready=True)
     return answer
 
@@ -208,7 +204,7 @@ class ScenarioRun:
     def _start(self, contender: Contender, stack: ExitStack) -> None:
         """Start it and verify its first answers; a failure is kept and spares it the rounds."""
         graph = self._scenario.graph
-        names = GRAPHS[graph].models if graph is not None else ()
+        names = GRAPHS[graph].models if graph is not None else self._scenario.models
         models = [model_folder(name, self._models) for name in names]
         if contender.server is None:
             return
@@ -225,15 +221,13 @@ class ScenarioRun:
 
     def _judge(self, server: Server, protocol: str, folder: Path) -> None:
         messages, graph = self._scenario.messages(), self._scenario.graph
-        answers = [
-            server.ask(protocol, message, self._scenario.kind) for message in messages[:JUDGED]
-        ]
+        answers = [server.ask(protocol, each, self._scenario) for each in messages[:JUDGED]]
         if graph is None:
             assert self._scenario.is_right is not None
             right = list(map(self._scenario.is_right, answers))
         else:
             expected = Bare(graph, self._models).answers()[:JUDGED]
-            right = [is_right(*pair) for pair in zip(answers, expected, strict=True)]
+            right = list(map(self._scenario.matches, answers, expected))
         if not all(right):
             wrong = answers[right.index(False)]
             raise BenchmarkError(f"wrong answer over {protocol}: {wrong[:300]!r}")
@@ -264,10 +258,10 @@ class ScenarioRun:
             folder = self._folder / contender.name.replace(" ", "-")
             common += ["--expect", str(folder / f"expected.{load.protocol}")]
         if load.protocol == "http":
-            common += ["--kind", self._scenario.kind, "--path", PATH]
+            common += ["--kind", self._scenario.kind, "--path", self._scenario.path]
             return ["benchmarks.load_wrk", *common, "--body", f"{messages}/000"]
-        calls = ["--streams", str(load.streams), "--body", str(messages)]
-        return ["benchmarks.load_calls", *common, *calls]
+        common += ["--method", self._scenario.method, "--streams", str(load.streams)]
+        return ["benchmarks.load_calls", *common, "--body", str(messages)]
 
     def _rows(self, load: Load, reports: dict[str, list[Report]]) -> list[Row]:
         floor = self._scenario.floor

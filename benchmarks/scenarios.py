@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from benchmarks import graphs
 from benchmarks.bodies import (
     echo_json,
     echo_message,
@@ -19,8 +21,19 @@ from benchmarks.bodies import (
     regress_body,
     typed_json,
 )
+from benchmarks.calls import INFERENCE
 from benchmarks.client_calls import IN_FLIGHT, REPLY, call_message
 from benchmarks.graphs import GRAPHS, requests
+from benchmarks.inference import (
+    MODEL_INFER,
+    infer_path,
+    is_price_json,
+    is_price_message,
+    is_resnet50_message,
+    price_json,
+    price_message,
+    resnet50_messages,
+)
 from penstock.protocols.pb import Response
 
 LONG_STEPS, SHORT_STEPS = 500_000, 5_000
@@ -51,12 +64,14 @@ class Contender:
         server: a script in ``benchmarks/servers``; None for the bare loop of the scenario's graph.
         options: the script's.
         client: what is measured is this client of ``benchmarks.client_calls``, not the server.
+        ready: what a GET answers with 200 once the server is ready; None: that it listens will do.
     """
 
     name: str
     server: str | None = None
     options: tuple[str, ...] = ()
     client: str | None = None
+    ready: str | None = "/readyz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +99,14 @@ class Scenario:
         messages: what is sent in turn, JSON texts over HTTP, serialised Requests over gRPC.
         is_right: whether an answer is right; None where ``graph`` tells.
         graph: the graph of models that all of them run.
+        matches: whether an answer is what the graph's bare models say.
+        models: those that the servers get, where there is no graph.
         exact: every answer must equal the first one, byte by byte.
         targets: (contender, load's label) to what is promised.
         seconds: how many times the usual length one measurement takes.
         kind: the media type of messages over HTTP.
+        path: of the route over HTTP.
+        method: of gRPC, as a path.
     """
 
     name: str
@@ -98,10 +117,14 @@ class Scenario:
     loads: tuple[Load, ...]
     is_right: Callable[[bytes], bool] | None = None
     graph: str | None = None
+    matches: Callable[[bytes, Any], bool] = graphs.is_right
+    models: tuple[str, ...] = ()
     exact: bool = True
     targets: Mapping[tuple[str, str], Target] = field(default_factory=dict)
     seconds: float = 1.0
     kind: str = "application/json"
+    path: str = "/bench/prediction"
+    method: str = INFERENCE
 
 
 def service(name: str, *options: str) -> Contender:
@@ -112,7 +135,7 @@ def service(name: str, *options: str) -> Contender:
 
 THREAD, INLINE, PROCESS = map(service, ("thread", "inline", "process"))
 UVICORN = Contender(name="uvicorn", server="floor_http")
-GRPC_AIO = Contender(name="grpc.aio", server="floor_grpc")
+GRPC_AIO = Contender(name="grpc.aio", server="floor_grpc", ready=None)
 
 
 def http(connections: int, heads: str = "same") -> Load:
@@ -319,7 +342,7 @@ def client() -> Scenario:
     """Our client against the grpc package's, 32 calls in flight from one core."""
 
     def contender(name: str) -> Contender:
-        return Contender(name=name, server="canned_grpc", client=name)
+        return Contender(name=name, server="canned_grpc", client=name, ready=None)
 
     load = grpc(1, IN_FLIGHT)
     return Scenario(
@@ -364,7 +387,10 @@ def typed() -> list[Scenario]:
                 messages=lambda packed=packed: [regress_body(packed=packed)],  # type: ignore[misc]
                 is_right=lambda answer, packed=packed: is_price(answer, packed=packed),  # type: ignore[misc]
                 floor=Contender(
-                    name="Mosec", server="floor_mosec", options=("--graph", f"regress-{word}")
+                    name="Mosec",
+                    server="floor_mosec",
+                    options=("--graph", f"regress-{word}"),
+                    ready="/",
                 ),
                 ours=(ours,),
                 loads=(load,),
@@ -375,6 +401,68 @@ def typed() -> list[Scenario]:
     return made
 
 
+def saved_models() -> list[Scenario]:
+    """Saved models by the Open Inference Protocol, served by ``penstock serve``."""
+
+    def served(batch: int) -> Contender:
+        return Contender(name="serve", server="inference", options=("--batch-size", str(batch)))
+
+    oip = ("--graph", "inference")
+    uvicorn, grpc_aio = replace(UVICORN, options=oip), replace(GRPC_AIO, options=oip)
+    made = []
+    for protocol, floor, load, ratio in (
+        ("HTTP", uvicorn, http(32, "different"), 0.8),
+        ("gRPC", grpc_aio, grpc(8, 4, "different"), 5.0),
+    ):
+        is_http = protocol == "HTTP"
+        message = price_json if is_http else price_message
+        form = "JSON" if is_http else "raw bytes"
+        made.append(
+            Scenario(
+                name=f"oip-{protocol.lower()}",
+                title=f"a model 13-64-1, Open Inference Protocol over {protocol} with {form},"
+                f" against {floor.name} without the model",
+                messages=lambda message=message: [message()],  # type: ignore[misc]
+                is_right=is_price_json if is_http else is_price_message,
+                models=("price",),
+                floor=floor,
+                ours=(served(32),),
+                loads=(load,),
+                targets={("serve", load.label): Target(ratio=ratio)},
+                path=infer_path("price"),
+                method=MODEL_INFER,
+            )
+        )
+    load = grpc(16, heads="different")
+    made.append(
+        Scenario(
+            name="oip-resnet50",
+            title="the layers of ResNet-50, Open Inference Protocol over gRPC with raw bytes,"
+            " batches of 8, against the bare model",
+            messages=resnet50_messages,
+            graph="resnet50",
+            matches=is_resnet50_message,
+            floor=Contender(name="ONNX Runtime"),
+            ours=(served(8),),
+            loads=(load,),
+            exact=False,
+            targets={("serve", load.label): Target(ratio=0.95)},
+            seconds=4.0,
+            method=MODEL_INFER,
+        )
+    )
+    return made
+
+
 def all_scenarios() -> list[Scenario]:
     """Every scenario, the main ones first."""
-    return [*heads(), *models(), *typed(), *one_at_a_time(), *large(), *ops(), client()]
+    return [
+        *heads(),
+        *models(),
+        *saved_models(),
+        *typed(),
+        *one_at_a_time(),
+        *large(),
+        *ops(),
+        client(),
+    ]
