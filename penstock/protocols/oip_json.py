@@ -76,7 +76,6 @@ def _read_usual(body: bytes) -> InferRequest | None:
                 or min(shape, default=0) < 0
                 or not row.low <= min(data)
                 or not max(data) <= row.high
-                or name in found.feed
             ):
                 return None
             found.add(name, each["datatype"], np.array(data, row.dtype).reshape(shape))

@@ -120,7 +120,6 @@ def _read_raw(data: bytes) -> InferRequest | None:
             or len(shape) > MAX_AXES
             or prod(shape) * dtype.itemsize != len(raw)
             or min(shape, default=0) < 0
-            or tensor.name in found.feed
         ):
             return None
         found.add(tensor.name, tensor.datatype, np.frombuffer(raw, dtype).reshape(tuple(shape)))

@@ -182,7 +182,32 @@ def test_what_json_is_refused(body: bytes, error: type[RequestError], text: str)
         oip_json.decode(body)
 
 
+@pytest.mark.parametrize("bits", [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF])
+def test_no_nan_becomes_a_number_by_rounding(bits: int) -> None:
+    array = np.array([bits], np.uint32).view(np.float32)
+    (rounded,) = oip.rounded(array).tolist()
+    assert np.isnan(np.array([rounded << 16], np.uint32).view(np.float32)[0])
+
+
+def test_bytes_behind_the_last_tensor_are_refused() -> None:
+    tensor = {
+        "name": "x",
+        "datatype": "UINT8",
+        "shape": [1],
+        "parameters": {"binary_data_size": 1},
+    }
+    document = json.dumps({"inputs": [tensor]}).encode()
+    with pytest.raises(PackageError, match="1 bytes are left behind"):
+        oip_json.decode(document + b"ab", len(document))
+
+
 def test_two_inputs_of_one_name_are_refused() -> None:
+    message = INFER(model_name="m")
+    for _ in range(2):
+        message.inputs.add(name="x", datatype="UINT8", shape=[1])
+        message.raw_input_contents.append(b"a")
+    with pytest.raises(PackageError, match="two inputs are called 'x'"):
+        oip_message.decode(message.SerializeToString())
     tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
     with pytest.raises(PackageError, match="two inputs are called 'x'"):
         oip_json.decode(json.dumps({"inputs": [tensor, tensor]}).encode())
