@@ -84,6 +84,8 @@ peers: ## install the system programs that tests use as peers (root)
 	npm ci --prefix tests/peers/node --ignore-scripts --no-audit --no-fund
 	$(PYTHON) -m venv tests/peers/triton/.venv
 	tests/peers/triton/.venv/bin/python -m pip install --quiet --no-deps --require-hashes -r tests/peers/triton/requirements.txt
+	$(PYTHON) -m venv benchmarks/triton/.venv
+	benchmarks/triton/.venv/bin/python -m pip install --quiet --no-deps --require-hashes -r benchmarks/triton/requirements.txt
 
 fmt: $(READY) ## format and sort imports
 	$(BIN)/ruff check --fix-only --quiet .

@@ -34,6 +34,7 @@ from benchmarks.inference import (
     price_message,
     resnet50_messages,
 )
+from benchmarks.servers.floor_triton import PROGRAM
 from penstock.protocols.pb import Response
 
 LONG_STEPS, SHORT_STEPS = 500_000, 5_000
@@ -409,30 +410,37 @@ def saved_models() -> list[Scenario]:
 
     oip = ("--graph", "inference")
     uvicorn, grpc_aio = replace(UVICORN, options=oip), replace(GRPC_AIO, options=oip)
+    floors = [("", uvicorn, 0.8, grpc_aio, 5.0)]
+    if PROGRAM.exists():
+        triton = Contender(name="Triton", server="floor_triton", ready="/v2/health/ready")
+        floors.append(("-triton", triton, 1.5, triton, 2.0))
+    over_http, over_grpc = http(32, "different"), grpc(32, heads="different")
     made = []
-    for protocol, floor, load, ratio in (
-        ("HTTP", uvicorn, http(32, "different"), 0.8),
-        ("gRPC", grpc_aio, grpc(8, 4, "different"), 5.0),
-    ):
-        is_http = protocol == "HTTP"
-        message = price_json if is_http else price_message
-        form = "JSON" if is_http else "raw bytes"
-        made.append(
-            Scenario(
-                name=f"oip-{protocol.lower()}",
-                title=f"a model 13-64-1, Open Inference Protocol over {protocol} with {form},"
-                f" against {floor.name} without the model",
-                messages=lambda message=message: [message()],  # type: ignore[misc]
-                is_right=is_price_json if is_http else is_price_message,
-                models=("price",),
-                floor=floor,
-                ours=(served(32),),
-                loads=(load,),
-                targets={("serve", load.label): Target(ratio=ratio)},
-                path=infer_path("price"),
-                method=MODEL_INFER,
+    for suffix, http_floor, http_ratio, grpc_floor, grpc_ratio in floors:
+        for protocol, floor, load, ratio in (
+            ("HTTP", http_floor, over_http, http_ratio),
+            ("gRPC", grpc_floor, over_grpc, grpc_ratio),
+        ):
+            is_http = protocol == "HTTP"
+            message = price_json if is_http else price_message
+            form = "JSON" if is_http else "raw bytes"
+            what = floor.name if suffix else f"{floor.name} without the model"
+            made.append(
+                Scenario(
+                    name=f"oip-{protocol.lower()}{suffix}",
+                    title=f"a model 13-64-1, Open Inference Protocol over {protocol} with {form},"
+                    f" against {what}",
+                    messages=lambda message=message: [message()],  # type: ignore[misc]
+                    is_right=is_price_json if is_http else is_price_message,
+                    models=("price",),
+                    floor=floor,
+                    ours=(served(32),),
+                    loads=(load,),
+                    targets={("serve", load.label): Target(ratio=ratio)},
+                    path=infer_path("price"),
+                    method=MODEL_INFER,
+                )
             )
-        )
     load = grpc(16, heads="different")
     made.append(
         Scenario(

@@ -1,0 +1,74 @@
+"""Triton, out of the wheel ``nvidia-pytriton``, with the model of 13 features.
+
+The wheel holds ``tritonserver`` and its Python backend. ``make peers`` installs it into an
+environment of its own, ``benchmarks/triton/.venv``, with ONNX Runtime and a numpy before version 2
+(of arrays of later ones the backend sends no bytes). The model runs in one process of the backend,
+with dynamic batching.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from pathlib import Path
+
+from benchmarks.models import FEATURES
+from benchmarks.servers.options import ServerOptions, server_options
+
+_PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+ENVIRONMENT = Path(__file__).parents[1] / "triton" / ".venv"
+PACKAGES = ENVIRONMENT / f"lib/python{_PYTHON}/site-packages"
+SERVER = PACKAGES / "pytriton" / "tritonserver"
+PROGRAM = SERVER / "bin" / "tritonserver"
+
+_CONFIG = """name: "price"
+backend: "python"
+max_batch_size: 32
+input [ {{ name: "x" data_type: TYPE_FP32 dims: [ {features} ] }} ]
+output [ {{ name: "price" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+dynamic_batching {{ }}
+instance_group [ {{ count: 1 kind: KIND_CPU }} ]
+parameters {{ key: "file" value {{ string_value: "{file}" }} }}
+"""
+
+
+def prepare(model: Path, folder: Path) -> tuple[Path, Path]:
+    """Make the repository of the model, and the backend's folder with the stub that runs it."""
+    repository, backends = folder / "repository", folder / "backends"
+    code, backend = repository / "price" / "1", backends / "python"
+    for each in (code, backend):
+        each.mkdir(parents=True, exist_ok=True)
+    config = _CONFIG.format(features=FEATURES, file=model / "model.onnx")
+    (code.parent / "config.pbtxt").write_text(config, encoding="utf-8")
+    stub = SERVER / "python_backend_stubs" / _PYTHON / "triton_python_backend_stub"
+    _link(Path(__file__).with_name("triton_model.py"), code / "model.py")
+    for file in (stub, *(SERVER / "backends" / "python").iterdir()):
+        _link(file, backend / file.name)
+    return repository, backends
+
+
+def _link(file: Path, place: Path) -> None:
+    place.unlink(missing_ok=True)
+    place.symlink_to(file)
+
+
+def main(options: ServerOptions) -> None:
+    """Become the server."""
+    (model,) = options.models
+    repository, backends = prepare(model, Path.cwd())
+    libraries = [PACKAGES / "nvidia_pytriton.libs", sysconfig.get_config_var("LIBDIR")]
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": ":".join(map(str, libraries)),
+        # The backend's interpreter belongs to the environment of the python3 that it finds first.
+        "PATH": f"{ENVIRONMENT / 'bin'}:{os.environ['PATH']}",
+    }
+    command = [str(PROGRAM), f"--model-repository={repository}", f"--backend-directory={backends}"]
+    command += ["--allow-metrics=false", "--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
+    command += [f"--http-port={options.http_port}", f"--grpc-port={options.grpc_port}"]
+    os.execve(PROGRAM, command, environment)
+
+
+if __name__ == "__main__":
+    main(server_options())
