@@ -115,6 +115,18 @@ class Door:
             for connection in list(shared.connections):
                 connection.drain()
 
+    async def told(self) -> None:
+        """Wait, after ``drain``, until every client of HTTP/2 has acknowledged it.
+
+        What a client sent before has come by then. One that does not acknowledge has two periods of
+        the limits.
+        """
+        shared = self._shared
+        if shared.untold:
+            told = asyncio.Event()
+            shared.on_told = told.set
+            await told.wait()
+
     def refuse_partial(self) -> None:
         """Answer requests that are not whole: 503, or UNAVAILABLE. Those that begin later may come
         to their end.

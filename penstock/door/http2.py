@@ -446,7 +446,7 @@ class Http2Session(Connection):
             self.end(linger=True)
             self.gone()
         elif isinstance(event, PingAcknowledged) and self._draining:
-            self.core.go_away(final=True)
+            self._name_the_last()
 
     def _refuse_head(self, event: HeadTooLarge) -> None:
         """Answer a request whose head was not taken."""
@@ -561,7 +561,7 @@ class Http2Session(Connection):
             self._refill_at = now + 1.0
             core.refill()
         if self._draining:
-            core.go_away(final=True)
+            self._name_the_last()
             self._leaving = True
         elif self.shared.draining:
             self.drain()
@@ -661,9 +661,15 @@ class Http2Session(Connection):
         """Say that no new streams are taken, at first without naming the last one."""
         if not self._draining:
             self._draining = True
+            self.shared.untold.add(self)
             self.core.go_away(final=False)
             self.core.ping(_PING)
             self.mark()
+
+    def _name_the_last(self) -> None:
+        """Say which stream was the last: the client sends no more, or had its time to see that."""
+        self.core.go_away(final=True)
+        self.shared.told(self)
 
     def refuse_partial(self) -> None:
         """See ``Connection``."""

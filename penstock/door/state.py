@@ -160,7 +160,9 @@ class DoorState:
         leaving: requests that are not whole when they are begun are refused.
         most_calls: of the limits.
         on_empty: called when the last connection has gone.
+        on_told: called when no connection is left in ``untold``.
         rested: ``rest`` was called in this turn; calling it again adds nothing.
+        untold: connections whose clients may not have seen yet that the door is draining.
     """
 
     def __init__(
@@ -192,6 +194,8 @@ class DoorState:
         self.last_head = inf
         self.leaving = False
         self.on_empty: Callable[[], None] | None = None
+        self.on_told: Callable[[], None] | None = None
+        self.untold: set[Connection] = set()
         self._set_date()
         self.instruments = instruments
         self._unlogged_refusals = 0
@@ -305,8 +309,16 @@ class DoorState:
         finally:
             self._relieving = False
 
+    def told(self, connection: Connection) -> None:
+        """The client of this connection knows that the door is draining, or will not answer."""
+        if connection in self.untold:
+            self.untold.remove(connection)
+            if not self.untold and self.on_told is not None:
+                self.on_told()
+
     def leave(self, connection: Connection) -> None:
         """A connection has ended."""
+        self.told(connection)
         tell = self.instruments.connection_closed
         if tell is not None and connection in self.connections:
             tell(connection.peer.address, monotonic())

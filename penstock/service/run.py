@@ -4,11 +4,12 @@ Start: bind both ports (a taken port fails at once), open the models and run ``i
 workers, listen, print the addresses. With a supervisor, the supervisor binds the ports, and the
 engines accept connections when all of them are ready.
 
-Stop: readiness turns false, and for ``drain_delay`` requests are still accepted. Then requests are
-refused, admitted ones finish, their answers are sent, the ports are closed and the workers ended. A
-second signal ends every wait of the stop. After ``drain_delay`` a stop takes at most
-``drain_timeout``, but at least a second, whatever clients and users' code do. The one exception is
-a coroutine that catches its cancellation and goes on: it blocks the loop, and so the process.
+Stop: readiness turns false, and for ``drain_delay`` requests are still accepted; those that clients
+of HTTP/2 sent before they heard of the stop are accepted in any case. Then requests are refused,
+admitted ones finish, their answers are sent, the ports are closed and the workers ended. A second
+signal ends every wait of the stop. After ``drain_delay`` a stop takes at most ``drain_timeout``,
+but at least a second, whatever clients and users' code do. The one exception is a coroutine that
+catches its cancellation and goes on: it blocks the loop, and so the process.
 """
 
 from __future__ import annotations
@@ -355,10 +356,10 @@ class _Service:
         if self._config.drain_delay and not self._leave.is_set():
             # Still accepting, so that load balancers have time to look away.
             await _first(asyncio.sleep(self._config.drain_delay), self._hurry.wait())
-        # Without a delay in the turn that made readiness false: who has seen that is refused.
+        end = loop.time() + allowed
+        await _first(door.told(), self._hurry.wait(), timeout=allowed / 10)
         engine.drain(at_rest.set)
         door.refuse_partial()
-        end = loop.time() + allowed
         self._calls_until = end - min(_SEND_TIMEOUT, self._config.drain_timeout / 10)
         await _first(at_rest.wait(), self._hurry.wait(), timeout=self._calls_until - loop.time())
         engine.close()

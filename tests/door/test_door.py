@@ -251,6 +251,30 @@ def test_a_draining_door_ends_each_connection_with_its_next_answer(opened: Opene
         streams.wait_closed()
 
 
+def test_a_draining_door_waits_for_what_crossed_with_its_word(opened: Opened) -> None:
+    site = opened()
+    site.run(site.door.told())  # nobody is to be told
+    with connected(site.port), joined(site.port) as streams, joined(site.port) as left:
+        for client in (streams, left):
+            client.wait(client.open("/echo", end=True))
+        site.call(site.door.drain)
+        late = streams.open("/echo", end=True)  # it has not read the GOAWAY
+        left.socket.close()
+        with pytest.raises(TimeoutError):
+            site.run(asyncio.wait_for(site.door.told(), 0.05))
+        streams.wait(late)
+        assert streams.answers[late].status == 200
+        site.run(site.door.told())
+
+
+def test_a_client_that_is_not_heard_again_does_not_hold_a_drain_up(opened: Opened) -> None:
+    site = opened()
+    with joined(site.port) as silent:
+        silent.wait(silent.open("/echo", end=True))
+        site.call(site.door.drain)
+        site.run(site.door.told())
+
+
 def test_closing_waits_for_open_exchanges_and_closes_the_others_at_once(opened: Opened) -> None:
     site = opened()
     with (
