@@ -1,4 +1,4 @@
-"""The command line: ``penstock run|worker|check|status|client|version``.
+"""The command line: ``penstock run|worker|check|status|client|bench|version``.
 
 Heavy imports stand inside the commands, so that ``--help``, ``version`` and typing errors answer at
 once.
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 
@@ -278,6 +278,101 @@ def status(
     with _errors_end_the_command():
         report = ask_status(address)
     typer.echo(json.dumps(report, indent=2) if as_json else shown(report))
+
+
+@app.command()
+def bench(
+    target: Annotated[
+        str, typer.Argument(metavar="URL", help="What to ask: http://HOST:PORT/PATH.")
+    ],
+    pairs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="A request of the pipeline protocol; KEY=@FILE sends a file, base64.",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data",
+            "-d",
+            metavar="JSON|FILE",
+            help="The request; the elements of a list are sent in turn.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        str | None,
+        typer.Option(
+            "--concurrency",
+            "-c",
+            metavar="N,...",
+            help="Closed loop: requests in flight, a step each.  [default: 1,4,16,64]",
+        ),
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            "--rate",
+            "-r",
+            metavar="N,...",
+            help="Open loop: requests a second, a step each; --concurrency is the most in flight.",
+        ),
+    ] = None,
+    arrivals: Annotated[
+        Literal["poisson", "constant"], typer.Option(help="Of an open loop.")
+    ] = "poisson",
+    duration: Annotated[str, typer.Option(help="Of each step: 10s, 500ms, 2m.")] = "10s",
+    warm_up: Annotated[str, typer.Option(help="Before each step, not measured.")] = "1s",
+    timeout: Annotated[str, typer.Option(help="For one request, from its sending.")] = "30s",
+    processes: Annotated[int, typer.Option(min=1, help="That make the load.")] = 1,
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="May be repeated."),
+    ] = None,
+    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust, for https.")] = None,
+    output: Annotated[
+        list[Path] | None,
+        typer.Option("--output", "-o", help="FILE.csv or FILE.json; may be repeated."),
+    ] = None,
+    max_p99: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Else exit status 1.")
+    ] = None,
+    max_errors: Annotated[
+        int | None, typer.Option(help="Failed requests of a step; else exit status 1.")
+    ] = None,
+    min_rate: Annotated[
+        float | None, typer.Option(help="Good answers a second; else exit status 1.")
+    ] = None,
+) -> None:
+    """Put load on a service, in steps, and tell how it answers.
+
+    The exit status is 1 when a limit is broken, or a step has no good answer.
+    """
+    from penstock.bench import command
+    from penstock.bench.target import target_of
+
+    with _errors_end_the_command():
+        asked = target_of(
+            target,
+            data=data,
+            pairs=pairs or (),
+            headers=header or (),
+            ca_file=None if ca_file is None else str(ca_file),
+        )
+        load = command.load_of(
+            concurrency,
+            rate,
+            duration=duration,
+            warm_up=warm_up,
+            timeout=timeout,
+            arrivals=arrivals,
+            processes=processes,
+        )
+        limits = command.limits_of(max_p99=max_p99, max_errors=max_errors, min_rate=min_rate)
+        kept = command.load_and_report(asked, load, limits, output or ())
+    if not kept:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -18,6 +18,7 @@ RUNNABLE = (
     ROOT / "docs/http.md",
     ROOT / "docs/guide.md",
     ROOT / "docs/model-server.md",
+    ROOT / "docs/bench.md",
 )
 """The documents whose examples are run."""
 

@@ -124,7 +124,8 @@ def run_offline(document: Path, folder: Path) -> int:
         if block.name:
             (folder / block.name).write_text(block.text)
         if block.language == "python" and f"python {block.name}" in commands(document):
-            offline += [block.name] if ".connect(" not in block.text else []
+            asks = any(each in block.text for each in (".connect(", "127.0.0.1:"))
+            offline += [] if asks else [block.name]
     for name in offline:
         runpy.run_path(name, run_name="__main__")
     return len(offline)

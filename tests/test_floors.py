@@ -31,6 +31,7 @@ FLOORS = {
     "penstock.observe": 7,
     "penstock.config": 7,
     "penstock.service": 8,
+    "penstock.bench": 8,
     "penstock.cli": 9,
     "penstock.__main__": 10,
 }
@@ -49,6 +50,10 @@ PURE = (
     "penstock.executors.processes.values",
     "penstock.executors.processes.marshalling",
     "penstock.executors.processes.restarts",
+    "penstock.bench.report",
+    "penstock.bench.responses",
+    "penstock.bench.results",
+    "penstock.bench.schedule",
     *GROUND,
 )
 IMPURE_MODULES = {

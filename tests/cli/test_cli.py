@@ -61,7 +61,7 @@ def test_help_tells_each_command_in_one_line() -> None:
         assert all(len(line) <= 80 for line in lines)
 
 
-@pytest.mark.parametrize("command", ["run", "worker", "check", "client", "version"])
+@pytest.mark.parametrize("command", ["run", "worker", "check", "client", "bench", "version"])
 def test_each_command_has_help(command: str) -> None:
     done = penstock(command, "--help")
     assert done.exit_code == 0

@@ -1,0 +1,208 @@
+"""Sends the requests of one step when they are due, and writes down what became of each.
+
+Every request that is sent ends once: with an answer, a failure, its timeout, or the end of the run.
+The loop's thread only. Times are monotonic seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from random import Random
+from typing import Final, NamedTuple, Protocol
+
+from penstock.bench.results import UNFINISHED, UNSENT, WAITED_FOR, Measured
+from penstock.bench.schedule import Load, Step, arrivals
+from penstock.bench.timer import PreciseTimer
+
+_PAUSE: Final = 0.1
+"""Seconds that a caller of a closed loop waits after it reached no server; a guess."""
+_GRACE: Final = 1.0
+"""Seconds that answers may still take when the run is interrupted."""
+_POLL: Final = 0.1
+
+
+class Attempt:
+    """One request on its way.
+
+    Attributes:
+        due: when it was to be sent.
+        sent: when it was.
+    """
+
+    __slots__ = ("due", "sent")
+
+    def __init__(self, due: float, sent: float) -> None:
+        self.due = due
+        self.sent = sent
+
+
+class Failure(NamedTuple):
+    """Why there is no good answer.
+
+    Attributes:
+        kind: few different ones; they are counted.
+        text: more of it.
+        reached: a server has answered.
+    """
+
+    kind: str
+    text: str = ""
+    reached: bool = True
+
+
+Ended = Callable[[Attempt, Failure | None], object]
+"""Called once for each attempt, never from within ``send``."""
+
+
+class Sender(Protocol):
+    """The connections to a service."""
+
+    def send(self, attempt: Attempt) -> None:
+        """Send the next request."""
+
+    async def close(self) -> None:
+        """Disconnect; attempts under way end with a failure."""
+
+
+class Generator:
+    """One step of one process.
+
+    Args:
+        step: this process's part of it.
+        load: the rest of what is asked for.
+        begin: when the warm-up begins.
+        stopped: asked now and then whether to end early.
+    """
+
+    def __init__(self, step: Step, load: Load, begin: float, stopped: Callable[[], bool]) -> None:
+        self._step = step
+        self._load = load
+        self._first = begin + load.warm_up
+        self._end = self._first + load.duration
+        self._begin = begin
+        self._stopped = stopped
+        self._measured = Measured()
+        self._in_flight = 0
+        self._pausing = 0
+        self._backlog: deque[float] = deque()
+        self._closing = False
+        self._idle = asyncio.Event()
+
+    async def run(self, connect: Callable[[Ended], Sender]) -> Measured:
+        """Send, wait for the answers, and give what was measured."""
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+        self._sender = connect(self._ended)
+        open_loop = self._step.rate is not None
+        if open_loop:
+            self._random_arrivals()
+        try:
+            await self._until(self._begin)
+            if not open_loop:
+                for _ in range(self._step.concurrency):
+                    self._send(time.monotonic())
+            await self._until(self._first)
+            cpu = time.process_time()
+            await self._until(self._end)
+            self._measured.cpu_s = time.process_time() - cpu
+            self._measured.seconds = max(0.0, self._end - self._first)
+            if open_loop:
+                self._timer.close()
+            for due in self._backlog:
+                self._record(Attempt(due, self._end), Failure(UNSENT), self._end)
+            await self._drain()
+        finally:
+            self._closing = True
+            await self._sender.close()
+        return self._measured
+
+    async def _until(self, when: float) -> None:
+        """Wait; less when told to stop, which moves the end of the step to now."""
+        while (left := min(when, self._end) - time.monotonic()) > 0:
+            if self._stopped():
+                self._end = time.monotonic()
+                self._measured.interrupted = True
+                return
+            await asyncio.sleep(min(left + 0.001, _POLL))  # the loop rounds to milliseconds
+
+    async def _drain(self) -> None:
+        """Wait for the answers of what is in flight; their timeouts bound it."""
+        left = _GRACE
+        while self._in_flight and (left > 0 or not self._stopped()):
+            self._idle.clear()
+            try:
+                async with asyncio.timeout(_POLL):
+                    await self._idle.wait()
+            except TimeoutError:
+                if self._stopped():
+                    self._measured.interrupted = True
+                    left -= _POLL
+
+    def _random_arrivals(self) -> None:
+        assert self._step.rate is not None
+        self._arrivals = arrivals(self._step.rate, self._load.arrivals, Random())  # noqa: S311
+        self._next = self._begin + next(self._arrivals)
+        self._timer = PreciseTimer(self._send_due)
+        self._timer.set(self._next)
+
+    def _send_due(self) -> None:
+        """Send all that is due in an open loop, and set the timer for the next."""
+        now = time.monotonic()
+        while self._next <= now:
+            due = self._next
+            if due >= self._end:
+                return
+            if due >= self._first:
+                self._measured.lags.append(now - due)
+            if self._in_flight < self._step.concurrency:
+                self._send(due)
+            else:
+                self._backlog.append(due)
+            self._next = self._begin + next(self._arrivals)
+        self._timer.set(self._next)
+
+    def _send(self, due: float) -> None:
+        self._in_flight += 1
+        self._sender.send(Attempt(due, time.monotonic()))
+
+    def _ended(self, attempt: Attempt, failure: Failure | None) -> None:
+        now = time.monotonic()
+        self._in_flight -= 1
+        if self._closing:
+            failure = Failure(UNFINISHED)
+        self._record(attempt, failure, now)
+        if now >= self._end:
+            if not self._in_flight:
+                self._idle.set()
+        elif self._backlog:
+            self._send(self._backlog.popleft())
+        elif self._step.rate is None:
+            if failure is None or failure.reached:
+                self._send(now)
+            else:
+                self._loop.call_later(_PAUSE, self._send_again)
+
+    def _send_again(self) -> None:
+        now = time.monotonic()
+        if now < self._end:
+            self._send(now)
+
+    def _record(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
+        measured = self._measured
+        if failure is None and self._first <= now < self._end:
+            measured.answered += 1
+        if attempt.due < self._first:
+            return
+        if failure is None:
+            measured.good += 1
+        else:
+            kind = failure.kind
+            measured.errors[kind] += 1
+            measured.texts.setdefault(kind, failure.text)
+            if kind not in WAITED_FOR:
+                return
+        measured.latencies.append(now - attempt.due)
+        measured.from_sending.append(now - attempt.sent)

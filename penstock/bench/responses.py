@@ -1,0 +1,121 @@
+"""HTTP/1.1 answers on one connection, one in turn. Pure.
+
+A server under test is believed: what cannot be read is a failure of its request, and no more.
+Source: RFC 9112.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from penstock.protocols.http1 import Http1Limits
+from penstock.protocols.http1.chunks import ChunkedBody
+from penstock.protocols.http1.limits import BrokenRule
+
+_STATUS: Final = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: |\r)")
+_LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
+_CHUNKED: Final = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked[ \t]*\r\n", re.IGNORECASE)
+_CLOSES: Final = re.compile(rb"\r\nconnection:[^\r]*\bclose\b", re.IGNORECASE)
+_MOST_HEAD: Final = 64 << 10
+_LIMITS: Final = Http1Limits(max_chunks=1 << 40)
+
+
+class BrokenAnswer(Exception):
+    """What came is no HTTP/1.1 answer."""
+
+
+class Response(NamedTuple):
+    """A whole answer; ``reusable`` says whether the connection takes another request."""
+
+    status: int
+    body: bytes
+    reusable: bool
+
+
+class ResponseReader:
+    """Where we are in the answer in turn."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._buffer: bytes | bytearray = b""
+        self._status = 0
+        self._size: int | None = None  # of head and body together
+        self._begin = 0
+        self._reusable = True
+        self._chunks: ChunkedBody | None = None
+        self._pieces: list[bytes] = []
+
+    def receive(self, data: bytes) -> Response | None:
+        """Take what has come; the answer when it is whole.
+
+        Raises:
+            BrokenAnswer: it is none.
+        """
+        if not self._buffer:
+            self._buffer = data
+        else:
+            if isinstance(self._buffer, bytes):
+                self._buffer = bytearray(self._buffer)
+            self._buffer += data
+        while not self._status:
+            if not self._head():
+                return None
+        if self._chunks is not None:
+            return self._chunked(self._chunks)
+        if self._size is None or len(self._buffer) < self._size:
+            return None
+        return self._whole(self._reusable and len(self._buffer) == self._size)
+
+    def eof(self) -> Response | None:
+        """The server sends no more: the answer, if that is its end."""
+        if self._status and self._size is None and self._chunks is None:
+            self._size = len(self._buffer)
+            return self._whole(reusable=False)
+        return None
+
+    def _head(self) -> bool:
+        """Read a head; False while it is not whole. One of 1xx comes before the answer's."""
+        end = self._buffer.find(b"\r\n\r\n") + 4
+        if end < 4:
+            if len(self._buffer) > _MOST_HEAD:
+                raise BrokenAnswer("the head is too long")
+            return False
+        head = bytes(self._buffer[: end - 2])
+        match = _STATUS.match(head)
+        if match is None:
+            raise BrokenAnswer(f"it begins with {head[:40]!r}")
+        status = int(match[2])
+        if status < 200:
+            self._buffer = self._buffer[end:]
+            return bool(self._buffer)
+        self._status, self._begin = status, end
+        self._reusable = match[1] == b"1" and _CLOSES.search(head) is None
+        length = _LENGTH.search(head)
+        if length is not None:
+            self._size = end + int(length[1])
+        elif status in (204, 304):
+            self._size = end
+        elif _CHUNKED.search(head):
+            self._chunks = ChunkedBody(_LIMITS)
+            self._buffer = self._buffer[end:]
+        return True
+
+    def _chunked(self, chunks: ChunkedBody) -> Response | None:
+        try:
+            taken = chunks.take(self._buffer, 0, self._pieces)
+        except BrokenRule as broken:
+            raise BrokenAnswer(broken.text) from None
+        self._buffer = self._buffer[taken:]
+        if not chunks.ended:
+            return None
+        found = Response(self._status, b"".join(self._pieces), self._reusable and not self._buffer)
+        self._clear()
+        return found
+
+    def _whole(self, reusable: bool) -> Response:
+        found = Response(self._status, bytes(self._buffer[self._begin : self._size]), reusable)
+        self._clear()
+        return found

@@ -1,0 +1,257 @@
+"""What was measured: percentiles, what failed, and whether limits are kept. Pure.
+
+Percentiles are of the nearest rank over all values; nothing is sampled or put into classes.
+Requests that were given up count with the time that was waited for them, because leaving out the
+slowest would flatter the service; answers that are errors do not count, because a refusal is fast.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.bench.schedule import Step
+
+TIMEOUT: Final = "timeout"
+UNSENT: Final = "not sent"
+"""Due, but too many others were in flight until the end of the step."""
+UNFINISHED: Final = "not finished"
+"""In flight when the run was interrupted."""
+
+WAITED_FOR: Final = (TIMEOUT, UNSENT)
+"""The failures whose time counts among the latencies."""
+
+_BUSY: Final = 0.9
+"""The share of a core from which on the client is the limit; a guess."""
+_LAG: Final = 0.1
+"""The share of the latency's p99 that the client's own delay may have; a guess."""
+_KEPT_UP: Final = 0.95
+_SHARES: Final = (50, 90, 95, 99, 99.9, 100)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """Of times, in seconds; all zero without any."""
+
+    mean: float = 0.0
+    p50: float = 0.0
+    p90: float = 0.0
+    p95: float = 0.0
+    p99: float = 0.0
+    p999: float = 0.0
+    max: float = 0.0
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Percentiles:
+        """Those of these values."""
+        if not seconds:
+            return cls()
+        values = np.asarray(seconds)
+        found = np.percentile(values, _SHARES, method="inverted_cdf").tolist()
+        return cls(
+            mean=float(values.mean()),
+            **dict(zip(("p50", "p90", "p95", "p99", "p999", "max"), found, strict=True)),
+        )
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one process measured in one step.
+
+    Attributes:
+        latencies: seconds from when a request was due until its answer, of requests that were due
+            within the measured time.
+        from_sending: the same from when it was sent.
+        lags: seconds by which the client woke too late for a request.
+        answered: good answers that came within the measured time.
+        errors: how many requests failed, by kind; ``texts`` has the first text of each kind.
+        seconds: measured; less than wished when interrupted.
+        cpu_s: of this process in that time.
+    """
+
+    latencies: array[float] = field(default_factory=lambda: array("d"))
+    from_sending: array[float] = field(default_factory=lambda: array("d"))
+    lags: array[float] = field(default_factory=lambda: array("d"))
+    answered: int = 0
+    good: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    texts: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    cpu_s: float = 0.0
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpTimes:
+    """What the server says of an op in a step; times are means of a batch, in seconds.
+
+    Attributes:
+        batches: that returned.
+        samples: in them.
+        waiting: samples in its queue at the end of the step.
+    """
+
+    name: str
+    batches: int
+    samples: int
+    waiting: int
+    preprocess: float
+    process: float
+    postprocess: float
+
+    @property
+    def batch_size(self) -> float:
+        """The mean."""
+        return self.samples / self.batches if self.batches else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One step; each request that was due within its measured time has one outcome.
+
+    Attributes:
+        step: what was asked for.
+        seconds: measured.
+        requests: due within that time; ``good`` of them were answered well, the others are in
+            ``errors`` by kind, with the first text of each kind in ``texts``.
+        rate: good answers a second, of those that came within the measured time.
+        latency: from when a request was due, so that waiting for a service that stalls counts; in a
+            closed loop, where a request is due when the one before it has ended, the same as
+            ``from_sending``, and not corrected for coordinated omission.
+        from_sending: from when it was sent: what a client sees that waits for its turn.
+        lag_p99: by how much the client itself sent too late.
+        client_cpu: the share of a core that the busiest client process used.
+        ops: what the server says; empty when it says nothing.
+        server_says: why ``ops`` is empty, or what about the server matters to the figures.
+        interrupted: the step was ended early.
+    """
+
+    step: Step
+    seconds: float
+    requests: int
+    good: int
+    errors: Mapping[str, int]
+    texts: Mapping[str, str]
+    rate: float
+    latency: Percentiles
+    from_sending: Percentiles
+    lag_p99: float
+    client_cpu: float
+    ops: tuple[OpTimes, ...] = ()
+    server_says: str = ""
+    interrupted: bool = False
+
+    @property
+    def failed(self) -> int:
+        """Requests without a good answer."""
+        return self.requests - self.good
+
+    @property
+    def remarks(self) -> list[str]:
+        """What a reader must know to believe the figures."""
+        found = []
+        if self.client_cpu > _BUSY:
+            found.append(
+                f"the client is the limit: it used {100 * self.client_cpu:.0f} % of a core"
+            )
+        elif self.lag_p99 > max(0.001, _LAG * self.latency.p99):
+            found.append(
+                f"the client is the limit: it sent up to {1000 * self.lag_p99:.1f} ms late (p99)"
+            )
+        wished = self.step.rate
+        if wished is not None and self.good and self.rate < _KEPT_UP * self.requests / self.seconds:
+            found.append(f"the service did not keep up with {wished:g}/s")
+        return found
+
+
+def result_of(
+    step: Step, parts: Sequence[Measured], ops: tuple[OpTimes, ...] = (), server_says: str = ""
+) -> StepResult:
+    """Several processes' measurements of one step as one."""
+    latencies, sendings, lags = array("d"), array("d"), array("d")
+    errors: Counter[str] = Counter()
+    texts: dict[str, str] = {}
+    for part in parts:
+        latencies += part.latencies
+        sendings += part.from_sending
+        lags += part.lags
+        errors += part.errors
+        texts = part.texts | texts
+    seconds = max(part.seconds for part in parts)
+    good = sum(part.good for part in parts)
+    return StepResult(
+        step=step,
+        seconds=seconds,
+        requests=good + errors.total(),
+        good=good,
+        errors=dict(errors),
+        texts=texts,
+        rate=sum(part.answered for part in parts) / seconds if seconds else 0.0,
+        latency=Percentiles.of(latencies),
+        from_sending=Percentiles.of(sendings),
+        lag_p99=Percentiles.of(lags).p99,
+        client_cpu=max(part.cpu_s / part.seconds if part.seconds else 0.0 for part in parts),
+        ops=ops,
+        server_says=server_says,
+        interrupted=any(part.interrupted for part in parts),
+    )
+
+
+def ops_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[OpTimes, ...]:
+    """What the ops did between two answers of ``GET /status``; without those that did nothing."""
+    then = dict(_ops(before))
+    found = []
+    for key, op in _ops(after):
+        was = then.get(key, {})
+        batches = op["batches"] - was.get("batches", 0)
+        if batches <= 0:
+            continue
+        began = was.get("seconds", {})
+        found.append(
+            OpTimes(
+                name=op["name"],
+                batches=batches,
+                samples=op["samples"] - was.get("samples", 0),
+                waiting=op["waiting"],
+                **{
+                    phase: (op["seconds"][phase] - began.get(phase, 0.0)) / batches
+                    for phase in ("preprocess", "process", "postprocess")
+                },
+            )
+        )
+    return tuple(found)
+
+
+def _ops(report: Mapping[str, Any]) -> list[tuple[tuple[Any, ...], Mapping[str, Any]]]:
+    return [
+        ((graph["name"], graph["version"], op["name"]), op)
+        for graph in report["graphs"]
+        for op in graph["ops"]
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What every step must keep; None is no limit."""
+
+    max_p99: float | None = None
+    max_errors: int | None = None
+    min_rate: float | None = None
+
+    def broken(self, result: StepResult) -> list[str]:
+        """What the step does not keep, in words."""
+        found = []
+        if not result.good:
+            found.append("no good answer")
+        elif self.max_p99 is not None and result.latency.p99 > self.max_p99:
+            found.append(f"p99 {1000 * result.latency.p99:.1f} ms > {1000 * self.max_p99:g} ms")
+        if self.max_errors is not None and result.failed > self.max_errors:
+            found.append(f"{result.failed} errors > {self.max_errors}")
+        if self.min_rate is not None and result.rate < self.min_rate:
+            found.append(f"{result.rate:.1f} answers a second < {self.min_rate:g}")
+        return found
