@@ -41,7 +41,7 @@ def without_effect(config: ServiceConfig) -> list[Problem]:
     switched_on = {
         ("dag", "use_profile"): dag.use_profile,
         ("dag", "tracer", "interval_s"): dag.tracer.interval_s is not None,
-        ("dag", "enable_prometheus"): dag.enable_prometheus,
+        ("dag", "prometheus_port"): dag.enable_prometheus and dag.prometheus_port is not None,
     }
     text = "is not yet available and has no effect"
     return [Problem(path=path, text=text) for path, on in switched_on.items() if on]

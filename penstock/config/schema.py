@@ -264,11 +264,11 @@ class DagConfig(Section):
     )
     enable_prometheus: bool = Field(
         default=False,
-        description="Serve metrics for Prometheus."
-        " Not yet available: switching it on is answered with a warning.",
+        description="Serve metrics by the original's names as well; see metrics.md.",
     )
     prometheus_port: Port | None = Field(
-        default=None, description="Port of the metrics; without it they stay off."
+        default=None,
+        description="Port of the metrics. Not yet available: answered with a warning.",
     )
 
 
@@ -801,6 +801,11 @@ class ServiceConfig(Section):
         default=True,
         description="Serve a description of all HTTP routes at `/openapi.json`, and a page that"
         " shows it and tries them at `/docs`.",
+    )
+    metrics: bool = Field(
+        default=True,
+        description="Serve metrics for Prometheus at `/metrics` of the HTTP port, to whoever"
+        " reaches it; see metrics.md.",
     )
     instruments: Importables = Field(
         default=(),

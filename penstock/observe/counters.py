@@ -4,69 +4,146 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from typing import Any, Final
 
 from penstock.errors import RequestError
-from penstock.instrument import Instrument, RequestInfo
+from penstock.instrument import GraphInfo, Instrument, RequestInfo
 from penstock.request import Batch
 
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the classes of durations; one more class holds what takes longer."""
+ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+"""The same of the sizes of batches."""
+
+PHASES: Final = ("preprocess", "process", "postprocess")
+
+
+class _Requests:
+    """Those of one graph."""
+
+    __slots__ = ("cancelled", "durations", "errors", "refusals", "seconds")
+
+    def __init__(self) -> None:
+        self.errors: Counter[str] = Counter()
+        self.refusals: Counter[str] = Counter()
+        self.cancelled = 0
+        self.durations = [0] * (len(SECONDS) + 1)
+        self.seconds = 0.0
+
+    def add(self, other: _Requests) -> None:
+        """Count another graph's as well."""
+        self.errors.update(other.errors)
+        self.refusals.update(other.refusals)
+        self.durations = [sum(x) for x in zip(self.durations, other.durations, strict=True)]
+        self.seconds += other.seconds
+
+    def plain(self) -> dict[str, Any]:
+        """Answers by their errors' codes, refusals likewise, and how long answers took."""
+        return {
+            "answers": {"ok": sum(self.durations) - self.errors.total(), **self.errors},
+            "refusals": dict(self.refusals),
+            "seconds": _histogram(SECONDS, self.durations, self.seconds),
+        }
+
+
+class _Op:
+    __slots__ = (
+        "events",
+        "phases",
+        "queued",
+        "reasons",
+        "rows",
+        "sizes",
+        "transfer",
+        "waited",
+        "workers",
+    )
+
+    def __init__(self) -> None:
+        self.events: defaultdict[str, int] = defaultdict(int)
+        self.workers: defaultdict[str, int] = defaultdict(int)
+        self.reasons: defaultdict[str, int] = defaultdict(int)
+        self.queued = [0] * (len(SECONDS) + 1)
+        self.waited = 0.0
+        self.sizes = [0] * (len(ROWS) + 1)
+        self.rows = 0
+        self.phases = [0.0, 0.0, 0.0]
+        self.transfer = 0.0
 
 
 class Counters(Instrument):
     """An engine's numbers since its start."""
 
     def __init__(self) -> None:
-        self._answers: Counter[str] = Counter()
-        self._refusals: Counter[str] = Counter()
-        self._durations = [0] * (len(SECONDS) + 1)
-        self._seconds = 0.0
-        self._ops: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._phases: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * 3)
-        self._workers: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._requests: defaultdict[GraphInfo, _Requests] = defaultdict(_Requests)
+        self._ops: defaultdict[str, _Op] = defaultdict(_Op)
         self._opened = self._closed = 0
 
     def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
         """See Instrument."""
-        self._refusals[error.code] += 1
+        self._requests[request.graph].refusals[error.code] += 1
 
     def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
         """See Instrument."""
+        found = self._requests[request.graph]
         seconds = now - request.admitted_at
-        self._seconds += seconds
-        self._durations[bisect_left(SECONDS, seconds)] += 1
+        found.seconds += seconds
+        found.durations[bisect_left(SECONDS, seconds)] += 1
         if error is not None:
-            self._answers[error.code] += 1
+            found.errors[error.code] += 1
+
+    def cancelled(self, request: RequestInfo, now: float) -> None:
+        """See Instrument."""
+        self._requests[request.graph].cancelled += 1
+
+    def batch_closed(self, op: str, batch: Batch, now: float) -> None:
+        """See Instrument."""
+        found = self._ops[op]
+        # Not by the member, nor by its ``value``: Python computes the hash of the one and looks the
+        # other up, which take three times as long as all of this line.
+        found.reasons[batch.reason._value_] += 1
+        rows = batch.rows
+        found.rows += rows
+        found.sizes[bisect_left(ROWS, rows)] += 1
+        queued = found.queued
+        for sample in batch.samples:
+            seconds = now - sample.arrived
+            found.waited += seconds
+            queued[bisect_left(SECONDS, seconds)] += 1
 
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
         """See Instrument."""
-        phases = self._phases[op]
-        phases[0] += batch.prepared
-        phases[1] += batch.processed
-        phases[2] += batch.ran - batch.prepared - batch.processed
+        found = self._ops[op]
+        ran = batch.ran
+        if ran:  # else it was lost with its worker
+            phases = found.phases
+            phases[0] += batch.prepared
+            phases[1] += batch.processed
+            phases[2] += ran - batch.prepared - batch.processed
+            found.transfer += now - batch.closed - ran
         if errors:
-            self._ops[op]["errors"] += errors
+            found.events["errors"] += errors
 
     def late(self, op: str, batch: Batch, now: float) -> None:
         """See Instrument."""
-        self._ops[op]["late"] += 1
+        self._ops[op].events["late"] += 1
 
     def taken_back(self, op: str, batch: Batch, now: float) -> None:
         """See Instrument."""
-        self._ops[op]["taken_back"] += 1
+        self._ops[op].events["taken_back"] += 1
 
     def worker_started(self, op: str, worker: int, now: float) -> None:
         """See Instrument."""
-        self._workers[op]["started"] += 1
+        self._ops[op].workers["started"] += 1
 
     def worker_died(self, op: str, worker: int, why: str, now: float) -> None:
         """See Instrument."""
-        self._workers[op]["died"] += 1
+        self._ops[op].workers["died"] += 1
 
     def worker_replaced(self, op: str, worker: int, why: str, now: float) -> None:
         """See Instrument."""
-        self._workers[op]["replaced"] += 1
+        self._ops[op].workers["replaced"] += 1
 
     def connection_opened(self, peer: object, now: float) -> None:
         """See Instrument."""
@@ -77,27 +154,38 @@ class Counters(Instrument):
         self._closed += 1
 
     def of_requests(self) -> dict[str, Any]:
-        """Answers by their errors' codes, refusals likewise, and how long answers took."""
-        count = sum(self._durations)
-        return {
-            "answers": {"ok": count - self._answers.total(), **self._answers},
-            "refusals": dict(self._refusals),
-            "seconds": {
-                "sum": self._seconds,
-                "classes": {
-                    f"<= {bound:g}" if bound is not None else f"> {SECONDS[-1]:g}": count
-                    for bound, count in zip((*SECONDS, None), self._durations, strict=True)
-                    if count
-                },
-            },
-            "connections": {"opened": self._opened, "closed": self._closed},
-        }
+        """Of all graphs: answers by their errors' codes, refusals likewise, how long answers took;
+        and connections.
+        """
+        everything = _Requests()
+        for each in self._requests.values():
+            everything.add(each)
+        connections = {"opened": self._opened, "closed": self._closed}
+        return {**everything.plain(), "connections": connections}
+
+    def of_graph(self, graph: GraphInfo) -> dict[str, Any]:
+        """The same of one graph, with how many were cancelled."""
+        found = self._requests.get(graph) or _Requests()
+        return {**found.plain(), "cancelled": found.cancelled}
 
     def of_op(self, op: str) -> dict[str, Any]:
-        """An op's errors, workers, and the seconds that its batches took in each phase."""
-        names = ("preprocess", "process", "postprocess")
+        """An op's errors and workers, how long samples waited, and its batches: their rows, why
+        they were closed, the seconds of each phase, and those between the engine and the worker.
+        """
+        found = self._ops.get(op) or _Op()
         return {
-            **self._ops.get(op, {}),
-            "seconds": dict(zip(names, self._phases.get(op, (0.0, 0.0, 0.0)), strict=True)),
-            "worker_changes": dict(self._workers.get(op, {})),
+            **found.events,
+            "seconds": dict(zip(PHASES, found.phases, strict=True)),
+            "transfer": found.transfer,
+            "queue": _histogram(SECONDS, found.queued, found.waited),
+            "rows": _histogram(ROWS, found.sizes, found.rows),
+            "reasons": dict(found.reasons),
+            "worker_changes": dict(found.workers),
         }
+
+
+def _histogram(bounds: Sequence[float], counts: Sequence[int], total: float) -> dict[str, Any]:
+    """The sum of all values, and how many there were in each class."""
+    names = [*(f"<= {bound:g}" for bound in bounds), f"> {bounds[-1]:g}"]
+    classes = {name: count for name, count in zip(names, counts, strict=True) if count}
+    return {"sum": total, "classes": classes}

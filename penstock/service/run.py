@@ -20,8 +20,8 @@ import math
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack
+from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -64,7 +64,7 @@ from penstock.service.signals import (
     hangups_tell,
     signals_stop_the_start,
 )
-from penstock.service.status import Report, StatusPage, report_of, text_of
+from penstock.service.status import MetricsPage, Reporter, Reports, StatusPage, packed
 
 _log = logging.getLogger(__name__)
 
@@ -196,7 +196,7 @@ class _Service:
         self._tls = tls
         self._control = control
         self._supervisor: SupervisorClient | None = None
-        self._report: Callable[[], Report]  # from the engine's start on
+        self._report: Reporter  # from the engine's start on
         self._config = works.deployment.config
         self._health = Health()
         self._serve_now = asyncio.Event()
@@ -223,7 +223,7 @@ class _Service:
             self._supervisor = SupervisorClient(self._control, loop, self._obey)
         counters = Counters()
         engine = self._works.engine(loop, self._supervisor, [counters], self._listeners)
-        self._report = partial(report_of, engine, self._health, counters)
+        self._report = Reporter(engine, self._health, counters)
         self._health.watch(engine.why_stuck)
         pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
         writers = DaemonPool(_WRITERS, "replies")
@@ -236,9 +236,18 @@ class _Service:
             examples = Examples(engine, added)
             if not await self._unless_stopped(asyncio.ensure_future(examples.warm_up())):
                 return
-            more: list[Application] = [StatusPage(self._report, sum_up), examples, *added]
+            reports = Reports(self._report, sum_up)
+            metrics = MetricsPage(
+                reports,
+                of_original=any(
+                    each.config.dag.enable_prometheus for each in self._works.deployment.graphs
+                ),
+            )
+            more: list[Application] = [StatusPage(reports), examples, *added]
+            if self._config.metrics:
+                more.append(metrics)
             grpc = make_router(self._config, engine, self._health, pool, writers, more)
-            door = open_door(self._config, engine, grpc)
+            door = self._report.door = open_door(self._config, engine, grpc)
             try:
                 spare_the_collector()
                 share_the_lock()
@@ -250,11 +259,18 @@ class _Service:
                 await self._shut_down(engine, door, grpc, pool, allowed)
             finally:
                 await door.close(0.0)
+                self._report_the_last()
         finally:
             for each in (pool, writers):
                 if each is not None:
                     each.shutdown(wait=False, cancel_futures=True)
             await self._end_workers(engine)
+
+    def _report_the_last(self) -> None:
+        """What this engine has done is part of the service's sums when its process has ended."""
+        if self._supervisor is not None:
+            with suppress(StartupError):  # gone, and all sums with it
+                self._supervisor.report(0, packed(self._report()))
 
     async def _unless_stopped(self, work: asyncio.Future[Any]) -> bool:
         """Do a step of the start. Returns False when a stop came first."""
@@ -310,7 +326,7 @@ class _Service:
                 self._leave.set()
             case ReportWanted(number):
                 assert self._supervisor is not None
-                self._supervisor.report(number, text_of(self._report()))
+                self._supervisor.report(number, packed(self._report()))
             case Stop(hurry):
                 self._is_the_end = True
                 if not self._stop.is_set():

@@ -1,28 +1,43 @@
-"""How a running service stands: one engine's report, the sum over several, and the page of it.
+"""How a running service stands: one engine's report, the sum over several, and the pages of it.
 
-``GET /status`` answers it as JSON, to this machine only. With several engines the one that is asked
-sends its report to the supervisor, which asks the others and gives back the sum.
+``GET /status`` answers it as JSON, to this machine only, ``GET /metrics`` as Prometheus reads it,
+to everybody. With several engines the one that is asked sends its report to the supervisor, which
+asks the others and gives back the sum.
+
+Counters of a sum never fall while the service lives. What an engine has reported last counts for
+it while it is too busy to answer, and still counts after its end; one that ends in good order
+reports once more. Only what an engine that was killed did since its last report is lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
+import zlib
+from base64 import b85decode, b85encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from penstock.api.calls import Answer, Http, HttpCall
+from penstock.api.compression import send_packed
 from penstock.api.descriptions import ERROR, errors
 from penstock.api.errors import error_body, failed, refusal
 from penstock.api.health import Health
+from penstock.api.replies import run_aside
+from penstock.door.door import Door
 from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
+from penstock.engine.stage import Stage
 from penstock.errors import StartupError
 from penstock.executors.processes.control import MOST_TEXT
 from penstock.observe.counters import Counters
+from penstock.observe.metrics import exposition
+from penstock.observe.processes import ProcessTimes
 from penstock.protocols.media import JSON
 from penstock.service.models import described
 
@@ -31,60 +46,108 @@ Report: TypeAlias = dict[str, Any]
 SUM_TIMEOUT: Final = 1.0
 """Seconds that the supervisor waits for the engines' reports."""
 
-_JSON: Final = ((b"content-type", b"application/json"), (b"cache-control", b"no-store"))
+_NO_STORE: Final = ((b"cache-control", b"no-store"),)
+_JSON: Final = ((b"content-type", b"application/json"), *_NO_STORE)
 
 
-def report_of(engine: Engine, health: Health, counters: Counters) -> Report:
-    """One engine's report: plain values only."""
-    seen = engine.statistics()
-    ready, why = health.ready()
-    return {
-        "engines": 1,
-        "ready": ready,
-        "why": why,
-        "requests": {
-            "admitted": seen.admitted,
-            "answered": seen.replied,
-            "cancelled": seen.cancelled,
-            "refused": seen.refused,
+class Reporter:
+    """Makes one engine's report: plain values only.
+
+    Args:
+        engine: whose it is.
+        health: of its process.
+        counters: an instrument of the engine.
+
+    Attributes:
+        door: where its requests come in; None where that is another server's.
+    """
+
+    def __init__(self, engine: Engine, health: Health, counters: Counters) -> None:
+        self._engine = engine
+        self._health = health
+        self._counters = counters
+        self._processes = ProcessTimes()
+        self.door: Door | None = None
+
+    def __call__(self) -> Report:
+        """The report of now."""
+        seen = self._engine.statistics()
+        ready, why = self._health.ready()
+        return {
+            "engines": 1,
+            "ready": ready,
+            "why": why,
+            "requests": {
+                "admitted": seen.admitted,
+                "answered": seen.replied,
+                "cancelled": seen.cancelled,
+                "refused": seen.refused,
+                "inside": seen.inside,
+                "waiting": seen.waiting,
+            },
+            **self._counters.of_requests(),
+            "door": self.door and asdict(self.door.statistics()),
+            "process": self._processes.of("", [os.getpid()]),
+            "graphs": [self._graph(graph) for graph in self._engine.graphs],
+        }
+
+    def _graph(self, graph: ServedGraph) -> Report:
+        seen, signature = graph.statistics(), graph.signature
+        return {
+            "name": seen.name,
+            "version": seen.version,
+            "state": seen.state,
             "inside": seen.inside,
-            "waiting": seen.waiting,
-        },
-        **counters.of_requests(),
-        "graphs": [_graph(graph, counters) for graph in engine.graphs],
-    }
+            "signature": signature and described(signature),
+            "requests": self._counters.of_graph(graph),
+            "ops": [
+                {**asdict(each), **self._op(stage)}
+                for each, stage in zip(seen.stages, graph.stages, strict=True)
+            ],
+        }
+
+    def _op(self, stage: Stage) -> Report:
+        found = {**self._counters.of_op(stage.name), "loaded": None}
+        loaded = getattr(stage.executor, "loaded", None)
+        if loaded is not None:
+            pids = [each["pid"] for each in loaded if each]
+            found |= {"loaded": loaded, "process": self._processes.of(stage.name, pids)}
+        return found
 
 
-def _graph(graph: ServedGraph, counters: Counters) -> Report:
-    seen, signature = graph.statistics(), graph.signature
-    return {
-        "name": seen.name,
-        "version": seen.version,
-        "state": seen.state,
-        "inside": seen.inside,
-        "signature": signature and described(signature),
-        "ops": [
-            {
-                **asdict(each),
-                **counters.of_op(each.name),
-                "loaded": getattr(stage.executor, "loaded", None),
-            }
-            for each, stage in zip(seen.stages, graph.stages, strict=True)
-        ],
-    }
-
-
-def text_of(report: Report) -> str:
+def packed(report: Report) -> str:
     """A report as text that fits a message; without its graphs where it would be too long."""
-    text = json.dumps(report)
-    if len(text) <= MOST_TEXT:
-        return text
-    return json.dumps({**report, "graphs": []})
+    text = b85encode(zlib.compress(json.dumps(report).encode(), 1)).decode()
+    return text if len(text) <= MOST_TEXT else packed({**report, "graphs": []})
 
 
-def total(reports: Sequence[Report]) -> Report:
-    """The sum of several engines' reports: numbers added, ready only if all are."""
-    summed: Report = _sum(list(reports))
+def unpacked(text: str) -> Report:
+    """What ``packed`` was given."""
+    report: Report = json.loads(zlib.decompress(b85decode(text)))
+    return report
+
+
+_NOW: Final = frozenset(
+    ("calls", "engines", "idle", "inside", "loaded", "memory", "open", "ready", "suspects",
+     "unsent", "waiting", "why", "workers")
+)  # fmt: skip
+"""Keys of what is so now, and ends with the process."""
+
+
+def counted(report: Any) -> Any:
+    """What remains of the report of an engine that has ended: what it counted."""
+    if isinstance(report, dict):
+        return {key: counted(each) for key, each in report.items() if key not in _NOW}
+    if isinstance(report, list):
+        return [counted(each) for each in report]
+    return report
+
+
+def total(reports: Sequence[Report], ended: Sequence[Report] = ()) -> Report:
+    """The sum of several engines' reports: numbers added, ready only if all are; with what is
+    ``counted`` of those that have ended.
+    """
+    summed: Report = _sum([*reports, *ended])
     summed["ready"] = all(each["ready"] for each in reports)
     summed["why"] = next((each["why"] for each in reports if not each["ready"]), "ok")
     return summed
@@ -111,20 +174,38 @@ def _sum_named(things: list[Report]) -> list[Report]:
     return [_sum(same) for same in found.values()]
 
 
-class StatusPage:
-    """``GET /status``. An application; see ``penstock.service.blueprint``.
+class Reports:
+    """A service's reports, as one of its engines can have them.
 
     Args:
-        report: this engine's.
-        sum_up: gives the text of the sum over all engines for that of this one; None when there is
-            no other.
+        own: this engine's.
+        sum_up: gives the packed sum over all engines for the packed report of this one; None when
+            there is no other.
     """
 
     def __init__(
-        self, report: Callable[[], Report], sum_up: Callable[[str], Awaitable[str]] | None = None
+        self, own: Callable[[], Report], sum_up: Callable[[str], Awaitable[str]] | None = None
     ) -> None:
-        self._report = report
+        self.own = own
         self._sum_up = sum_up
+
+    async def total(self) -> Report:
+        """Of all engines.
+
+        Raises:
+            TimeoutError, StartupError: the supervisor is busy, or gone.
+        """
+        if self._sum_up is None:
+            return self.own()
+        async with asyncio.timeout(2 * SUM_TIMEOUT):
+            return unpacked(await self._sum_up(packed(self.own())))
+
+
+class StatusPage:
+    """``GET /status``. An application; see ``penstock.service.blueprint``."""
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
 
     def routes(self) -> Iterator[Http]:
         """What it answers."""
@@ -150,20 +231,63 @@ class StatusPage:
         peer = call.exchange.peer.address.removeprefix("::ffff:")
         if peer and not is_loopback(peer):
             call.send(error_body(403, "forbidden", "the status is for this machine only"))
-        elif self._sum_up is None:
-            call.reply(200, _JSON, json.dumps(self._report()).encode())
         else:
-            task = asyncio.get_running_loop().create_task(self._answer_sum(call, self._sum_up))
-            call.exchange.on_gone = task.cancel
+            call.aside(self._give(call))
 
-    async def _answer_sum(self, call: HttpCall, sum_up: Callable[[str], Awaitable[str]]) -> None:
-        text = text_of(self._report())
+    async def _give(self, call: HttpCall) -> None:
         try:
-            async with asyncio.timeout(2 * SUM_TIMEOUT):
-                text = await sum_up(text)
+            report = await self._reports.total()
         except (TimeoutError, StartupError):  # the supervisor is gone or busy: our own will do
-            pass
-        call.reply(200, _JSON, text.encode())
+            report = self._reports.own()
+        call.reply(200, _JSON, json.dumps(report).encode())
+
+
+class MetricsPage:
+    """``GET /metrics``, for Prometheus. An application; see ``penstock.service.blueprint``.
+
+    Args:
+        reports: of the service.
+        of_original: with the names of the original as well.
+    """
+
+    def __init__(self, reports: Reports, *, of_original: bool = False) -> None:
+        self._reports = reports
+        self._of_original = of_original
+
+    def routes(self) -> Iterator[Http]:
+        """What it answers."""
+        yield Http(
+            "GET",
+            "/metrics",
+            self._answer,
+            failed=failed,
+            refusal=refusal,
+            always=True,
+            summary="Metrics for Prometheus.",
+            description="As text, or as OpenMetrics where it is accepted. Of all engines together.",
+            group="Operation",
+            answers={
+                **errors(415, 503),
+                200: Answer(text="The metrics.", contents={"text/plain": {"type": "string"}}),
+            },
+        )
+
+    def _answer(self, call: HttpCall, body: bytes) -> None:
+        call.aside(self._give(call))
+
+    async def _give(self, call: HttpCall) -> None:
+        try:
+            report = await self._reports.total()
+        except (TimeoutError, StartupError):
+            # Not those of this engine alone: to whoever reads them, all others would begin anew.
+            call.send(error_body(503, "busy", "the sum over all engines is not to be had now"))
+            return
+        accept = call.exchange.head.fields.get(b"accept", b"")
+        kind, text = await run_aside(
+            call.shared.threads,
+            partial(exposition, report, accept, of_original=self._of_original),
+        )
+        send_packed(call, 200, ((b"content-type", kind), *_NO_STORE), text)
 
 
 class Sums:
@@ -175,6 +299,8 @@ class Sums:
     def __init__(self) -> None:
         self._numbers = 0
         self._open: dict[int, _Sum] = {}
+        self._latest: dict[Any, str] = {}  # of engines that live
+        self._ended: list[Report] = []  # one, with all that have ended
 
     @property
     def due(self) -> float | None:
@@ -184,36 +310,39 @@ class Sums:
     def want(self, asker: Any, number: int, text: str, others: Iterable[Any], now: float) -> int:
         """An engine asks, with its own report; under which number the others are to be asked."""
         self._numbers += 1
-        self._open[self._numbers] = _Sum(asker, number, text, set(others), now + SUM_TIMEOUT)
+        self._latest[asker] = text
+        self._open[self._numbers] = _Sum(asker, number, set(others), now + SUM_TIMEOUT)
         return self._numbers
 
     def take(self, engine: Any, number: int, text: str) -> None:
-        """An engine's report has come."""
-        sum_ = self._open.get(number)
-        if sum_ is not None and engine in sum_.missing:
-            sum_.missing.discard(engine)
-            sum_.texts.append(text)
+        """An engine's report has come, asked for or not."""
+        self._latest[engine] = text
+        if number in self._open:
+            self._open[number].missing.discard(engine)
 
     def forget(self, engine: Any) -> None:
         """An engine has ended: nobody waits for it, and it waits for nothing."""
         self._open = {n: each for n, each in self._open.items() if each.asker is not engine}
         for each in self._open.values():
             each.missing.discard(engine)
+        self._ended.append({"engines_ended": 1})
+        if engine in self._latest:
+            self._ended.append(counted(unpacked(self._latest.pop(engine))))
+        self._ended = [_sum(self._ended)]
 
     def ready(self, now: float | None = None) -> list[tuple[Any, int, str]]:
         """Take out the sums that are complete, or due: who asked, under which number, the text."""
         now = time.monotonic() if now is None else now
         done = [n for n, each in self._open.items() if not each.missing or each.due <= now]
-        return [
-            (each.asker, each.number, text_of(total([json.loads(text) for text in each.texts])))
-            for each in map(self._open.pop, done)
-        ]
+        if not done:
+            return []
+        summed = packed(total([*map(unpacked, self._latest.values())], self._ended))
+        return [(each.asker, each.number, summed) for each in map(self._open.pop, done)]
 
 
 class _Sum:
-    def __init__(self, asker: Any, number: int, text: str, missing: set[Any], due: float) -> None:
+    def __init__(self, asker: Any, number: int, missing: set[Any], due: float) -> None:
         self.asker = asker
         self.number = number
-        self.texts = [text]
         self.missing = missing
         self.due = due

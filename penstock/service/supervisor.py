@@ -542,7 +542,7 @@ class Supervisor:
 
     def _engine_died(self, slot: EngineSlot, engine: EngineProcess) -> None:
         for message in engine.messages():
-            if isinstance(message, Ready | Failed):
+            if isinstance(message, Ready | Failed | Report):
                 self._hear(slot, engine, message)
         status = os.waitstatus_to_exitcode(engine.child.reap())
         engine.close()

@@ -70,7 +70,7 @@ def test_what_cannot_be_is_one_problem(data: dict[str, Any], problem: str) -> No
         {"worker_num": 1025},
         {"build_dag_each_worker": True, "worker_num": 4},
         {"dag": {"is_thread_op": True, "client_type": "grpc", "prometheus_port": 19393}},
-        {"dag": {"use_profile": False, "enable_prometheus": False, "tracer": {"interval_s": 0}}},
+        {"dag": {"use_profile": False, "enable_prometheus": True, "tracer": {"interval_s": 0}}},
         op(executor="thread", server_endpoints=[], client_type="local_predictor"),
         op(use_encryption_model=False, encryption_key="key", client_config="c"),
         local(device_type=2, devices="0", use_mkldnn=True),
@@ -83,10 +83,9 @@ def test_the_same_keys_switched_off_or_in_agreement_are_taken_without_a_word(
 
 
 def test_reports_that_are_not_built_are_answered_with_one_warning_each() -> None:
-    dag = {"use_profile": True, "enable_prometheus": True, "tracer": {"interval_s": 1}}
+    dag = {"use_profile": True, "tracer": {"interval_s": 1}}
     warnings = load(yml_dict={"rpc_port": 0, "dag": dag}, environ={}).warnings
     assert sorted(warnings) == [
-        "yml_dict: dag.enable_prometheus: is not yet available and has no effect",
         "yml_dict: dag.tracer.interval_s: is not yet available and has no effect",
         "yml_dict: dag.use_profile: is not yet available and has no effect",
     ]

@@ -12,11 +12,12 @@ import pytest
 
 from penstock import Op
 from penstock.api.health import Health
+from penstock.executors.processes.control import MOST_TEXT
 from penstock.observe.counters import Counters
 from penstock.observe.status import shown
 from penstock.service.blueprint import deploy
 from penstock.service.build import Works
-from penstock.service.status import Sums, report_of, text_of, total
+from penstock.service.status import Reporter, Sums, packed, total, unpacked
 from tests.service.inside import drawn, inside, pairs, root
 from tests.service.scripts import PENSTOCK, post, script
 from tests.services.process import direct, running
@@ -27,7 +28,7 @@ async def test_a_report_has_the_numbers_of_requests_and_ops() -> None:
     health.set_ready()
     works = Works(deploy([drawn(Op("work", input_ops=[root()]), name="one")]))
     engine = works.engine(asyncio.get_running_loop(), instruments=[counters])
-    report = report_of(engine, health, counters)
+    report = Reporter(engine, health, counters)()
     assert report["requests"]["admitted"] == report["answers"]["ok"] == 0
     for each in engine.graphs:
         assert await each.close(5.0)
@@ -36,13 +37,13 @@ async def test_a_report_has_the_numbers_of_requests_and_ops() -> None:
         service.engine.instruments._listen()
         assert pairs(await service.ask(x="1")) == {"x": "1"}
         await asyncio.sleep(0)
-        report = report_of(service.engine, health, counters)
+        report = Reporter(service.engine, health, counters)()
     assert report["requests"]["answered"] == report["answers"]["ok"] == 1
     (graph,) = report["graphs"]
     (op,) = graph["ops"]
     assert (op["name"], op["batches"], op["samples"], op["workers"]) == ("work", 1, 1, 1)
     assert op["seconds"]["process"] >= 0.0
-    assert json.loads(text_of(report)) == report
+    assert unpacked(packed(report)) == report
 
 
 def one(ready: bool = True, **more: Any) -> dict[str, Any]:
@@ -69,7 +70,7 @@ def test_a_sum_adds_numbers_and_is_ready_if_all_are() -> None:
 
 
 def test_a_sum_is_given_when_all_have_answered_or_ended_or_its_time_is_over() -> None:
-    text = text_of(one())
+    text = packed(one())
     sums = Sums()
     number = sums.want("a", 7, text, ["b", "c", "d"], 10.0)
     assert sums.ready(10.5) == []
@@ -79,11 +80,46 @@ def test_a_sum_is_given_when_all_have_answered_or_ended_or_its_time_is_over() ->
     assert sums.ready(10.5) == []
     assert sums.due == 11.0
     ((asker, theirs, summed),) = sums.ready(11.0)
-    assert (asker, theirs, json.loads(summed)["engines"]) == ("a", 7, 2)
-    sums.take("d", number, text)  # too late
+    assert (asker, theirs, unpacked(summed)["engines"]) == ("a", 7, 2)
+    sums.take("d", number, text)  # too late for that one
     sums.want("a", 8, text, ["b"], 20.0)
     sums.forget("a")
     assert sums.ready(30.0) == []
+
+
+def sum_of(sums: Sums, asker: str, others: list[str], now: float = 0.0) -> Any:
+    sums.want(asker, 1, packed(one()), others, now)
+    ((_, _, summed),) = sums.ready(now + 1.0)
+    return unpacked(summed)
+
+
+def test_what_an_engine_counted_stays_in_the_sum_when_it_is_silent_and_when_it_has_ended() -> None:
+    sums = Sums()
+    sums.take("b", sums.want("a", 1, packed(one()), ["b"], 0.0), packed(one()))
+    assert len(sums.ready(0.0)) == 1
+    summed = sum_of(sums, "a", ["b"])  # which does not answer
+    assert (summed["requests"]["admitted"], summed["graphs"][0]["inside"]) == (10, 2)
+    sums.take("b", 0, packed(one()))  # its last, unasked
+    sums.forget("b")
+    summed = sum_of(sums, "a", ["c"])
+    assert (summed["engines"], summed["engines_ended"]) == (1, 1)
+    assert summed["requests"]["admitted"] == 10
+    (graph,) = summed["graphs"]
+    assert (graph["inside"], graph["ops"][0]["workers"], graph["ops"][0]["batches"]) == (1, 2, 6)
+    sums.forget("c")  # it has never reported
+    sums.forget("a")
+    summed = sum_of(sums, "d", [])
+    assert (summed["requests"]["admitted"], summed["engines_ended"]) == (15, 3)
+
+
+def test_reports_of_many_ops_fit_a_message() -> None:
+    ops = [
+        {**Counters().of_op("op"), "name": f"op_{n}", "batches": 7919 * n, "waiting": n % 13}
+        for n in range(300)
+    ]
+    report = {**one(), "graphs": [{"name": "a", "version": "1", "inside": 1, "ops": ops}]}
+    assert len(json.dumps(report)) > MOST_TEXT
+    assert unpacked(packed(report)) == report
 
 
 @pytest.mark.real

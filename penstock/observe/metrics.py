@@ -1,0 +1,320 @@
+"""What Prometheus reads: a report of a service as metric families, and these as text.
+
+A report is what ``service/status.py`` makes and adds up. Names, units and types follow the
+conventions of Prometheus; labels are names of services, ops, states and codes, never a client's
+text. Reading changes nothing, so any number of scrapers see the same numbers.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+from penstock.observe.counters import ROWS, SECONDS
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+Report: TypeAlias = Mapping[str, Any]
+
+_SERVICE: Final = ("service", "version")
+_OP: Final = (*_SERVICE, "op")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric, as it is declared; of a counter the name without ``_total``."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    text: str
+
+    @property
+    def shown(self) -> str:
+        """The name by which it is asked for."""
+        return self.name + "_total" * (self.kind == "counter")
+
+
+_OF_SERVICE: Final = (
+    Family("penstock_build_info", "gauge", ("version", "python"), "Always 1; what runs."),
+    Family("penstock_ready", "gauge", (), "Whether requests are accepted: 1 or 0."),
+    Family("penstock_engines", "gauge", (), "Engine processes that serve."),
+    Family(
+        "penstock_engines_ended",
+        "counter",
+        (),
+        "Engine processes that have ended; what they counted is still part of every sum.",
+    ),
+    Family(
+        "penstock_requests",
+        "counter",
+        (*_SERVICE, "outcome", "code"),
+        "Requests that have ended. Outcome: ok, error (answered with one), refused (never begun),"
+        " cancelled (its caller left). Code: of the error.",
+    ),
+    Family(
+        "penstock_request_duration_seconds",
+        "histogram",
+        _SERVICE,
+        "From the admission of a request to its answer.",
+    ),
+    Family("penstock_requests_in_flight", "gauge", _SERVICE, "Requests admitted and not ended."),
+    Family(
+        "penstock_requests_waiting",
+        "gauge",
+        (),
+        "Those of them that have not begun because worker_num are inside.",
+    ),
+    Family("penstock_connections_open", "gauge", (), "Open connections."),
+    Family("penstock_connections_opened", "counter", (), "Connections that were accepted."),
+    Family(
+        "penstock_door_requests", "counter", (), "HTTP requests and gRPC calls, of whatever path."
+    ),
+    Family(
+        "penstock_door_refusals",
+        "counter",
+        ("reason",),
+        "Connections, requests and answers ended by a limit or a fault of the protocol.",
+    ),
+    Family(
+        "penstock_process_resident_memory_bytes",
+        "gauge",
+        ("role", *_OP),
+        "Memory of the engine or worker processes, what they share counted in each.",
+    ),
+    Family(
+        "penstock_process_cpu_seconds",
+        "counter",
+        ("role", *_OP),
+        "CPU time of the engine or worker processes, user and system.",
+    ),
+)
+
+_OF_OPS: Final = (
+    Family("penstock_op_queue_length", "gauge", _OP, "Samples that wait for the op."),
+    Family(
+        "penstock_op_queue_wait_seconds",
+        "histogram",
+        _OP,
+        "From a sample's coming to the op until its batch is closed.",
+    ),
+    Family("penstock_op_batch_rows", "histogram", _OP, "Rows of a batch; of most ops, samples."),
+    Family(
+        "penstock_op_batches", "counter", (*_OP, "reason"), "Batches, by what they were closed for."
+    ),
+    Family(
+        "penstock_op_stage_seconds",
+        "counter",
+        (*_OP, "stage"),
+        "Time of batches in preprocess, process and postprocess; transfer is the rest of the time"
+        " between the closing of a batch and its return.",
+    ),
+    Family("penstock_op_errors", "counter", _OP, "Samples that the op answered with an error."),
+    Family("penstock_op_timeouts", "counter", _OP, "Batches given up at the op's timeout."),
+    Family("penstock_op_late_batches", "counter", _OP, "Batches that came back after that."),
+    Family(
+        "penstock_op_taken_back_batches",
+        "counter",
+        _OP,
+        "Batches that their worker had not begun and that went to another.",
+    ),
+    Family(
+        "penstock_op_quarantined_samples",
+        "counter",
+        _OP,
+        "Samples not run because workers die of their like.",
+    ),
+    Family("penstock_op_elements", "counter", _OP, "Elements of padded arrays, filled in or not."),
+    Family("penstock_op_padding_elements", "counter", _OP, "Elements that were filled in."),
+    Family("penstock_op_workers", "gauge", (*_OP, "state"), "Workers, idle or busy."),
+    Family("penstock_op_worker_starts", "counter", _OP, "Workers that could take batches."),
+    Family("penstock_op_worker_deaths", "counter", _OP, "Workers that ended by themselves."),
+    Family("penstock_op_worker_replacements", "counter", _OP, "Workers ended and replaced."),
+)
+
+FAMILIES: Final = (*_OF_SERVICE, *_OF_OPS)
+
+OF_ORIGINAL: Final = (
+    Family("pd_query_request_success", "counter", _SERVICE, "Requests answered."),
+    Family("pd_query_request_failure", "counter", _SERVICE, "Requests answered with an error."),
+    Family("pd_query_request_duration_us", "counter", _SERVICE, "Their time, in microseconds."),
+    Family("pd_inference_count", "counter", (*_OP, "model"), "Batches that were run."),
+    Family("pd_inference_duration_us", "counter", (*_OP, "model"), "Their time, in microseconds."),
+)
+"""Names of the original, on request. Source: ``docs/compatibility.md`` (metrics)."""
+
+DOOR: Final = {
+    "refused": "max_connections",
+    "calls_refused": "max_calls",
+    "bodies_refused": "max_inflight_bytes",
+    "bodies_too_large": "max_message_bytes",
+    "heads_too_large": "head_too_large",
+    "heads_late": "header_timeout",
+    "bodies_late": "body_timeout",
+    "stalled": "write_timeout",
+    "overrun": "unread_answers",
+    "malformed": "malformed",
+    "resets": "stream_error",
+    "streams_beyond": "max_streams",
+    "streams_refused": "stream_backlog",
+    "calmed": "abuse",
+    "tls_failed": "tls",
+    "errors": "internal_error",
+}
+"""Counters of ``door.limits.DoorStatistics`` by the reason that they are shown as."""
+
+_EVENTS: Final = {
+    "penstock_op_errors": "errors",
+    "penstock_op_timeouts": "timeouts",
+    "penstock_op_late_batches": "late",
+    "penstock_op_taken_back_batches": "taken_back",
+    "penstock_op_quarantined_samples": "refused",
+    "penstock_op_elements": "elements",
+    "penstock_op_padding_elements": "filled_in",
+}
+_CHANGES: Final = {
+    "penstock_op_worker_starts": "started",
+    "penstock_op_worker_deaths": "died",
+    "penstock_op_worker_replacements": "replaced",
+}
+
+
+class Families:
+    """The families of one report, as the library's encoders collect them.
+
+    Args:
+        report: of one engine, or the sum over several.
+        of_original: with the names of the original as well.
+    """
+
+    def __init__(self, report: Report, *, of_original: bool = False) -> None:
+        # Here, as it takes as long to import as half of our own package.
+        from prometheus_client.core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
+
+        kinds: dict[str, Any] = {
+            "counter": CounterMetricFamily,
+            "gauge": GaugeMetricFamily,
+            "histogram": HistogramMetricFamily,
+        }
+        declared = FAMILIES + OF_ORIGINAL * of_original
+        self._made = {
+            each.name: kinds[each.kind](each.name, each.text, labels=each.labels)
+            for each in declared
+        }
+        self._of_original = of_original
+        self._add_service(report)
+        for graph in report["graphs"]:
+            self._add_graph(graph)
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them."""
+        return iter(self._made.values())
+
+    def _add(self, name: str, value: float, *labels: str) -> None:
+        self._made[name].add_metric(labels, value)
+
+    def _add_histogram(
+        self, name: str, bounds: Sequence[float], seen: Report, *labels: str
+    ) -> None:
+        classes = seen["classes"]
+        counts = [
+            *(classes.get(f"<= {x:g}", 0) for x in bounds),
+            classes.get(f"> {bounds[-1]:g}", 0),
+        ]
+        names = [*(str(float(bound)) for bound in bounds), "+Inf"]
+        buckets = list(zip(names, accumulate(counts), strict=True))
+        self._made[name].add_metric(labels, buckets=buckets, sum_value=seen["sum"])
+
+    def _add_service(self, report: Report) -> None:
+        add = self._add
+        add("penstock_build_info", 1, version("penstock"), platform.python_version())
+        add("penstock_ready", report["ready"])
+        add("penstock_engines", report["engines"])
+        add("penstock_engines_ended", report.get("engines_ended", 0))
+        add("penstock_requests_waiting", report["requests"]["waiting"])
+        connections = report["connections"]
+        add("penstock_connections_open", connections["opened"] - connections["closed"])
+        add("penstock_connections_opened", connections["opened"])
+        door = report.get("door")
+        if door:  # else it is another server's
+            add("penstock_door_requests", door["requests"])
+            for key, reason in DOOR.items():
+                add("penstock_door_refusals", door[key], reason)
+        self._add_process(report["process"], "engine", "", "", "")
+
+    def _add_process(self, used: Report, *labels: str) -> None:
+        self._add("penstock_process_resident_memory_bytes", used.get("memory", 0), *labels)
+        self._add("penstock_process_cpu_seconds", used["cpu"], *labels)
+
+    def _add_graph(self, graph: Report) -> None:
+        name = graph["name"] or "*"
+        labels = (name, graph["version"])
+        add, seen = self._add, graph["requests"]
+        answers = dict(seen["answers"])
+        add("penstock_requests", answers.pop("ok"), *labels, "ok", "")
+        for code, count in answers.items():
+            add("penstock_requests", count, *labels, "error", code)
+        for code, count in seen["refusals"].items():
+            add("penstock_requests", count, *labels, "refused", code)
+        add("penstock_requests", seen["cancelled"], *labels, "cancelled", "")
+        self._add_histogram("penstock_request_duration_seconds", SECONDS, seen["seconds"], *labels)
+        add("penstock_requests_in_flight", graph.get("inside", 0), *labels)
+        if self._of_original:
+            add("pd_query_request_success", seen["answers"]["ok"], *labels)
+            add("pd_query_request_failure", sum(answers.values()), *labels)
+            add("pd_query_request_duration_us", 1e6 * seen["seconds"]["sum"], *labels)
+        for op in graph["ops"]:
+            self._add_op(op, *labels, op["name"].removeprefix(f"{name}/"))
+
+    def _add_op(self, op: Report, *labels: str) -> None:
+        add = self._add
+        add("penstock_op_queue_length", op.get("waiting", 0), *labels)
+        self._add_histogram("penstock_op_queue_wait_seconds", SECONDS, op["queue"], *labels)
+        self._add_histogram("penstock_op_batch_rows", ROWS, op["rows"], *labels)
+        for reason, count in op["reasons"].items():
+            add("penstock_op_batches", count, *labels, reason.replace(" ", "_"))
+        stages = {**op["seconds"], "transfer": op["transfer"]}
+        for stage, seconds in stages.items():
+            add("penstock_op_stage_seconds", seconds, *labels, stage)
+        for family, key in _EVENTS.items():
+            add(family, op.get(key, 0), *labels)
+        for family, key in _CHANGES.items():
+            add(family, op["worker_changes"].get(key, 0), *labels)
+        workers, idle = op.get("workers", 0), op.get("idle", 0)
+        add("penstock_op_workers", idle, *labels, "idle")
+        add("penstock_op_workers", max(0, workers - idle), *labels, "busy")
+        if "process" in op:
+            self._add_process(op["process"], "worker", *labels)
+        if self._of_original:
+            model = op.get("model", "")
+            add("pd_inference_count", op["batches"], *labels, model)
+            add("pd_inference_duration_us", 1e6 * sum(op["seconds"].values()), *labels, model)
+
+
+def exposition(
+    report: Report, accept: bytes = b"", *, of_original: bool = False
+) -> tuple[bytes, bytes]:
+    """The media type and the text of a report, in the format that is accepted. Any thread.
+
+    Args:
+        report: see Families.
+        accept: the request's header; OpenMetrics where it says so.
+        of_original: see Families.
+    """
+    from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+    from prometheus_client.openmetrics import exposition as openmetrics
+
+    families = Families(report, of_original=of_original)
+    if b"application/openmetrics-text" in accept.lower():
+        text: bytes = openmetrics.generate_latest(families)  # type: ignore[no-untyped-call]
+        return openmetrics.CONTENT_TYPE_LATEST.encode(), text
+    return CONTENT_TYPE_PLAIN_0_0_4.encode(), generate_latest(families)

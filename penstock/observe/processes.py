@@ -1,0 +1,51 @@
+"""What processes take of the machine: memory and processor time, as Linux tells it."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Collection
+from typing import Any, Final
+
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_TICK: Final = os.sysconf("SC_CLK_TCK")
+
+_UTIME: Final = 11  # fields of /proc/<pid>/stat behind the name, which may hold anything
+_STIME: Final = 12
+_RSS: Final = 21
+
+
+class ProcessTimes:
+    """Remembers what processes took that have ended, so that no sum of theirs falls."""
+
+    def __init__(self) -> None:
+        self._seen: defaultdict[str, dict[int, float]] = defaultdict(dict)
+        self._ended: defaultdict[str, float] = defaultdict(float)
+
+    def of(self, whose: str, pids: Collection[int]) -> dict[str, Any]:
+        """Bytes of memory and seconds of the processor, of all these processes together.
+
+        Args:
+            whose: they are; those that were there the last time and are not now have ended.
+            pids: those that live.
+        """
+        seen, before = {}, self._seen[whose]
+        memory = 0
+        for pid in pids:
+            now = _read(pid)
+            if now is not None:
+                memory += now[0]
+                seen[pid] = now[1]
+        self._ended[whose] += sum(before[pid] for pid in before if pid not in seen)
+        self._seen[whose] = seen
+        return {"memory": memory, "cpu": self._ended[whose] + sum(seen.values())}
+
+
+def _read(pid: int) -> tuple[int, float] | None:
+    """Bytes and seconds of one; None when it has ended, or the system does not tell."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            fields = file.read(4096).rpartition(b")")[2].split()
+        return int(fields[_RSS]) * _PAGE, (int(fields[_UTIME]) + int(fields[_STIME])) / _TICK
+    except (OSError, IndexError, ValueError):
+        return None

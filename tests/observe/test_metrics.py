@@ -1,0 +1,171 @@
+"""Metrics: names, units, types and texts by the conventions of Prometheus, and their numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as read_plain
+
+from penstock.door.limits import DoorStatistics
+from penstock.observe.counters import Counters
+from penstock.observe.metrics import DOOR, FAMILIES, OF_ORIGINAL, exposition
+from tests.documents import ROOT, rows_of
+
+# promtool check metrics: promlint in github.com/prometheus/client_golang.
+_ABBREVIATED = re.compile(r"(^|_)(s|ms|us|ns|sec|b|kb|mb|min|hr)(_|$)")
+_NOT_BASE = re.compile(r"(milli|micro|nano)seconds|minutes|hours|(kilo|mega|giga)bytes|bits")
+_RESERVED = ("le", "quantile", "job", "instance")
+
+
+def op(name: str, **more: Any) -> dict[str, Any]:
+    counters = Counters().of_op(name)
+    numbers = {"name": name, "workers": 3, "idle": 1, "waiting": 4, "batches": 2, "samples": 5}
+    return {**counters, **numbers, "process": {"memory": 4096, "cpu": 1.5}, **more}
+
+
+def report(**more: Any) -> dict[str, Any]:
+    counters = Counters()
+    found: dict[str, Any] = {
+        "engines": 1,
+        "ready": True,
+        "requests": {"waiting": 2},
+        **counters.of_requests(),
+        "door": dict.fromkeys((*DOOR, "requests"), 0),
+        "process": {"memory": 8192, "cpu": 2.5},
+        "graphs": [
+            {
+                "name": "ocr",
+                "version": "1",
+                "inside": 3,
+                "requests": {
+                    "answers": {"ok": 7, "op_timeout": 2},
+                    "refusals": {"busy": 1},
+                    "cancelled": 4,
+                    "seconds": {"sum": 0.5, "classes": {"<= 0.001": 5, "<= 0.1": 3, "> 10": 1}},
+                },
+                "ops": [
+                    op(
+                        "ocr/det",
+                        reasons={"idle slot": 2},
+                        rows={"sum": 5, "classes": {"<= 1": 1, "<= 4": 1}},
+                        seconds={"preprocess": 0.1, "process": 0.2, "postprocess": 0.0},
+                        transfer=0.05,
+                        worker_changes={"started": 3, "died": 1},
+                    )
+                ],
+            }
+        ],
+    }
+    return {**found, **more}
+
+
+def families(text: bytes, *, openmetrics: bool = False) -> dict[str, Metric]:
+    read = read_openmetrics if openmetrics else read_plain
+    return {each.name: each for each in read(text.decode())}
+
+
+def samples(text: bytes) -> dict[tuple[str, tuple[str, ...]], float]:
+    """By name and the values of the labels, in the order of their names."""
+    return {
+        (sample.name, tuple(value for _, value in sorted(sample.labels.items()) if value)): (
+            sample.value
+        )
+        for family in families(text).values()
+        for sample in family.samples
+    }
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, *OF_ORIGINAL], ids=lambda each: each.name)
+def test_names_units_and_texts_are_as_promtool_wants_them(family: Any) -> None:
+    assert re.fullmatch(r"[a-z][a-z0-9_]*", family.name)
+    assert family.text.endswith(".")
+    assert not any(word in family.name for word in ("counter", "gauge", "histogram"))
+    if family not in OF_ORIGINAL:
+        assert family.name.startswith("penstock_")
+        assert not _ABBREVIATED.search(family.name)
+        assert not _NOT_BASE.search(family.name)
+        assert not family.name.endswith(("_total", "_count", "_sum", "_bucket"))
+    for label in family.labels:
+        assert re.fullmatch(r"[a-z][a-z_]*", label)
+        assert label not in _RESERVED
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_every_family_is_there_with_its_type_and_text(openmetrics: bool) -> None:
+    accept = b"application/openmetrics-text; version=1.0.0" if openmetrics else b"text/plain"
+    kind, text = exposition(report(), accept, of_original=True)
+    assert kind.startswith(b"application/openmetrics-text" if openmetrics else b"text/plain")
+    assert text.endswith(b"# EOF\n") is openmetrics
+    read = families(text, openmetrics=openmetrics)
+    for family in (*FAMILIES, *OF_ORIGINAL):
+        name = family.name
+        assert (read[name].type, read[name].documentation) == (family.kind, family.text)
+        for sample in read[name].samples:
+            assert set(sample.labels) - {"le"} == set(family.labels)
+    assert set(read) == {each.name for each in (*FAMILIES, *OF_ORIGINAL)}
+
+
+def test_the_names_of_the_original_are_there_on_request_only() -> None:
+    assert b"pd_" not in exposition(report())[1]
+
+
+def test_numbers_are_those_of_the_report() -> None:
+    read = samples(exposition(report(), of_original=True)[1])
+    request, det = ("ocr", "1"), ("det", "ocr", "1")
+    expected = {
+        ("penstock_ready", ()): 1,
+        ("penstock_requests_total", ("ok", *request)): 7,
+        ("penstock_requests_total", ("op_timeout", "error", *request)): 2,
+        ("penstock_requests_total", ("busy", "refused", *request)): 1,
+        ("penstock_requests_total", ("cancelled", *request)): 4,
+        ("penstock_requests_in_flight", request): 3,
+        ("penstock_requests_waiting", ()): 2,
+        ("penstock_request_duration_seconds_bucket", ("0.001", *request)): 5,
+        ("penstock_request_duration_seconds_bucket", ("0.05", *request)): 5,
+        ("penstock_request_duration_seconds_bucket", ("0.1", *request)): 8,
+        ("penstock_request_duration_seconds_bucket", ("10.0", *request)): 8,
+        ("penstock_request_duration_seconds_bucket", ("+Inf", *request)): 9,
+        ("penstock_request_duration_seconds_count", request): 9,
+        ("penstock_request_duration_seconds_sum", request): 0.5,
+        ("penstock_op_queue_length", det): 4,
+        ("penstock_op_batch_rows_sum", det): 5,
+        ("penstock_op_batches_total", ("det", "idle_slot", "ocr", "1")): 2,
+        ("penstock_op_stage_seconds_total", ("det", "ocr", "process", "1")): 0.2,
+        ("penstock_op_stage_seconds_total", ("det", "ocr", "transfer", "1")): 0.05,
+        ("penstock_op_workers", ("det", "ocr", "idle", "1")): 1,
+        ("penstock_op_workers", ("det", "ocr", "busy", "1")): 2,
+        ("penstock_op_worker_deaths_total", det): 1,
+        ("penstock_process_resident_memory_bytes", ("engine",)): 8192,
+        ("penstock_process_resident_memory_bytes", ("det", "worker", "ocr", "1")): 4096,
+        ("pd_query_request_success_total", request): 7,
+        ("pd_query_request_failure_total", request): 2,
+        ("pd_query_request_duration_us_total", request): 500_000,
+        ("pd_inference_count_total", det): 2,
+        ("pd_inference_duration_us_total", det): pytest.approx(300_000),
+    }
+    assert {key: read.get(key) for key in expected} == expected
+
+
+def test_a_service_that_takes_every_name_is_called_so_and_may_have_no_door() -> None:
+    (graph,) = report()["graphs"]
+    read = samples(exposition(report(door=None, graphs=[{**graph, "name": None}]))[1])
+    assert read["penstock_requests_total", ("ok", "*", "1")] == 7
+    assert not any(name.startswith("penstock_door") for name, _ in read)
+
+
+def test_every_limit_of_the_door_that_is_counted_is_a_reason() -> None:
+    counters = DoorStatistics()
+    left = {"open", "calls", "unsent", "accepted", "requests", "idle", "abuses", "gone", "cut"}
+    assert set(DOOR) == {each for each in counters.__slots__ if each not in left}  # type: ignore[attr-defined]
+
+
+def test_the_document_lists_every_metric_as_it_is_declared() -> None:
+    rows = rows_of((ROOT / "docs/metrics.md").read_text())
+    assert rows == [
+        [f"`{each.shown}`", each.kind, ", ".join(f"`{x}`" for x in each.labels) or "–", each.text]
+        for each in (*FAMILIES, *OF_ORIGINAL)
+    ]

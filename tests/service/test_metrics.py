@@ -1,0 +1,101 @@
+"""``GET /metrics`` of real services: the sum over engines, any number of scrapers, and formats."""
+
+from __future__ import annotations
+
+import gzip
+import signal
+from pathlib import Path
+from urllib.request import Request
+
+import psutil
+import pytest
+
+from penstock.observe.metrics import FAMILIES
+from tests.observe.test_metrics import families, samples
+from tests.service.scripts import fetch, post, script, until
+from tests.services.process import ServiceProcess, direct, running
+
+pytestmark = pytest.mark.real
+
+OK = ("penstock_requests_total", ("ok", "work", "1"))
+
+
+def scrape(server: ServiceProcess) -> dict[tuple[str, tuple[str, ...]], float]:
+    answer = fetch(f"{server.http_url}/metrics")
+    assert answer.status == 200
+    return samples(answer.body)
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_any_scraper_sees_the_sum_of_all_engines(engines: int, tmp_path: Path) -> None:
+    config = f'"build_dag_each_worker": True, "worker_num": {engines}'
+    with running(script(tmp_path, "pass", config)) as server:
+        for _ in range(6):
+            assert post(server, x="1").json["err_no"] == 0
+        first, second = scrape(server), scrape(server)
+        assert first[OK] == second[OK] == 6
+        assert first["penstock_engines", ()] == engines
+        assert first["penstock_ready", ()] == 1
+        assert first["penstock_op_workers", ("work", "work", "idle", "1")] == engines
+        assert first["penstock_request_duration_seconds_count", ("work", "1")] == 6
+        assert first["penstock_op_queue_wait_seconds_count", ("work", "work", "1")] == 6
+        assert first["penstock_process_resident_memory_bytes", ("engine",)] > engines * 10e6
+        asked = ("penstock_door_requests_total", ())
+        assert second[asked] == first[asked] + 1
+
+
+def test_a_client_can_make_no_series(tmp_path: Path) -> None:
+    with running(script(tmp_path)) as server:
+        before = set(scrape(server))
+        for name in ("other", "a%22b%0A", "x" * 300):
+            post(server, name)
+            fetch(f"{server.http_url}/{name}")
+        assert set(scrape(server)) == before
+
+
+def test_formats_are_those_that_are_accepted(tmp_path: Path) -> None:
+    with running(script(tmp_path)) as server:
+        url = f"{server.http_url}/metrics"
+        accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+        headers = {"accept": accept, "accept-encoding": "gzip"}
+        with direct.open(Request(url, headers=headers), timeout=10) as answer:
+            assert answer.headers["content-type"].startswith("application/openmetrics-text")
+            assert answer.headers["content-encoding"] == "gzip"
+            text = gzip.decompress(answer.read())
+        assert {each.name for each in FAMILIES} == set(families(text, openmetrics=True))
+
+
+def test_they_can_be_switched_off_and_named_as_the_original_does(tmp_path: Path) -> None:
+    with running(script(tmp_path, "pass", '"metrics": False')) as server:
+        assert fetch(f"{server.http_url}/metrics").status == 404
+    config = '"dag": {"enable_prometheus": True}'
+    with running(script(tmp_path, "pass", config)) as server:
+        assert post(server, x="1").json["err_no"] == 0
+        assert scrape(server)["pd_query_request_success_total", ("work", "1")] == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_no_counter_falls_when_engines_are_replaced(number: signal.Signals, tmp_path: Path) -> None:
+    config = '"build_dag_each_worker": True, "worker_num": 2'
+    with running(script(tmp_path, "pass", config)) as server:
+        for _ in range(8):
+            assert post(server, x="1").json["err_no"] == 0
+        before = scrape(server)
+        assert before[OK] == 8
+        # Their last reports are newer than any scrape only where they end by themselves.
+        more = 4 if number is signal.SIGTERM else 0
+        for _ in range(more):
+            assert post(server, x="1").json["err_no"] == 0
+        for engine in psutil.Process(server.pid).children():
+            engine.send_signal(number)
+        until(lambda: scrape(server)["penstock_engines_ended_total", ()] == 2, "their ends")
+        after = scrape(server)
+        fell = {
+            key: (value, after.get(key))
+            for key, value in before.items()
+            if key[0].endswith(("_total", "_bucket", "_count", "_sum"))
+            and after.get(key, 0) < value
+        }
+        assert fell == {}
+        assert after[OK] == 8 + more
+        assert after["penstock_engines", ()] == 2
