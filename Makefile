@@ -10,9 +10,10 @@ INSTALL := $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r
 PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketime wrk openssl
 
 # Several tests at a time: those with real services wait more than they compute. Not where times are
-# measured, nor where one test uses every core.
+# measured (`alone`), and fewer where one test uses every core.
 PAIRS  := -n 2 --dist worksteal
 THREES := -n 3 --dist worksteal
+FOURS  := -n 4 --dist worksteal
 FAULTS ?= faults
 REAL   ?= real or peers
 
@@ -46,14 +47,15 @@ setup-runtimes: $(RUNTIMES) ## add Paddle, PyTorch and OpenVINO, for the CPU
 demo: $(DEMO) ## recognise text on real pictures over HTTP and gRPC, and show the result
 	$(BIN)/python examples/ocr/demo.py
 
-test: $(READY) ## pure and engine tests (about two minutes)
-	$(BIN)/python -m pytest $(PAIRS) -m "not real and not faults and not peers" --ignore tests/examples
+test: $(READY) ## pure and engine tests (about a minute and a half)
+	$(BIN)/python -m pytest $(THREES) -m "not real and not faults and not peers" --ignore tests/examples
 
-test-real: $(READY) ## real services as processes, real models, real clients (two to three minutes)
-	$(BIN)/python -m pytest $(THREES) -m "$(REAL)" --ignore tests/examples
+test-real: $(READY) ## real services as processes, real models, real clients (two minutes)
+	$(BIN)/python -m pytest $(FOURS) -m "$(REAL)" --ignore tests/examples
 
 test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)
-	$(BIN)/python -m pytest -m "$(FAULTS)" tests/faults tests/attacks
+	$(BIN)/python -m pytest $(PAIRS) -m "($(FAULTS)) and not alone" tests/faults tests/attacks
+	$(BIN)/python -m pytest -m "($(FAULTS)) and alone" tests/faults tests/attacks
 
 test-runtimes: $(RUNTIMES) ## models in the form of every library (about a minute)
 	$(BIN)/python -m pytest $(PAIRS) tests/runtimes

@@ -52,10 +52,10 @@ def brief(name: str, *names: str, load: Load | None = None) -> Scenario:
     "measured",
     [
         brief("heads-http", "thread", load=http(2, "different")),
-        brief("heads-grpc", "process"),
+        pytest.param(brief("heads-grpc", "process"), marks=pytest.mark.long, id="heads-grpc"),
         brief("graph-texts", "window of 2 ms"),
         brief("engines", "2 engines"),
-        brief("array", "2 process ops"),
+        pytest.param(brief("array", "2 process ops"), marks=pytest.mark.long, id="array"),
         brief("client", "futures"),
     ],
     ids=lambda each: each.name,

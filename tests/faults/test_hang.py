@@ -42,6 +42,7 @@ async def branch_delays(at: Site, clients: Clients, count: int) -> tuple[list[fl
     return [t - since for t, since in zip(fast, asked, strict=True)], answered
 
 
+@pytest.mark.alone
 async def test_a_hanging_branch_does_not_slow_the_one_beside_it(tmp_path: Path) -> None:
     ops = {"slow": {"concurrency": 4}}
     async with site(tmp_path, graph="branches", ops=ops) as at, Noise() as noise:

@@ -13,7 +13,7 @@ from penstock.testing.history import Admitted, Cancelled
 from tests.faults.load import Noise, percentile
 from tests.faults.site import Site, site
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.alone]
 
 LEAVERS = 60
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"

@@ -12,7 +12,7 @@ from tests.faults.load import Clients, Noise, percentile
 from tests.faults.overload import BUSY, DEADLINE, LATE, Capacity, keep_busy, latest, overload
 from tests.faults.site import site
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.alone]
 
 CAPACITY = Capacity(workers=4, call=0.04)
 

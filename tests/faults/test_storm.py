@@ -9,6 +9,7 @@ from tests.faults.storm import RECOVERY, storm
 
 
 @pytest.mark.faults
+@pytest.mark.alone
 async def test_each_kill_costs_a_batch_at_most_and_is_forgotten_after_a_second(
     tmp_path: Path,
 ) -> None:

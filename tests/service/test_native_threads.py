@@ -101,7 +101,11 @@ def process(self, feed_batch, typical_logid):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("waits", ["passive", "active"])  # active ones are never seen waiting
+@pytest.mark.parametrize(
+    "waits",
+    # Active ones are never seen waiting, and use every core.
+    ["passive", pytest.param("active", marks=pytest.mark.long)],
+)
 def test_openmp_of_gnu_works_in_worker_processes_though_the_script_has_used_it(
     tmp_path: Path, waits: str
 ) -> None:

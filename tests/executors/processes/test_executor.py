@@ -24,7 +24,7 @@ from penstock.errors import (
     WrongType,
 )
 from penstock.executors.processes import executor as executor_module
-from penstock.executors.processes import slabs
+from penstock.executors.processes import restarts, slabs
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.restarts import MOST_DEATHS
 from penstock.executors.processes.values import Blob
@@ -46,6 +46,13 @@ def processes() -> Iterator[Processes]:
     processes = Processes()
     yield processes
     processes.end()
+
+
+@pytest.fixture
+def most_deaths(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Fewer deaths make a slot given up, so that fewer workers need to be started."""
+    monkeypatch.setattr(restarts, "MOST_DEATHS", 2)
+    return 2
 
 
 Start = Callable[..., Awaitable[Desk]]
@@ -194,13 +201,16 @@ async def test_only_a_call_beyond_its_time_out_may_be_ended(
 
 
 async def test_workers_ended_for_their_late_calls_are_no_early_deaths(
-    processes: Processes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    processes: Processes,
+    most_deaths: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     supervised = executor(processes, supervision=Supervision(kill_late=True))
     house = House("process", None, options=WorkOptions(timeout=0.05), executor=supervised)
     await house.executor.start()
     gate = tmp_path / "gate"
-    for n in range(MOST_DEATHS + 1):
+    for n in range(most_deaths + 1):
         await until(lambda: house.executor.alive)
         outcome = await house.ask(do="wait", gate=str(gate), entered=str(tmp_path / str(n)))
         assert isinstance(outcome.error, OpTimeout)
@@ -208,7 +218,7 @@ async def test_workers_ended_for_their_late_calls_are_no_early_deaths(
     assert (await house.ask()).error is None
     assert house.verdict() == []
     lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-    assert len(lines) == 3 * (MOST_DEATHS + 1)
+    assert len(lines) == 3 * (most_deaths + 1)
     assert all("beyond the time-out, with data_ids=" in line for line in lines[::3])
     assert all("process took longer than its timeout" in line for line in lines[1::3])
     for line in lines[2::3]:
@@ -263,12 +273,13 @@ async def test_a_call_is_ended_when_it_goes_on_after_everybody_has_left_and_not_
 
 async def test_workers_are_replaced_after_their_batches_one_by_one_and_nobody_notices(
     processes: Processes,
+    most_deaths: int,
 ) -> None:
     supervision = Supervision(max_batches=5)
     house = House("process", None, executor=executor(processes, workers=2, supervision=supervision))
     await house.executor.start()
     alive = set()
-    while len(processes.pids) < 2 + MOST_DEATHS + 1:
+    while len(processes.pids) < 2 + most_deaths + 1:
         outcomes = await asyncio.gather(*(house.ask() for _ in range(4)))
         assert all(each.error is None for each in outcomes)
         alive.add(len(house.executor._alive))
@@ -326,6 +337,7 @@ async def test_a_worker_that_cannot_start_is_told_of_before_the_others_are_ready
 async def test_an_op_whose_workers_die_as_they_start_is_given_up_and_answers_at_once(
     started: Start,
     processes: Processes,
+    most_deaths: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -337,12 +349,13 @@ async def test_an_op_whose_workers_die_as_they_start_is_given_up_and_answers_at_
     await until(lambda: any("given up" in each.getMessage() for each in caplog.records))
     assert not desk.executor.alive
     assert type((await one(desk)).error) is InferenceFailed
-    assert len(processes.pids) == 1 + MOST_DEATHS
+    assert len(processes.pids) == 1 + most_deaths
 
 
 async def test_an_op_that_was_given_up_is_taken_up_again_when_a_worker_can_be_started(
     started: Start,
     processes: Processes,
+    most_deaths: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -355,7 +368,7 @@ async def test_an_op_that_was_given_up_is_taken_up_again_when_a_worker_can_be_st
     assert isinstance((await one(desk, do="kill")).error, WorkerDied)
     more: list[int] = []
     desk.executor.grown = lambda: more.append(desk.executor.workers)
-    await until(lambda: len(processes.pids) > MOST_DEATHS + 3)
+    await until(lambda: len(processes.pids) > most_deaths + 3)
     assert "has no worker" in str((await one(desk)).error)
     assert caplog.text.count("it is given up") == 1
     gone.unlink()
@@ -656,7 +669,7 @@ async def test_a_worker_that_does_not_become_ready_is_told_of_and_ended_with_its
     monkeypatch.setenv("PROCESSES_GONE", str(tmp_path / "gone"))
     monkeypatch.setattr(executor_module, "TOLD_AFTER", 0.5)
     op = "slow again" if replacement else "slow"
-    desk = Desk(executor(processes, op, supervision=Supervision(start_timeout=5.0)))
+    desk = Desk(executor(processes, op, supervision=Supervision(start_timeout=3.0)))
     if replacement:
         await desk.executor.start()
         assert isinstance((await one(desk, do="kill")).error, WorkerDied)
@@ -664,9 +677,9 @@ async def test_a_worker_that_does_not_become_ready_is_told_of_and_ended_with_its
         assert len(processes.pids) == 3
         assert await desk.executor.close(10.0)
     else:
-        with pytest.raises(StartupError, match=r"worker 0 was not ready within 5 s .start_timeou"):
+        with pytest.raises(StartupError, match=r"worker 0 was not ready within 3 s .start_timeou"):
             await desk.executor.start()
-    assert "was not ready within 5 s" in caplog.text or not replacement
+    assert "was not ready within 3 s" in caplog.text or not replacement
     told = [each.getMessage() for each in caplog.records if "has not become ready" in each.message]
     assert len(told) >= 2
     assert re.match(rf"op {op}: worker 0 \(pid \d+\) has not become ready for \d+ s: ", told[0])
