@@ -41,7 +41,6 @@ def without_effect(config: ServiceConfig) -> list[Problem]:
     switched_on = {
         ("dag", "use_profile"): dag.use_profile,
         ("dag", "tracer", "interval_s"): dag.tracer.interval_s is not None,
-        ("dag", "prometheus_port"): dag.enable_prometheus and dag.prometheus_port is not None,
     }
     text = "is not yet available and has no effect"
     return [Problem(path=path, text=text) for path, on in switched_on.items() if on]
@@ -61,6 +60,12 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
     elif config.rpc_port == config.http_port and config.rpc_port:
         text = f"is {config.rpc_port}, and rpc_port is the same: each needs its own"
         problems.append(Problem(path=("http_port",), text=text, involves=(("rpc_port",),)))
+    metrics = config.dag.prometheus_port if config.dag.enable_prometheus else None
+    for key in ("http_port", "rpc_port"):
+        if metrics and metrics == getattr(config, key):
+            text = f"is {metrics}, and {key} is the same: leave it out, as {key} has /metrics, too"
+            at = ("dag", "prometheus_port")
+            problems.append(Problem(path=at, text=text, involves=((key,),)))
     if config.engines > MOST_ENGINES:
         text = (
             f"with build_dag_each_worker: must be at most {MOST_ENGINES}, got {config.worker_num}"

@@ -268,7 +268,7 @@ class DagConfig(Section):
     )
     prometheus_port: Port | None = Field(
         default=None,
-        description="Port of the metrics. Not yet available: answered with a warning.",
+        description="A further port, which has the metrics alone, if `enable_prometheus` is true.",
     )
 
 

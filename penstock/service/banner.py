@@ -31,11 +31,14 @@ def announce(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where a service listens. ``http_port`` None: on the gRPC port only."""
+    """Where a service listens. ``http_port`` None: on the gRPC port only. ``metrics_port`` is one
+    with the metrics alone.
+    """
 
     host: str
     rpc_port: int
     http_port: int | None = None
+    metrics_port: int | None = None
     unix_socket: str | None = None
     tls: bool = False
 
@@ -52,6 +55,8 @@ def banner(deployment: Deployment, at: Addresses) -> str:
         pages = "/docs /livez" if deployment.config.docs else "/livez"
         lines.append(f"  http  {scheme}://{host}:{at.http_port}   GET {pages} /readyz")
     lines.append(f"  grpc  {host}:{at.rpc_port}{over}   PipelineService, health, reflection")
+    if at.metrics_port is not None:
+        lines.append(f"  http  {scheme}://{host}:{at.metrics_port}   GET /metrics alone")
     if at.unix_socket is not None:
         lines.append(f"  unix  {at.unix_socket}   both protocols")
     engines = deployment.config.engines

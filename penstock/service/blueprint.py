@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from penstock.api.calls import Grpc, Http
@@ -131,6 +132,17 @@ class Deployment:
     def applications(self) -> tuple[MakeApplication, ...]:
         """Of all graphs, each once."""
         return tuple(dict.fromkeys(each for graph in self.graphs for each in graph.applications))
+
+    @property
+    def models(self) -> dict[str, str]:
+        """What the model of an op is called, by the op's name; of those that have one."""
+        found = {}
+        for graph in self.graphs:
+            for op, options in zip(graph.graph.ops, graph.options, strict=True):
+                path = options.model.path if options.model else getattr(op, "model_path", None)
+                if path:
+                    found[self.op_name(graph, op.name)] = Path(path).stem
+        return found
 
     def in_threads(self) -> Deployment:
         """The same with threads where ops have processes of their own."""
@@ -255,10 +267,18 @@ def deploy(graphs: Sequence[Blueprint]) -> Deployment:
                     f"{key}: {first.called} says {there!r} and {graph.called} {here!r}, but they"
                     f" share one door: say it once, or the same"
                 )
+    measured = [graph.config.dag for graph in graphs if graph.config.dag.enable_prometheus]
+    ports = {dag.prometheus_port for dag in measured if dag.prometheus_port is not None}
+    if len(ports) > 1:
+        listed = " and ".join(map(str, sorted(ports)))
+        problems.append(f"dag.prometheus_port: the services say {listed}: one port has all metrics")
     if problems:
         raise ConfigError(problems)
-    more = {key: getattr(graph.config, key) for key, graph in given.items()}
+    more: dict[str, Any] = {key: getattr(graph.config, key) for key, graph in given.items()}
     config = graphs[0].config.model_copy(update=more)
+    # The rest of ``dag`` is each graph's own.
+    metrics = {"enable_prometheus": bool(measured), "prometheus_port": next(iter(ports), None)}
+    config = config.model_copy(update={"dag": config.dag.model_copy(update=metrics)})
     return Deployment(graphs=tuple(graphs), config=config)
 
 

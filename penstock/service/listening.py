@@ -67,6 +67,8 @@ Listeners: TypeAlias = Mapping[str, socket.socket]
 
 _PORTS: Final = ("rpc_port", "http_port")
 _UNIX: Final = "door.unix_socket"
+METRICS: Final = "dag.prometheus_port"
+"""Of a port with the metrics alone."""
 _ANSWER: Final = 1.0  # seconds in which a service that lives lets somebody connect
 
 
@@ -94,6 +96,8 @@ def bind_all(config: ServiceConfig, stack: ExitStack) -> list[Listeners]:
     share("rpc_port", chosen.rpc)
     if chosen.http is not None:
         share("http_port", chosen.http)
+    if config.dag.prometheus_port is not None and config.dag.enable_prometheus:
+        share(METRICS, config.dag.prometheus_port)
     path = config.door.unix_socket
     if path is not None:
         take_over(Path(path), _UNIX, stack)
@@ -138,7 +142,7 @@ def take_over(path: Path, key: str, stack: ExitStack) -> None:
 
 
 def of_the_door(listeners: Listeners) -> list[socket.socket]:
-    """Those that clients connect to; workers connect to the others."""
+    """Those that clients connect to; workers and scrapers connect to the others."""
     return [listeners[key] for key in (*_PORTS, _UNIX) if key in listeners]
 
 
@@ -148,7 +152,7 @@ def listen_on_all(config: ServiceConfig, engines: Sequence[Listeners]) -> None:
     Raises:
         StartupError: another process listens there by now.
     """
-    for key in _PORTS:
+    for key in (*_PORTS, METRICS):
         if len(engines) > 1 and key in engines[0]:
             # The system would let another service of this user in that began when we did.
             bind(config.host, port_of(engines[0][key]), key).close()
@@ -163,11 +167,12 @@ def listen_on_all(config: ServiceConfig, engines: Sequence[Listeners]) -> None:
 
 def addresses(config: ServiceConfig, listeners: Listeners) -> Addresses:
     """Where that is, for people."""
-    http = listeners.get("http_port")
+    http, metrics = listeners.get("http_port"), listeners.get(METRICS)
     return Addresses(
         host=config.host,
         rpc_port=port_of(listeners["rpc_port"]),
         http_port=None if http is None else port_of(http),
+        metrics_port=None if metrics is None else port_of(metrics),
         unix_socket=config.door.unix_socket,
         tls=config.door.tls.certificate is not None,
     )

@@ -24,6 +24,7 @@ from penstock.service.blueprint import MakeApplication
 from penstock.service.server import Service, Several, WebService, run
 
 DEFAULT_PORT: Final = 9393
+_METRICS_PORT: Final = 19393
 _THREADS: Final = 4
 _BATCH: Final = 32
 
@@ -43,7 +44,6 @@ _WITHOUT: Final = {
     "gpu_multi_stream": "a GPU stream for each engine",
     "use_encryption_model": "encrypted models",
     "request_cache_size": "a cache of requests",
-    "enable_prometheus": "metrics for Prometheus",
 }
 """Flags of the original, and what they would switch on."""
 
@@ -212,6 +212,12 @@ def parser() -> argparse.ArgumentParser:
     add("--min_subgraph_size", nargs="+", default=[], help="For TensorRT, by model.")
     add("--max_body_size", type=int, default=536870912, help="The most bytes of a request.")
     add("--cpu_math_thread_num", type=int, default=1, help="CPU threads of one run.")
+    add(
+        "--enable_prometheus",
+        action="store_true",
+        help="Metrics by the original's names as well, and on a port of their own.",
+    )
+    add("--prometheus_port", type=int, default=_METRICS_PORT, help="That port.")
     add("--log-level", "--log_level", help="Least level of the lines that are logged.")
     add("--log-format", "--log_format", help="text or json.")
     for flag in ("device", "workdir", "product_name", "container_id"):
@@ -246,6 +252,8 @@ def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
         raise ConfigError(problems)
     keys: dict[str, Any] = {"http_port": given.port, "rpc_port": given.grpc_port}
     keys |= {key: getattr(given, key) for key in ("host", "log_level", "log_format")}
+    if given.enable_prometheus:
+        keys |= {"dag.enable_prometheus": True, "dag.prometheus_port": given.prometheus_port}
     keys = {key: each for key, each in keys.items() if each is not None}
     if given.config is not None:
         return _configured(Path(given.config)), keys

@@ -11,7 +11,7 @@ from typing import Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
-from penstock.api.calls import Http
+from penstock.api.calls import Grpc, Http
 from penstock.api.errors import no_route
 from penstock.api.general_model import GeneralModelApplication
 from penstock.api.health import Health, HealthApplication
@@ -107,6 +107,14 @@ def open_door(config: ServiceConfig, engine: Engine, router: Router) -> Door:
     processes = sum(each.workers for each in executors if isinstance(each, ProcessExecutor))
     limits = limits_of(config, processes)
     return Door(router, limits, budget_of(config), door_failure, engine.instruments)
+
+
+def open_metrics_door(
+    config: ServiceConfig, routes: Iterable[Http | Grpc], threads: Executor
+) -> Door:
+    """A door with the metrics alone, not listening yet."""
+    router = Router(routes, max_message_bytes=config.max_message_bytes, threads=threads)
+    return Door(router, limits_of(config), budget_of(config), door_failure)
 
 
 def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:

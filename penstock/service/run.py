@@ -47,6 +47,7 @@ from penstock.service.banner import announce, banner, check_reports
 from penstock.service.blueprint import Application, Deployment
 from penstock.service.build import Works, begun
 from penstock.service.listening import (
+    METRICS,
     Listeners,
     addresses,
     bind_all,
@@ -56,7 +57,7 @@ from penstock.service.listening import (
     raise_descriptor_limit,
 )
 from penstock.service.loop import DaemonPool, run_on_a_loop, share_the_lock, spare_the_collector
-from penstock.service.opening import make_router, open_door, tls_of
+from penstock.service.opening import make_router, open_door, open_metrics_door, tls_of
 from penstock.service.processes import Processes, log_options, spawned_role
 from penstock.service.signals import (
     Stopped,
@@ -223,7 +224,7 @@ class _Service:
             self._supervisor = SupervisorClient(self._control, loop, self._obey)
         counters = Counters()
         engine = self._works.engine(loop, self._supervisor, [counters], self._listeners)
-        self._report = Reporter(engine, self._health, counters)
+        self._report = Reporter(engine, self._health, counters, self._works.deployment.models)
         self._health.watch(engine.why_stuck)
         pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
         writers = DaemonPool(_WRITERS, "replies")
@@ -237,21 +238,17 @@ class _Service:
             if not await self._unless_stopped(asyncio.ensure_future(examples.warm_up())):
                 return
             reports = Reports(self._report, sum_up)
-            metrics = MetricsPage(
-                reports,
-                of_original=any(
-                    each.config.dag.enable_prometheus for each in self._works.deployment.graphs
-                ),
-            )
+            metrics = MetricsPage(reports, of_original=self._config.dag.enable_prometheus)
             more: list[Application] = [StatusPage(reports), examples, *added]
             if self._config.metrics:
                 more.append(metrics)
             grpc = make_router(self._config, engine, self._health, pool, writers, more)
             door = self._report.door = open_door(self._config, engine, grpc)
+            for_scrapers = open_metrics_door(self._config, metrics.routes(), writers)
             try:
                 spare_the_collector()
                 share_the_lock()
-                await self._open(door)
+                await self._open(door, for_scrapers)
                 await _first(self._stop.wait(), self._leave.wait())
                 allowed = self._config.drain_timeout
                 if not self._stop.is_set():
@@ -259,6 +256,7 @@ class _Service:
                 await self._shut_down(engine, door, grpc, pool, allowed)
             finally:
                 await door.close(0.0)
+                await for_scrapers.close(0.0)
                 self._report_the_last()
         finally:
             for each in (pool, writers):
@@ -284,7 +282,7 @@ class _Service:
         await work
         return True
 
-    async def _open(self, door: Door) -> None:
+    async def _open(self, door: Door, for_scrapers: Door) -> None:
         """Accept connections; with a supervisor, once all engines are ready."""
         if self._supervisor is not None:
             self._can_be_replaced = True
@@ -296,6 +294,8 @@ class _Service:
             return  # never ready
         for listener in of_the_door(self._listeners):
             await door.listen(listener, self._tls)
+        if METRICS in self._listeners:
+            await for_scrapers.listen(self._listeners[METRICS], self._tls)
         if self._stop.is_set():
             return
         self._health.set_ready()

@@ -17,7 +17,7 @@ import os
 import time
 import zlib
 from base64 import b85decode, b85encode
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -57,12 +57,16 @@ class Reporter:
         engine: whose it is.
         health: of its process.
         counters: an instrument of the engine.
+        models: what ops' models are called, by the ops' names.
 
     Attributes:
         door: where its requests come in; None where that is another server's.
     """
 
-    def __init__(self, engine: Engine, health: Health, counters: Counters) -> None:
+    def __init__(
+        self, engine: Engine, health: Health, counters: Counters, models: Mapping[str, str]
+    ) -> None:
+        self._models = models
         self._engine = engine
         self._health = health
         self._counters = counters
@@ -107,7 +111,8 @@ class Reporter:
         }
 
     def _op(self, stage: Stage) -> Report:
-        found = {**self._counters.of_op(stage.name), "loaded": None}
+        model = self._models.get(stage.name, "")
+        found = {**self._counters.of_op(stage.name), "model": model, "loaded": None}
         loaded = getattr(stage.executor, "loaded", None)
         if loaded is not None:
             pids = [each["pid"] for each in loaded if each]

@@ -91,6 +91,15 @@ def test_reports_that_are_not_built_are_answered_with_one_warning_each() -> None
     ]
 
 
+def test_the_port_of_the_metrics_is_none_of_the_others() -> None:
+    dag = {"enable_prometheus": True, "prometheus_port": 9393}
+    assert problems_of({"rpc_port": 0, "http_port": 9393, "dag": dag}) == [
+        "dag.prometheus_port: is 9393, and http_port is the same: leave it out, as http_port has"
+        " /metrics, too"
+    ]
+    load(yml_dict={"rpc_port": 9393, "dag": {"prometheus_port": 9393}}, environ={})  # it is off
+
+
 def test_one_of_the_ports_must_be_set_wherever() -> None:
     missing = "rpc_port or http_port must be set, or nobody can reach the service"
     assert problems_of({}) == [missing]

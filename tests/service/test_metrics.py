@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import signal
 from pathlib import Path
 from urllib.request import Request
@@ -68,10 +69,19 @@ def test_formats_are_those_that_are_accepted(tmp_path: Path) -> None:
 def test_they_can_be_switched_off_and_named_as_the_original_does(tmp_path: Path) -> None:
     with running(script(tmp_path, "pass", '"metrics": False')) as server:
         assert fetch(f"{server.http_url}/metrics").status == 404
-    config = '"dag": {"enable_prometheus": True}'
+    # 0 is any free port, which the start lines name.
+    config = '"metrics": False, "dag": {"enable_prometheus": True, "prometheus_port": 0}'
     with running(script(tmp_path, "pass", config)) as server:
         assert post(server, x="1").json["err_no"] == 0
-        assert scrape(server)["pd_query_request_success_total", ("work", "1")] == 1
+        assert fetch(f"{server.http_url}/metrics").status == 404
+        (url,) = re.findall(r"(http://\S+) +GET /metrics alone", server.log())
+        assert fetch(f"{url}/livez").status == 404
+        assert fetch(f"{url}/work/prediction", b"{}").status == 404
+        for _ in range(2):
+            read = samples(fetch(f"{url}/metrics").body)
+            assert read["pd_query_request_success_total", ("work", "1")] == 1
+            assert read["pd_inference_count_total", ("work", "work", "1")] == 1
+        assert server.stop() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -109,6 +110,26 @@ def test_flags_with_fewer_items_than_models_begin_again(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"write --model NAME=PATH"):
         server.services  # noqa: B018
     assert json.dumps(server.workflows[0].nodes[0].options)
+
+
+@pytest.mark.real
+def test_the_originals_metrics_have_a_port_of_their_own(tmp_path: Path) -> None:
+    model = scale(tmp_path / "twice.onnx", 2.0)
+    assert parse(["--model", str(model), "--enable_prometheus"])[1] == {
+        "dag.enable_prometheus": True,
+        "dag.prometheus_port": 19393,
+    }
+    flags = ("--enable_prometheus", "--prometheus_port", "0")
+    with running(model, *flags, command=SERVE, timeout=60) as server:
+        assert answer(server, "twice", ROW)[0] == 200
+        (url,) = re.findall(r"(http://\S+) +GET /metrics alone", server.log())
+        for text in (
+            httpx.get(f"{url}/metrics").text,
+            httpx.get(f"{server.http_url}/metrics").text,
+        ):
+            labels = 'model="twice",op="twice",service="twice",version="1"'
+            assert f"pd_inference_count_total{{{labels}}} 1.0" in text
+        assert httpx.get(f"{url}/v2/models/twice").status_code == 404
 
 
 @pytest.mark.real

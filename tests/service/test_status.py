@@ -28,7 +28,7 @@ async def test_a_report_has_the_numbers_of_requests_and_ops() -> None:
     health.set_ready()
     works = Works(deploy([drawn(Op("work", input_ops=[root()]), name="one")]))
     engine = works.engine(asyncio.get_running_loop(), instruments=[counters])
-    report = Reporter(engine, health, counters)()
+    report = Reporter(engine, health, counters, {})()
     assert report["requests"]["admitted"] == report["answers"]["ok"] == 0
     for each in engine.graphs:
         assert await each.close(5.0)
@@ -37,7 +37,7 @@ async def test_a_report_has_the_numbers_of_requests_and_ops() -> None:
         service.engine.instruments._listen()
         assert pairs(await service.ask(x="1")) == {"x": "1"}
         await asyncio.sleep(0)
-        report = Reporter(service.engine, health, counters)()
+        report = Reporter(service.engine, health, counters, {})()
     assert report["requests"]["answered"] == report["answers"]["ok"] == 1
     (graph,) = report["graphs"]
     (op,) = graph["ops"]
