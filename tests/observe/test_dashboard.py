@@ -1,0 +1,93 @@
+"""The Grafana dashboard asks for nothing that a service does not tell."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.documents import ROOT
+from tests.observe.test_metrics import families
+from tests.service.scripts import fetch, post, script
+from tests.services.process import running
+
+DASHBOARD = json.loads((ROOT / "deploy/grafana/penstock.json").read_text())
+OF_PROMETHEUS = {"job", "instance", "le"}
+
+_SELECTOR = re.compile(r"(penstock_[a-z_]+)(?:\{([^}]*)\})?")
+_MATCHER = re.compile(r'([a-z_]+)(=~|=|!=)"([^"]*)"')
+
+
+def expressions() -> list[str]:
+    found = [target["expr"] for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
+    variables = [each for each in DASHBOARD["templating"]["list"] if each["type"] == "query"]
+    return found + [each["definition"] for each in variables]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, set[str]]]:
+    """What a real service tells: names, their labels and the values of these."""
+    hooks = 'def preprocess(self, i, a, b):\n    raise ValueError("no")'
+    found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    with running(script(tmp_path_factory.mktemp("service"), hooks)) as server:
+        assert post(server, x="1").json["err_no"] != 0
+        for family in families(fetch(f"{server.http_url}/metrics").body).values():
+            for sample in family.samples:
+                for label, value in sample.labels.items():
+                    found[sample.name][label].add(value)
+                found[sample.name]["le"].discard("")
+    return found
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("expression", expressions())
+def test_every_metric_and_label_of_an_expression_is_there(
+    expression: str, told: dict[str, dict[str, set[str]]]
+) -> None:
+    selectors = _SELECTOR.findall(expression)
+    assert selectors
+    labels: set[str] = set()
+    for name, matchers in selectors:
+        assert name in told
+        labels |= set(told[name])
+        for label, sign, value in _MATCHER.findall(matchers):
+            assert label in {*told[name], *OF_PROMETHEUS}
+            if sign == "=":
+                assert value in told[name][label]
+    for grouped in re.findall(r"by \(([^)]*)\)", expression):
+        assert {each.strip() for each in grouped.split(",")} <= labels
+
+
+def test_legends_name_labels_by_which_is_grouped() -> None:
+    for panel in DASHBOARD["panels"]:
+        for target in panel.get("targets", ()):
+            kept = set(
+                re.findall(r"[a-z]+", " ".join(re.findall(r"by \(([^)]*)\)", target["expr"])))
+            )
+            assert set(re.findall(r"{{([a-z]+)}}", target["legendFormat"])) <= kept
+
+
+def test_panels_lie_side_by_side_and_have_texts() -> None:
+    places: set[tuple[int, int]] = set()
+    identities = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(identities) == len({*identities})
+    for panel in DASHBOARD["panels"]:
+        at: dict[str, Any] = panel["gridPos"]
+        covered = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert panel["title"]
+        assert at["x"] + at["w"] <= 24
+        assert not places & covered
+        places |= covered
+
+
+def test_the_document_says_where_it_is() -> None:
+    assert "deploy/grafana/penstock.json" in (ROOT / "docs/metrics.md").read_text()
+    assert Path(ROOT / "deploy/grafana/penstock.json").is_file()
