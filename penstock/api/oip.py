@@ -50,6 +50,7 @@ from penstock.api.oip_description import (
 )
 from penstock.api.oip_statistics import ModelStatistics
 from penstock.api.replies import run_aside, take_room, what_is_left
+from penstock.door.budget import Reservation
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
@@ -408,66 +409,99 @@ class OpenInferenceApplication:
 
     async def _grpc_stream(self, call: GrpcCall) -> None:
         """Requests run side by side; their answers leave in the requests' order."""
-        waiting: asyncio.Queue[asyncio.Future[bytes] | None] = asyncio.Queue(_MOST_STREAMED)
-        asked: set[Submission] = set()
-        writer = asyncio.create_task(_write_in_order(call, waiting))
+        waiting: asyncio.Queue[_Streamed | None] = asyncio.Queue(_MOST_STREAMED)
+        asked: set[_Streamed] = set()
+        writer = asyncio.create_task(self._write_in_order(call, waiting, asked))
         try:
             while (message := await call.read()) is not None:
-                future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-                await waiting.put(future)
-                self._stream_one(call, message, future, asked)
+                one = _Streamed(call.exchange.another())
+                asked.add(one)
+                await waiting.put(one)
+                await self._stream_one(call, message, one)
             await waiting.put(None)
             await writer
         finally:
             writer.cancel()
-            for each in [*asked]:
-                each.cancel()
+            for each in asked:
+                each.drop()
 
-    def _stream_one(
-        self,
-        call: GrpcCall,
-        message: bytes,
-        future: asyncio.Future[bytes],
-        asked: set[Submission],
-    ) -> None:
+    async def _stream_one(self, call: GrpcCall, message: bytes, one: _Streamed) -> None:
+        size = len(message)
         try:
-            graph, request, raw = self._grpc_decoded(message)
+            if size > SMALL:
+                one.held.take(2 * size)
+            if size > LARGE:
+                found = await run_aside(self._threads, self._grpc_decoded, message)
+            else:
+                found = self._grpc_decoded(message)
         except RequestError as error:
-            future.set_result(_stream_error("", error, None))
+            # Not the error itself, whose frames hold the message.
+            one.outcome.set_result(_stream_error("", error, None))
             return
-
-        def answered(one: Submission, outcome: Outcome) -> None:
-            asked.discard(one)
-            error = outcome.error
-            if error is None:
-                try:
-                    tensors = _answered(one, outcome.value or {})
-                    answer = _GrpcAnswers.encode(one, tensors)
-                except RequestError as wrong:
-                    error = wrong
-            if not future.done():
-                future.set_result(
-                    _stream_answer(answer)
-                    if error is None
-                    else _stream_error(request.id, error, one.log_id)
-                )
-
+        graph, request, raw = found
         self._count()
-        one = Submission(graph, request.feed, call.timeout, random.getrandbits(63))
-        one.context = (call, request, _GrpcAnswers, raw)
-        asked.add(one)
-        one.start(answered)
+        one.submission = Submission(graph, request.feed, call.timeout, random.getrandbits(63))
+        one.submission.context = (call, request, _GrpcAnswers, raw)
+        one.submission.start(one.answered)
+
+    async def _write_in_order(
+        self, call: GrpcCall, waiting: asyncio.Queue[_Streamed | None], asked: set[_Streamed]
+    ) -> None:
+        while (one := await waiting.get()) is not None:
+            answer = await one.outcome
+            if isinstance(answer, Outcome):
+                answer = await self._stream_answer(one, answer)
+            await call.write(answer)
+            asked.discard(one)
+            one.held.release()
+
+    async def _stream_answer(self, one: _Streamed, outcome: Outcome) -> bytes:
+        submission, error = one.submission, outcome.error
+        assert submission is not None, "only the engine gives outcomes"
+        if error is None:
+            value = outcome.value or {}
+            try:
+                tensors = _answered(submission, value)
+                if _is_large(value):
+                    take_room(one.held, value)
+                    encode = _GrpcAnswers.encode
+                    response = await run_aside(self._threads, encode, submission, tensors)
+                else:
+                    response = _GrpcAnswers.encode(submission, tensors)
+                return b"\x12" + varint(len(response)) + response
+            except RequestError as wrong:
+                error = wrong
+        return _stream_error(submission.context[1].id, error, submission.log_id)
 
 
-async def _write_in_order(
-    call: GrpcCall, waiting: asyncio.Queue[asyncio.Future[bytes] | None]
-) -> None:
-    while (future := await waiting.get()) is not None:
-        await call.write(await future)
+class _Streamed:
+    """One request of a stream.
 
+    Attributes:
+        outcome: of it; the answer itself where it cannot be decoded.
+        held: the bytes that it and its answer take until that is written.
+        submission: None before it is decoded.
+    """
 
-def _stream_answer(response: bytes) -> bytes:
-    return b"\x12" + varint(len(response)) + response
+    __slots__ = ("held", "outcome", "submission")
+
+    def __init__(self, held: Reservation) -> None:
+        self.outcome: asyncio.Future[Outcome | bytes] = asyncio.get_running_loop().create_future()
+        self.held = held
+        self.submission: Submission | None = None
+
+    def answered(self, _: Submission, outcome: Outcome) -> None:
+        """The engine has answered."""
+        if not self.outcome.done():
+            value = outcome.value or {}
+            self.held.add(sum(getattr(each, "nbytes", 0) for each in value.values()))
+            self.outcome.set_result(outcome)
+
+    def drop(self) -> None:
+        """Nobody waits for it any more."""
+        self.held.release()
+        if self.submission is not None:
+            self.submission.cancel()
 
 
 def _stream_error(request_id: str, error: RequestError, log_id: int | None) -> bytes:

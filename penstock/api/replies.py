@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
+from penstock.door.budget import Reservation
 from penstock.door.exchange import Exchange
 from penstock.errors import RequestError, ServiceBusy
 from penstock.ops.ends import error_reply
@@ -82,16 +83,16 @@ async def decode_aside(
     return call
 
 
-def take_room(exchange: Exchange, value: Feed) -> None:
+def take_room(held: Reservation, value: Feed) -> None:
     """Reserve what a large answer takes as text.
 
     Raises:
         ServiceBusy: there is no room for it.
     """
     size = sum(getattr(each, "size", 0) for each in value.values()) * _A_NUMBER
-    if size > exchange.limit:
+    if size > held.limit:
         raise ServiceBusy("the answer is larger than what may be in flight")
-    exchange.take(size)
+    held.take(size)
 
 
 def what_is_left(timeout: float | None, begun: float) -> float | None:

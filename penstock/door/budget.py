@@ -82,6 +82,10 @@ class Reservation:
         """Of the budget."""
         return self._budget.limit
 
+    def another(self) -> Reservation:
+        """One of the same budget, for what may be over before this is, or after it."""
+        return Reservation(self._budget)
+
     def take(self, count: int) -> None:
         """Reserve more; raises ServiceBusy when it does not fit."""
         self._budget.reserve(count)

@@ -246,7 +246,7 @@ def outputs_of(
         value: what the graph gave.
 
     Raises:
-        InputMismatch: an output was asked for that is not there.
+        InputMismatch: an output was asked for that is not there, or twice.
         WrongType: a value is no tensor of a type that can be sent.
     """
     specs = signature.outputs or [_spec(name) for name in value if not name.endswith(LOD_SUFFIX)]
@@ -284,6 +284,8 @@ def _chosen(
                 break
         else:
             raise _unknown(name, [spec for _, spec in found])
+    if len({key for key, _ in chosen}) < len(chosen):
+        raise InputMismatch("an output is asked for twice")
     return chosen
 
 

@@ -177,6 +177,8 @@ def from_raw(
         wide <<= 16
         array = wide.view(np.float32)
     else:
+        if datatype == "BOOL" and np.frombuffer(raw, np.uint8).max(initial=0) > 1:
+            raise PackageError(f"{where}: a byte of BOOL is 0 or 1")
         array = np.frombuffer(raw, dtype.newbyteorder("<"))
     return shaped(where, array, shape)
 
@@ -234,7 +236,7 @@ def fit(request: InferRequest, signature: Signature | None) -> None:
 
     Raises:
         InputMismatch: an input is missing or unknown, or has another datatype or shape; an output
-            is unknown.
+            is unknown, or asked for twice.
     """
     specs = {} if signature is None else {each.alias: each for each in signature.inputs}
     feed = request.feed
@@ -265,7 +267,11 @@ def _check(spec: TensorSpec, datatype: str, array: Array) -> None:
 
 
 def _check_outputs(request: InferRequest, signature: Signature) -> None:
-    if request.outputs is None or not signature.outputs:
+    if request.outputs is None:
+        return
+    if len(set(request.outputs)) < len(request.outputs):
+        raise InputMismatch("an output is asked for twice")
+    if not signature.outputs:
         return
     there = {each.alias for each in signature.outputs}
     unknown = [name for name in request.outputs if name not in there]

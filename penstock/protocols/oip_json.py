@@ -73,6 +73,7 @@ def _read_usual(body: bytes) -> InferRequest | None:
                 or type(name) is not str
                 or not row.types.issuperset(map(type, data))
                 or not {int}.issuperset(map(type, shape))
+                or len(shape) > MAX_AXES
                 or min(shape, default=0) < 0
                 or not row.low <= min(data)
                 or not max(data) <= row.high
@@ -187,6 +188,8 @@ class _Reader:
         if name is None or datatype is None or shape is None:
             raise Undecodable(f"{where} needs a name, a shape and a datatype")
         where = f"input {name[:64]!r}"
+        if size is not None and data is not None:
+            raise PackageError(f"{where} has both data and raw bytes")
         if size is not None:
             array = oip.from_raw(where, datatype, shape, self._take(size, where), self._budget)
         elif data is None:
@@ -239,6 +242,10 @@ class _Reader:
     def _array(self, where: str, datatype: str, shape: Sequence[int], data: Any) -> oip.Array:
         dtype = oip.dtype_of(where, datatype)
         count = oip.elements(where, shape)
+        if count > len(self._body):
+            raise PackageError(
+                f"{where}: the shape {[*shape]} needs {count} elements, more than the body holds"
+            )
         narrow = dtype.itemsize == 2 and dtype.kind == "f"
         array = self._budget.array(count, _FLOAT32 if narrow else dtype)
         if datatype == BYTES:

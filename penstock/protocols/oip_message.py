@@ -38,8 +38,11 @@ _MOST_FIELDS: Final = 100_000
 _SMALL: Final = 16 << 10
 _REQUEST, _ = inference_messages("ModelInfer")
 _FIXED: Final = {
-    name: dtype.newbyteorder("<") for name, dtype in oip.DTYPES.items() if name not in (BF16, BYTES)
+    name: dtype.newbyteorder("<")
+    for name, dtype in oip.DTYPES.items()
+    if name not in ("BOOL", BF16, BYTES)
 }
+"""Datatypes any bytes of which are numbers."""
 
 
 class _Contents(NamedTuple):
@@ -119,7 +122,7 @@ def _read_raw(data: bytes) -> InferRequest | None:
             or tensor.HasField("contents")
             or len(shape) > MAX_AXES
             or prod(shape) * dtype.itemsize != len(raw)
-            or min(shape, default=0) < 0
+            or min(shape, default=1) < 1
         ):
             return None
         found.add(tensor.name, tensor.datatype, np.frombuffer(raw, dtype).reshape(tuple(shape)))

@@ -11,6 +11,18 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.bad_requests import CALLS, HTTP
+from tests.hostile.bad_tensors import (
+    GENERAL_CALL,
+    GENERAL_GOOD,
+    OIP_CALL,
+    general,
+    general_http,
+    general_messages,
+    infer,
+    oip_http,
+    oip_messages,
+    tensor,
+)
 from tests.hostile.bad_values import cases as bad_values
 from tests.hostile.conftest import LIMITS, check_good
 from tests.kit import http1
@@ -18,6 +30,7 @@ from tests.kit.http2 import linked
 from tests.services.process import ROOT, ServiceProcess, running
 
 WATCHED = Path(__file__).with_name("watched.py")
+MODELS = Path(__file__).with_name("watched_models.py")
 PACKAGE = ROOT / "penstock"
 
 # What Python does by itself: (event, innermost modules) -> why it is harmless.
@@ -53,10 +66,13 @@ def send_all(http_port: int, rpc_port: int) -> int:
 def watched(tmp_path: Path) -> Iterator[tuple[ServiceProcess, Path]]:
     events = tmp_path / "events"
     events.touch()
-    environment = LIMITS | {"HOSTILE_EVENTS": str(events), "PYTHONPATH": str(ROOT)}
-    with running(WATCHED, environment=environment) as server:
+    with running(WATCHED, environment=environment_of(events)) as server:
         check_good(server)
         yield server, events
+
+
+def environment_of(events: Path) -> dict[str, str]:
+    return LIMITS | {"HOSTILE_EVENTS": str(events), "PYTHONPATH": str(ROOT)}
 
 
 def events_in(file: Path) -> list[tuple[str, str, list[str]]]:
@@ -72,15 +88,53 @@ def test_bad_input_runs_loads_starts_and_writes_nothing(
 
     assert send_all(server.http_port, server.rpc_port) > 350
 
-    assert [
+    assert harmful_in(file) == []
+    # Not because nobody looked:
+    http1.ask(server.http_port, http1.pairs(x="1", do="plant"))
+    assert planted_in(file)
+
+
+def harmful_in(file: Path) -> list[tuple[str, str, list[str]]]:
+    return [
         (event, arguments, modules)
         for event, arguments, modules in events_in(file)
         if (event, *modules[:2]) not in HARMLESS
-    ] == []
-    # Not because nobody looked:
-    http1.ask(server.http_port, http1.pairs(x="1", do="plant"))
-    names = [event for event, _, _ in events_in(file)]
-    assert {"compile", "exec", "open", "subprocess.Popen"} <= set(names)
+    ]
+
+
+def planted_in(file: Path) -> bool:
+    names = {event for event, _, _ in events_in(file)}
+    return {"compile", "exec", "open", "subprocess.Popen"} <= names
+
+
+@pytest.mark.real
+def test_bad_requests_to_models_run_load_start_and_write_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "events"
+    file.touch()
+    with running(MODELS, environment=environment_of(file)) as server:
+        port = server.http_port
+
+        def watch(what: int) -> None:
+            body = json.dumps({"inputs": [tensor(datatype="UINT8", shape=[1], data=[what])]})
+            target = b"/v2/models/watch/infer"
+            assert http1.ask(port, body.encode(), target=target).status == 200
+
+        for good in (infer({"inputs": [tensor()]}), general(GENERAL_GOOD)):
+            with http1.connected(port) as connection:
+                connection.send(good)
+                assert connection.reply().status == 200
+        watch(1)
+        for bad in [*oip_http(), *general_http()]:
+            with http1.connected(port) as connection:
+                connection.send_until_refused(bad.data, 1)
+                connection.reply()
+        with linked(server.rpc_port) as link:
+            for path, rows in ((OIP_CALL, oip_messages()), (GENERAL_CALL, general_messages())):
+                for each in rows:
+                    link.predict(each.data, path=path)
+        assert harmful_in(file) == []
+        watch(2)  # not because nobody looked
+        assert planted_in(file)
 
 
 # What stands in the source: (file, name) -> why it may.
@@ -92,6 +146,7 @@ ALLOWED = {
     ("executors/processes/worker.py", "pickle"): "the engine writes pickles, and opens none",
     ("api/oip_statistics.py", "time.time"): "tells when a model ran last; nothing is decided by it",
     ("runtimes/paddle.py", "ctypes"): "puts back what Paddle has made signals do",
+    ("bench/timer.py", "ctypes"): "calls timerfd_create with numbers of its own",
     ("engine/quarantine.py", "marshal"): "writes values for a digest, and reads none",
     ("service/blueprint.py", "import_module"): "makes the instruments that the configuration names",
     ("service/external_worker.py", "import_module"): "what the command line names",

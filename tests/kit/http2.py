@@ -65,9 +65,9 @@ class Link:
         self.send(f.headers(stream, f.block(fields or call())), f.body(stream, body))
         return self.answer(stream)
 
-    def predict(self, request: bytes, *more: f.Field) -> Heard:
-        """A whole call of the pipeline service and its answer."""
-        stream = self.open(call(METHOD.encode(), *more))
+    def predict(self, request: bytes, *more: f.Field, path: bytes = METHOD.encode()) -> Heard:
+        """A whole call, of the pipeline service if nothing else is said, and its answer."""
+        stream = self.open(call(path, *more))
         self.send(f.body(stream, message(request)))
         return self.answer(stream)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import InputMismatch, PackageError, RequestError, TooLarge, Undecodable
+from penstock.errors import InputMismatch, PackageError, RequestError, Undecodable
 from penstock.protocols import oip, oip_json, oip_message
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.oip import InferRequest, OutTensor
@@ -163,7 +163,13 @@ def fill(contents: Any, datatype: str) -> None:
         (body_of("FP32", [1], [-1]), Undecodable, "from 0 to"),
         (body_of("FP32", [], [0] * 17), Undecodable, "more than 16"),
         (body_of("FP32", [], [2**40, 2**40, 0]), PackageError, "too large"),
-        (body_of("FP32", [], [2**40]), TooLarge, "more memory"),
+        (body_of("FP32", [], [2**40]), PackageError, "more than the body holds"),
+        (body_of("FP32", [1], [1] * 20), Undecodable, "more than 16"),
+        (
+            body_of("FP32", [1], [1], parameters={"binary_data_size": 4}),
+            PackageError,
+            "both data and raw bytes",
+        ),
         (
             body_of("FP32", [1], [1], parameters={"shared_memory_region": "r"}),
             PackageError,
@@ -238,6 +244,19 @@ def test_raw_bytes_of_another_size_are_refused() -> None:
         oip_message.decode(message.SerializeToString())
     message.raw_input_contents.append(b"")
     with pytest.raises(PackageError, match="1 inputs, and raw bytes of 2"):
+        oip_message.decode(message.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "raw", "text"),
+    [("BOOL", [2], b"\1\2", "0 or 1"), ("FP32", [0, 2**62, 4], b"", "too large")],
+)
+def test_small_raw_bytes_are_checked_as_large_ones_are(
+    datatype: str, shape: list[int], raw: bytes, text: str
+) -> None:
+    message = INFER(model_name="m", inputs=[{"name": "x", "datatype": datatype, "shape": shape}])
+    message.raw_input_contents.append(raw)
+    with pytest.raises(PackageError, match=text):
         oip_message.decode(message.SerializeToString())
 
 
@@ -318,6 +337,9 @@ def test_outputs_are_those_asked_for() -> None:
     assert request.feed["t"].tolist() == ["a"]
     (output,) = oip.answered(request, SIGNATURE, {"y": np.zeros(1, np.float32), "z": 3})
     assert (output.name, output.datatype) == ("y", "BF16")
+    request.outputs = ("y", "y")
+    with pytest.raises(InputMismatch, match="asked for twice"):
+        oip.fit(request, SIGNATURE)
     request.outputs = ("nope",)
     with pytest.raises(InputMismatch, match=r"gives the outputs \['y'\], not \['nope'\]"):
         oip.fit(request, SIGNATURE)
