@@ -283,7 +283,7 @@ def status(
 @app.command()
 def bench(
     target: Annotated[
-        str, typer.Argument(metavar="URL", help="What to ask: http://HOST:PORT/PATH.")
+        str, typer.Argument(metavar="URL", help="What to ask: http://HOST:PORT/PATH, or grpc://.")
     ],
     pairs: Annotated[
         list[str] | None,
@@ -325,15 +325,23 @@ def bench(
     duration: Annotated[str, typer.Option(help="Of each step: 10s, 500ms, 2m.")] = "10s",
     warm_up: Annotated[str, typer.Option(help="Before each step, not measured.")] = "1s",
     timeout: Annotated[str, typer.Option(help="For one request, from its sending.")] = "30s",
+    connections: Annotated[int, typer.Option(min=1, help="That gRPC calls share.")] = 1,
     processes: Annotated[int, typer.Option(min=1, help="That make the load.")] = 1,
     header: Annotated[
         list[str] | None,
         typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="May be repeated."),
     ] = None,
     ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust, for https.")] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(metavar="INPUT:1,3,...", help="Of a model's made-up input; repeatable."),
+    ] = None,
+    binary: Annotated[
+        bool, typer.Option("--binary", help="A model's inputs as raw bytes over HTTP.")
+    ] = False,
     output: Annotated[
         list[Path] | None,
-        typer.Option("--output", "-o", help="FILE.csv or FILE.json; may be repeated."),
+        typer.Option("--output", "-o", help="FILE.csv, .json or .svg; may be repeated."),
     ] = None,
     max_p99: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Else exit status 1.")
@@ -350,13 +358,15 @@ def bench(
     The exit status is 1 when a limit is broken, or a step has no good answer.
     """
     from penstock.bench import command
-    from penstock.bench.target import target_of
+    from penstock.bench.requests import target_of
 
     with _errors_end_the_command():
         asked = target_of(
             target,
             data=data,
             pairs=pairs or (),
+            shapes=shape or (),
+            binary=binary,
             headers=header or (),
             ca_file=None if ca_file is None else str(ca_file),
         )
@@ -367,6 +377,7 @@ def bench(
             warm_up=warm_up,
             timeout=timeout,
             arrivals=arrivals,
+            connections=connections,
             processes=processes,
         )
         limits = command.limits_of(max_p99=max_p99, max_errors=max_errors, min_rate=min_rate)

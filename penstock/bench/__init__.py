@@ -7,10 +7,11 @@ for result in run(target, Load(steps=(Step(concurrency=4), Step(rate=200)))):
     print(result.rate, result.latency.p99)
 """
 
+from penstock.bench.requests import target_of
 from penstock.bench.results import OpTimes, Percentiles, StepResult
 from penstock.bench.run import run
 from penstock.bench.schedule import Load, Step
-from penstock.bench.target import BadTarget, Target, target_of
+from penstock.bench.target import BadTarget, Target
 
 __all__ = [
     "BadTarget",

@@ -12,6 +12,7 @@ from typing import Any, Final
 import typer
 
 from penstock.bench import report
+from penstock.bench.chart import as_svg
 from penstock.bench.results import Limits, StepResult
 from penstock.bench.run import run
 from penstock.bench.schedule import MOST_IN_FLIGHT, Load, Step, seconds_of
@@ -98,10 +99,15 @@ def load_and_report(target: Target, load: Load, limits: Limits, files: Sequence[
     return bool(results) and not broken
 
 
-_WRITERS: Final = {
-    ".csv": lambda target, load, results: report.as_csv(results).encode(),
-    ".json": report.as_json,
-}
+def _svg(target: Target, load: Load, results: Sequence[StepResult]) -> bytes:
+    return as_svg(target.url, results).encode()
+
+
+def _csv(target: Target, load: Load, results: Sequence[StepResult]) -> bytes:
+    return report.as_csv(results).encode()
+
+
+_WRITERS: Final = {".csv": _csv, ".json": report.as_json, ".svg": _svg}
 
 
 class _Progress:

@@ -103,7 +103,7 @@ class Generator:
             await self._until(self._begin)
             if not open_loop:
                 for _ in range(self._step.concurrency):
-                    self._send(time.monotonic())
+                    self._send()
             await self._until(self._first)
             cpu = time.process_time()
             await self._until(self._end)
@@ -111,8 +111,6 @@ class Generator:
             self._measured.seconds = max(0.0, self._end - self._first)
             if open_loop:
                 self._timer.close()
-            for due in self._backlog:
-                self._record(Attempt(due, self._end), Failure(UNSENT), self._end)
             await self._drain()
         finally:
             self._closing = True
@@ -129,9 +127,11 @@ class Generator:
             await asyncio.sleep(min(left + 0.001, _POLL))  # the loop rounds to milliseconds
 
     async def _drain(self) -> None:
-        """Wait for the answers of what is in flight; their timeouts bound it."""
+        """Send what is due still, and wait for the answers; their timeouts bound it."""
         left = _GRACE
         while self._in_flight and (left > 0 or not self._stopped()):
+            if self._stopped() or time.monotonic() > self._end + self._load.timeout:
+                self._leave_unsent()
             self._idle.clear()
             try:
                 async with asyncio.timeout(_POLL):
@@ -140,6 +140,12 @@ class Generator:
                 if self._stopped():
                     self._measured.interrupted = True
                     left -= _POLL
+
+    def _leave_unsent(self) -> None:
+        now = time.monotonic()
+        for due in self._backlog:
+            self._record(Attempt(due, now), Failure(UNSENT), now)
+        self._backlog.clear()
 
     def _random_arrivals(self) -> None:
         assert self._step.rate is not None
@@ -164,9 +170,11 @@ class Generator:
             self._next = self._begin + next(self._arrivals)
         self._timer.set(self._next)
 
-    def _send(self, due: float) -> None:
+    def _send(self, due: float | None = None) -> None:
+        """Send a request that was due then; None is now."""
+        now = time.monotonic()
         self._in_flight += 1
-        self._sender.send(Attempt(due, time.monotonic()))
+        self._sender.send(Attempt(now if due is None else due, now))
 
     def _ended(self, attempt: Attempt, failure: Failure | None) -> None:
         now = time.monotonic()
@@ -174,21 +182,20 @@ class Generator:
         if self._closing:
             failure = Failure(UNFINISHED)
         self._record(attempt, failure, now)
-        if now >= self._end:
+        if self._backlog:
+            self._send(self._backlog.popleft())
+        elif now >= self._end:
             if not self._in_flight:
                 self._idle.set()
-        elif self._backlog:
-            self._send(self._backlog.popleft())
         elif self._step.rate is None:
             if failure is None or failure.reached:
-                self._send(now)
+                self._send()
             else:
                 self._loop.call_later(_PAUSE, self._send_again)
 
     def _send_again(self) -> None:
-        now = time.monotonic()
-        if now < self._end:
-            self._send(now)
+        if time.monotonic() < self._end:
+            self._send()
 
     def _record(self, attempt: Attempt, failure: Failure | None, now: float) -> None:
         measured = self._measured

@@ -19,7 +19,7 @@ from penstock.bench.schedule import Step
 
 TIMEOUT: Final = "timeout"
 UNSENT: Final = "not sent"
-"""Due, but too many others were in flight until the end of the step."""
+"""Due, but too many others were in flight until the timeout behind the end of the step."""
 UNFINISHED: Final = "not finished"
 """In flight when the run was interrupted."""
 

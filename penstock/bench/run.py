@@ -18,6 +18,7 @@ from typing import Any, Final, cast
 import uvloop
 
 from penstock.bench.generator import Attempt, Ended, Failure, Generator, Sender
+from penstock.bench.grpc import GrpcSender
 from penstock.bench.http import HttpSender
 from penstock.bench.results import Measured, OpTimes, StepResult, ops_between, result_of
 from penstock.bench.schedule import Load, Step
@@ -57,7 +58,7 @@ def run(
         for number, step in enumerate(load.steps):
             begin = time.monotonic() + _HEAD_START
             first = begin + load.warm_up
-            status = _ServerStatus(target.status_url, first, first + load.duration)
+            status = _ServerStatus(target, load, first, first + load.duration)
             parts = measure(step, begin, partial(_tick, on_tick, number, begin))
             ops, says = status.between()
             result = result_of(step, parts, ops, says)
@@ -74,7 +75,9 @@ def _tick(on_tick: Tick, number: int, begin: float) -> bool:
 
 
 def _connect(target: Target, load: Load, ended: Ended) -> Sender:
-    return HttpSender(target, load.timeout, ended)
+    if target.calls is None:
+        return HttpSender(target, load.timeout, ended)
+    return GrpcSender(target, load.timeout, load.connections, ended)
 
 
 async def _ask_once(target: Target, load: Load) -> Failure | None:
@@ -169,13 +172,15 @@ class _ServerStatus:
     """What the server says of its ops over the measured time; asked beside the load.
 
     Args:
-        url: of the server.
+        target: whose.
+        load: that it has.
         first: when the measured time begins.
         end: when it ends, if nothing ends it earlier.
     """
 
-    def __init__(self, url: str, first: float, end: float) -> None:
-        self._url = url
+    def __init__(self, target: Target, load: Load, first: float, end: float) -> None:
+        self._ask_status = partial(ask_status, target.status_url, ca_file=target.ca_file)
+        self._shared = None if target.calls is None else load.connections * load.processes
         self._times = (first, end)
         self._over = threading.Event()
         self._reports: list[dict[str, Any]] = []
@@ -187,7 +192,7 @@ class _ServerStatus:
         try:
             for when in self._times:
                 self._over.wait(max(0.0, when - time.monotonic()))
-                self._reports.append(ask_status(self._url))
+                self._reports.append(self._ask_status())
         except NoStatus as error:
             self._problem = str(error)
 
@@ -198,6 +203,10 @@ class _ServerStatus:
         if self._problem:
             return (), self._problem
         try:
-            return ops_between(*self._reports), ""
+            engines = self._reports[1]["engines"]
+            says = ""
+            if self._shared is not None and engines > self._shared:
+                says = f"{engines} engines share fewer gRPC connections: raise --connections"
+            return ops_between(*self._reports), says
         except (KeyError, TypeError, AttributeError):  # /status is something else there
             return (), "the server gives no status that can be read"

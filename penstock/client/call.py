@@ -58,6 +58,7 @@ class Call:
         timer: ends the call at its deadline.
         attempts: how often it was put on a connection.
         method: the path of what is called.
+        fields: a block of further fields of its head, such as a trace context.
         encoding: the ``grpc-encoding`` that the answer's head names.
         connection: where it is now; None while it waits, and once it has ended.
         stream: its stream on that connection.
@@ -74,6 +75,7 @@ class Call:
         "deadline",
         "encoding",
         "ended",
+        "fields",
         "method",
         "request",
         "stream",
@@ -87,9 +89,11 @@ class Call:
         deadline: float | None,
         on_outcome: Callable[[Outcome], object],
         method: str = METHOD,
+        fields: bytes = b"",
     ) -> None:
         self.request = request
         self.method = method
+        self.fields = fields
         self.deadline = deadline
         self.timer: TimerHandle | None = None
         self.attempts = 0

@@ -713,7 +713,7 @@ class EndpointChannel:
                 # Right behind the reserved fields: servers may take its time from the first moment.
                 fields.append((b"grpc-timeout", encode_timeout(left_ms / 1000)))
             block = self._blocks[key] = self._reserved + encode_block(fields) + _FIELDS
-        return block
+        return block + call.fields
 
 
 def cancel(call: Call) -> None:

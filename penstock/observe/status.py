@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.error
 import urllib.request
 from typing import Any
@@ -14,14 +15,20 @@ class NoStatus(PenstockError):
     """The service cannot be asked, or gives no status."""
 
 
-def ask_status(address: str, timeout: float = 5.0) -> dict[str, Any]:
+def ask_status(address: str, timeout: float = 5.0, ca_file: str | None = None) -> dict[str, Any]:
     """The status of the service at ``host:port`` (its HTTP port), or at a URL.
+
+    ``ca_file`` has certificates to trust instead of the well-known authorities.
 
     Raises:
         NoStatus: there is none.
     """
     url = address if "://" in address else f"http://{address}"
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    handlers: list[Any] = [urllib.request.ProxyHandler({})]
+    if ca_file is not None:
+        context = ssl.create_default_context(cafile=ca_file)
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    opener = urllib.request.build_opener(*handlers)
     try:
         with opener.open(f"{url.rstrip('/')}/status", timeout=timeout) as answer:
             report: dict[str, Any] = json.load(answer)

@@ -12,7 +12,7 @@ any thread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -311,21 +311,38 @@ def encode(
     Raises:
         TypeError: a text is no Unicode.
     """
+    binary = {each.name: request.binary.get(each.name, request.all_binary) for each in outputs}
+    return _encode(_head(request, model, version), outputs, binary)
+
+
+def encode_request(inputs: Sequence[OutTensor], *, binary: bool) -> tuple[bytes, int | None]:
+    """The body of a caller's request, as ``encode`` gives one; ``binary`` also for the outputs.
+
+    Raises:
+        TypeError: a text is no Unicode.
+    """
+    head = b'{"parameters":{"binary_data_output":true},"inputs":[' if binary else b'{"inputs":['
+    return _encode(head, inputs, dict.fromkeys((each.name for each in inputs), binary))
+
+
+def _encode(
+    head: bytes, tensors: Sequence[OutTensor], binary: Mapping[str, bool]
+) -> tuple[bytes, int | None]:
+    """A body that begins with this head; ``binary`` says which tensors are raw bytes behind it."""
     raws: list[bytes] = []
-    pieces = [_head(request, model, version)]
-    for index, each in enumerate(outputs):
-        binary = request.binary.get(each.name, request.all_binary)
+    pieces = [head]
+    for index, each in enumerate(tensors):
         about: dict[str, Any] = {
             "name": each.name,
             "datatype": each.datatype,
             "shape": list(each.array.shape),
         }
-        if binary:
+        if binary[each.name]:
             raws.append(oip.to_raw(each))
             about["parameters"] = {_SIZE: len(raws[-1])}
         pieces.append(b"," if index else b"")
         pieces.append(orjson.dumps(about)[:-1])
-        if not binary:
+        if not binary[each.name]:
             pieces += (b',"data":[', *_data(each), b"]")
         pieces.append(b"}")
     pieces.append(b"]}")

@@ -46,6 +46,20 @@ RAW = {
 }
 
 
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_callers_request_is_read_as_it_was_written(binary: bool) -> None:
+    sent = [OutTensor(name, name, np.array(VALUES[name], oip.DTYPES[name])) for name in VALUES]
+    body, header = oip_json.encode_request(sent, binary=binary)
+    found = oip_json.decode(body, header)
+    assert (header is not None) == found.all_binary == binary
+    assert found.datatypes == {name: name for name in VALUES}
+    for each in sent:
+        texts = [
+            each.decode() if isinstance(each, bytes) else each for each in found.feed[each.name]
+        ]
+        assert texts == each.array.tolist()
+
+
 def body_of(datatype: str, data: Any, shape: list[int], **more: Any) -> bytes:
     tensor = {"name": "x", "datatype": datatype, "shape": shape, "data": data, **more}
     return json.dumps({"id": "7", "inputs": [tensor]}).encode()

@@ -1,0 +1,249 @@
+"""Requests of the Open Inference Protocol: given as JSON, or made up from the model's own words.
+
+Made-up numbers are small, so that they are legal where a model looks something up; they differ from
+request to request, because equal ones would flatter every cache.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, unquote
+
+import numpy as np
+import orjson
+import uvloop
+
+from penstock.bench.target import BadTarget, Body, Field, Target
+from penstock.client.channels import AsyncChannel
+from penstock.client.endpoints import Endpoint
+from penstock.client.errors import CallFailed
+from penstock.client.tls import Tls
+from penstock.errors import RequestError
+from penstock.protocols import oip, oip_json, oip_message
+from penstock.protocols.oip import OutTensor
+from penstock.protocols.protobuf import varint
+from penstock.protocols.standard_messages import INFERENCE, inference_messages
+
+_PATH: Final = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(?:/infer)?/?")
+_REQUESTS: Final = 16
+"""Different ones that are made up, if they fit into ``_MOST_BYTES``; a guess."""
+_MOST_BYTES: Final = 64 << 20
+_TIMEOUT: Final = 10.0
+_JSON: Final[Field] = ("content-type", "application/json")
+_BINARY: Final[Field] = ("content-type", "application/octet-stream")
+
+
+class Model(NamedTuple):
+    """Which model; the version may be empty."""
+
+    name: str
+    version: str
+
+    @property
+    def path(self) -> str:
+        """Its route."""
+        version = f"/versions/{quote(self.version, safe='')}" if self.version else ""
+        return f"/v2/models/{quote(self.name, safe='')}{version}"
+
+
+class Input(NamedTuple):
+    """What a model says of an input; sizes that vary are negative."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+def model_of(path: str) -> Model | None:
+    """The model that the path of a URL names."""
+    match = _PATH.fullmatch(path)
+    return match and Model(unquote(match[1]), unquote(match[2] or ""))
+
+
+def target_of(
+    place: Target,
+    model: Model,
+    values: Sequence[Any],
+    shapes: Sequence[str],
+    *,
+    grpc: bool,
+    binary: bool,
+) -> Target:
+    """The requests to a model.
+
+    Args:
+        place: where it is.
+        model: which.
+        values: requests as JSON; none: they are made up.
+        shapes: ``INPUT:1,3,224,224`` each, of those.
+        grpc: over gRPC.
+        binary: raw bytes over HTTP.
+
+    Raises:
+        BadTarget: the model cannot be asked what it takes, or the requests are none.
+    """
+    if values and not (grpc or binary):
+        bodies = [Body(orjson.dumps(value), (_JSON,)) for value in values]
+        return place.asked(None, f"{model.path}/infer", bodies)
+    if values:
+        tensors = [_given(value) for value in values]
+    else:
+        found = uvloop.run(_metadata(place, model)) if grpc else _get(place, model)
+        tensors = made_up(inputs_of(found), shapes_of(shapes))
+    if grpc:
+        messages = [Body(_message(model, each)) for each in tensors]
+        return place.asked("inference", f"/{INFERENCE}/ModelInfer", messages)
+    return place.asked(None, f"{model.path}/infer", [_body(each, binary) for each in tensors])
+
+
+def inputs_of(found: Mapping[str, Any]) -> list[Input]:
+    """The inputs in what a model says of itself.
+
+    Raises:
+        BadTarget: they cannot be read.
+    """
+    try:
+        inputs = [
+            Input(each["name"], each["datatype"], tuple(map(int, each["shape"])))
+            for each in found["inputs"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadTarget("what the model says of its inputs cannot be read") from error
+    for each in inputs:
+        if each.datatype not in oip.DTYPES:
+            raise BadTarget(f"input {each.name!r} has the datatype {each.datatype!r}: give --data")
+    return inputs
+
+
+def shapes_of(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """``INPUT:1,3,224,224`` each.
+
+    Raises:
+        BadTarget: one is no shape.
+    """
+    found = {}
+    for text in texts:
+        name, _, sizes = text.rpartition(":")
+        try:
+            found[name] = tuple(map(int, sizes.split(",")))
+        except ValueError:
+            found[name] = (-1,)
+        if not name or min(found[name]) < 0:
+            raise BadTarget(f"{text!r} is no shape: write INPUT:1,3,224,224")
+    return found
+
+
+def made_up(
+    inputs: Sequence[Input], shapes: Mapping[str, tuple[int, ...]]
+) -> list[list[OutTensor]]:
+    """Several requests of random values.
+
+    Args:
+        inputs: of the model. The first axis has size 1 where it varies.
+        shapes: of inputs, by name.
+
+    Raises:
+        BadTarget: another axis varies, or a shape is of no input.
+    """
+    if unknown := shapes.keys() - {each.name for each in inputs}:
+        known = ", ".join(each.name for each in inputs)
+        raise BadTarget(f"the model has no input {', '.join(sorted(unknown))}, but {known}")
+    sized = []
+    for each in inputs:
+        shape = shapes.get(each.name, (*(abs(size) for size in each.shape[:1]), *each.shape[1:]))
+        if min(shape, default=0) < 0:
+            told = ",".join(map(str, each.shape))
+            raise BadTarget(
+                f"input {each.name!r} has the shape {told}: give --shape {each.name}:1,…"
+            )
+        sized.append(each._replace(shape=shape))
+    size = sum(8 * prod(each.shape) for each in sized)
+    random = np.random.default_rng(0)
+    return [
+        [_random(each, random) for each in sized]
+        for _ in range(max(1, min(_REQUESTS, _MOST_BYTES // max(1, size))))
+    ]
+
+
+def _random(of: Input, random: np.random.Generator) -> OutTensor:
+    dtype = oip.DTYPES[of.datatype]
+    array: oip.Array
+    if dtype.kind == "O":
+        array = np.empty(of.shape, object)
+        array[...] = f"text {random.integers(1000)}"
+    elif dtype.kind == "f":
+        array = random.random(of.shape).astype(dtype)
+    else:
+        array = random.integers(2 if dtype.kind == "b" else 10, size=of.shape).astype(dtype)
+    return OutTensor(of.name, of.datatype, array)
+
+
+def _given(value: Any) -> list[OutTensor]:
+    try:
+        found = oip_json.decode(orjson.dumps(value))
+    except RequestError as error:
+        raise BadTarget(f"the data is no request of the Open Inference Protocol: {error}") from None
+    return [OutTensor(name, found.datatypes[name], array) for name, array in found.feed.items()]
+
+
+def _body(tensors: Sequence[OutTensor], binary: bool) -> Body:
+    content, size = oip_json.encode_request(tensors, binary=binary)
+    if size is None:
+        return Body(content, (_JSON,))
+    return Body(content, (_BINARY, ("inference-header-content-length", str(size))))
+
+
+def _message(model: Model, tensors: Sequence[OutTensor]) -> bytes:
+    message = oip_message.encode_request("", model.name, tensors, ())
+    version = model.version.encode()
+    # The field model_version; of a field that comes twice the last one counts.
+    return message + b"\x12" + varint(len(version)) + version if version else message
+
+
+def _get(place: Target, model: Model) -> dict[str, Any]:
+    """What the model says of itself over HTTP."""
+    url = f"{place.status_url}{model.path}"
+    handlers: list[Any] = [urllib.request.ProxyHandler({})]
+    if place.ca_file is not None:
+        context = ssl.create_default_context(cafile=place.ca_file)
+        handlers.append(urllib.request.HTTPSHandler(context=context))
+    opener = urllib.request.build_opener(*handlers)
+    opener.addheaders = [*place.headers]
+    try:
+        with opener.open(url, timeout=_TIMEOUT) as answer:
+            found: dict[str, Any] = json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise BadTarget(f"{url} says nothing of the model: HTTP {error.code}") from error
+    except (OSError, ValueError) as error:
+        raise BadTarget(f"{url} says nothing of the model: {error}") from error
+    return found
+
+
+async def _metadata(place: Target, model: Model) -> dict[str, Any]:
+    """What the model says of itself over gRPC."""
+    request, response = inference_messages("ModelMetadata")
+    asked = request(name=model.name, version=model.version).SerializeToString()
+    endpoint = Endpoint(host=place.host, port=place.port)
+    channel = AsyncChannel([endpoint], Tls(ca_file=place.ca_file) if place.tls else None)
+    deadline = time.monotonic() + _TIMEOUT
+    try:
+        reply = await channel.call(asked, deadline=deadline, method=f"/{INFERENCE}/ModelMetadata")
+    except CallFailed as error:
+        raise BadTarget(f"{place.url} says nothing of the model: {error}") from error
+    finally:
+        await channel.close()
+    found = response.FromString(reply)
+    return {
+        "inputs": [
+            {"name": each.name, "datatype": each.datatype, "shape": each.shape}
+            for each in found.inputs
+        ]
+    }

@@ -1,0 +1,146 @@
+"""A URL and data to a target. The URL names the protocol:
+
+- ``http://HOST:PORT/PATH``: a POST of JSON to any route, or a GET where there is nothing to send;
+- ``http://HOST:PORT/v2/models/NAME``: the Open Inference Protocol, whose inputs are made up from
+  what the model says of them where none are given;
+- ``grpc://HOST:PORT/NAME/METHOD``: the pipeline protocol, with the same JSON as over HTTP;
+- ``grpc://HOST:PORT/v2/models/NAME``: the Open Inference Protocol.
+
+``https`` and ``grpcs`` are the same over TLS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import orjson
+from google.protobuf.json_format import ParseDict, ParseError
+
+from penstock.bench import inference
+from penstock.bench.target import BadTarget, Body, Field, Target
+from penstock.client.call import METHOD
+from penstock.client.calls import feed_of
+from penstock.client.endpoints import own_address
+from penstock.protocols import pb
+
+_JSON: Final[Field] = ("content-type", "application/json")
+
+
+class _Scheme(NamedTuple):
+    grpc: bool
+    tls: bool
+
+
+_SCHEMES: Final = {
+    "http": _Scheme(False, False),
+    "https": _Scheme(False, True),
+    "grpc": _Scheme(True, False),
+    "grpcs": _Scheme(True, True),
+}
+
+
+def target_of(
+    url: str,
+    *,
+    data: str | None = None,
+    pairs: Sequence[str] = (),
+    shapes: Sequence[str] = (),
+    binary: bool = False,
+    headers: Sequence[str] = (),
+    ca_file: str | None = None,
+) -> Target:
+    """Read what is to be asked; a model is asked what it takes.
+
+    Args:
+        url: where; see the module.
+        data: JSON, or the path of a file of JSON; the elements of a list are sent in turn.
+        pairs: a request of the pipeline protocol, as ``penstock client`` takes it.
+        shapes: ``INPUT:1,3,224,224`` each, of a model's inputs that are made up.
+        binary: send a model's inputs as raw bytes over HTTP too; over gRPC they always are.
+        headers: ``name: value`` each; of HTTP.
+        ca_file: certificates to trust instead of the well-known authorities.
+
+    Raises:
+        BadTarget: something of it cannot be read, or the model cannot be asked.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise BadTarget(f"{url!r} is no URL: {error}") from error
+    scheme = _SCHEMES.get(parts.scheme)
+    if scheme is None or not parts.hostname:
+        raise BadTarget(f"{url!r} is no target: write http://HOST:PORT/PATH, or grpc://")
+    if scheme.grpc and headers:
+        raise BadTarget("headers are for HTTP")
+    model = inference.model_of(parts.path)
+    if model is None and (binary or shapes):
+        raise BadTarget("shapes and raw bytes are for models: the path is /v2/models/NAME")
+    values = requests_of(data, pairs)
+    place = Target(
+        url=url,
+        host=parts.hostname,
+        port=port or (443 if scheme.tls else 80),
+        tls=scheme.tls,
+        ca_file=ca_file,
+        headers=tuple(_header(text) for text in headers),
+    )
+    if model is not None:
+        return inference.target_of(place, model, values, shapes, grpc=scheme.grpc, binary=binary)
+    path = parts.path or "/"
+    if scheme.grpc:
+        return place.asked("pipeline", METHOD, _messages(path, values))
+    bodies = [Body(orjson.dumps(value), (_JSON,)) for value in values]
+    return place.asked(None, f"{path}?{parts.query}" if parts.query else path, bodies)
+
+
+def requests_of(data: str | None, pairs: Sequence[str]) -> list[Any]:
+    """The values of the requests; none where nothing is given.
+
+    Raises:
+        BadTarget: the data is no JSON, or both are given.
+    """
+    if pairs:
+        if data is not None:
+            raise BadTarget("give either data or pairs")
+        feed = feed_of([*pairs])
+        return [{"key": [*feed], "value": [*feed.values()]}]
+    if data is None:
+        return []
+    try:
+        text = data if data.lstrip()[:1] in ("{", "[") else Path(data).read_bytes()
+        value = orjson.loads(text)
+    except OSError as error:
+        raise BadTarget(f"{data} cannot be read: {error.strerror}") from error
+    except orjson.JSONDecodeError as error:
+        raise BadTarget(f"the data is no JSON: {error}") from error
+    if value == []:
+        raise BadTarget("the list of requests is empty")
+    return value if isinstance(value, list) else [value]
+
+
+def _messages(path: str, values: Sequence[Any]) -> list[Body]:
+    """Messages of the pipeline protocol, under the names in the path."""
+    if not values:
+        raise BadTarget("the pipeline protocol needs a request: --data, or KEY=VALUE")
+    name, _, method = unquote(path.strip("/")).partition("/")
+    address = own_address()
+    found = []
+    for value in values:
+        try:
+            message = ParseDict(value, pb.Request(name=name, method=method, clientip=address))
+        except (ParseError, AttributeError, TypeError) as error:
+            raise BadTarget(f"the data is no request of the pipeline protocol: {error}") from None
+        message.ClearField("logid")  # each call gets one of its own
+        found.append(Body(message.SerializeToString()))
+    return found
+
+
+def _header(text: str) -> Field:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip() or not text.isprintable():
+        raise BadTarget(f"{text!r} is no header: write 'name: value'")
+    return name.strip().lower(), value.strip()

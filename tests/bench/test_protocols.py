@@ -1,0 +1,149 @@
+"""Load on real services, by every protocol."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.bench import BadTarget, Load, Step, StepResult, run, target_of
+from penstock.bench.run import _ServerStatus
+from tests.bench.server import serving
+from tests.peers.programs import program
+from tests.service.models import scale
+from tests.service.scripts import NAME, script, until
+from tests.services.process import ServiceProcess, running
+
+pytestmark = pytest.mark.real
+SERVE = (sys.executable, "-m", "penstock", "serve", "--model")
+MODEL = "v2/models/double"
+PIPELINE = "double/prediction"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    model = scale(tmp_path_factory.mktemp("models") / "double.onnx", 2.0)
+    with running(model, "--runtime_thread_num", "1", command=SERVE) as server:
+        yield server
+
+
+def load(*steps: Step, duration: float = 0.5, connections: int = 1, timeout: float = 10) -> Load:
+    return Load(
+        steps=steps or (Step(concurrency=4), Step(rate=100)),
+        duration=duration,
+        warm_up=0.2,
+        connections=connections,
+        timeout=timeout,
+    )
+
+
+def is_good(result: StepResult) -> None:
+    assert result.errors == {}
+    assert result.good > 20
+    assert result.good == result.requests
+    (op,) = result.ops
+    assert op.name == "double"
+    assert op.samples == pytest.approx(result.requests, rel=0.3)
+    assert 0 < op.process < result.latency.max
+
+
+@pytest.mark.parametrize(
+    ("url", "given"),
+    [
+        ("http://{host}/double", {"data": '[{"x": [[1, 2, 3]]}, {"x": [[4, 5, 6]]}]'}),
+        ("http://{host}/" + PIPELINE, {"pairs": ["x=[[1, 2, 3]]"]}),
+        ("grpc://{host}/" + PIPELINE, {"pairs": ["x=[[1, 2, 3]]"]}),
+        ("http://{host}/" + MODEL, {}),
+        ("http://{host}/" + MODEL, {"binary": True, "shapes": ["x:2,3"]}),
+        ("grpc://{host}/" + MODEL, {"shapes": ["x:2,3"]}),
+    ],
+)
+def test_each_protocol_gives_good_answers_in_both_loops(
+    service: ServiceProcess, url: str, given: dict[str, object]
+):
+    target = target_of(url.format(host=f"127.0.0.1:{service.http_port}"), **given)
+    closed, open_loop = run(target, load(connections=2))
+    is_good(closed)
+    is_good(open_loop)
+    assert closed.latency == closed.from_sending
+
+
+@pytest.mark.parametrize(
+    ("url", "given", "says"),
+    [
+        ("grpc://{host}/" + PIPELINE, {"pairs": ["x=[[1]]"]}, "err_no 5000: .*invalid arg list"),
+        ("grpc://{host}/" + MODEL, {"shapes": ["x:1,4"]}, "gRPC INVALID_ARGUMENT: "),
+        ("http://{host}/" + MODEL, {"shapes": ["x:1,4"]}, "HTTP 400: "),
+    ],
+)
+def test_what_the_service_refuses_is_told_as_it_says_it(
+    service: ServiceProcess, url: str, given: dict[str, object], says: str
+):
+    target = target_of(url.format(host=f"127.0.0.1:{service.http_port}"), **given)
+    with pytest.raises(BadTarget, match=says):
+        run(target, load(Step(concurrency=1)))
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_a_service_that_is_killed_leaves_no_request_without_an_outcome(tmp_path: Path, scheme: str):
+    hooks = "def postprocess(self, feed, fetch, log_id):\n    return {'y': '1'}, None, ''"
+    with running(script(tmp_path, hooks)) as server:
+        url = f"{scheme}://127.0.0.1:{server.http_port}/{NAME}/prediction"
+
+        def kill(number: int, seconds: float) -> bool:
+            if seconds > 0.7 and not killed:
+                server.send_signal(signal.SIGKILL)
+                killed.append(time.monotonic())
+            return False
+
+        killed: list[float] = []
+        (result,) = run(
+            target_of(url, pairs=["x=1"]),
+            load(Step(rate=100), duration=1.5, timeout=2),
+            on_tick=kill,
+        )
+    assert killed
+    assert result.good == result.requests - sum(result.errors.values())
+    assert result.good > 20
+    assert result.failed > 20
+    assert {*result.errors} <= {"connection lost", "cannot connect", "gRPC UNAVAILABLE", "timeout"}
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_tls_trusts_the_certificates_that_it_is_given(tmp_path: Path, scheme: str):
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    command = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj"
+    name = ["/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(
+        [program("openssl"), *command.split(), *name, *files], check=True, capture_output=True
+    )
+    tls = f'"door": {{"tls": {{"certificate": "{certificate}", "key": "{key}"}}}}'
+    hooks = "def postprocess(self, feed, fetch, log_id):\n    return {'y': '1'}, None, ''"
+    with running(script(tmp_path, hooks, tls), ready=False) as server:
+        url = f"{scheme}://localhost:{server.http_port}/{NAME}/prediction"
+        trusted = target_of(url, pairs=["x=1"], ca_file=str(certificate))
+        until(lambda: "penstock serves" in server.log(), "the start")
+        (result,) = run(trusted, load(Step(concurrency=2)))
+        assert result.failed == 0
+        assert [op.name for op in result.ops] == ["work"]
+        with pytest.raises(BadTarget, match="certificate"):
+            run(target_of(url, pairs=["x=1"]), load(Step(concurrency=2)))
+
+
+def test_connections_that_cannot_reach_every_engine_are_remarked():
+    status = b'{"engines": 3, "graphs": []}'
+    now = time.monotonic()
+    with serving(status=status) as server:
+        url = server.url().replace("http", "grpc")
+        target = target_of(url, data="{}")
+        few, enough = (
+            _ServerStatus(target, load(connections=each), now, now).between()[1] for each in (2, 3)
+        )
+    assert few == "3 engines share fewer gRPC connections: raise --connections"
+    assert enough == ""

@@ -1,0 +1,106 @@
+"""URLs and data to what is sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.bench import BadTarget, target_of
+from penstock.bench.inference import Input, inputs_of, made_up, shapes_of
+from penstock.protocols import oip, oip_json, oip_message
+from penstock.protocols.pb import Request
+
+ROW = {"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [1, 2, 3]}]}
+
+
+def test_http_is_a_post_of_the_data_or_a_get():
+    asked = target_of("https://[::1]/a?b=c", data='[{"x": 1}, [2]]')
+    assert (asked.calls, asked.method, asked.path, asked.tls) == (None, "POST", "/a?b=c", True)
+    assert (asked.host, asked.port, asked.authority) == ("::1", 443, "[::1]:443")
+    assert [json.loads(body.content) for body in asked.bodies] == [{"x": 1}, [2]]
+    assert target_of("http://127.0.0.1:1").method == "GET"
+
+
+def test_the_pipeline_over_grpc_takes_the_json_of_http():
+    data = '{"key": ["x"], "value": ["1"], "logid": 7, "tensors": [{"name": "t", "shape": [2]}]}'
+    asked = target_of("grpc://127.0.0.1:1/ocr/prediction", data=data)
+    assert asked.calls == "pipeline"
+    message = Request.FromString(asked.bodies[0].content)
+    assert (message.name, message.method, message.logid) == ("ocr", "prediction", 0)
+    assert (list(message.key), list(message.value)) == (["x"], ["1"])
+    assert message.clientip
+    assert (message.tensors[0].name, list(message.tensors[0].shape)) == ("t", [2])
+
+
+@pytest.mark.parametrize(
+    ("url", "given", "says"),
+    [
+        ("grpc://127.0.0.1:1/ocr/prediction", {}, "needs a request"),
+        ("grpc://127.0.0.1:1/", {"data": '{"x": 1}'}, "no request of the pipeline protocol"),
+        ("grpc://127.0.0.1:1/", {"data": "[1]"}, "no request of the pipeline protocol"),
+        ("grpc://127.0.0.1:1/", {"data": "{}", "headers": ["a: b"]}, "headers are for HTTP"),
+        ("http://127.0.0.1:1/x", {"shapes": ["x:1"]}, "for models"),
+        ("http://127.0.0.1:1/x", {"binary": True}, "for models"),
+        ("grpc://127.0.0.1:1/v2/models/m", {"data": "{}"}, "no request of the Open Inference"),
+        ("http://127.0.0.1:1/v2/models/m", {}, "says nothing of the model"),
+        ("grpc://127.0.0.1:1/v2/models/m", {}, "says nothing of the model"),
+    ],
+)
+def test_what_cannot_be_sent_is_said(url: str, given: dict[str, Any], says: str):
+    with pytest.raises(BadTarget, match=says):
+        target_of(url, **given)
+
+
+def test_a_models_request_is_sent_in_each_form():
+    data, url = json.dumps(ROW), "127.0.0.1:1/v2/models/a%20b/versions/3"
+    text = target_of(f"http://{url}", data=data)
+    assert text.path == "/v2/models/a%20b/versions/3/infer"
+    assert json.loads(text.bodies[0].content) == ROW
+    raw = target_of(f"http://{url}/infer", data=data, binary=True)
+    assert raw.path == text.path
+    fields = dict(raw.bodies[0].fields)
+    found = oip_json.decode(raw.bodies[0].content, int(fields["inference-header-content-length"]))
+    assert found.feed["x"].tolist() == [[1, 2, 3]]
+    call = target_of(f"grpc://{url}", data=data)
+    asked, is_raw = oip_message.decode(call.bodies[0].content)
+    assert (call.calls, call.path) == ("inference", "/inference.GRPCInferenceService/ModelInfer")
+    assert (asked.model, asked.version, is_raw) == ("a b", "3", True)
+    assert asked.feed["x"].tolist() == [[1, 2, 3]]
+
+
+@pytest.mark.parametrize("datatype", oip.DTYPES)
+def test_inputs_of_every_type_are_made_up_and_differ(datatype: str):
+    requests = made_up([Input("x", datatype, (-1, 5))], {})
+    assert len(requests) == 16
+    arrays = [tensor.array for (tensor,) in requests]
+    assert {array.shape for array in arrays} == {(1, 5)}
+    assert {array.dtype for array in arrays} == {oip.DTYPES[datatype]}
+    assert any(not np.array_equal(array, arrays[0]) for array in arrays)
+
+
+def test_shapes_are_as_told_and_large_inputs_are_few():
+    shapes = shapes_of(["a:b:2,3", "y:1,1024,1024,8"])
+    inputs = [Input("a:b", "FP32", (-1, -1)), Input("y", "UINT8", (-1, -1, -1, 8))]
+    requests = made_up(inputs, shapes)
+    assert [tensor.array.shape for tensor in requests[0]] == [(2, 3), (1, 1024, 1024, 8)]
+    assert len(requests) == 1
+
+
+@pytest.mark.parametrize("text", ["x", "x:", ":1", "x:a", "x:-1"])
+def test_other_texts_are_no_shapes(text: str):
+    with pytest.raises(BadTarget, match="is no shape"):
+        shapes_of([text])
+
+
+def test_a_shape_must_be_known_and_of_an_input():
+    with pytest.raises(BadTarget, match="give --shape x:1"):
+        made_up([Input("x", "FP32", (-1, -1))], {})
+    with pytest.raises(BadTarget, match="no input y, but x"):
+        made_up([Input("x", "FP32", (1,))], {"y": (1,)})
+    with pytest.raises(BadTarget, match="cannot be read"):
+        inputs_of({"inputs": [{}]})
+    with pytest.raises(BadTarget, match="has the datatype 'FP8'"):
+        inputs_of({"inputs": [{"name": "x", "datatype": "FP8", "shape": [1]}]})
