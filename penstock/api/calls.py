@@ -382,6 +382,7 @@ class GrpcCall(Call):
 
     def fail(self, code: GrpcCode, text: str, metadata: Headers = ()) -> None:
         """See ``Call``."""
+        self.exchange.count_error(code.name)
         if self.started:
             self.exchange.finish(grpc.trailers(code, text, metadata))
         else:

@@ -172,6 +172,7 @@ class Router:
             if method is None:
                 raise GrpcError(GrpcCode.UNIMPLEMENTED, "no such method")
         except GrpcError as refusal:
+            exchange.count_error(refusal.code.name)
             status = grpc.trailers(refusal.code, refusal.text, refusal.headers)
             exchange.reply(refusal.http, (*grpc.HEAD, *status))
             return None

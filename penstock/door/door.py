@@ -102,6 +102,7 @@ class Door:
         return dataclasses.replace(
             shared.counters,
             abuses=shared.counters.abuses.copy(),
+            error_answers=shared.counters.error_answers.copy(),
             open=len(shared.connections) + shared.handshakes,
             calls=shared.calls,
             unsent=sum(connection.unread() for connection in shared.connections),

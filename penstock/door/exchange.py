@@ -151,6 +151,9 @@ class Exchange(Reservation, ABC):
     def count_refusal(self, limit: Limit) -> None:
         """The application refuses the request for this reason; for the door's statistics."""
 
+    def count_error(self, code: str) -> None:
+        """The answer tells of an error; for the same. HTTP statuses count by themselves."""
+
     @property
     @abstractmethod
     def peer(self) -> Peer:
@@ -231,6 +234,11 @@ class DoorExchange(Exchange):
             counters.bodies_refused += 1
         else:
             counters.calls_refused += 1
+
+    def count_error(self, code: str) -> None:
+        """See ``Exchange``."""
+        answers = self.shared.counters.error_answers
+        answers[code] = answers.get(code, 0) + 1
 
     def arrived(self, count: int) -> None:
         """Some of the body has come, which gives more time to the rest."""

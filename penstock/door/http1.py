@@ -70,6 +70,8 @@ class Http1Exchange(DoorExchange):
         """See ``Exchange``."""
         if self.over:
             return
+        if status >= 400:
+            self.count_error(str(status))
         if trailers:
             self.start(status, (*headers, (b"connection", b"close")) if close else headers)
             self.send(body)

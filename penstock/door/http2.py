@@ -128,6 +128,8 @@ class Http2Exchange(DoorExchange):
         """See ``Exchange``."""
         if self.over:
             return
+        if status >= 400:
+            self.count_error(str(status))
         shared = self.shared
         block = head_block(status, headers)
         trailing = None

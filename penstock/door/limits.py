@@ -88,6 +88,8 @@ class DoorStatistics:
         gone: requests whose client left before the answer was complete.
         tls_failed: handshakes.
         errors: requests or connections that failed by a fault of the application or of the door.
+        error_answers: those with an HTTP status of 400 and more, by it; gRPC calls that ended in
+            another status than OK, by its name.
         cut: connections that ``close`` did not wait for.
     """
 
@@ -115,6 +117,7 @@ class DoorStatistics:
     gone: int = 0
     tls_failed: int = 0
     errors: int = 0
+    error_answers: dict[str, int] = field(default_factory=dict)
     cut: int = 0
 
     def count_abuse(self, kind: str) -> None:

@@ -76,6 +76,13 @@ _OF_SERVICE: Final = (
         "penstock_door_requests", "counter", (), "HTTP requests and gRPC calls, of whatever path."
     ),
     Family(
+        "penstock_door_errors",
+        "counter",
+        ("code",),
+        "Answers with an HTTP status of 400 and more, by it, and gRPC calls that ended in another"
+        " status than OK, by its name; of whatever path.",
+    ),
+    Family(
         "penstock_door_refusals",
         "counter",
         ("reason",),
@@ -241,12 +248,13 @@ class Families:
         add("penstock_engines", report["engines"])
         add("penstock_engines_ended", report.get("engines_ended", 0))
         add("penstock_requests_waiting", report["requests"]["waiting"])
-        connections = report["connections"]
-        add("penstock_connections_open", connections["opened"] - connections["closed"])
-        add("penstock_connections_opened", connections["opened"])
-        door = report.get("door")
+        door, connections = report["door"], report["connections"]
         if door:  # else it is another server's
+            add("penstock_connections_open", connections["opened"] - connections["closed"])
+            add("penstock_connections_opened", connections["opened"])
             add("penstock_door_requests", door["requests"])
+            for code, count in door["error_answers"].items():
+                add("penstock_door_errors", count, code)
             for key, reason in DOOR.items():
                 add("penstock_door_refusals", door[key], reason)
         self._add_process(report["process"], "engine", "", "", "")

@@ -17,10 +17,12 @@ from penstock.api.router import Router
 from penstock.door.budget import ByteBudget
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
-from penstock.service.blueprint import Deployment
+from penstock.observe.counters import Counters
+from penstock.service.blueprint import Application, Deployment
 from penstock.service.build import Works
 from penstock.service.listening import bind_worker_sockets
 from penstock.service.opening import budget_of, make_router
+from penstock.service.status import MetricsPage, Reporter, Reports
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +71,8 @@ class Embedded:
         for note in (*self._deployment.warnings, *works.notes):
             _log.warning("%s", note)
         sockets = bind_worker_sockets(self._deployment, self._stack)
-        engine = works.engine(loop, sockets=sockets)
+        counters = Counters()
+        engine = works.engine(loop, instruments=[counters], sockets=sockets)
         writers = ThreadPoolExecutor(2, "replies")
         ends = ThreadPoolExecutor(8, "ends") if works.blocking_ends else None
         self._pools = [each for each in (writers, ends) if each is not None]
@@ -77,7 +80,11 @@ class Embedded:
         config = self._deployment.config
         added = [make(engine) for make in self._deployment.applications]
         examples = Examples(engine, added)
-        more = [examples, *added]
+        more: list[Application] = [examples, *added]
+        if config.metrics:
+            report = Reporter(engine, self.health, counters, self._deployment.models)
+            named = config.dag.enable_prometheus
+            more.append(MetricsPage(Reports(report), of_original=named))
         self.router = make_router(config, engine, self.health, ends, writers, more)
         self.budget = budget_of(config)
         self._engine = engine

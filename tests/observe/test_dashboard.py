@@ -35,6 +35,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, set[st
     found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     with running(script(tmp_path_factory.mktemp("service"), hooks)) as server:
         assert post(server, x="1").json["err_no"] != 0
+        assert fetch(f"{server.http_url}/nowhere").status == 404
         for family in families(fetch(f"{server.http_url}/metrics").body).values():
             for sample in family.samples:
                 for label, value in sample.labels.items():

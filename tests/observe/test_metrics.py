@@ -34,7 +34,7 @@ def report(**more: Any) -> dict[str, Any]:
         "ready": True,
         "requests": {"waiting": 2},
         **counters.of_requests(),
-        "door": dict.fromkeys((*DOOR, "requests"), 0),
+        "door": dict.fromkeys((*DOOR, "requests"), 0) | {"error_answers": {"404": 5}},
         "process": {"memory": 8192, "cpu": 2.5},
         "graphs": [
             {
@@ -118,6 +118,7 @@ def test_numbers_are_those_of_the_report() -> None:
     request, det = ("ocr", "1"), ("det", "ocr", "1")
     expected = {
         ("penstock_ready", ()): 1,
+        ("penstock_door_errors_total", ("404",)): 5,
         ("penstock_requests_total", ("ok", *request)): 7,
         ("penstock_requests_total", ("op_timeout", "error", *request)): 2,
         ("penstock_requests_total", ("busy", "refused", *request)): 1,
@@ -159,7 +160,8 @@ def test_a_service_that_takes_every_name_is_called_so_and_may_have_no_door() -> 
 
 def test_every_limit_of_the_door_that_is_counted_is_a_reason() -> None:
     counters = DoorStatistics()
-    left = {"open", "calls", "unsent", "accepted", "requests", "idle", "abuses", "gone", "cut"}
+    left = {"open", "calls", "unsent", "accepted", "requests", "idle", "abuses", "gone"}
+    left |= {"cut", "error_answers"}
     assert set(DOOR) == {each for each in counters.__slots__ if each not in left}  # type: ignore[attr-defined]
 
 

@@ -8,10 +8,13 @@ import signal
 from pathlib import Path
 from urllib.request import Request
 
+import grpc
 import psutil
 import pytest
 
+from penstock import App
 from penstock.observe.metrics import FAMILIES
+from penstock.testing.client import client
 from tests.observe.test_metrics import families, samples
 from tests.service.scripts import fetch, post, script, until
 from tests.services.process import ServiceProcess, direct, running
@@ -51,7 +54,12 @@ def test_a_client_can_make_no_series(tmp_path: Path) -> None:
         for name in ("other", "a%22b%0A", "x" * 300):
             post(server, name)
             fetch(f"{server.http_url}/{name}")
-        assert set(scrape(server)) == before
+        with grpc.insecure_channel(server.rpc_endpoint) as channel, pytest.raises(grpc.RpcError):
+            channel.unary_unary("/no.Service/Method")(b"")
+        more = set(scrape(server)) - before
+        assert more == {
+            ("penstock_door_errors_total", (code,)) for code in ("404", "UNIMPLEMENTED")
+        }
 
 
 def test_formats_are_those_that_are_accepted(tmp_path: Path) -> None:
@@ -82,6 +90,21 @@ def test_they_can_be_switched_off_and_named_as_the_original_does(tmp_path: Path)
             assert read["pd_query_request_success_total", ("work", "1")] == 1
             assert read["pd_inference_count_total", ("work", "work", "1")] == 1
         assert server.stop() == 0
+
+
+def test_an_app_under_another_server_has_them_too() -> None:
+    app = App("calculator")
+
+    @app.route("/double")
+    def double(x: int) -> int:
+        return 2 * x
+
+    with client(app) as http:
+        assert http.post("/double", json={"x": 2}).json() == 4
+        read = samples(http.get("/metrics").content)
+    assert read["penstock_requests_total", ("ok", "double", "1")] == 1
+    assert read["penstock_op_queue_wait_seconds_count", ("double", "double", "1")] == 1
+    assert not any(name.startswith("penstock_door") for name, _ in read)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
