@@ -21,10 +21,29 @@ from penstock.request import Batch, Sample
 
 
 class GraphInfo(Protocol):
-    """What an instrument may know of a graph."""
+    """What an instrument may know of a graph.
+
+    Attributes:
+        stages: of its ops, each with its ``name``, in the order by which samples count them.
+    """
 
     name: str | None
     version: str
+    stages: Any
+
+
+class ExchangeInfo(Protocol):
+    """What an instrument may know of an HTTP request and its answer; a gRPC call is one, too.
+
+    Attributes:
+        head: with ``method``, ``path`` as sent, and ``fields``.
+        began: when the head had come, and of most requests the body as well.
+        over: the answer is complete, or was broken off.
+    """
+
+    head: Any
+    began: float
+    over: bool
 
 
 class RequestInfo(Protocol):
@@ -33,16 +52,18 @@ class RequestInfo(Protocol):
     Attributes:
         data_id: its id in this engine; -1 of one that was refused.
         log_id: its caller's trace id.
-        metadata: what came beside it, such as a trace context; None for nothing.
+        call: of the door, with its ``exchange``; None of a request that came through no door.
         admitted_at: when the engine took it on; what has passed since then is its duration.
         deadline: when it must be answered.
+        samples: what of it is queued or running.
     """
 
     data_id: int
     log_id: int
-    metadata: Any
+    call: Any
     admitted_at: float
     deadline: float
+    samples: list[Sample]
 
     @property
     def graph(self) -> GraphInfo:
@@ -75,10 +96,13 @@ class Instrument:
         """A batch that its worker had not begun was taken back; it will be handed over again."""
 
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
-        """A batch came back, ``errors`` of its samples with an error.
+        """A batch came back, ``errors`` of its samples with an error; they are settled next.
 
         ``batch.ran`` says how long the worker took, ``batch.phases`` how much of that each phase.
         """
+
+    def given_up(self, op: str, batch: Batch, now: float) -> None:
+        """A batch took longer than its op's ``timeout``: its samples have that outcome."""
 
     def late(self, op: str, batch: Batch, now: float) -> None:
         """The results of a batch that had been given up arrived and were dropped."""
@@ -97,6 +121,9 @@ class Instrument:
 
     def worker_replaced(self, op: str, worker: int, why: str, now: float) -> None:
         """A worker that could go on was ended, and another takes its place."""
+
+    def exchange_ended(self, exchange: ExchangeInfo, status: int, now: float) -> None:
+        """The answer is complete and is being sent; status 0 when it was broken off before."""
 
     def connection_opened(self, peer: object, now: float) -> None:
         """A client has connected; ``peer`` is its address, as the socket gives it."""
@@ -125,12 +152,14 @@ class Instruments:
     dispatched: Callable[[str, Batch, float], None] | None
     taken_back: Callable[[str, Batch, float], None] | None
     returned: Callable[[str, Batch, int, float], None] | None
+    given_up: Callable[[str, Batch, float], None] | None
     late: Callable[[str, Batch, float], None] | None
     replied: Callable[[RequestInfo, RequestError | None, float], None] | None
     cancelled: Callable[[RequestInfo, float], None] | None
     worker_started: Callable[[str, int, float], None] | None
     worker_died: Callable[[str, int, str, float], None] | None
     worker_replaced: Callable[[str, int, str, float], None] | None
+    exchange_ended: Callable[[ExchangeInfo, int, float], None] | None
     connection_opened: Callable[[object, float], None] | None
     connection_closed: Callable[[object, float], None] | None
 

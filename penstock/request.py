@@ -137,6 +137,7 @@ class Batch:
         rows: the sum of their rows.
         reason: why it was closed.
         closed: monotonic seconds when it was closed.
+        began: monotonic seconds when its worker took it up; None when none has.
         started: monotonic seconds when the running ``process`` call began, None outside of one.
             Written by the worker, read by the engine's time-out check.
         worker: the number of the worker that ran it, within the op.
@@ -148,6 +149,7 @@ class Batch:
     """
 
     __slots__ = (
+        "began",
         "closed",
         "deaths",
         "prepared",
@@ -168,6 +170,7 @@ class Batch:
         self.rows = len(samples) if rows is None else rows
         self.reason = reason
         self.closed = closed
+        self.began: float | None = None
         self.started: float | None = None
         self.worker = 0
         self.ran = self.prepared = self.processed = 0.0

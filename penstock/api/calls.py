@@ -88,6 +88,11 @@ class Call(ABC):
         """The caller's fields, the transport's own among them; ``-bin`` values as sent."""
         return self.exchange.head.headers
 
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What serves it: the pattern of a route, or a gRPC method."""
+
     @abstractmethod
     def fail_with(self, error: RequestError) -> None:
         """End the call with the status of an error."""
@@ -325,6 +330,11 @@ class GrpcCall(Call):
         self.started = self.asked = False
 
     @property
+    def label(self) -> str:
+        """See ``Call``."""
+        return self.method.path
+
+    @property
     def _packs(self) -> bool:
         """Whether the caller compresses, perhaps without having been told what we can read."""
         return b"grpc-encoding" in self.exchange.head.fields
@@ -531,6 +541,11 @@ class HttpCall(Call):
         self.values = values
         self._encoding = encoding
         self.inbox = self._partial = None
+
+    @property
+    def label(self) -> str:
+        """See ``Call``."""
+        return self.route.pattern
 
     def begin(self) -> Receiver | None:
         """The request may be answered. What was announced is reserved before it is read."""

@@ -256,6 +256,7 @@ class GeneralModelApplication:
         # The engine's ids are signed numbers; the caller's comes back as it was.
         log_id = asked.request.log_id % 2**63 or random.getrandbits(63)
         submission = Submission(graph, feed, timeout, log_id, asked)
+        submission.call = asked.call
         submission.start(self._answered)
         if not submission.over:
             asked.call.exchange.on_gone = submission.cancel

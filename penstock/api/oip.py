@@ -323,6 +323,7 @@ class OpenInferenceApplication:
             self._count()
         context = (call, request, port, raw)
         asked = Submission(graph, request.feed, timeout, random.getrandbits(63), context)
+        asked.call = call
         asked.start(self._answered)
         if not asked.over:
             call.exchange.on_gone = asked.cancel

@@ -115,6 +115,7 @@ class PipelineProtocol:
         assert ends is not None, "the service builds its graphs with both ends"
         feed = call.feed
         asked = _PipelineCall(graph, feed or {}, client_timeout, call.logid, context)
+        asked.call = context
         asked.protocol = self
         asked.port = port
         asked.ends = ends

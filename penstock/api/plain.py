@@ -196,6 +196,7 @@ class PlainApplication:
         accept = call.exchange.head.fields.get(b"accept")
         answer = media.answer_kind(None if accept is None else accept.decode("latin-1"), kind)
         asked = Submission(graph, feed, timeout, random.getrandbits(63), (call, answer, route))
+        asked.call = call
         asked.start(self._answered)
         if not asked.over:
             call.exchange.on_gone = asked.cancel

@@ -96,6 +96,7 @@ class TypedApplication:
         answer = media.answer_kind(None if accept is None else accept.decode("latin-1"), kind)
         feed = {BODY: body, KIND: kind, ANSWER: answer}
         asked = Submission(graph, feed, call.timeout, random.getrandbits(63), (call, answer))
+        asked.call = call
         asked.start(_answered)
         if not asked.over:
             call.exchange.on_gone = asked.cancel

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.door.budget import ByteBudget, Reservation
@@ -110,6 +111,8 @@ class Exchange(Reservation, ABC):
 
     Attributes:
         head: the request's.
+        began: monotonic seconds when the head, and often the body, had come.
+        status: of the answer that was begun; 0 before.
         whole: the request's body, if all of it was there when the application began; None when it
             is still to come. It is given to the receiver in either case.
         over_limit: more requests are open than the door allows: refuse all but probes.
@@ -127,6 +130,7 @@ class Exchange(Reservation, ABC):
     """
 
     __slots__ = (
+        "began",
         "body_deadline",
         "deadline",
         "head",
@@ -134,12 +138,15 @@ class Exchange(Reservation, ABC):
         "on_writable",
         "over_limit",
         "state",
+        "status",
         "whole",
     )
 
     def __init__(self, head: RequestHead, budget: ByteBudget) -> None:
         super().__init__(budget)
         self.head = head
+        self.began = monotonic()
+        self.status = 0
         self.whole: bytes | None = None
         self.over_limit = False
         self.body_deadline = inf
@@ -285,11 +292,19 @@ class DoorExchange(Exchange):
         self.receiver = self.on_gone = self.on_writable = self.state = None
         if self.taken:
             self.release()
+        tell = shared.instruments.exchange_ended
+        if tell is not None:
+            tell(self, self.status, monotonic())
 
-    def leave(self) -> None:
-        """Nobody waits for the answer any more: tell the application, once."""
+    def leave(self, status: int = 0) -> None:
+        """Nobody waits for the application's answer any more: tell it, once.
+
+        Args:
+            status: of the door's own answer; 0 for none.
+        """
         if not self.over:
             on_gone = self.on_gone
+            self.status = status
             self.close()
             if on_gone is not None:
                 guarded(on_gone)

@@ -12,6 +12,7 @@ import asyncio
 import select
 from collections.abc import Sequence
 from math import inf
+from time import monotonic
 from typing import Final
 
 from penstock.door.connection import HIGH_MARK, NEVER, PAUSE, Connection, wire
@@ -102,6 +103,9 @@ class Http1Exchange(DoorExchange):
         self.receiver = self.on_gone = self.on_writable = self.state = None
         if self.taken:
             self.release()
+        tell = shared.instruments.exchange_ended
+        if tell is not None:
+            tell(self, status, monotonic())
         # At once only without company: clients that are answered one by one ask one by one again,
         # and the engine makes the most of those who come together.
         if answer is not None and not shared.calls:
@@ -119,6 +123,7 @@ class Http1Exchange(DoorExchange):
             if not self.ended or self.shared.draining:
                 headers = (*headers, (b"connection", b"close"))
             self.started = True
+            self.status = status
             session.core.date = self.shared.date_line
             session.out.append(session.core.start(status, headers))
             session.mark()
@@ -151,12 +156,13 @@ class Http1Exchange(DoorExchange):
     def abort(self) -> None:
         """See ``Exchange``."""
         if not self.over:
+            self.status = 0
             self.close()
             self._session.end_in_the_middle()
 
     def refuse(self, status: int, text: str) -> None:
         """See ``DoorExchange``."""
-        self.leave()
+        self.leave(0 if self.started else status)
         if self.started:
             self._session.end_in_the_middle()
         else:
@@ -195,6 +201,8 @@ def begin_exchange(
     exchange._budget = shared.budget
     exchange.taken = exchange.to_come = 0
     exchange.head = head
+    exchange.began = monotonic()
+    exchange.status = 0
     exchange.over_limit = shared.calls > shared.most_calls
     exchange.body_deadline = exchange.deadline = inf
     exchange.receiver = exchange.on_gone = exchange.on_writable = exchange.state = None

@@ -150,6 +150,9 @@ class Http2Exchange(DoorExchange):
         self.receiver = self.on_gone = self.on_writable = self.state = None
         if self.taken:
             self.release()
+        tell = shared.instruments.exchange_ended
+        if tell is not None:
+            tell(self, status, monotonic())
         session.core.reply(stream, block, body, trailing)
         if stream.state & CLOSED != CLOSED:
             session.stop_sender(stream)
@@ -163,6 +166,7 @@ class Http2Exchange(DoorExchange):
         """See ``Exchange``."""
         if not self.over:
             self.started = True
+            self.status = status
             block = head_block(status, headers) + _DATE + self.shared.date
             self._session.core.send_head(self._stream, block)
             self._session.mark()
@@ -206,12 +210,13 @@ class Http2Exchange(DoorExchange):
         """See ``Exchange``."""
         if not self.over:
             self._stream.context = None
+            self.status = 0
             self.close()
             self._session.reset(self._stream, ErrorCode.INTERNAL_ERROR)
 
     def refuse(self, status: int, text: str) -> None:
         """See ``DoorExchange``."""
-        self.leave()
+        self.leave(0 if self.started else status)
         self._stream.context = None
         if self.started:
             self._session.reset(self._stream, ErrorCode.INTERNAL_ERROR)
@@ -251,6 +256,8 @@ def begin_exchange(
     exchange._budget = shared.budget
     exchange.taken = exchange.to_come = exchange.owed = 0
     exchange.head = head
+    exchange.began = monotonic()
+    exchange.status = 0
     exchange.over_limit = shared.calls > shared.most_calls
     exchange.receiver = exchange.on_gone = exchange.on_writable = exchange.state = None
     exchange.over = exchange.started = exchange.paused = False

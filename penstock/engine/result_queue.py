@@ -83,6 +83,13 @@ class ResultQueue:
                 self.tell_late([batch])
                 continue
             batch.settled = True
+            tell = self._instruments.returned
+            if tell is not None:
+                failed = 0
+                for outcome in outcomes:
+                    if outcome.error is not None:
+                        failed += 1
+                tell(self._op, batch, failed, now())
             # Without the keyword, which costs more than what it runs through.
             for sample, answer in zip(samples, answers):  # noqa: B905
                 if sample.gone:
@@ -93,13 +100,6 @@ class ResultQueue:
                     _log.exception(
                         "op %s: %r could not be settled; please report this", self._op, sample
                     )
-            tell = self._instruments.returned
-            if tell is not None:
-                failed = 0
-                for outcome in outcomes:
-                    if outcome.error is not None:
-                        failed += 1
-                tell(self._op, batch, failed, now())
             if waiting and now() > until:
                 self._clock.soon(self._settle_some)
                 return

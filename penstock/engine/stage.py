@@ -378,6 +378,9 @@ class Stage:
 
     def _give_up(self, batch: Batch) -> None:
         """Its samples end with the time-out; whether they are tried again is not decided here."""
+        tell = self.instruments.given_up
+        if tell is not None:
+            tell(self.name, batch, self._clock.now())
         error = timed_out(self.name, batch, self.options.timeout, self.options.retry)
         failed = [(sample, error) for sample in batch.samples]
         tell_culprits(self.name, failed, self.options.process)

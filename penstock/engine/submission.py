@@ -51,7 +51,7 @@ class Submission(Flight):
     Attributes:
         deadline: monotonic seconds after which nothing of it is dispatched.
         deadline_by_client: whether the caller set that deadline itself.
-        metadata: what came beside the request, such as a trace context; None for nothing.
+        call: of the door, which brought it; None when none did.
         reservation: bytes that are released when it is over; None when somebody else sees to that.
         data_id: its id in this engine, NO_ID before the admission, and after a refusal.
         over: answered, refused or cancelled.
@@ -62,6 +62,7 @@ class Submission(Flight):
 
     __slots__ = (
         "admitted_at",
+        "call",
         "context",
         "data_id",
         "deadline",
@@ -70,7 +71,6 @@ class Submission(Flight):
         "feed",
         "graph",
         "log_id",
-        "metadata",
         "on_answer",
         "over",
         "reservation",
@@ -93,7 +93,7 @@ class Submission(Flight):
         # Without super(): this runs for every request.
         self.plan = graph.plan
         self.attempt = 1
-        self._feed = self._joins = self.metadata = self.reservation = None
+        self._feed = self._joins = self.call = self.reservation = None
         self.ended = self.over = False
         self.graph = graph
         self.feed = feed
@@ -107,7 +107,7 @@ class Submission(Flight):
             self.deadline = graph.now() + graph.time_limit
             self.deadline_by_client = False
 
-    metadata: Any
+    call: Any
     reservation: Reserved | None
 
     @property

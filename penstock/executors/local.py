@@ -209,7 +209,7 @@ class CoroutineExecutor(LocalExecutor):
 
     async def _run_batch(self, op: BoundOp, batch: Batch) -> list[Outcome]:
         batch.worker = op.index
-        began = time.monotonic()
+        began = batch.began = time.monotonic()
         try:
             members = begin(op, batch.samples, began)
             steps = calls(op, members)

@@ -188,7 +188,7 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
             meanwhile.
     """
     batch.worker = op.index
-    began = _monotonic()
+    began = batch.began = _monotonic()
     try:
         samples = batch.samples
         if len(samples) > 1 or op.jumps or op.alters:

@@ -33,6 +33,7 @@ from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
 from penstock.errors import StartupError
 from penstock.executors.processes.control import (
+    Asked,
     Leave,
     Order,
     ReportWanted,
@@ -59,6 +60,7 @@ from penstock.service.listening import (
 from penstock.service.loop import DaemonPool, run_on_a_loop, share_the_lock, spare_the_collector
 from penstock.service.opening import make_router, open_door, open_metrics_door, tls_of
 from penstock.service.processes import Processes, log_options, spawned_role
+from penstock.service.questions import Everyone
 from penstock.service.signals import (
     Stopped,
     StopSignals,
@@ -197,7 +199,8 @@ class _Service:
         self._tls = tls
         self._control = control
         self._supervisor: SupervisorClient | None = None
-        self._report: Reporter  # from the engine's start on
+        self._report: Reporter  # from the engine's start on, as what follows
+        self._everyone: Everyone
         self._config = works.deployment.config
         self._health = Health()
         self._serve_now = asyncio.Event()
@@ -225,6 +228,7 @@ class _Service:
         counters = Counters()
         engine = self._works.engine(loop, self._supervisor, [counters], self._listeners)
         self._report = Reporter(engine, self._health, counters, self._works.deployment.models)
+        self._everyone = Everyone({}, self._supervisor)
         self._health.watch(engine.why_stuck)
         pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
         writers = DaemonPool(_WRITERS, "replies")
@@ -324,6 +328,8 @@ class _Service:
                 self._serve_now.set()
             case Leave():
                 self._leave.set()
+            case Asked(number, question):
+                self._everyone.answer(number, question)
             case ReportWanted(number):
                 assert self._supervisor is not None
                 self._supervisor.report(number, packed(self._report()))

@@ -37,8 +37,14 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from penstock.errors import StartupError
+from penstock.executors.processes.channel import receive
 from penstock.executors.processes.control import (
     MOST_BYTES,
+    MOST_FDS,
+    Answer,
+    Answers,
+    Ask,
+    Asked,
     Exited,
     Failed,
     Forked,
@@ -62,6 +68,7 @@ from penstock.executors.processes.restarts import WITHIN, Restarts
 from penstock.service.children import Child, Reaper, as_shell, end_all, fork, told_of
 from penstock.service.loop import spared_pages
 from penstock.service.placement import EngineId
+from penstock.service.questions import Questions
 from penstock.service.signals import StopSignals, hang_up_as_before, hangups_tell, waits_are_woken
 from penstock.service.status import Sums
 
@@ -163,11 +170,11 @@ class EngineProcess:
         if self.kill_at is None:
             self.kill_at = time.monotonic() + self._stop_timeout
 
-    def messages(self) -> Iterator[Message]:
-        """What it has said."""
+    def messages(self) -> Iterator[tuple[Message, list[int]]]:
+        """What it has said, and the descriptors that came with it, which are the caller's."""
         while self.talks:
             try:
-                data = self.control.recv(MOST_BYTES)
+                data, fds, _ = receive(self.control, MOST_BYTES, MOST_FDS)
             except BlockingIOError:
                 return
             except OSError:
@@ -175,7 +182,7 @@ class EngineProcess:
             if not data:
                 self.talks = False
                 return
-            yield decode(data)
+            yield decode(data), fds
 
     def say(self, message: Message, *fds: int) -> None:
         """Send it. The descriptors stay the caller's."""
@@ -315,6 +322,7 @@ class Supervisor:
         self._workers: dict[int, tuple[Child, EngineProcess]] = {}
         self._result = 0
         self._sums = Sums()
+        self._questions = Questions()
         self._status: int | None = None
         self._reaper = Reaper(adopts=os.getpid() == 1)
         # Signals write here, so that a wait hears of them.
@@ -403,13 +411,14 @@ class Supervisor:
             if slot.start_at is not None and time.monotonic() >= slot.start_at:
                 self._restart(slot)
         self._give_sums()
+        self._give_answers()
         self._roll_on()
         self._reaper.reap({*self._workers, *(each.child.pid for each in self._processes())})
 
     def _time_left(self) -> float:
         """Milliseconds until something may have to be done."""
         times = [slot.start_at for slot in self._slots]
-        times.append(self._sums.due)
+        times += [self._sums.due, self._questions.due]
         times += [at for each in self._processes() for at in (each.kill_at, each.look_at)]
         first = min((each for each in times if each is not None), default=math.inf)
         first = min(max(0.0, first - time.monotonic()), self._reaper.poll_interval, _LONGEST_WAIT)
@@ -489,10 +498,12 @@ class Supervisor:
                 self._rolling.clear()
 
     def _converse(self, slot: EngineSlot, engine: EngineProcess) -> None:
-        for message in engine.messages():
-            self._hear(slot, engine, message)
+        for message, fds in engine.messages():
+            self._hear(slot, engine, message, fds)
 
-    def _hear(self, slot: EngineSlot, engine: EngineProcess, message: Message) -> None:
+    def _hear(
+        self, slot: EngineSlot, engine: EngineProcess, message: Message, fds: Sequence[int] = ()
+    ) -> None:
         if engine.is_ready:
             engine.answered()
         match message:
@@ -516,6 +527,22 @@ class Supervisor:
             case Report(number, text):
                 self._sums.take(engine, number, text)
                 self._give_sums()
+
+            case Ask(number, question, seconds):
+                others = [each for each in self._processes() if each.serves and each is not engine]
+                ours = self._questions.ask(engine, number, seconds, others, time.monotonic())
+                for each in others:
+                    each.say(Asked(ours, question))
+                self._give_answers()
+            case Answer(number):
+                for fd in fds:
+                    self._questions.take(engine, number, fd)
+                self._give_answers()
+
+    def _give_answers(self) -> None:
+        for each in self._questions.ready():
+            each.asker.say(Answers(each.number), *each.answers)
+            each.close()
 
     def _give_sums(self) -> None:
         for engine, number, text in self._sums.ready():
@@ -541,13 +568,17 @@ class Supervisor:
                 self._start(other)
 
     def _engine_died(self, slot: EngineSlot, engine: EngineProcess) -> None:
-        for message in engine.messages():
+        for message, fds in engine.messages():
+            for fd in fds:
+                os.close(fd)
             if isinstance(message, Ready | Failed | Report):
                 self._hear(slot, engine, message)
         status = os.waitstatus_to_exitcode(engine.child.reap())
         engine.close()
         slot.processes.remove(engine)
         self._sums.forget(engine)
+        self._questions.forget(engine)
+        self._give_answers()
         self._give_sums()
         for worker, its_engine in self._workers.values():
             if its_engine is engine:

@@ -117,7 +117,7 @@ class Connection:
             self._done()
             return
         now = time.monotonic()
-        batch.worker, batch.started = self.index, now
+        batch.worker, batch.began, batch.started = self.index, now, now
         bodies: dict[str, bytes] = {}
         for sample in batch.samples:
             try:

@@ -130,6 +130,7 @@ class Child:
                 return
             page.number = number
             running.samples = samples
+            running.began = None
             running.prepared = running.processed = 0.0
             outcomes = self._outcomes(op, samples)
             for sample in samples:

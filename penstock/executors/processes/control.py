@@ -8,7 +8,9 @@ told to stop says ``Leaving`` and serves on until then. The supervisor answers e
 ``Forked`` come two descriptors: the engine's end of the worker's socket pair, and a pidfd of the
 worker. A ready engine answers each ``Ping`` with a ``Pong``. An engine that says ``SumWanted``,
 with its own report, is given a ``Sum`` of the same number: the supervisor says ``ReportWanted`` to
-the others, and each says ``Report``.
+the others, and each says ``Report``. In the same way an engine that says ``Ask`` is given the
+``Answers`` of the others, whatever their size: the supervisor says ``Asked``, and each says
+``Answer``.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ MOST_BYTES: Final = 131_072
 MOST_TEXT: Final = 60_000
 """Characters of a report, all of them ASCII, of which JSON may write each in two bytes."""
 
-_MOST_FDS: Final = 2
+MOST_FDS: Final = 253
+"""Of one message: what Linux passes at once."""
+
 _MOST_REASON: Final = 1_000  # characters, each of which JSON may write in twelve bytes
 
 
@@ -145,10 +149,41 @@ class Report:
     report: str
 
 
-Order: TypeAlias = Serve | Leave | Stop | ReportWanted
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The engine asks all others; each needs so many seconds for its answer."""
+
+    number: int
+    question: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Another engine asks."""
+
+    number: int
+    question: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the engine answers. The descriptor of a file with its text comes with this."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the others have answered in time. A descriptor for each comes with this."""
+
+    number: int
+
+
+Order: TypeAlias = Serve | Leave | Stop | ReportWanted | Asked
 Message: TypeAlias = (
     Ready | Failed | Leaving | Ping | Pong | Spawn | Forked | Refused | Exited
-    | SumWanted | Sum | Report | Order
+    | SumWanted | Sum | Report | Ask | Answer | Answers | Order
 )  # fmt: skip
 
 _KINDS: Final = {cls.__name__: cls for cls in get_args(Message)}
@@ -267,6 +302,27 @@ class SupervisorClient:
         summed: str = await self._ask(SumWanted(next(self._numbers), text))
         return summed
 
+    async def ask_others(self, question: str, seconds: float) -> list[str]:
+        """Ask all other engines, each of which needs so long; the answers of those in time.
+
+        Raises:
+            StartupError: the supervisor is gone.
+        """
+        files: list[int] = await self._ask(Ask(next(self._numbers), question, seconds))
+        return [_read(each) for each in files]
+
+    def answer(self, number: int, text: str) -> None:
+        """Give the answer that another engine asked for.
+
+        Raises:
+            StartupError: the supervisor is gone.
+            OSError: there is no memory for it.
+        """
+        with open(os.memfd_create("penstock-answer", os.MFD_CLOEXEC), "w+") as file:
+            file.write(text)
+            file.flush()
+            self._say(Answer(number), file.fileno())
+
     async def exited(self, pid: int) -> Exited:
         """Wait until a worker has ended; how, with its wait status as ``os.waitpid`` gives it.
 
@@ -287,7 +343,7 @@ class SupervisorClient:
         """Hang up. Workers live on; who waits for one hears that the supervisor is gone."""
         self._lose("the line to the supervisor is closed")
 
-    async def _ask(self, message: Spawn | SumWanted) -> Any:
+    async def _ask(self, message: Spawn | SumWanted | Ask) -> Any:
         answer = self._asked[message.number] = self._loop.create_future()
         try:
             self._say(message)
@@ -300,17 +356,17 @@ class SupervisorClient:
         finally:
             del self._asked[message.number]
 
-    def _say(self, message: Message) -> None:
+    def _say(self, message: Message, *fds: int) -> None:
         if self._lost is not None:
             raise StartupError(self._lost)
         try:
-            self._control.send(encode(message))
+            socket.send_fds(self._control, [encode(message)], fds)
         except OSError as error:
             raise StartupError(f"the supervisor cannot be asked: {error}") from error
 
     def _hear(self) -> None:
         try:
-            data, fds, lost = receive(self._control, MOST_BYTES, _MOST_FDS)
+            data, fds, lost = receive(self._control, MOST_BYTES, MOST_FDS)
         except BlockingIOError:
             return
         except OSError as error:
@@ -335,13 +391,15 @@ class SupervisorClient:
                 self._answer(number, StartupError(reason))
             case Sum(number, text):
                 self._answer(number, text)
+            case Answers(number):
+                self._answer(number, fds)
             case Exited(pid):
                 if pid in self._exits:
                     self._exits[pid].set_result(message)
             case Ping():
                 with suppress(StartupError):  # gone, or it will ask again
                     self._say(Pong())
-            case Serve() | Leave() | Stop() | ReportWanted():
+            case Serve() | Leave() | Stop() | ReportWanted() | Asked():
                 self._obey(message)
 
     def _answer(self, number: int, answer: Any) -> None:
@@ -359,6 +417,9 @@ class SupervisorClient:
             answer.socket.close()
             os.close(answer.pidfd)
             self._exits.pop(answer.pid, None)
+        elif isinstance(answer, list):
+            for file in answer:
+                os.close(file)
 
     def _lose(self, why: str) -> None:
         if self._lost is not None:
@@ -370,6 +431,13 @@ class SupervisorClient:
             if not future.done():
                 future.set_exception(StartupError(why))
                 future.exception()  # nobody may be waiting, and that is no fault
+
+
+def _read(file: int) -> str:
+    """The text of a file in memory, which is closed."""
+    with open(file) as answer:
+        answer.seek(0)
+        return answer.read()
 
 
 def report_failure(control: socket.socket, reason: str) -> bool:

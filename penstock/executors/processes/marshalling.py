@@ -23,7 +23,7 @@ from penstock.request import Batch, Feed, Outcome, Sample
 
 Plain: TypeAlias = list[Any]
 
-_TIMES: Final = 3
+_TIMES: Final = 4
 _TEXT: Final = frozenset((str,))
 
 
@@ -57,7 +57,7 @@ def outcomes_out(batch: Batch, outcomes: Sequence[Outcome]) -> Plain:
     Raises:
         FrameError: an output is no dict whose keys are texts.
     """
-    flat: Plain = [batch.ran, batch.prepared, batch.processed]
+    flat: Plain = [batch.began, batch.ran, batch.prepared, batch.processed]
     for each in outcomes:
         if each.error is None:
             flat += output(each.value or {}), None, each.jump
@@ -73,7 +73,7 @@ def outcomes_in(value: Any, batch: Batch) -> list[Outcome]:
         FrameError: it is anything else.
     """
     try:
-        batch.ran, batch.prepared, batch.processed = value[:_TIMES]
+        batch.began, batch.ran, batch.prepared, batch.processed = value[:_TIMES]
         each = iter(value[_TIMES:])
         outcomes = [_outcome_in(*parts) for parts in zip(each, each, each, strict=True)]
     except (ValueError, TypeError, LookupError) as error:

@@ -1,0 +1,177 @@
+"""Keeps timelines: of the latest requests, and of the slowest of the last minutes.
+
+What runs for each request is kept short: it fills plain lists, of which a Timeline is made when
+somebody asks for it. Belongs to the engine's loop.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final, TypeAlias
+
+from penstock.errors import RequestError
+from penstock.instrument import ExchangeInfo, Instrument, RequestInfo
+from penstock.observe.timeline import BatchTimes, Step, Timeline
+from penstock.request import Batch
+
+KEPT: Final = 256
+"""Timelines of the latest requests."""
+
+SLOWEST: Final = 32
+"""Timelines of the slowest requests of a period, the current one and the one before."""
+
+PERIOD: Final = 120.0
+"""Seconds."""
+
+CANCELLED: Final = "cancelled"
+"""Stands for the code of an error where the caller went away."""
+
+_TRACEPARENT: Final = 55  # bytes of version 00
+
+Listener: TypeAlias = Callable[[Timeline], object]
+
+
+_Step: TypeAlias = tuple[float, int, list[Any]]
+"""When a sample was queued, its attempt, and the values of its BatchTimes."""
+
+_Over: TypeAlias = list[Any]
+"""The values of a Timeline without its engine, in order, and what had not finished."""
+
+
+class Recorder(Instrument):
+    """See the module.
+
+    Args:
+        engine: its number among the engines of the service.
+    """
+
+    def __init__(self, engine: int = 0) -> None:
+        self._engine = engine
+        self._batches = 0
+        self._inside: dict[int, list[_Step]] = {}
+        self._unsent: dict[ExchangeInfo, _Over] = {}
+        self._latest: deque[_Over] = deque(maxlen=KEPT)
+        self._slowest: list[tuple[float, int, _Over]] = []  # a heap
+        self._slowest_before: list[tuple[float, int, _Over]] = []
+        self._enough = -1.0  # seconds beyond which a request is one of the slowest
+        self._period_ends = 0.0
+        self._listeners: list[Listener] = []
+
+    # What happens.
+
+    def admitted(self, request: RequestInfo, now: float) -> None:
+        """See Instrument."""
+        self._inside[request.data_id] = []
+
+    def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
+        """See Instrument."""
+        self._ran(op, batch, now, errors, False)
+
+    def given_up(self, op: str, batch: Batch, now: float) -> None:
+        """See Instrument."""
+        self._ran(op, batch, now, len(batch.samples), True)
+
+    def _ran(self, op: str, batch: Batch, now: float, errors: int, given_up: bool) -> None:
+        self._batches += 1
+        samples = batch.samples
+        ids = [sample.data_id for sample in samples]
+        times = [
+            op, self._batches, batch.worker, batch.reason.value, batch.rows, ids, batch.closed,
+            batch.began, batch.prepared, batch.processed, batch.ran, now, errors, given_up,
+        ]  # fmt: skip
+        inside = self._inside
+        for sample in samples:
+            steps = inside.get(sample.data_id)
+            if steps is not None:
+                steps.append((sample.arrived, sample.attempt, times))
+
+    def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
+        """See Instrument."""
+        self._over(request, None if error is None else error.code, now)
+
+    def cancelled(self, request: RequestInfo, now: float) -> None:
+        """See Instrument."""
+        self._over(request, CANCELLED, now)
+
+    def _over(self, request: RequestInfo, code: str | None, now: float) -> None:
+        steps = self._inside.pop(request.data_id, None)
+        if steps is None:  # admitted before this instrument was installed
+            return
+        graph = request.graph
+        left = [
+            (graph.stages[each.op].name, each.arrived, each.attempt) for each in request.samples
+        ]
+        call = request.call
+        exchange = None if call is None else call.exchange
+        over = [
+            graph.name or "", "", request.data_id, request.log_id, b"", request.admitted_at,
+            request.admitted_at, now, now, 0, code, steps, left,
+        ]  # fmt: skip
+        if exchange is not None:
+            over[1] = call.label
+            over[4] = exchange.head.fields.get(b"traceparent", b"")
+            over[5] = exchange.began
+            if code is not CANCELLED and not exchange.over:
+                self._unsent[exchange] = over
+                return
+        self._keep(over)
+
+    def exchange_ended(self, exchange: ExchangeInfo, status: int, now: float) -> None:
+        """See Instrument."""
+        over = self._unsent.pop(exchange, None)
+        if over is not None:
+            over[8] = now
+            over[9] = status
+            self._keep(over)
+
+    # What is kept.
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell somebody of each timeline from now on; what ends that is given back."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def latest(self) -> list[Timeline]:
+        """Of the requests that ended last, in that order."""
+        return [self._timeline(each) for each in self._latest]
+
+    def slowest(self) -> list[Timeline]:
+        """Of those that took longest in the last minutes, the slowest first."""
+        self._turn_period(monotonic())
+        found = sorted((*self._slowest, *self._slowest_before), reverse=True)
+        return [self._timeline(over) for _, _, over in found]
+
+    def _keep(self, over: _Over) -> None:
+        self._latest.append(over)
+        ended = over[8]
+        seconds = ended - over[5]
+        if seconds > self._enough or ended > self._period_ends:
+            self._turn_period(ended)
+            heapq.heappush(self._slowest, (seconds, over[2], over))
+            if len(self._slowest) > SLOWEST:
+                heapq.heappop(self._slowest)
+                self._enough = self._slowest[0][0]
+        if self._listeners:
+            timeline = self._timeline(over)
+            for listener in [*self._listeners]:
+                listener(timeline)
+
+    def _turn_period(self, now: float) -> None:
+        if now > self._period_ends:
+            late = now > self._period_ends + PERIOD
+            self._slowest_before = [] if late else self._slowest
+            self._slowest = []
+            self._enough = -1.0
+            self._period_ends = now + PERIOD
+
+    def _timeline(self, over: _Over) -> Timeline:
+        *values, steps, left = over
+        values[4] = values[4].decode("latin-1") if len(values[4]) == _TRACEPARENT else ""
+        ran = [
+            Step(times[0], queued, attempt, BatchTimes(*times)) for queued, attempt, times in steps
+        ]
+        unfinished = [Step(op, queued, attempt, None) for op, queued, attempt in left]
+        return Timeline(*[self._engine, *values, ran + unfinished])

@@ -1,0 +1,52 @@
+"""Questions to all engines: when they are answered, and by what."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+from penstock.service.questions import LATE, Questions
+
+
+def file() -> int:
+    with tempfile.TemporaryFile() as made:
+        return os.dup(made.fileno())
+
+
+def closed(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return True
+    return False
+
+
+def test_a_question_is_answered_when_all_have_answered_or_ended_or_its_time_is_over() -> None:
+    questions = Questions()
+    number = questions.ask("a", 7, 3.0, ["b", "c", "d"], 10.0)
+    assert questions.ready(10.5) == []
+    first, again = file(), file()
+    questions.take("b", number, first)
+    questions.take("b", number, again)  # twice counts once
+    assert closed(again)
+    questions.forget("c")
+    assert questions.ready(10.5) == []
+    assert questions.due == 13.0 + LATE
+    (answered,) = questions.ready(13.0 + LATE)
+    assert (answered.asker, answered.number, answered.answers) == ("a", 7, [first])
+    assert not closed(first)
+    answered.close()
+    assert closed(first)
+    late = file()
+    questions.take("d", number, late)
+    assert closed(late)
+
+
+def test_the_answers_to_an_engine_that_has_ended_are_closed() -> None:
+    questions = Questions()
+    number = questions.ask("a", 8, 0.0, ["b", "c"], 20.0)
+    answer = file()
+    questions.take("b", number, answer)
+    questions.forget("a")
+    assert closed(answer)
+    assert questions.ready(30.0) == []
