@@ -281,6 +281,29 @@ def status(
 
 
 @app.command()
+def trace(
+    address: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", help="The HTTP port of a service here.")
+    ] = "127.0.0.1:8080",
+    requests: Annotated[int, typer.Option(help="How many requests.")] = 100,
+    seconds: Annotated[float, typer.Option(help="How long to wait for them.")] = 10.0,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path(
+        "trace.json"
+    ),
+) -> None:
+    """Record what happens to the next requests of a running service.
+
+    The file opens in ui.perfetto.dev and in chrome://tracing.
+    """
+    from penstock.observe.status import ask_trace
+
+    with _errors_end_the_command():
+        found = ask_trace(address, requests, seconds)
+        output.write_text(json.dumps(found))
+    typer.echo(f"{output}: {found['otherData']['requests']} requests")
+
+
+@app.command()
 def bench(
     target: Annotated[
         str, typer.Argument(metavar="URL", help="What to ask: http://HOST:PORT/PATH, or grpc://.")

@@ -802,6 +802,11 @@ class ServiceConfig(Section):
         description="Serve a description of all HTTP routes at `/openapi.json`, and a page that"
         " shows it and tries them at `/docs`.",
     )
+    log_requests: bool = Field(
+        default=False,
+        description="Log a line for each request when its answer has been sent, with the times of"
+        " its ops.",
+    )
     metrics: bool = Field(
         default=True,
         description="Serve metrics for Prometheus at `/metrics` of the HTTP port, to whoever"

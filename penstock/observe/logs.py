@@ -88,6 +88,9 @@ class JsonLines(logging.Formatter):
         }
         if self._writer is not None:
             event["process"] = self._writer
+        request = getattr(record, "request", None)
+        if request is not None:
+            event["request"] = request
         if record.exc_info:
             event["exception"] = self.formatException(record.exc_info)
         if record.stack_info:

@@ -29,6 +29,10 @@ PERIOD: Final = 120.0
 CANCELLED: Final = "cancelled"
 """Stands for the code of an error where the caller went away."""
 
+NO_ID: Final = -1
+"""The data id of a request that no graph has taken on."""
+
+_MOST_PATH: Final = 200  # bytes; a guess at what is read
 _TRACEPARENT: Final = 55  # bytes of version 00
 
 Listener: TypeAlias = Callable[[Timeline], object]
@@ -66,6 +70,10 @@ class Recorder(Instrument):
         """See Instrument."""
         self._inside[request.data_id] = []
 
+    def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
+        """See Instrument."""
+        self._over(request, error.code, now, now, [], [])
+
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
         """See Instrument."""
         self._ran(op, batch, now, errors, False)
@@ -90,25 +98,34 @@ class Recorder(Instrument):
 
     def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
         """See Instrument."""
-        self._over(request, None if error is None else error.code, now)
+        self._leaves(request, None if error is None else error.code, now)
 
     def cancelled(self, request: RequestInfo, now: float) -> None:
         """See Instrument."""
-        self._over(request, CANCELLED, now)
+        self._leaves(request, CANCELLED, now)
 
-    def _over(self, request: RequestInfo, code: str | None, now: float) -> None:
+    def _leaves(self, request: RequestInfo, code: str | None, now: float) -> None:
         steps = self._inside.pop(request.data_id, None)
         if steps is None:  # admitted before this instrument was installed
             return
-        graph = request.graph
-        left = [
-            (graph.stages[each.op].name, each.arrived, each.attempt) for each in request.samples
-        ]
+        stages = request.graph.stages
+        left = [(stages[each.op].name, each.arrived, each.attempt) for each in request.samples]
+        self._over(request, code, request.admitted_at, now, steps, left)
+
+    def _over(
+        self,
+        request: RequestInfo,
+        code: str | None,
+        admitted: float,
+        now: float,
+        steps: list[_Step],
+        left: list[tuple[str, float, int]],
+    ) -> None:
         call = request.call
-        exchange = None if call is None else call.exchange
+        exchange = getattr(call, "exchange", None)  # an embedded service has calls of its own
         over = [
-            graph.name or "", "", request.data_id, request.log_id, b"", request.admitted_at,
-            request.admitted_at, now, now, 0, code, steps, left,
+            request.graph.name or "", "", request.data_id, request.log_id, b"", admitted,
+            admitted, now, now, 0, code, steps, left,
         ]  # fmt: skip
         if exchange is not None:
             over[1] = call.label
@@ -126,11 +143,20 @@ class Recorder(Instrument):
             over[8] = now
             over[9] = status
             self._keep(over)
+        elif self._listeners:
+            head = exchange.head
+            route = f"{head.method} {head.path[:_MOST_PATH].decode('latin-1')}"
+            trace = head.fields.get(b"traceparent", b"")
+            began = exchange.began
+            self._tell(["", route, NO_ID, 0, trace, began, now, now, now, status, None, [], []])
 
     # What is kept.
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell somebody of each timeline from now on; what ends that is given back."""
+        """Tell somebody of each timeline from now on; what ends that is given back.
+
+        A request that came to no graph, such as a probe, has a timeline as well, with NO_ID.
+        """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -155,9 +181,12 @@ class Recorder(Instrument):
                 heapq.heappop(self._slowest)
                 self._enough = self._slowest[0][0]
         if self._listeners:
-            timeline = self._timeline(over)
-            for listener in [*self._listeners]:
-                listener(timeline)
+            self._tell(over)
+
+    def _tell(self, over: _Over) -> None:
+        timeline = self._timeline(over)
+        for listener in [*self._listeners]:
+            listener(timeline)
 
     def _turn_period(self, now: float) -> None:
         if now > self._period_ends:

@@ -1,4 +1,4 @@
-"""Asks a running service how it stands, and shows the answer on a terminal."""
+"""Asks a running service how it stands, or for a trace; shows its status on a terminal."""
 
 from __future__ import annotations
 
@@ -23,21 +23,36 @@ def ask_status(address: str, timeout: float = 5.0, ca_file: str | None = None) -
     Raises:
         NoStatus: there is none.
     """
+    return _ask(address, "/status", timeout, ca_file)
+
+
+def ask_trace(address: str, requests: int, seconds: float) -> dict[str, Any]:
+    """The trace of the next requests of a service, which comes when so many have ended, or when so
+    many seconds have passed.
+
+    Raises:
+        NoStatus: there is none.
+    """
+    return _ask(address, f"/trace?requests={requests}&seconds={seconds:g}", seconds + 10.0)
+
+
+def _ask(address: str, path: str, timeout: float, ca_file: str | None = None) -> dict[str, Any]:
     url = address if "://" in address else f"http://{address}"
     handlers: list[Any] = [urllib.request.ProxyHandler({})]
     if ca_file is not None:
         context = ssl.create_default_context(cafile=ca_file)
         handlers.append(urllib.request.HTTPSHandler(context=context))
     opener = urllib.request.build_opener(*handlers)
+    what = path[1:].partition("?")[0]
     try:
-        with opener.open(f"{url.rstrip('/')}/status", timeout=timeout) as answer:
-            report: dict[str, Any] = json.load(answer)
+        with opener.open(url.rstrip("/") + path, timeout=timeout) as answer:
+            found: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
-        raise NoStatus(f"{url} gives no status: HTTP {error.code}") from error
+        raise NoStatus(f"{url} gives no {what}: HTTP {error.code}") from error
     except (OSError, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise NoStatus(f"{url} cannot be asked for its status: {reason}") from error
-    return report
+        raise NoStatus(f"{url} cannot be asked for its {what}: {reason}") from error
+    return found
 
 
 def shown(report: dict[str, Any]) -> str:

@@ -58,11 +58,16 @@ class BatchTimes:
     given_up: bool = False
 
     @property
+    def took_up(self) -> float:
+        """When it began to run, as far as is known."""
+        return self.closed if self.began is None else self.began
+
+    @property
     def stages(self) -> list[tuple[str, float, float]]:
         """The parts that follow each other: name, begin and end."""
         began = self.began
         if began is None or self.given_up:
-            return [("run", self.closed, self.returned)]
+            return [("run", self.took_up, self.returned)]
         prepared = began + self.prepared
         processed = prepared + self.processed
         ran = max(processed, began + self.ran)

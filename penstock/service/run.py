@@ -43,6 +43,8 @@ from penstock.executors.processes.control import (
 )
 from penstock.observe.counters import Counters
 from penstock.observe.logs import logging_to_stderr
+from penstock.observe.recorder import Recorder
+from penstock.observe.request_log import log_request
 from penstock.service import flags
 from penstock.service.banner import announce, banner, check_reports
 from penstock.service.blueprint import Application, Deployment
@@ -68,6 +70,8 @@ from penstock.service.signals import (
     signals_stop_the_start,
 )
 from penstock.service.status import MetricsPage, Reporter, Reports, StatusPage, packed
+from penstock.service.trace import QUESTION as TRACE
+from penstock.service.trace import TracePage, next_timelines
 
 _log = logging.getLogger(__name__)
 
@@ -226,9 +230,14 @@ class _Service:
         if self._control is not None:
             self._supervisor = SupervisorClient(self._control, loop, self._obey)
         counters = Counters()
-        engine = self._works.engine(loop, self._supervisor, [counters], self._listeners)
+        recorder = Recorder(self._works.deployment.engine_id.index)
+        if self._config.log_requests:
+            recorder.listen(log_request)
+        instruments = [counters, recorder]
+        engine = self._works.engine(loop, self._supervisor, instruments, self._listeners)
         self._report = Reporter(engine, self._health, counters, self._works.deployment.models)
-        self._everyone = Everyone({}, self._supervisor)
+        trace = partial(next_timelines, recorder)
+        self._everyone = Everyone({TRACE: trace}, self._supervisor)
         self._health.watch(engine.why_stuck)
         pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
         writers = DaemonPool(_WRITERS, "replies")
@@ -243,7 +252,8 @@ class _Service:
                 return
             reports = Reports(self._report, sum_up)
             metrics = MetricsPage(reports, of_original=self._config.dag.enable_prometheus)
-            more: list[Application] = [StatusPage(reports), examples, *added]
+            pages = StatusPage(reports), TracePage(self._everyone)
+            more: list[Application] = [*pages, examples, *added]
             if self._config.metrics:
                 more.append(metrics)
             grpc = make_router(self._config, engine, self._health, pool, writers, more)

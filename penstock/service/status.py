@@ -233,10 +233,7 @@ class StatusPage:
         )
 
     def _answer(self, call: HttpCall, body: bytes) -> None:
-        peer = call.exchange.peer.address.removeprefix("::ffff:")
-        if peer and not is_loopback(peer):
-            call.send(error_body(403, "forbidden", "the status is for this machine only"))
-        else:
+        if is_local(call, "the status"):
             call.aside(self._give(call))
 
     async def _give(self, call: HttpCall) -> None:
@@ -245,6 +242,15 @@ class StatusPage:
         except (TimeoutError, StartupError):  # the supervisor is gone or busy: our own will do
             report = self._reports.own()
         call.reply(200, _JSON, json.dumps(report).encode())
+
+
+def is_local(call: HttpCall, what: str) -> bool:
+    """Whether the caller is on this machine; any other is refused."""
+    peer = call.exchange.peer.address.removeprefix("::ffff:")
+    local = not peer or is_loopback(peer)
+    if not local:
+        call.send(error_body(403, "forbidden", f"{what} is for this machine only"))
+    return local
 
 
 class MetricsPage:

@@ -612,8 +612,8 @@ def test_every_moment_of_a_request_and_its_batch_is_told_in_order() -> None:
         ("closed", CloseReason.FULL),
         ("dispatched", "op"),
         ("refused", "busy"),
-        ("replied", 0.25),
         ("returned", 0),
+        ("replied", 0.25),
         ("admitted", "1"),
     ]
     assert listening.told[-1] == ("cancelled", 0.5)

@@ -1,0 +1,149 @@
+"""Timelines as a trace that Chrome (``chrome://tracing``) and Perfetto show.
+
+A request is a slice in a lane that is free meanwhile, with its parts inside; steps that run at the
+same time have lanes of their own. Batches are slices of the workers that ran them. Arrows lead from
+the steps of requests to the batch that they share. Source: the Trace Event Format (Google, phases
+X, s, f and M).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+from penstock.observe.timeline import BatchTimes, Step, Timeline
+
+Event: TypeAlias = dict[str, Any]
+
+_REQUESTS: Final = 1
+"""The number that stands for a process in which all requests are shown."""
+
+
+def trace(timelines: Sequence[Timeline]) -> dict[str, Any]:
+    """The trace, to be written as JSON. Times are microseconds from the first request on."""
+    start = min((each.began for each in timelines), default=0.0)
+    made = _Trace(start)
+    for each in sorted(timelines, key=lambda timeline: timeline.began):
+        made.add(each)
+    return {
+        "traceEvents": [*made.names(), *made.events],
+        "displayTimeUnit": "ms",
+        "otherData": {"requests": len(timelines)},
+    }
+
+
+class _Trace:
+    def __init__(self, start: float) -> None:
+        self.events: list[Event] = []
+        self._start = start
+        self._lanes: list[float] = []  # when each is free
+        self._workers: dict[tuple[int, str, int], int] = {}
+        self._ops: dict[tuple[int, str], int] = {}
+        self._batches: set[tuple[int, int]] = set()
+        self._arrows = 0
+
+    def add(self, timeline: Timeline) -> None:
+        """Show one request, and its batches unless they are there already."""
+        facts = {
+            "data_id": timeline.data_id, "log_id": timeline.log_id, "route": timeline.route,
+            "status": timeline.status, "error": timeline.error, "trace": timeline.trace,
+        }  # fmt: skip
+        lane = self._lane(timeline.began, timeline.ended)
+        name = f"{timeline.graph or 'request'} {timeline.data_id}"
+        self._slice(name, timeline.began, timeline.ended, _REQUESTS, lane, facts)
+        self._slice("unpack", timeline.began, timeline.admitted, _REQUESTS, lane)
+        free = timeline.admitted
+        for step in sorted(timeline.steps, key=lambda each: each.queued):
+            *_, (_, _, end) = step.stages(timeline.replied)
+            if step.queued >= free:
+                free = end
+                self._step(lane, timeline, step)
+            else:
+                self._step(self._lane(step.queued, end), timeline, step)
+        self._slice("pack", timeline.replied, timeline.ended, _REQUESTS, lane)
+
+    def names(self) -> Iterable[Event]:
+        """What the shown processes and threads are called."""
+        yield _name("process_name", _REQUESTS, 0, "requests")
+        for lane in range(len(self._lanes)):
+            yield _name("thread_name", _REQUESTS, lane, f"lane {lane + 1}")
+        for (engine, op), number in self._ops.items():
+            yield _name("process_name", number, 0, f"{op} (engine {engine})" if engine else op)
+        for (_, _, worker), number in self._workers.items():
+            yield _name("thread_name", number, worker, f"worker {worker}")
+
+    def _lane(self, begin: float, end: float) -> int:
+        """A lane in which nothing is shown from then on."""
+        for lane, free in enumerate(self._lanes):
+            if free <= begin:
+                self._lanes[lane] = end
+                return lane
+        self._lanes.append(end)
+        return len(self._lanes) - 1
+
+    def _step(self, lane: int, timeline: Timeline, step: Step) -> None:
+        batch = step.batch
+        parts = step.stages(timeline.replied)
+        facts: dict[str, Any] = {"data_id": timeline.data_id, "attempt": step.attempt}
+        if batch is not None:
+            facts |= {"batch": batch.number, "shared_with": batch.data_ids, "rows": batch.rows}
+        self._slice(step.op, step.queued, parts[-1][2], _REQUESTS, lane, facts)
+        for part, begin, end in parts:
+            self._slice(part, begin, end, _REQUESTS, lane)
+        if batch is not None:
+            op = self._op(timeline.engine, batch)
+            self._batch(timeline.engine, op, batch)
+            self._arrow(lane, op, batch)
+
+    def _batch(self, engine: int, op: int, batch: BatchTimes) -> None:
+        if (engine, batch.number) in self._batches:
+            return
+        self._batches.add((engine, batch.number))
+        facts = {
+            "requests": batch.data_ids, "rows": batch.rows, "closed": batch.reason,
+            "errors": batch.errors, "timed_out": batch.given_up,
+        }  # fmt: skip
+        shown = [each for each in batch.stages if not each[0].startswith("transfer")]
+        name = f"batch of {len(batch.data_ids)}"
+        self._slice(name, shown[0][1], shown[-1][2], op, batch.worker, facts)
+        for part, begin, end in shown:
+            self._slice(part, begin, end, op, batch.worker)
+
+    def _arrow(self, lane: int, op: int, batch: BatchTimes) -> None:
+        self._arrows += 1
+        ends = (("s", batch.closed, _REQUESTS, lane), ("f", batch.took_up, op, batch.worker))
+        for phase, at, process, thread in ends:
+            event = self._event(phase, "batch", at, process, thread)
+            self.events.append(event | {"cat": "batch", "id": self._arrows, "bp": "e"})
+
+    def _op(self, engine: int, batch: BatchTimes) -> int:
+        """The number that stands for an op's process."""
+        op = (engine, batch.op)
+        number = self._ops.setdefault(op, _REQUESTS + 1 + len(self._ops))
+        self._workers[(*op, batch.worker)] = number
+        return number
+
+    def _slice(
+        self,
+        name: str,
+        begin: float,
+        end: float,
+        process: int,
+        thread: int,
+        facts: dict[str, Any] | None = None,
+    ) -> None:
+        event = self._event("X", name, begin, process, thread)
+        event["dur"] = (end - begin) * 1e6
+        if facts is not None:
+            event["args"] = facts
+        self.events.append(event)
+
+    def _event(self, phase: str, name: str, at: float, process: int, thread: int) -> Event:
+        return {
+            "ph": phase, "name": name, "ts": (at - self._start) * 1e6,
+            "pid": process, "tid": thread,
+        }  # fmt: skip
+
+
+def _name(kind: str, process: int, thread: int, name: str) -> Event:
+    return {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": name}}

@@ -1,0 +1,137 @@
+"""Timelines: what a recorder keeps of requests, and that their parts leave no gap."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from penstock import Op
+from penstock.observe.chrome import trace
+from penstock.observe.recorder import KEPT, SLOWEST, Recorder
+from penstock.observe.request_log import facts_of
+from penstock.observe.timeline import Timeline
+from tests.service.inside import Inside, inside, root
+
+
+class First(Op):
+    def preprocess(self, input_dicts: Any, data_id: int, log_id: int) -> Any:
+        time.sleep(0.004)
+        return super().preprocess(input_dicts, data_id, log_id)
+
+    def process(self, feed_batch: Any, typical_logid: int) -> Any:
+        time.sleep(0.01)
+        if feed_batch[0]["x"] == "fail":
+            raise ValueError("told to")
+        return {"y": ["1"] * len(feed_batch)}
+
+
+def recorder(service: Inside) -> Recorder:
+    made = Recorder(3)
+    service.engine.instruments.install(made)
+    return made
+
+
+async def test_the_parts_of_a_request_follow_each_other_through_its_ops() -> None:
+    first = First("first", input_ops=[root()])
+    async with inside(Op("second", input_ops=[first])) as service:
+        kept = recorder(service)
+        await service.ask(x="1", log_id=7)
+        (timeline,) = kept.latest()
+    assert (timeline.engine, timeline.log_id, timeline.error) == (3, 7, None)
+    assert [step.op for step in timeline.steps] == ["first", "second"]
+    parts = [("unpack", timeline.began, timeline.admitted)]
+    for step in timeline.steps:
+        parts += step.stages(timeline.replied)
+    parts.append(("pack", timeline.replied, timeline.ended))
+    assert all(begin <= end for _, begin, end in parts)
+    # What no part has is the loop's own work between two ops.
+    assert timeline.seconds - sum(end - begin for _, begin, end in parts) < 0.01 * timeline.seconds
+    took = {(each[0], n > 6): each[2] - each[1] for n, each in enumerate(parts)}
+    assert took["preprocess", False] > 0.004
+    assert took["process", False] > 0.01
+    assert Timeline.of(timeline.plain()) == timeline
+
+
+async def test_who_shared_a_batch_and_who_failed_stand_in_the_timeline() -> None:
+    config = {"op": {"first": {"batch_size": 2, "auto_batching_timeout": 1000}}}
+    async with inside(First("first", input_ops=[root()]), config) as service:
+        kept = recorder(service)
+        await asyncio.gather(service.ask(x="1"), service.ask(x="2"))
+        one, other = kept.latest()
+        assert one.steps[0].batch == other.steps[0].batch
+        assert one.steps[0].mates == [one.data_id, other.data_id]
+        assert one.steps[0].batch is not None
+        assert (one.steps[0].batch.reason, one.steps[0].batch.rows) == ("full", 2)
+        await asyncio.gather(service.ask(x="fail"), service.ask(x="fail"))
+        assert kept.latest()[-1].error == "hook_failed"
+
+
+async def test_a_request_whose_time_is_over_has_the_step_that_did_not_finish() -> None:
+    config = {"op": {"first": {"timeout": 5}}}
+    async with inside(First("first", input_ops=[root()]), config) as service:
+        kept = recorder(service)
+        await service.ask(x="1")
+        (timeline,) = kept.latest()
+        assert timeline.error == "op_timeout"
+        (step,) = timeline.steps
+        assert step.batch is not None
+        assert step.batch.given_up
+        assert [part for part, _, _ in step.stages(timeline.replied)] == ["queue", "run"]
+
+
+async def test_the_latest_and_the_slowest_are_kept_and_no_more() -> None:
+    async with inside(Op("op", input_ops=[root()])) as service:
+        kept = recorder(service)
+        for _ in range(KEPT + 10):
+            await service.ask(x="1")
+        assert len(kept.latest()) == KEPT
+        slowest = kept.slowest()
+        assert len(slowest) == SLOWEST
+        seconds = [each.seconds for each in slowest]
+        assert seconds == sorted(seconds, reverse=True)
+        assert not kept._inside
+        assert not kept._unsent
+
+
+async def test_a_trace_shows_requests_with_their_steps_and_workers_with_their_batches() -> None:
+    read = root()
+    left, right = First("left", input_ops=[read]), First("right", input_ops=[read])
+    async with inside(Op("join", input_ops=[left, right])) as service:
+        kept = recorder(service)
+        await service.ask(x="1")
+        timelines = kept.latest()
+    made = trace(timelines)
+    events = made["traceEvents"]
+    names = {each["args"]["name"] for each in events if each["ph"] == "M"}
+    assert {"requests", "left (engine 3)", "right (engine 3)", "join (engine 3)"} <= names
+    slices = [each for each in events if each["ph"] == "X"]
+    assert sum(each["name"] == "batch of 1" for each in slices) == 3
+    assert {each["id"] for each in events if each["ph"] == "s"} == {1, 2, 3}
+    for one in slices:
+        for other in slices:
+            if (one["pid"], one["tid"]) == (other["pid"], other["tid"]):
+                # In one lane slices lie in each other, or apart.
+                begin, end = one["ts"], one["ts"] + one["dur"]
+                start, stop = other["ts"], other["ts"] + other["dur"]
+                apart = end <= start + 1e-3 or stop <= begin + 1e-3
+                inside_ = (begin <= start + 1e-3 and stop <= end + 1e-3) or (
+                    start <= begin + 1e-3 and end <= stop + 1e-3
+                )
+                assert apart or inside_, (one, other)
+
+
+async def test_the_log_of_a_request_has_its_ids_ops_and_times() -> None:
+    async with inside(First("first", input_ops=[root()])) as service:
+        kept = recorder(service)
+        await service.ask(x="1", log_id=9)
+        facts = facts_of(kept.latest()[0])
+    assert (facts["log_id"], facts["outcome"]) == (9, "ok")
+    (op,) = facts["ops"]
+    assert (op["op"], op["batch"], op["attempt"]) == ("first", 1, 1)
+    assert op["process_ms"] == pytest.approx(10, abs=9)
+    parts = [value for key, value in op.items() if key.endswith("_ms")]
+    total = facts["unpack_ms"] + sum(parts) + facts["pack_ms"]
+    assert total == pytest.approx(facts["ms"], rel=0.01)
