@@ -17,7 +17,7 @@ FOURS  := -n 4 --dist worksteal
 FAULTS ?= faults
 REAL   ?= real or peers
 
-.PHONY: help setup setup-dev setup-runtimes demo test check fmt test-real test-faults test-runtimes examples fuzz-api bench peers proto lock clean
+.PHONY: help setup setup-dev setup-runtimes demo test check fmt test-real test-faults test-runtimes examples fuzz fuzz-api bench peers proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -67,11 +67,16 @@ check: $(READY) ## format, lint, types, floors, spelling, documents (about a min
 	$(BIN)/codespell
 	$(BIN)/python -m pytest tests/test_floors.py tests/test_docs.py
 
+SECONDS ?= 60
 FUZZED ?= tests/schemathesis/service.py tests/schemathesis/models.py $(wildcard $(addprefix examples/*/,app.py *_server.py *_service.py))
 fuzz-api: $(READY) ## send 2,000 requests made of its description to each route of each app and example (minutes)
 	$(BIN)/python examples/image_classifier/train.py
 	$(BIN)/python examples/sentiment/export.py
 	$(BIN)/python -m tests.schemathesis.judge $(FUZZED) --cases 2000
+
+fuzz: $(READY) ## give each decoder inputs that are guided by its branches, for a minute each
+	for target in $$($(BIN)/python -m tests.fuzz.targets); do \
+		$(BIN)/python -m tests.fuzz.run --target $$target --seconds $(SECONDS) || exit 1; done
 
 examples: $(READY) ## every example as a process, asked by its own clients (two minutes)
 	$(BIN)/python -m pytest $(PAIRS) tests/examples

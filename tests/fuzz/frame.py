@@ -123,6 +123,8 @@ VALUES = [
 SEEDS = [
     *(b"\x00" + b"".join(encode(value)) for value in VALUES),
     b"\x00" + plain(b"\x92" + in_slab(b"<f4", 3, 4) + in_slab(b"|u1", 100)),
+    # An array whose objects are a text instead of a list.
+    b"\x00" + plain(b"\xc7\x05\x02\x92\x90\xd4\x04\x03"),
     b"\x01\x11" + header(Kind.RUN, 7, 3) + b"abc" + header(Kind.STOP, 0, 0),
     b"\x01\x02" + header(Kind.READY, 0, MOST + 1),
     b"\x01\x05" + header(Kind.DONE, 2**64 - 1, 40) + bytes(40) + b"PG",

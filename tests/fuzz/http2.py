@@ -110,7 +110,7 @@ class Driver:
         elif isinstance(event, events.HeadTooLarge):
             assert before == "new", f"a head on a stream that is {before}"
             self.streams.append(stream)
-            self.live[number] = "ended" if stream.remote_ended else "body"
+            self.live[number] = "body"  # it does not tell whether the stream ended with it
             self.story.append((kind, number, event.fields))
         elif isinstance(event, events.DataReceived):
             assert before == "body", f"data on a stream that is {before}"

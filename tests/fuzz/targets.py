@@ -16,6 +16,8 @@ MODULES = {
     "http1": "tests.fuzz.http1",
     "paddle_message": "tests.fuzz.paddle_message",
     "paddle_json": "tests.fuzz.paddle_json",
+    "oip": "tests.fuzz.oip",
+    "general_model": "tests.fuzz.general_model",
     "frame": "tests.fuzz.frame",
 }
 
@@ -41,3 +43,7 @@ def load(name: str) -> Target:
     """Import a target; whoever wants to watch its branches must have prepared that before."""
     module = importlib.import_module(MODULES[name])
     return Target(name, module.run, module.SEEDS, getattr(module, "WORDS", ()))
+
+
+if __name__ == "__main__":
+    print(*MODULES)

@@ -7,7 +7,7 @@ import pytest
 from tests.fuzz import engine
 from tests.fuzz.targets import MODULES, Target, load
 
-SECONDS = 2.0
+SECONDS = 1.5
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -400,7 +400,7 @@ def _own(dtype: np.dtype[Any], shape: tuple[int, ...], data: Buffer, at: int) ->
 
 def _objects(shape: list[int], items: list[Any]) -> Array:
     """An array of plain scalars of Python."""
-    if not _SCALARS.issuperset(map(type, items)):
+    if type(items) is not list or not _SCALARS.issuperset(map(type, items)):
         raise FrameError("an array holds what does not belong there")
     array = np.empty(len(items), object)
     array[:] = items
