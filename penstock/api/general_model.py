@@ -14,8 +14,10 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
+from urllib.parse import quote
 
 from penstock.api.body import LARGE, SMALL
 from penstock.api.calls import (
@@ -63,13 +65,30 @@ _PACKED_FROM: Final = 512
 _AT_ONCE: Final = 4 << 10
 """Bytes of a request that is decoded on the loop without a look at it."""
 
+_KINDS: Final = {"b": "boolean", "i": "integer", "u": "integer", "f": "number"}
+_TENSOR: Final = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "alias_name": {"type": "string"},
+        "elem_type": {"enum": [*rules.TYPES]},
+        "shape": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+        "lod": {"type": "array", "items": {"type": "integer", "minimum": 0}},
+        **{
+            name: {"type": "array", "items": {"type": _KINDS[dtype.kind]}}
+            for name, dtype in rules.NUMBERS.items()
+        },
+        rules.TEXTS: {"type": "array", "items": {"type": "string"}},
+        rules.RAW: {"type": "string", "contentEncoding": "base64"},
+    },
+}
 _CONTENTS: Final[Contents] = {
     media.JSON: {
         "title": "GeneralModelRequest",
         "type": "object",
         "required": ["tensor"],
         "properties": {
-            "tensor": {"type": "array", "items": {"type": "object"}},
+            "tensor": {"type": "array", "items": _TENSOR},
             "fetch_var_names": {"type": "array", "items": {"type": "string"}},
             "profile_server": {"type": "boolean"},
             "log_id": {"type": "integer", "minimum": 0},
@@ -164,7 +183,7 @@ class GeneralModelApplication:
             paths |= {f"/{SERVICE}": None, f"/{SERVICE}/{{model}}": None}
         for method in METHODS:
             for path, choice in paths.items():
-                yield Http(
+                route = Http(
                     "POST",
                     f"{path}/{method}",
                     partial(self._http, choice),
@@ -176,7 +195,14 @@ class GeneralModelApplication:
                     answers={**failures, 200: Answer(text="The answer.", contents=_ANSWER)},
                     there=self._is_served,
                 )
+                listed = partial(self._listed, route) if "{model}" in path else None
+                yield replace(route, listed=listed)
             yield Grpc(f"/{GENERAL_MODEL}/{method}", self._grpc, failed=_failed_grpc)
+
+    def _listed(self, route: Http) -> Iterator[Http]:
+        for graph in self._engine.graphs:
+            if graph.name is not None and graph.signature is not None:
+                yield replace(route, pattern=route.pattern.replace("{model}", quote(graph.name)))
 
     def _is_served(self, values: tuple[str, ...]) -> bool:
         return not values or self._engine.graph(values[0]) is not None

@@ -1,4 +1,4 @@
-"""A model and a pipeline, which the Open Inference Protocol serves among others."""
+"""A model and a pipeline, which the model servers' protocols serve among others."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import Model, Service, Signature, op, run
+from penstock.api.general_model import GeneralModelApplication
 from tests.service.models import scale
 
 FOLDER = Path(tempfile.mkdtemp())
@@ -20,6 +21,10 @@ def facts(feed: dict[str, Any]) -> dict[str, Any]:
 
 BOTH = {"number": ("INT64", [-1]), "text": ("BYTES", [1]), "truth": ("BOOL", [-1, 2])}
 run(
-    Service("double", Model(scale(FOLDER / "double.onnx", 2.0), batch_size=8)),
+    Service(
+        "double",
+        Model(scale(FOLDER / "double.onnx", 2.0), batch_size=8),
+        applications=[GeneralModelApplication],
+    ),
     Service("facts", facts, signature=Signature(inputs=BOTH, outputs=BOTH)),
 )

@@ -11,7 +11,7 @@ from tests.services.process import running
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
-SERVICE = Path(__file__).with_name("service.py")
+HERE = Path(__file__).parent
 LIAR = """
 from penstock import App
 
@@ -25,8 +25,9 @@ app.run()
 """
 
 
-def test_every_answer_is_one_that_is_described() -> None:
-    with running(SERVICE) as server:
+@pytest.mark.parametrize("script", ["service.py", "models.py"])
+def test_every_answer_is_one_that_is_described(script: str) -> None:
+    with running(HERE / script) as server:
         verdict = judge(server.http_url, cases=10, seed=1, timeout=150)
         assert verdict.good, verdict.report
         assert verdict.cases > 100

@@ -189,6 +189,10 @@ def test_one_of_several_models_is_named(tmp_path: Path) -> None:
     with running(files[0], "--model", str(files[1]), command=SERVE, timeout=60) as server:
         by_path = httpx.post(f"{server.http_url}/GeneralModelService/six/inference", json=body)
         assert by_path.json()["outputs"][0]["tensor"][0]["float_data"] == [6, 12, 18]
+        described = httpx.get(f"{server.http_url}/openapi.json").json()["paths"]
+        names = {f"/GeneralModelService/{name}inference" for name in ("", "two/", "six/")}
+        assert names <= {*described}
+        assert "/GeneralModelService/{model}/inference" not in described
         url = f"{server.http_url}{URL}"
         by_field = httpx.post(url, json={**body, "model": "two"})
         assert by_field.json()["outputs"][0]["tensor"][0]["float_data"] == [2, 4, 6]
