@@ -309,20 +309,16 @@ class Families:
 
 
 def exposition(
-    report: Report, accept: bytes = b"", *, of_original: bool = False
+    report: Report, *, openmetrics: bool = False, of_original: bool = False
 ) -> tuple[bytes, bytes]:
-    """The media type and the text of a report, in the format that is accepted. Any thread.
-
-    Args:
-        report: see Families.
-        accept: the request's header; OpenMetrics where it says so.
-        of_original: see Families.
+    """The media type and the text of a report, in the format of Prometheus or as OpenMetrics. Any
+    thread. The arguments are those of Families.
     """
     from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-    from prometheus_client.openmetrics import exposition as openmetrics
+    from prometheus_client.openmetrics import exposition as of_openmetrics
 
     families = Families(report, of_original=of_original)
-    if b"application/openmetrics-text" in accept.lower():
-        text: bytes = openmetrics.generate_latest(families)  # type: ignore[no-untyped-call]
-        return openmetrics.CONTENT_TYPE_LATEST.encode(), text
+    if openmetrics:
+        text: bytes = of_openmetrics.generate_latest(families)  # type: ignore[no-untyped-call]
+        return of_openmetrics.CONTENT_TYPE_LATEST.encode(), text
     return CONTENT_TYPE_PLAIN_0_0_4.encode(), generate_latest(families)

@@ -18,6 +18,7 @@ import time
 import zlib
 from base64 import b85decode, b85encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -112,12 +113,12 @@ class Reporter:
 
     def _op(self, stage: Stage) -> Report:
         model = self._models.get(stage.name, "")
-        found = {**self._counters.of_op(stage.name), "model": model, "loaded": None}
+        found = {**self._counters.of_op(stage.name), "model": model}
         loaded = getattr(stage.executor, "loaded", None)
-        if loaded is not None:
+        if loaded:  # else it has no processes of its own
             pids = [each["pid"] for each in loaded if each]
-            found |= {"loaded": loaded, "process": self._processes.of(stage.name, pids)}
-        return found
+            found["process"] = self._processes.of(stage.name, pids)
+        return {**found, "loaded": loaded}
 
 
 def packed(report: Report) -> str:
@@ -256,6 +257,9 @@ def is_local(call: HttpCall, what: str) -> bool:
 class MetricsPage:
     """``GET /metrics``, for Prometheus. An application; see ``penstock.service.blueprint``.
 
+    Whoever asks while a text is being made is given that one: as many as may ask, they cost the
+    engines and the supervisor no more than one after the other would.
+
     Args:
         reports: of the service.
         of_original: with the names of the original as well.
@@ -264,6 +268,7 @@ class MetricsPage:
     def __init__(self, reports: Reports, *, of_original: bool = False) -> None:
         self._reports = reports
         self._of_original = of_original
+        self._making: dict[bool, asyncio.Task[tuple[bytes, bytes]]] = {}  # as OpenMetrics, or not
 
     def routes(self) -> Iterator[Http]:
         """What it answers."""
@@ -287,18 +292,25 @@ class MetricsPage:
         call.aside(self._give(call))
 
     async def _give(self, call: HttpCall) -> None:
+        accept = call.exchange.head.fields.get(b"accept", b"")
+        openmetrics = b"application/openmetrics-text" in accept.lower()
+        making = self._making.get(openmetrics)
+        if making is None or making.done():
+            making = asyncio.create_task(self._make(call.shared.threads, openmetrics))
+            making.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved
+            self._making[openmetrics] = making
         try:
-            report = await self._reports.total()
+            kind, text = await asyncio.shield(making)
         except (TimeoutError, StartupError):
             # Not those of this engine alone: to whoever reads them, all others would begin anew.
             call.send(error_body(503, "busy", "the sum over all engines is not to be had now"))
             return
-        accept = call.exchange.head.fields.get(b"accept", b"")
-        kind, text = await run_aside(
-            call.shared.threads,
-            partial(exposition, report, accept, of_original=self._of_original),
-        )
         send_packed(call, 200, ((b"content-type", kind), *_NO_STORE), text)
+
+    async def _make(self, threads: Executor | None, openmetrics: bool) -> tuple[bytes, bytes]:
+        report = await self._reports.total()
+        write = partial(exposition, report, openmetrics=openmetrics, of_original=self._of_original)
+        return await run_aside(threads, write)
 
 
 class Sums:

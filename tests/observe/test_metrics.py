@@ -96,8 +96,7 @@ def test_names_units_and_texts_are_as_promtool_wants_them(family: Any) -> None:
 
 @pytest.mark.parametrize("openmetrics", [False, True])
 def test_every_family_is_there_with_its_type_and_text(openmetrics: bool) -> None:
-    accept = b"application/openmetrics-text; version=1.0.0" if openmetrics else b"text/plain"
-    kind, text = exposition(report(), accept, of_original=True)
+    kind, text = exposition(report(), openmetrics=openmetrics, of_original=True)
     assert kind.startswith(b"application/openmetrics-text" if openmetrics else b"text/plain")
     assert text.endswith(b"# EOF\n") is openmetrics
     read = families(text, openmetrics=openmetrics)

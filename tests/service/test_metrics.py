@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import re
 import signal
@@ -13,14 +14,19 @@ import psutil
 import pytest
 
 from penstock import App
+from penstock.api.router import Router
+from penstock.errors import StartupError
 from penstock.observe.metrics import FAMILIES
+from penstock.protocols.heads import HTTP_1_1, RequestHead
+from penstock.service.status import MetricsPage, Reports
 from penstock.testing.client import client
-from tests.observe.test_metrics import families, samples
+from tests.api.recorded_exchange import RecordedExchange
+from tests.observe.test_metrics import families, report, samples
 from tests.service.scripts import fetch, post, script, until
 from tests.services.process import ServiceProcess, direct, running
 
-pytestmark = pytest.mark.real
-
+real = pytest.mark.real
+HEAD = RequestHead("GET", b"/metrics", (), version=HTTP_1_1, authority=b"a", content_length=None)
 OK = ("penstock_requests_total", ("ok", "work", "1"))
 
 
@@ -30,6 +36,7 @@ def scrape(server: ServiceProcess) -> dict[tuple[str, tuple[str, ...]], float]:
     return samples(answer.body)
 
 
+@real
 @pytest.mark.parametrize("engines", [1, 2])
 def test_any_scraper_sees_the_sum_of_all_engines(engines: int, tmp_path: Path) -> None:
     config = f'"build_dag_each_worker": True, "worker_num": {engines}'
@@ -48,6 +55,7 @@ def test_any_scraper_sees_the_sum_of_all_engines(engines: int, tmp_path: Path) -
         assert second[asked] == first[asked] + 1
 
 
+@real
 def test_a_client_can_make_no_series(tmp_path: Path) -> None:
     with running(script(tmp_path)) as server:
         before = set(scrape(server))
@@ -62,6 +70,7 @@ def test_a_client_can_make_no_series(tmp_path: Path) -> None:
         }
 
 
+@real
 def test_formats_are_those_that_are_accepted(tmp_path: Path) -> None:
     with running(script(tmp_path)) as server:
         url = f"{server.http_url}/metrics"
@@ -74,6 +83,7 @@ def test_formats_are_those_that_are_accepted(tmp_path: Path) -> None:
         assert {each.name for each in FAMILIES} == set(families(text, openmetrics=True))
 
 
+@real
 def test_they_can_be_switched_off_and_named_as_the_original_does(tmp_path: Path) -> None:
     with running(script(tmp_path, "pass", '"metrics": False')) as server:
         assert fetch(f"{server.http_url}/metrics").status == 404
@@ -92,6 +102,45 @@ def test_they_can_be_switched_off_and_named_as_the_original_does(tmp_path: Path)
         assert server.stop() == 0
 
 
+@pytest.mark.parametrize("cancelled", [0, 1])
+async def test_those_who_ask_at_once_share_a_text(cancelled: int) -> None:
+    """Also when the first of them leaves."""
+    asked = 0
+
+    async def sum_up(text: str) -> str:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        return text
+
+    page = MetricsPage(Reports(report, sum_up))
+    router = Router(page.routes(), max_message_bytes=1000)
+    for turn in (1, 2):
+        exchanges = [RecordedExchange(HEAD) for _ in range(20)]
+        for each in exchanges:
+            router.begin(each)
+        await asyncio.sleep(0)
+        for each in exchanges[:cancelled]:
+            assert each.on_gone is not None
+            each.on_gone()
+        while not all(each.replies for each in exchanges[cancelled:]):
+            await asyncio.sleep(0.001)
+        assert {each.replies[0][0] for each in exchanges[cancelled:]} == {200}
+        assert asked == turn
+
+
+async def test_without_the_sum_there_are_none() -> None:
+    async def sum_up(text: str) -> str:
+        raise StartupError("the supervisor is gone")
+
+    router = Router(MetricsPage(Reports(report, sum_up)).routes(), max_message_bytes=1000)
+    exchange = RecordedExchange(HEAD)
+    router.begin(exchange)
+    while not exchange.replies:
+        await asyncio.sleep(0.001)
+    assert exchange.replies[0][0] == 503
+
+
 def test_an_app_under_another_server_has_them_too() -> None:
     app = App("calculator")
 
@@ -107,6 +156,7 @@ def test_an_app_under_another_server_has_them_too() -> None:
     assert not any(name.startswith("penstock_door") for name, _ in read)
 
 
+@real
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_counter_falls_when_engines_are_replaced(number: signal.Signals, tmp_path: Path) -> None:
     config = '"build_dag_each_worker": True, "worker_num": 2'
