@@ -181,10 +181,15 @@ class Worker:
         self._signal(signal.SIGKILL)
 
     def abort(self) -> None:
-        """End it, but let it write down where it is: that needs no help of its interpreter."""
+        """End it, but let it write down where it is: that needs no help of its interpreter.
+
+        One that is stopped goes on for that, unless it would begin what another is to run instead:
+        while one of its threads obeys the signal, the others run on.
+        """
         self.condemned = True
         self._signal(signal.SIGABRT)
-        self._signal(signal.SIGCONT)  # it may be stopped; it does not run on, as SIGABRT came first
+        if not self._in_flight or self._begun >= self._first:
+            self._signal(signal.SIGCONT)
         self._closing = self._loop.call_later(_STACK_TIMEOUT, self.kill)
 
     def stacks(self) -> list[str]:

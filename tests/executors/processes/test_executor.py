@@ -598,6 +598,28 @@ async def test_a_stopped_workers_batch_goes_to_another_and_it_is_ended_and_repla
     await house.close()
 
 
+async def test_a_stopped_worker_does_not_begin_its_batch_while_it_is_ended(
+    processes: Processes, tmp_path: Path
+) -> None:
+    """Whichever of its threads obeys the signal; none does here."""
+    supervised = executor(processes, supervision=Supervision(hang_limit=1.0))
+    house = House("process", None, executor=supervised)
+    await house.executor.start()
+    gate, entered, begun = tmp_path / "gate", tmp_path / "entered", tmp_path / "begun"
+    gate.touch()
+    deaf = await house.ask(do="wait deaf", gate=str(gate), entered=str(entered))
+    assert deaf.error is None
+    gate.unlink()
+    os.kill(processes.pids[0], signal.SIGSTOP)
+    asked = asyncio.create_task(house.ask(do="wait", gate=str(gate), entered=str(begun)))
+    await until(begun.exists)
+    assert len(processes.pids) == 2
+    gate.touch()
+    assert (await asked).error is None
+    assert house.verdict() == []
+    await house.close()
+
+
 async def test_who_stands_behind_a_call_that_is_given_up_runs_elsewhere(
     processes: Processes, tmp_path: Path
 ) -> None:
