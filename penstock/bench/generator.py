@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
@@ -22,6 +23,18 @@ _PAUSE: Final = 0.1
 _GRACE: Final = 1.0
 """Seconds that answers may still take when the run is interrupted."""
 _POLL: Final = 0.1
+
+
+def _busy_seconds() -> float:
+    """For how long this thread has computed, or has waited for a core that others had.
+
+    Source: Linux, Documentation/scheduler/sched-stats.rst.
+    """
+    try:
+        ran, waited, _ = Path("/proc/thread-self/schedstat").read_text().split()
+    except OSError:  # a kernel without it: only the computing
+        return time.thread_time()
+    return (int(ran) + int(waited)) / 1e9
 
 
 class Attempt:
@@ -105,9 +118,9 @@ class Generator:
                 for _ in range(self._step.concurrency):
                     self._send()
             await self._until(self._first)
-            cpu = time.process_time()
+            busy = _busy_seconds()
             await self._until(self._end)
-            self._measured.cpu_s = time.process_time() - cpu
+            self._measured.busy = _busy_seconds() - busy
             self._measured.seconds = max(0.0, self._end - self._first)
             if open_loop:
                 self._timer.close()

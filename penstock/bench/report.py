@@ -47,7 +47,8 @@ def lines_of(result: StepResult) -> list[str]:
         lines.append(f"          {count} × {kind}" + (f": {text}" if text else ""))
     for op in result.ops:
         lines.append(
-            f"          op {op.name}: {op.batches} batches of {op.batch_size:.1f}, preprocess"
+            f"          op {op.name}: {op.batches} batches of {op.batch_size:.1f}, queue"
+            f" {_ms(op.queue)}, preprocess"
             f" {_ms(op.preprocess)} + process {_ms(op.process)} + postprocess"
             f" {_ms(op.postprocess)} ms, {op.waiting} waiting"
         )
@@ -109,7 +110,7 @@ def _row(result: StepResult) -> dict[str, Any]:
         **{f"latency_{name}": getattr(result.latency, name) for name in _TIMES},
         **{f"from_sending_{name}": getattr(result.from_sending, name) for name in _TIMES},
         "lag_p99": result.lag_p99,
-        "client_cpu": result.client_cpu,
+        "client_busy": result.client_busy,
     }
 
 

@@ -27,7 +27,7 @@ WAITED_FOR: Final = (TIMEOUT, UNSENT)
 """The failures whose time counts among the latencies."""
 
 _BUSY: Final = 0.9
-"""The share of a core from which on the client is the limit; a guess."""
+"""The share of the time from which on the client is the limit; a guess."""
 _LAG: Final = 0.1
 """The share of the latency's p99 that the client's own delay may have; a guess."""
 _KEPT_UP: Final = 0.95
@@ -71,7 +71,7 @@ class Measured:
         answered: good answers that came within the measured time.
         errors: how many requests failed, by kind; ``texts`` has the first text of each kind.
         seconds: measured; less than wished when interrupted.
-        cpu_s: of this process in that time.
+        busy: seconds of that time in which this process computed, or waited for a core.
     """
 
     latencies: array[float] = field(default_factory=lambda: array("d"))
@@ -82,23 +82,25 @@ class Measured:
     errors: Counter[str] = field(default_factory=Counter)
     texts: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
-    cpu_s: float = 0.0
+    busy: float = 0.0
     interrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpTimes:
-    """What the server says of an op in a step; times are means of a batch, in seconds.
+    """What the server says of an op in a step; times in seconds, those of stages means of a batch.
 
     Attributes:
         batches: that returned.
         samples: in them.
-        waiting: samples in its queue at the end of the step.
+        queue: mean time of a sample in the queue.
+        waiting: samples in the queue at the end of the step.
     """
 
     name: str
     batches: int
     samples: int
+    queue: float
     waiting: int
     preprocess: float
     process: float
@@ -125,7 +127,8 @@ class StepResult:
             ``from_sending``, and not corrected for coordinated omission.
         from_sending: from when it was sent: what a client sees that waits for its turn.
         lag_p99: by how much the client itself sent too late.
-        client_cpu: the share of a core that the busiest client process used.
+        client_busy: the share of the time in which the busiest client process computed, or waited
+            for a core.
         ops: what the server says; empty when it says nothing.
         server_says: why ``ops`` is empty, or what about the server matters to the figures.
         interrupted: the step was ended early.
@@ -141,7 +144,7 @@ class StepResult:
     latency: Percentiles
     from_sending: Percentiles
     lag_p99: float
-    client_cpu: float
+    client_busy: float
     ops: tuple[OpTimes, ...] = ()
     server_says: str = ""
     interrupted: bool = False
@@ -155,9 +158,11 @@ class StepResult:
     def remarks(self) -> list[str]:
         """What a reader must know to believe the figures."""
         found = []
-        if self.client_cpu > _BUSY:
+        if self.client_busy > _BUSY:
+            share = 100 * min(1.0, self.client_busy)
             found.append(
-                f"the client is the limit: it used {100 * self.client_cpu:.0f} % of a core"
+                "the client is the limit: it computed, or waited for a core,"
+                f" {share:.0f} % of the time"
             )
         elif self.lag_p99 > max(0.001, _LAG * self.latency.p99):
             found.append(
@@ -195,7 +200,7 @@ def result_of(
         latency=Percentiles.of(latencies),
         from_sending=Percentiles.of(sendings),
         lag_p99=Percentiles.of(lags).p99,
-        client_cpu=max(part.cpu_s / part.seconds if part.seconds else 0.0 for part in parts),
+        client_busy=max(part.busy / part.seconds if part.seconds else 0.0 for part in parts),
         ops=ops,
         server_says=server_says,
         interrupted=any(part.interrupted for part in parts),
@@ -212,11 +217,14 @@ def ops_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Op
         if batches <= 0:
             continue
         began = was.get("seconds", {})
+        samples = op["samples"] - was.get("samples", 0)
+        waited = op["queue"]["sum"] - was.get("queue", {}).get("sum", 0.0)
         found.append(
             OpTimes(
                 name=op["name"],
                 batches=batches,
-                samples=op["samples"] - was.get("samples", 0),
+                samples=samples,
+                queue=waited / samples if samples else 0.0,
                 waiting=op["waiting"],
                 **{
                     phase: (op["seconds"][phase] - began.get(phase, 0.0)) / batches

@@ -126,6 +126,7 @@ async def slowly(server: Server, head: bytes) -> bytes:
     return answer()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_ctrl_c_ends_with_the_report_so_far(processes: str):
     with serving(slowly) as server:
@@ -144,6 +145,7 @@ def test_ctrl_c_ends_with_the_report_so_far(processes: str):
     assert running.returncode == 0
 
 
+@pytest.mark.real
 def test_a_terminal_shows_how_far_it_is():
     with serving() as server:
         ours, theirs = pty.openpty()

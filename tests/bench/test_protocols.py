@@ -48,7 +48,7 @@ def is_good(result: StepResult) -> None:
     assert result.good == result.requests
     (op,) = result.ops
     assert op.name == "double"
-    assert op.samples == pytest.approx(result.requests, rel=0.3)
+    assert op.samples == pytest.approx(result.requests, rel=0.7)
     assert 0 < op.process < result.latency.max
 
 

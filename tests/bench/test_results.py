@@ -51,9 +51,9 @@ def test_the_parts_of_several_processes_are_one_result():
         Step(concurrency=2),
         [
             measured(
-                [0.1, 0.2], cpu_s=0.5, errors=Counter({"HTTP 503": 1}), texts={"HTTP 503": "a"}
+                [0.1, 0.2], busy=0.5, errors=Counter({"HTTP 503": 1}), texts={"HTTP 503": "a"}
             ),
-            measured([0.3], cpu_s=1.9, errors=Counter({"HTTP 503": 2}), interrupted=True),
+            measured([0.3], busy=1.9, errors=Counter({"HTTP 503": 2}), interrupted=True),
         ],
     )
     assert (found.requests, found.good, found.failed, found.rate) == (6, 3, 3, 1.5)
@@ -61,8 +61,9 @@ def test_the_parts_of_several_processes_are_one_result():
     assert found.errors == {"HTTP 503": 3}
     assert found.texts == {"HTTP 503": "a"}
     assert found.interrupted
-    assert found.client_cpu == 0.95
-    assert found.remarks == ["the client is the limit: it used 95 % of a core"]
+    assert found.client_busy == 0.95
+    (remark,) = found.remarks
+    assert remark == "the client is the limit: it computed, or waited for a core, 95 % of the time"
 
 
 def test_a_client_that_sends_late_says_so():
@@ -80,13 +81,14 @@ def test_a_service_that_does_not_keep_up_is_remarked():
 def report(batches: int, samples: int, process: float, name: str = "det") -> dict[str, Any]:
     seconds = {"preprocess": 0.0, "process": process, "postprocess": 0.5}
     op = {"name": name, "batches": batches, "samples": samples, "waiting": 3, "seconds": seconds}
+    op["queue"] = {"sum": samples / 10}
     return {"graphs": [{"name": "ocr", "version": "1", "ops": [op]}]}
 
 
 def test_the_ops_times_are_those_of_the_step():
     (op,) = ops_between(report(10, 20, 1.0), report(14, 36, 3.0))
     assert (op.name, op.batches, op.samples, op.batch_size, op.waiting) == ("det", 4, 16, 4.0, 3)
-    assert (op.preprocess, op.process, op.postprocess) == (0.0, 0.5, 0.0)
+    assert (op.queue, op.preprocess, op.process, op.postprocess) == (0.1, 0.0, 0.5, 0.0)
 
 
 def test_ops_that_did_nothing_are_left_out_and_new_ones_are_not():

@@ -182,6 +182,7 @@ def test_the_caller_can_end_a_run_and_gets_what_there_is():
     assert result.requests == result.good + 2
 
 
+@pytest.mark.real
 def test_several_processes_share_the_load():
     with serving() as server:
         (result,) = run(
@@ -206,6 +207,7 @@ STATUS = {
                     "batches": 0,
                     "samples": 0,
                     "waiting": 0,
+                    "queue": {"sum": 0.0, "classes": {}},
                     "seconds": {"preprocess": 0.0, "process": 0.0, "postprocess": 0.0},
                 }
             ],
