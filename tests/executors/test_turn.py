@@ -19,7 +19,8 @@ def bound(body: Any = echo) -> BoundOp:
     return BoundOp(Doing(body), None, WorkOptions())
 
 
-def test_all_batches_run_in_their_order() -> None:
+def test_all_batches_run_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "TURN", 60.0)
     batches = [batch_of(1, 2), batch_of(3)]
     work = Work(batches)
     take_turn(bound(), work)
