@@ -68,6 +68,13 @@ class Padding:
             return self
         return replace(self, inputs=_axes(inputs), outputs=self.outputs or _axes(outputs))
 
+    def kept(self) -> list[str]:
+        """Outputs with an axis that varies and has the name of no input's axis: none is cut back
+        there, whatever it follows.
+        """
+        named = {axis for axes in (self.inputs or {}).values() for axis in axes}
+        return [name for name, axes in self.outputs.items() if {*axes} - named - {None}]
+
     def axes_of(self, name: Any, value: NDArray[Any]) -> Axes | None:
         """Which axes of an input may be padded; None where none may."""
         if value.ndim < 2 or value.dtype.kind not in _NUMBERS:

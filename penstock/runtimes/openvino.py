@@ -94,13 +94,17 @@ class OpenvinoRuntime:
             raise ModelError("; ".join(map(str, problems)))
         try:
             model = core.read_model(str(file))
+            _mark_axes(library, model)
             compile_model = partial(core.compile_model, model, "CPU", properties_for(options))
             compiled = compile_model()
         except Exception as error:
             # The library raises RuntimeError for whatever it cannot read.
             raise ModelError(f"{NAME} cannot open {str(file)!r}: {_said(error)}") from error
-        inputs = tuple(_spec(port, "input", at, file) for at, port in enumerate(compiled.inputs))
-        outputs = tuple(_spec(port, "output", at, file) for at, port in enumerate(compiled.outputs))
+        axes = _named_axes(compiled.inputs)
+        inputs, outputs = (
+            tuple(_spec(port, f"{kind}_{at}", axes, file) for at, port in enumerate(ports))
+            for kind, ports in (("input", compiled.inputs), ("output", compiled.outputs))
+        )
         notes = without_effect(options, _NO_EFFECT, NAME)
         return OpenvinoSession(library, compile_model, compiled, file, inputs, outputs, notes)
 
@@ -255,8 +259,8 @@ def _is_model(file: Path) -> bool:
         return _BEGINS in opened.read(_WITHIN)
 
 
-def _spec(port: Any, kind: str, at: int, file: Path) -> TensorSpec:
-    name = port.get_any_name() if port.names else f"{kind}_{at}"
+def _spec(port: Any, otherwise: str, axes: Sequence[tuple[str, Any]], file: Path) -> TensorSpec:
+    name = port.get_any_name() if port.names else otherwise
     theirs = port.element_type
     try:
         dtype = np.dtype(theirs.to_dtype())
@@ -264,11 +268,41 @@ def _spec(port: Any, kind: str, at: int, file: Path) -> TensorSpec:
         raise ModelError(f"{file}: {name!r} is {theirs}, which numpy cannot hold") from error
     if dtype.kind not in "biufc" or theirs.get_type_name() == "bf16":
         raise ModelError(f"{file}: {name!r} is {theirs}, which numpy cannot hold")
-    rank = port.partial_shape.rank
-    shape = None
-    if not rank.is_dynamic:
-        shape = tuple(dim.get_length() if dim.is_static else None for dim in port.partial_shape)
-    return TensorSpec(name=name, alias=name, dtype=dtype, shape=shape)
+    if port.partial_shape.rank.is_dynamic:
+        return TensorSpec(name=name, alias=name, dtype=dtype, shape=None)
+    dims = [*port.partial_shape]
+    shape = tuple(dim.get_length() if dim.is_static else None for dim in dims)
+    symbols = [dim.get_symbol() if dim.has_symbol() else None for dim in dims]
+    named = tuple(
+        next((axis for axis, of in axes if symbol is not None and of == symbol), None)
+        for symbol in symbols
+    )
+    return TensorSpec(name=name, alias=name, dtype=dtype, shape=shape, axes=named)
+
+
+def _mark_axes(library: Any, model: Any) -> None:
+    """Tell the sizes that vary apart, by symbols that OpenVINO then finds in the outputs."""
+    for parameter in model.get_parameters():
+        shape = parameter.get_partial_shape()
+        if shape.rank.is_dynamic:
+            continue
+        dims = [*shape]
+        for dim in dims:
+            if dim.is_dynamic:
+                dim.set_symbol(library.Symbol())
+        parameter.set_partial_shape(library.PartialShape(dims))
+    model.validate_nodes_and_infer_types()
+
+
+def _named_axes(inputs: Sequence[Any]) -> list[tuple[str, Any]]:
+    """A name for each axis of an input that varies, and its symbol; equal ones are one axis."""
+    return [
+        (f"{number}.{index}", dim.get_symbol())
+        for number, port in enumerate(inputs)
+        if not port.partial_shape.rank.is_dynamic
+        for index, dim in enumerate(port.partial_shape)
+        if dim.has_symbol()
+    ]
 
 
 def _said(error: Exception) -> str:

@@ -365,7 +365,8 @@ def _of_value(value: Any, name: str, file: Path, *, is_output: bool = False) -> 
     if kind not in _DTYPES:
         raise ModelError(f"{file}: {name!r} is {kind}, which is no tensor that numpy can hold")
     shape = tuple(dim if type(dim) is int else None for dim in value.shape)
-    return TensorSpec(name=name, alias=name, dtype=np.dtype(kind), shape=shape)
+    axes = tuple(None if type(dim) is int else str(dim) for dim in value.shape)  # s0, 2*s0
+    return TensorSpec(name=name, alias=name, dtype=np.dtype(kind), shape=shape, axes=axes)
 
 
 def _address(tensor: Any) -> int:

@@ -133,10 +133,11 @@ def _check_exported(file: Path, archive: ZipFile) -> None:
 
 
 def _spec(told: dict[str, Any]) -> TensorSpec:
-    shape = told.get("shape")
-    if shape is not None:
-        shape = tuple(None if dim is None else int(dim) for dim in shape)
     name = str(told["name"])
-    return TensorSpec(
-        name=name, alias=name, dtype=np.dtype(told.get("dtype", "float32")), shape=shape
-    )
+    dtype = np.dtype(told.get("dtype", "float32"))
+    dims = told.get("shape")
+    if dims is None:
+        return TensorSpec(name=name, alias=name, dtype=dtype, shape=None)
+    axes = tuple(dim if isinstance(dim, str) else None for dim in dims)
+    shape = tuple(None if dim is None or isinstance(dim, str) else int(dim) for dim in dims)
+    return TensorSpec(name=name, alias=name, dtype=dtype, shape=shape, axes=axes)

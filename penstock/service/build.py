@@ -136,6 +136,7 @@ class GraphWorks:
                 found = model.notes
                 if model.session.holds_gil:
                     found = (*found, _HOLDS_GIL)
+                found = (*found, *_padding_notes(op, options, model))
                 notes.update((f"op {op.name!r}: {note}", None) for note in found)
             self._models.append(model)
         self.notes = tuple(notes)
@@ -282,6 +283,18 @@ def init(op: Op) -> None:
         what = "".join(traceback.format_exception_only(error)).strip()
         hook = op.hook_name("init_op")
         raise StartupError(f"op {op.name!r}: {hook} failed: {what}") from error
+
+
+def _padding_notes(op: Op, options: OpOptions, model: Model) -> Iterator[str]:
+    joining = joining_of(options, model) if options.batch_size > 1 else None
+    if joining is not None and joining.padding is not None:
+        aliases = {each.alias for each in model.outputs}
+        for name in filter(aliases.__contains__, joining.padding.kept()):
+            yield (
+                f"the model does not tell which input the sizes of its output {name!r} follow: of"
+                " padded requests it keeps the padded size, unless pad.inputs and pad.outputs say"
+                " what is to be cut"
+            )
 
 
 def _key_of(op: Op, options: OpOptions) -> Callable[[dict[str, Feed]], Hashable] | None:

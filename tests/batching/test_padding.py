@@ -104,6 +104,9 @@ def test_axes_come_from_the_model_and_outputs_follow_equal_names() -> None:
         "OTHER": (None, "other.1"),
     }
     assert padding.outputs["MASK"] == (None, None, "h", "w")
+    assert padding.kept() == []
+    unnamed, half = spec("unnamed", (None, None)), spec("half", (None, None), ("n", "h//2"))
+    assert {"UNNAMED", "HALF"} < {*Padding().of_model([image], [mask, unnamed, half]).kept()}
     with pytest.raises(ValueError, match=r"pad.inputs: the model has no 'nope'"):
         Padding(inputs={"nope": (None, "h")}).of_model([image], [mask])
     numbers = TensorSpec(name="k", alias="k", dtype=np.dtype("u1"), shape=(None, None))

@@ -7,12 +7,34 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from tests.models.networks import B1, B2, EMBEDDING, NETWORKS, W1, W2, W3, write_conf
 
 FORMS = ("script", "exported")
+
+
+def _tensor(name: str, dtype: str, *shape: str | int) -> dict[str, Any]:
+    return {"name": name, "dtype": dtype, "shape": shape}
+
+
+SIGNATURES = {
+    "regression": {
+        "inputs": [_tensor("x_in", "float32", "n", 13)],
+        "outputs": [_tensor("output_0", "float32", "n", 1)],
+    },
+    "sequence": {
+        "inputs": [
+            _tensor("words_in", "int64", "n", "length"),
+            _tensor("scale_in", "float32", "n", 1),
+        ],
+        "outputs": [
+            _tensor("output_0", "float32", "n", "length", 5),
+            _tensor("output_1", "float32", "n", 5),
+        ],
+    },
+}
+"""``signature.json`` of TorchScript."""
 
 
 class Regression(torch.nn.Module):  # type: ignore[misc]
@@ -49,11 +71,7 @@ def save(folder: Path, network: str, form: str) -> Path:
         warnings.simplefilter("ignore")
         if form == "script":
             torch.jit.save(torch.jit.script(net), str(folder / "model.pt"))
-            signature = [
-                {"name": f"{name}_in", "dtype": np.dtype(dtype).name, "shape": shape}
-                for name, (dtype, shape) in names.inputs.items()
-            ]
-            (folder / "signature.json").write_text(json.dumps({"inputs": signature}))
+            (folder / "signature.json").write_text(json.dumps(SIGNATURES[network]))
         else:
             torch.export.save(exported(net, network), str(folder / "model.pt2"))
     outputs = [f"output_{at}" for at in range(len(names.outputs))]

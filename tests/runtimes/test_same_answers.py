@@ -93,9 +93,16 @@ def test_sessions_outlive_each_other(networks: Path, gone: str, runtime: str, fo
 def test_signatures_have_dtypes_and_unknown_dimensions(
     networks: Path, runtime: str, form: str
 ) -> None:
-    words, scale = opened(networks, "sequence", form).inputs
+    model = opened(networks, "sequence", form)
+    words, scale = model.inputs
     assert (words.alias, words.dtype, words.shape) == ("words", np.int64, (None, None))
     assert (scale.alias, scale.dtype, scale.shape) == ("scale", np.float32, (None, 1))
+    scores = model.outputs[0]
+    if runtime == "paddle":  # its programs do not tell
+        assert words.axes == scores.axes == ()
+    else:
+        assert words.axes[1] is not None
+        assert scores.axes[1:] == (words.axes[1], None)
 
 
 @forms
