@@ -98,7 +98,7 @@ class Reader:
         self.http_port, self.rpc_port = free_port(), free_port()
         self.write()
         with running(
-            self.folder / script,
+            script if command is SERVE else self.folder / script,
             *options,
             command=command,
             cwd=self.folder,

@@ -17,6 +17,7 @@ Source: ``docs/compatibility.md`` (the model server's graphs).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -29,7 +30,8 @@ from pydantic import (
     ValidationError,
 )
 
-from penstock.config.problems import Problem, in_words
+from penstock.config.problems import KeyPath, Problem, explain, in_words, shown
+from penstock.config.schema import ServiceConfig
 from penstock.config.yaml import Document, read_file, read_text
 from penstock.errors import ConfigError
 
@@ -86,14 +88,13 @@ def load(file: Path) -> ModelServerConfig:
     document = read_text(read_file(file), str(file))
     problems = list(document.problems)
     config = None
+    data = {key: value for key, value in document.data.items() if value is not None}
     try:
-        config = ModelServerConfig.model_validate(document.data)
+        config = ModelServerConfig.model_validate(data)
     except ValidationError as error:
-        problems += [
-            Problem(path=_keys(document, each["loc"]), text=each["msg"]) for each in error.errors()
-        ]
+        problems += _in_the_form(error)
     else:
-        problems += _contradictions(config)
+        problems += [*_contradictions(config), *_in_the_keys(config)]
     if problems or config is None:
         raise ConfigError(
             [f"{_place(document, file, each)}: {in_words(each)}" for each in problems]
@@ -133,14 +134,68 @@ def _is_circular(graph: dict[str, str], model: str) -> bool:
     return at is not None and at != REQUEST
 
 
-def _keys(document: Document, path: tuple[str | int, ...]) -> tuple[str | int, ...]:
-    """As much of a path as the file has: pydantic adds what it tried."""
-    length = len(path)
-    while length > 1 and path[:length] not in document.lines:
-        length -= 1
-    return path[:length]
+_WANTED: Final[dict[tuple[object, ...], str]] = {
+    ("models",): "must be a mapping of at least one name to a path, or to `path` and keys of an op",
+    ("models", "*"): "must be a path, or a mapping with `path` and keys of an op",
+    ("workflows",): "must be a mapping of names to lists of models, or to mappings",
+    ("workflows", "*"): "must be a list of models, or a mapping of models to what each reads",
+    ("services",): "must be a mapping of names to workflows, or to mappings",
+    ("services", "*"): "must be a workflow, or a mapping of names to workflows",
+    ("server",): "must be a mapping of keys of a service",
+}
+_NOT_OF_THE_SERVER: Final = {
+    "op": "an op's keys stand under models",
+    "name": "the names are those of the workflows",
+    "service": "it is what this file says",
+}
+
+
+def _in_the_form(error: ValidationError) -> Iterator[Problem]:
+    """One problem for each place: where several forms are allowed, pydantic tells of all."""
+    told = set()
+    for each in error.errors(include_url=False):
+        loc = each["loc"]
+        path = loc[:2]
+        if path in told:
+            continue
+        told.add(path)
+        if each["type"] == "extra_forbidden":
+            near = get_close_matches(str(path[0]), [*ModelServerConfig.model_fields], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            yield Problem(path=path, text=f"is not a known key{hint}")
+        elif "[key]" in loc:
+            text = f"the name {loc[1]!r} is not of up to 64 letters, digits, '_', '.' and '-'"
+            yield Problem(path=path[:1], text=text)
+        elif loc[-1:] == ("path",):
+            yield Problem(path=path, text="needs `path`, the model's folder or file")
+        else:
+            wanted = _WANTED[(path[0], *["*" for _ in path[1:]])]
+            got = "nothing" if each["type"] == "missing" else shown(each["input"] or None)
+            yield Problem(path=path, text=f"{wanted}, got {got}")
+
+
+def _in_the_keys(config: ModelServerConfig) -> Iterator[Problem]:
+    """What is wrong with the keys of ops and of the service, as far as one key alone tells."""
+    for key, text in _NOT_OF_THE_SERVER.items():
+        if key in config.server:
+            yield Problem(path=("server", key), text=f"does not belong here: {text}")
+    ops = {name: entry.model_extra or {} for name, entry in config.models.items()}
+    for name, keys in ops.items():
+        local = keys.get("local_service_conf")
+        if isinstance(local, dict) and "model_config" in local:
+            where = ("models", name, "local_service_conf", "model_config")
+            yield Problem(path=where, text="`path` says which model: leave this out")
+    server = {key: each for key, each in config.server.items() if key not in _NOT_OF_THE_SERVER}
+    try:
+        ServiceConfig.model_validate({**server, "op": ops})
+    except ValidationError as error:
+        for each in explain(error):
+            of_op = each.path[:1] == ("op",)
+            path: KeyPath = ("models", *each.path[1:]) if of_op else ("server", *each.path)
+            yield Problem(path=path, text=each.text)
 
 
 def _place(document: Document, file: Path, problem: Problem) -> str:
-    line = problem.line or document.lines.get(problem.path)
+    above = (problem.path[:length] for length in range(len(problem.path), 0, -1))
+    line = problem.line or next((document.lines[at] for at in above if at in document.lines), None)
     return str(file) if line is None else f"{file}:{line}"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MethodType
 from typing import Any, ClassVar, Self
 
@@ -46,6 +47,9 @@ class Op:
 
     shared_outputs: ClassVar[Sequence[str]] = ()
     """Outputs of ``process`` that do not follow the batch and go whole to each of its requests."""
+
+    model_path: Path | None = None
+    """The model that the constructor was given, if any."""
 
     joins_feeds: bool = True
     """Whether ``process`` gets one dict, into which those of the batch's requests are joined; if

@@ -31,7 +31,7 @@ from penstock.errors import InputMismatch, ModelError, PenstockError
 from penstock.request import Feed
 from penstock.runtimes.model_input import ModelInput
 from penstock.runtimes.prototxt import ModelConf, Variable, parse_model_conf
-from penstock.runtimes.runtime import ModelOptions, Session, open_session
+from penstock.runtimes.runtime import ModelOptions, Session, open_session, runtime_of
 from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
 
 CONF_FILES = ("serving_server_conf.prototxt", "serving_client_conf.prototxt")
@@ -49,6 +49,7 @@ class Model:
         fetch_list: what ``run`` answers with, aliases or real names; None is every output (with a
             ``conf``, those it lists), empty is none.
         conf: aliases and lod marks.
+        runtime: the name of the session's library.
 
     Raises:
         ModelError: ``fetch_list`` or ``conf`` names what the model does not have.
@@ -61,8 +62,10 @@ class Model:
         session: Session,
         fetch_list: Sequence[str] | None = None,
         conf: ModelConf | None = None,
+        runtime: str = "",
     ) -> None:
         self.session = session
+        self.runtime = runtime
         feeds = conf.feeds if conf else ()
         fetches = conf.fetches if conf else ()
         source = conf.source if conf else ""
@@ -87,8 +90,8 @@ class Model:
         Raises:
             ModelError: the files, the configuration or the options are wrong; says which.
         """
-        session = open_session(options)
-        return cls(session, options.fetch_list, read_model_conf(Path(options.path)))
+        session, path = open_session(options), Path(options.path)
+        return cls(session, options.fetch_list, read_model_conf(path), runtime_of(path))
 
     @property
     def feed_names(self) -> tuple[str, ...]:

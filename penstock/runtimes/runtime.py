@@ -197,6 +197,12 @@ def open_session(options: ModelOptions) -> Session:
         raise ModelError(_unreadable(options, error)) from error
 
 
+def runtime_of(path: Path) -> str:
+    """The name of the first runtime that recognises the files; empty if none does."""
+    runtime = _runtime_for(path)
+    return "" if runtime is None else runtime.name
+
+
 def model_problems(options: ModelOptions) -> list[OptionProblem]:
     """Everything that stands in the way of ``open_session`` and shows without opening the model."""
     path = Path(options.path)

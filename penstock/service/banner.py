@@ -11,9 +11,10 @@ from penstock.config.resolve import OpOptions
 from penstock.door.listeners import is_loopback
 from penstock.graph.dag import Plan
 from penstock.ops.op import Op
-from penstock.ops.short import Model
 from penstock.service.blueprint import Blueprint, Deployment
 from penstock.typed.op import TypedOp
+
+_MOST_MODELS = 100
 
 _log = logging.getLogger(__name__)
 
@@ -43,8 +44,8 @@ class Addresses:
     tls: bool = False
 
 
-def banner(deployment: Deployment, at: Addresses) -> str:
-    """What is served, where, and with which ops."""
+def banner(deployment: Deployment, at: Addresses, models: Sequence[str] = ()) -> str:
+    """What is served, where, with which ops, and which models they have."""
     who = "this machine only" if is_loopback(at.host) else "every machine that reaches this one"
     graphs = deployment.graphs
     names = dict.fromkeys(each.app or each.name or "every name" for each in graphs)
@@ -75,6 +76,9 @@ def banner(deployment: Deployment, at: Addresses) -> str:
         else:
             lines.append(f"  POST  {graph.route}")
             lines += _ops(graph)
+    lines += [f"  model {each}" for each in models[:_MOST_MODELS]]
+    if len(models) > _MOST_MODELS:
+        lines.append(f"  and {len(models) - _MOST_MODELS} models more")
     return "\n".join(lines)
 
 
@@ -136,8 +140,6 @@ def _loads(op: Op, options: OpOptions) -> Iterator[str]:
         return
     if options.model is not None:
         yield options.model.path
-    elif isinstance(op, Model):
-        yield str(op.model_path)
     elif op.local_service_handler is not None:
         yield f"the model of {op.name}"
     if op.loads:

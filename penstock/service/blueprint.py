@@ -139,7 +139,7 @@ class Deployment:
         found = {}
         for graph in self.graphs:
             for op, options in zip(graph.graph.ops, graph.options, strict=True):
-                path = options.model.path if options.model else getattr(op, "model_path", None)
+                path = options.model.path if options.model else op.model_path
                 if path:
                     found[self.op_name(graph, op.name)] = Path(path).stem
         return found
@@ -284,9 +284,9 @@ def deploy(graphs: Sequence[Blueprint]) -> Deployment:
 
 def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> OpOptions:
     arguments = {key: getattr(op, key) for key in CONSTRUCTOR}
-    path = getattr(op, "model_path", None)
+    path = None if op.model_path is None else str(op.model_path)
     entry = config.op.get(op.name)
-    resolved = resolve_op(op.name, arguments, entry, usual, cpus, path and str(path))
+    resolved = resolve_op(op.name, arguments, entry, usual, cpus, path)
     resolved = replace(resolved, process=op.hook_name("process"))
     if resolved.remote is not None:
         if overrides(op, "process", Op):

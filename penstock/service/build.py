@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from penstock.batching.batcher import BatchPolicy, batcher_for
 from penstock.batching.stack import signature
@@ -39,7 +39,7 @@ from penstock.runtimes.model import Model
 from penstock.service.blueprint import Blueprint, Deployment, is_measured, supervision_of
 from penstock.service.children import end_now
 from penstock.service.listening import key_of
-from penstock.service.models import open_model, remote_conf, signature_of, specs_of
+from penstock.service.models import open_model, remote_conf, shown, signature_of, specs_of, told_of
 from penstock.tensor import Signature, TensorSpec
 
 _log = logging.getLogger(__name__)
@@ -80,6 +80,13 @@ class Works:
     def blocking_ends(self) -> bool:
         """Whether some graph has users' code at one of its ends, which must not run on the loop."""
         return any(each.ends.blocking_pack or each.ends.blocking_unpack for each in self.graphs)
+
+    def model_lines(self, engine: Engine) -> list[str]:
+        """The models of a started engine, for people."""
+        graphs = zip(self.graphs, engine.graphs, strict=True)
+        models = [each for works, graph in graphs for each in works.models(graph)]
+        width = max((len(name) for name, _ in models), default=0)
+        return [f"{name:<{width}}  {text}" for name, text in models]
 
     def engine(
         self,
@@ -200,6 +207,17 @@ class GraphWorks:
             )
         return graph
 
+    def models(self, graph: ServedGraph) -> Iterator[tuple[str, str]]:
+        """Each op that has a model, and for people what runs it, what it takes and gives."""
+        version = self.blueprint.version
+        for op, model, stage in zip(
+            self.blueprint.graph.ops, self._models, graph.stages, strict=True
+        ):
+            told = told_of(model) if model else _told_by_workers(stage.executor)
+            if told:
+                takes, gives = (shown(specs_of(told[side])) for side in ("inputs", "outputs"))
+                yield op.name, f"version {version}, {told['runtime']}: {takes} -> {gives}"
+
     def _signature(self, graph: ServedGraph) -> Signature | None:
         """What is declared; else what the models that read the request take, and what the last op
         answers if it is one.
@@ -236,10 +254,14 @@ class GraphWorks:
             return None
         if model is not None:
             return signature_of(model)
-        told = next((each["model"] for each in executor.loaded if each and each["model"]), None)
-        return told and Signature(
-            inputs=specs_of(told["inputs"]), outputs=specs_of(told["outputs"])
-        )
+        told = _told_by_workers(executor)
+        if told is None:
+            return None
+        return Signature(inputs=specs_of(told["inputs"]), outputs=specs_of(told["outputs"]))
+
+
+def _told_by_workers(executor: Executor) -> dict[str, Any] | None:
+    return next((each["model"] for each in executor.loaded if each and each["model"]), None)
 
 
 def bound_op(deployment: Deployment, name: str, index: int) -> tuple[BoundOp, tuple[str, ...]]:

@@ -20,6 +20,7 @@ from penstock.errors import ModelError, PenstockError
 from penstock.ops.op import Op
 from penstock.runtimes.local_service import LocalServiceHandler
 from penstock.runtimes.model import Model
+from penstock.runtimes.model_input import described as in_words
 from penstock.runtimes.prototxt import ModelConf, parse_model_conf
 from penstock.runtimes.runtime import ModelOptions, model_problems
 from penstock.service.placement import ONLY, show_only
@@ -27,6 +28,8 @@ from penstock.tensor import Signature, TensorSpec
 
 _Source: TypeAlias = LocalServiceHandler | ModelOptions
 
+_SHOWN: Final = 8  # inputs, or outputs, of a model
+_SHOWN_LENGTH: Final = 64  # of their names
 _CLIENT_CONF: Final = "serving_client_conf.prototxt"
 _CPU: Final = 0  # as device_type
 
@@ -51,7 +54,7 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
     if isinstance(model, LocalServiceHandler):
         where = f"constructor of op {op.name}: local_service_handler"
         return [f"{where}: {each.key}: {each.text}" for each in model.problems()]
-    if model.path == str(getattr(op, "model_path", None)):
+    if model.path == str(op.model_path):
         return [f"constructor of op {op.name}: {each.text}" for each in model_problems(model)]
     conf = ("op", op.name, "local_service_conf")
     return [
@@ -121,6 +124,11 @@ def signature_of(model: Model) -> Signature:
     return Signature(inputs=model.inputs, outputs=outputs)
 
 
+def told_of(model: Model) -> dict[str, Any]:
+    """What runs a model, and its signature, as ``described`` has it."""
+    return {"runtime": model.runtime, **described(signature_of(model))}
+
+
 def described(signature: Signature) -> dict[str, list[dict[str, Any]]]:
     """A signature as plain values, which travel as JSON and between processes."""
     return {
@@ -134,6 +142,16 @@ def described(signature: Signature) -> dict[str, list[dict[str, Any]]]:
         ]
         for side, specs in (("inputs", signature.inputs), ("outputs", signature.outputs))
     }
+
+
+def shown(specs: Sequence[TensorSpec]) -> str:
+    """Inputs or outputs for people."""
+    listed = [
+        f"{each.alias[:_SHOWN_LENGTH]} {in_words(each.dtype, each.shape)}"
+        for each in specs[:_SHOWN]
+    ]
+    more = len(specs) - len(listed)
+    return ", ".join(listed) + (f" and {more} more" if more else "") or "nothing"
 
 
 def specs_of(described: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:

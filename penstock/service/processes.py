@@ -38,7 +38,7 @@ from penstock.service.blueprint import Deployment
 from penstock.service.build import bound_op
 from penstock.service.children import take_over
 from penstock.service.listening import Listeners
-from penstock.service.models import card_of, described, signature_of
+from penstock.service.models import card_of, told_of
 from penstock.service.placement import (
     EngineId,
     engine_title,
@@ -192,7 +192,7 @@ class Processes:
     def supervise(
         self,
         engines: Sequence[Listeners],
-        open_ports: Callable[[], None],
+        open_ports: Callable[[Sequence[str]], None],
         signals: StopSignals,
         stop_timeout: float,
         answer_timeout: float,
@@ -324,7 +324,7 @@ def _loaded(op: BoundOp, card: str | None) -> dict[str, Any]:
     model = op.model
     return {
         "pid": os.getpid(),
-        "model": model and described(signature_of(model)),
+        "model": model and told_of(model),
         "device": card and f"gpu {card}",
         "memory": resident_bytes(os.getpid()) or 0,
     }

@@ -169,9 +169,9 @@ def _supervise(
     """Run the supervisor in this process: it forks the engines, and the workers that they need."""
     config = processes.deployment.config
 
-    def open_ports() -> None:
+    def open_ports(models: Sequence[str]) -> None:
         listen_on_all(config, engines)
-        _announce(processes.deployment, engines[0])
+        _announce(processes.deployment, engines[0], models)
 
     stop_timeout = config.drain_delay + max(config.drain_timeout, _SEND_TIMEOUT) + _KILL_TIMEOUT
     answer_timeout = min(config.hang_limit, _LONGEST_ANSWER) if config.hang_limit else math.inf
@@ -179,9 +179,9 @@ def _supervise(
         raise StartupError("the service could not go on; what stands above says why")
 
 
-def _announce(deployment: Deployment, listeners: Listeners) -> None:
+def _announce(deployment: Deployment, listeners: Listeners, models: Sequence[str]) -> None:
     config = deployment.config
-    announce(banner(deployment, addresses(config, listeners)))
+    announce(banner(deployment, addresses(config, listeners), models))
     if not is_loopback(config.host):
         _log.warning(
             "every machine that reaches %s can send requests; nothing asks who", config.host
@@ -262,7 +262,7 @@ class _Service:
             try:
                 spare_the_collector()
                 share_the_lock()
-                await self._open(door, for_scrapers)
+                await self._open(door, for_scrapers, self._works.model_lines(engine))
                 await _first(self._stop.wait(), self._leave.wait())
                 allowed = self._config.drain_timeout
                 if not self._stop.is_set():
@@ -296,11 +296,11 @@ class _Service:
         await work
         return True
 
-    async def _open(self, door: Door, for_scrapers: Door) -> None:
+    async def _open(self, door: Door, for_scrapers: Door, models: Sequence[str]) -> None:
         """Accept connections; with a supervisor, once all engines are ready."""
         if self._supervisor is not None:
             self._can_be_replaced = True
-            self._supervisor.ready()
+            self._supervisor.ready(models)
             await _first(self._stop.wait(), self._serve_now.wait())
         else:
             listen_on_all(self._config, [self._listeners])
@@ -314,7 +314,7 @@ class _Service:
             return
         self._health.set_ready()
         if self._supervisor is None:
-            _announce(self._works.deployment, self._listeners)
+            _announce(self._works.deployment, self._listeners, models)
 
     def _signalled(self) -> None:
         """A signal to one engine of a service ends this process, not the service: this engine

@@ -284,7 +284,8 @@ class Supervisor:
         listeners: each engine's own; there are as many engines. Workers close them, and so does
             the supervisor when it is told to stop; until then, connections wait for the next
             process of that engine.
-        open_ports: called once, when all engines are ready: makes the listeners listen.
+        open_ports: called once, when all engines are ready, with the models that the last of them
+            tells of: makes the listeners listen.
         stop_timeout: seconds that an engine may take to end; it is killed then.
         answer_timeout: seconds that a ready engine may take to answer, before it is killed and
             replaced.
@@ -298,7 +299,7 @@ class Supervisor:
         engine_main: EngineMain,
         worker_main: WorkerMain,
         listeners: Sequence[Sequence[socket.socket]] = ((),),
-        open_ports: Callable[[], None] = lambda: None,
+        open_ports: Callable[[Sequence[str]], None] = lambda models: None,
         stop_timeout: float = math.inf,
         answer_timeout: float = math.inf,
         *,
@@ -507,8 +508,8 @@ class Supervisor:
         if engine.is_ready:
             engine.answered()
         match message:
-            case Ready():
-                self._engine_ready(slot, engine)
+            case Ready(models):
+                self._engine_ready(slot, engine, models)
             case Failed(reason):
                 engine.failure = reason
             case Leaving():
@@ -548,7 +549,7 @@ class Supervisor:
         for engine, number, text in self._sums.ready():
             engine.say(Sum(number, text))
 
-    def _engine_ready(self, slot: EngineSlot, engine: EngineProcess) -> None:
+    def _engine_ready(self, slot: EngineSlot, engine: EngineProcess, models: Sequence[str]) -> None:
         predecessor = slot.serving
         engine.is_ready = True
         engine.answered()
@@ -559,7 +560,7 @@ class Supervisor:
             if predecessor is not None:
                 predecessor.leave()
         elif all(each.serving is not None for each in self._slots):
-            self._open_ports()
+            self._open_ports(models)
             self._is_open = True
             for each in self._processes():
                 each.serve()

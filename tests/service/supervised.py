@@ -57,7 +57,7 @@ of_each = None
 stop_timeout = answer_timeout = float("inf")
 orders = asyncio.Queue()  # of the supervisor, in an engine
 
-def open_ports():
+def open_ports(models):
     say("open")
 """
 EPILOGUE = """

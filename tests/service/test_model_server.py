@@ -41,6 +41,22 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         yield server
 
 
+TENSORS = "x float32[?, 3] -> y float32[?, 3], twice float32[?, 3]"
+
+
+@pytest.mark.real
+def test_the_start_lines_tell_of_models_addresses_and_stages(service: ServiceProcess) -> None:
+    lines = service.log().splitlines()
+    assert lines[0] == "penstock serves double and row to this machine only"
+    assert lines[1].startswith(f"  http  {service.http_url} ")
+    assert lines[2].startswith(f"  grpc  {service.rpc_endpoint} ")
+    assert any(re.match(r"  op    row_1  after row_0 +2 threads, batches of 32,", x) for x in lines)
+    assert f"  model double  version 1, onnx: {TENSORS}" in lines
+    named = "x float32[?, 3] -> doubled float32[?, 3]"
+    assert f"  model row_0   version 1, onnx: {named}" in lines
+    assert f"  model row_1   version 1, onnx: {TENSORS}" in lines
+
+
 def answer(service: ServiceProcess, model: str, body: Any = ROW) -> tuple[int, Any]:
     reply = httpx.post(f"{service.http_url}/v2/models/{model}/infer", json=body)
     return reply.status_code, reply.json()
@@ -190,7 +206,7 @@ FILE = """
 models:
   two: {two}
   first: {first}
-  six: {{path: {six}, concurrency: 2, batch_size: 8}}
+  six: {{path: {six}, concurrency: 2, batch_size: 8, executor: process}}
 workflows:
   row: [first, six]
   both: {{two: request, six: request}}
@@ -238,6 +254,7 @@ def test_workflows_and_services_of_a_file(configured: ServiceProcess) -> None:
         "two": [[2, 4, 6], [4, 8, 12]],
         "six": [[6, 12, 18], [12, 24, 36]],
     }
+    assert f"  model six    version 1, onnx: {TENSORS}" in configured.log()  # of another process
     assert asked("Chosen") == (404, "`model` is one of 'a', 'b', got ''")
 
 
@@ -260,11 +277,44 @@ def test_an_ensemble_in_the_other_protocols(configured: ServiceProcess) -> None:
 @pytest.mark.parametrize(
     ("text", "problems"),
     [
-        ("models: {}", ["file:1: models: "]),
-        ("workflows: {a: [b]}", ["file: models: Field required"]),
-        ("models: {a: {pth: x}}", ["file:1: models.a"]),
-        ("models: {a: 1}", ["file:1: models.a"]),
-        ("models: {a: x}\nmodel: {}", ["file:2: model: "]),
+        ("models: {}", ["file:1: models: must be a mapping of at least one name to a path, or"]),
+        ("workflows: {a: [b]}", ["file: models: must be a mapping of at least one name"]),
+        ("models: {a: {pth: x}}", ["file:1: models.a: needs `path`, the model's folder or file"]),
+        ("models: {a: 1}", ["file:1: models.a: must be a path, or a mapping", ", got 1"]),
+        ("models: {a: }", ["file:1: models.a: must be a path", ", got nothing"]),
+        ("models: {a b: x}", ["file:1: models: the name 'a b' is not of up to 64 letters, digits"]),
+        ("models: {1: x}", ["file:1: models: the key 1 is not text: put it in quotes"]),
+        ("models: {a: x}\nmodel: {}", ["file:2: model: is not a known key; did you mean models?"]),
+        (
+            "models:\n  a: {path: x, concurency: 2}",
+            ["file:2: models.a.concurency: is not a known key; did you mean concurrency?"],
+        ),
+        (
+            "models:\n  a: {path: x, local_service_conf: {devices: 0, model_config: y}}",
+            [
+                'models.a.local_service_conf.devices: must be text, got 0: put it in quotes, "0"',
+                "models.a.local_service_conf.model_config: `path` says which model",
+            ],
+        ),
+        (
+            "models: {a: x}\nserver: {http_prt: 80, name: x, op: {}}",
+            [
+                "file:2: server.http_prt: is not a known key; did you mean http_port?",
+                "file:2: server.name: does not belong here: the names are those of the workflows",
+                "file:2: server.op: does not belong here: an op's keys stand under models",
+            ],
+        ),
+        ("models: {a: x}\nserver: []", ["file:2: server: must be a mapping of keys of a service"]),
+        (
+            "models: {a: x}\nworkflows: {w: a}",
+            ["file:2: workflows.w: must be a list of models, or"],
+        ),
+        (
+            "models: {a: x}\nservices: {S: 1}",
+            ["file:2: services.S: must be a workflow, or", "got 1"],
+        ),
+        ("a: [", ["file:1: is not valid YAML"]),
+        ("- a", ["file:1: the top of the file must be a mapping of keys"]),
         ("models: {a: x}\nworkflows: {w: [a, b]}", ["file:2: workflows.w: there is no model 'b'"]),
         ("models: {a: x}\nworkflows: {w: []}", ["file:2: workflows.w: has no model"]),
         ("models: {a: x}\nworkflows: {w: [a, a]}", ["file:2: workflows.w: has a model twice"]),
@@ -286,3 +336,7 @@ def test_mistakes_in_a_file(
         parse(["--config", "file"])
     for problem in problems:
         assert problem in str(raised.value)
+    lines = str(raised.value).splitlines()
+    assert len(lines) == len({*lines})
+    with pytest.raises(StartupError, match=r"^nofile: cannot be read: No such file"):
+        parse(["--config", "nofile"])

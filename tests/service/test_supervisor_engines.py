@@ -56,7 +56,7 @@ async def serve(zygote):
     say("then", type(await orders.get()).__name__)
     return 0
 
-def open_ports():
+def open_ports(models):
     say("open", len(os.listdir(folder)))
 """
     marks = tmp_path / "marks"
@@ -179,7 +179,7 @@ shared = bind_shared("127.0.0.1", 0, "port", 2)
 one_for_all = socket.create_server(("127.0.0.1", 0))
 of_each = [(each, one_for_all) for each in shared]
 
-def open_ports():
+def open_ports(models):
     for each in shared:
         each.listen()
 

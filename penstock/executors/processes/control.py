@@ -20,9 +20,9 @@ import itertools
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final, Protocol, TypeAlias, get_args
 
 from penstock.errors import StartupError
@@ -42,7 +42,9 @@ _MOST_REASON: Final = 1_000  # characters, each of which JSON may write in twelv
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The engine's workers can work: it could serve."""
+    """The engine's workers can work: it could serve these models, each in a line for people."""
+
+    models: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,9 +265,9 @@ class SupervisorClient:
         self._lost: str | None = None
         loop.add_reader(control, self._hear)
 
-    def ready(self) -> None:
-        """Tell the supervisor that this engine could serve."""
-        self._say(Ready())
+    def ready(self, models: Sequence[str] = ()) -> None:
+        """Tell the supervisor that this engine could serve, and which models it has opened."""
+        self._say(Ready([*models]))
 
     def leaving(self) -> None:
         """Tell it that this engine is to stop, and ask for another in its place.

@@ -188,8 +188,8 @@ def test_why_an_engine_cannot_start_is_told(line: tuple[socket.socket, Superviso
 
 
 async def test_readiness_is_told(client: SupervisorClient, supervisor: Supervisor) -> None:
-    client.ready()
-    assert await supervisor.hear() == Ready()
+    client.ready(["a model"])
+    assert await supervisor.hear() == Ready(["a model"])
 
 
 async def test_who_waits_hears_that_the_supervisor_is_gone(
