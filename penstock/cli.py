@@ -1,4 +1,4 @@
-"""The command line: ``penstock run|worker|check|status|client|bench|version``.
+"""The command line: ``penstock run|worker|check|status|client|bench|plan|version``.
 
 Heavy imports stand inside the commands, so that ``--help``, ``version`` and typing errors answer at
 once.
@@ -71,6 +71,34 @@ Format = Annotated[
         help="Lines for people, or one JSON object for each event.",
     ),
 ]
+
+
+Pairs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="A request of the pipeline protocol; KEY=@FILE sends a file, base64.",
+    ),
+]
+Data = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        "-d",
+        metavar="JSON|FILE",
+        help="The request; the elements of a list are sent in turn.",
+    ),
+]
+Header = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="May be repeated."),
+]
+CaFile = Annotated[Path | None, typer.Option(help="Certificates to trust, for https.")]
+Shape = Annotated[
+    list[str] | None,
+    typer.Option(metavar="INPUT:1,3,...", help="Of a model's made-up input; repeatable."),
+]
+Binary = Annotated[bool, typer.Option("--binary", help="A model's inputs as raw bytes over HTTP.")]
 
 
 def _tell_version(wanted: bool) -> None:
@@ -295,10 +323,10 @@ def trace(
 
     The file opens in ui.perfetto.dev and in chrome://tracing.
     """
-    from penstock.observe.status import ask_trace
+    from penstock.plan.measure import watched
 
     with _errors_end_the_command():
-        found = ask_trace(address, requests, seconds)
+        found = watched(address, requests, seconds)
         output.write_text(json.dumps(found))
     typer.echo(f"{output}: {found['otherData']['requests']} requests")
 
@@ -308,22 +336,8 @@ def bench(
     target: Annotated[
         str, typer.Argument(metavar="URL", help="What to ask: http://HOST:PORT/PATH, or grpc://.")
     ],
-    pairs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KEY=VALUE",
-            help="A request of the pipeline protocol; KEY=@FILE sends a file, base64.",
-        ),
-    ] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            "-d",
-            metavar="JSON|FILE",
-            help="The request; the elements of a list are sent in turn.",
-        ),
-    ] = None,
+    pairs: Pairs = None,
+    data: Data = None,
     concurrency: Annotated[
         str | None,
         typer.Option(
@@ -350,18 +364,10 @@ def bench(
     timeout: Annotated[str, typer.Option(help="For one request, from its sending.")] = "30s",
     connections: Annotated[int, typer.Option(min=1, help="That gRPC calls share.")] = 1,
     processes: Annotated[int, typer.Option(min=1, help="That make the load.")] = 1,
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="May be repeated."),
-    ] = None,
-    ca_file: Annotated[Path | None, typer.Option(help="Certificates to trust, for https.")] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(metavar="INPUT:1,3,...", help="Of a model's made-up input; repeatable."),
-    ] = None,
-    binary: Annotated[
-        bool, typer.Option("--binary", help="A model's inputs as raw bytes over HTTP.")
-    ] = False,
+    header: Header = None,
+    ca_file: CaFile = None,
+    shape: Shape = None,
+    binary: Binary = False,
     output: Annotated[
         list[Path] | None,
         typer.Option("--output", "-o", help="FILE.csv, .json or .svg; may be repeated."),
@@ -405,6 +411,87 @@ def bench(
         )
         limits = command.limits_of(max_p99=max_p99, max_errors=max_errors, min_rate=min_rate)
         kept = command.load_and_report(asked, load, limits, output or ())
+    if not kept:
+        raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL|HOST:PORT|FILE",
+            help="What to measure; or a service with load, to watch; or a file of -o, or of trace.",
+        ),
+    ],
+    pairs: Pairs = None,
+    data: Data = None,
+    qps: Annotated[
+        float | None, typer.Option(min=0.001, help="Requests a second that are wished.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="OP.KEY=VALUE",
+            help="What if it were so: det.concurrency=3. May be repeated.",
+        ),
+    ] = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(help="A file of -o, or of trace, in place of a measuring run."),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Measure what was predicted; else exit status 1.")
+    ] = False,
+    duration: Annotated[str, typer.Option(help="Of --verify.")] = "60s",
+    measuring: Annotated[str, typer.Option(help="Of each step of the measuring run.")] = "5s",
+    concurrency: Annotated[
+        str,
+        typer.Option("--concurrency", "-c", metavar="N,...", help="Its steps: requests in flight."),
+    ] = "",
+    header: Header = None,
+    ca_file: CaFile = None,
+    shape: Shape = None,
+    binary: Binary = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Keep what was measured.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+) -> None:
+    """Predict throughput and waiting from what ops cost, and say what to change."""
+    from penstock.bench.requests import target_of
+    from penstock.bench.schedule import seconds_of
+    from penstock.bench.target import BadTarget
+    from penstock.plan.command import Source, plan_and_report
+
+    with _errors_end_the_command():
+        asked = None
+        if "://" in source:
+            asked = target_of(
+                source,
+                data=data,
+                pairs=pairs or (),
+                shapes=shape or (),
+                binary=binary,
+                headers=header or (),
+                ca_file=None if ca_file is None else str(ca_file),
+            )
+        elif costs is None and Path(source).is_file():
+            costs = Path(source)
+        try:
+            levels = tuple(int(each) for each in concurrency.split(",") if each)
+            seconds, verified = seconds_of(measuring), seconds_of(duration)
+        except ValueError as error:
+            raise BadTarget(str(error)) from error
+        kept = plan_and_report(
+            Source(name=source, target=asked, file=costs, seconds=seconds, levels=levels),
+            rate=qps,
+            settings=settings or (),
+            output=output,
+            verify=verified if verify else None,
+            as_json=as_json,
+        )
     if not kept:
         raise typer.Exit(1)
 

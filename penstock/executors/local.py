@@ -100,6 +100,11 @@ class ThreadExecutor(LocalExecutor):
         self._queue.append((work, finished))
         self._asked.signal()
 
+    @property
+    def thread_ids(self) -> list[int]:
+        """The workers, as the system numbers them."""
+        return [each.native_id for each in self._threads if each.native_id is not None]
+
     async def close(self, timeout: float) -> bool:
         """End the threads after the calls they are in."""
         for _ in self._threads:

@@ -41,6 +41,15 @@ class ProcessTimes:
         return {"memory": memory, "cpu": self._ended[whose] + sum(seen.values())}
 
 
+def thread_seconds(thread: int) -> float:
+    """Seconds of the processor that a thread of this process has had; 0 where nobody tells."""
+    try:
+        with open(f"/proc/self/task/{thread}/schedstat", "rb", buffering=0) as file:
+            return int(file.read(64).split()[0]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
 def _read(pid: int) -> tuple[int, float] | None:
     """Bytes and seconds of one; None when it has ended, or the system does not tell."""
     try:

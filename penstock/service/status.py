@@ -36,9 +36,10 @@ from penstock.engine.graph import ServedGraph
 from penstock.engine.stage import Stage
 from penstock.errors import StartupError
 from penstock.executors.processes.control import MOST_TEXT
+from penstock.graph.dag import REQUEST
 from penstock.observe.counters import Counters
 from penstock.observe.metrics import exposition
-from penstock.observe.processes import ProcessTimes
+from penstock.observe.processes import ProcessTimes, thread_seconds
 from penstock.protocols.media import JSON
 from penstock.service.models import described
 
@@ -92,7 +93,11 @@ class Reporter:
             },
             **self._counters.of_requests(),
             "door": self.door and asdict(self.door.statistics()),
-            "process": self._processes.of("", [os.getpid()]),
+            "most_running": self._engine.options.max_running,
+            "process": {
+                **self._processes.of("", [os.getpid()]),
+                "loop": time.thread_time(),
+            },
             "graphs": [self._graph(graph) for graph in self._engine.graphs],
         }
 
@@ -106,8 +111,14 @@ class Reporter:
             "signature": signature and described(signature),
             "requests": self._counters.of_graph(graph),
             "ops": [
-                {**asdict(each), **self._op(stage)}
-                for each, stage in zip(seen.stages, graph.stages, strict=True)
+                {
+                    **asdict(each),
+                    **self._op(stage),
+                    "inputs": [graph.stages[i].name for i in inputs if i != REQUEST],
+                }
+                for each, stage, inputs in zip(
+                    seen.stages, graph.stages, graph.plan.inputs, strict=True
+                )
             ],
         }
 
@@ -118,6 +129,11 @@ class Reporter:
         if loaded:  # else it has no processes of its own
             pids = [each["pid"] for each in loaded if each]
             found["process"] = self._processes.of(stage.name, pids)
+        threads = getattr(stage.executor, "thread_ids", None)
+        if threads is not None:
+            found["threads"] = {"cpu": sum(map(thread_seconds, threads))}
+        policy = stage.batcher.policy
+        found["batching"] = {"batch_size": policy.max_rows, "window": policy.window}
         return {**found, "loaded": loaded}
 
 
@@ -159,11 +175,19 @@ def total(reports: Sequence[Report], ended: Sequence[Report] = ()) -> Report:
     return summed
 
 
+_SAME: Final = frozenset(("batching", "most_running"))
+"""Keys of what is set, and the same for every engine."""
+
+
 def _sum(values: list[Any]) -> Any:
     first = values[0]
     if isinstance(first, dict):
         keys = dict.fromkeys(key for each in values for key in each)
-        return {key: _sum([each[key] for each in values if key in each]) for key in keys}
+        return {
+            key: found[0] if key in _SAME else _sum(found)
+            for key in keys
+            if (found := [each[key] for each in values if key in each])
+        }
     if isinstance(first, list) and first and isinstance(first[0], dict):
         things = [thing for each in values for thing in each]
         return _sum_named(things) if "name" in first[0] else things

@@ -1,0 +1,1 @@
+"""Predicts a service's throughput and waiting from what its ops cost: ``penstock plan``."""

@@ -1,0 +1,171 @@
+"""``penstock plan``: costs from a service or a file to a plan, and its verification."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import typer
+
+from penstock.bench import BadTarget, Step, Target
+from penstock.observe.status import ask_status
+from penstock.plan import measure, report
+from penstock.plan.advice import advice, improved
+from penstock.plan.calibration import Calibration
+from penstock.plan.prediction import Forecast, Planner
+from penstock.plan.recording import NoRecording, observations_of
+from penstock.plan.settings import changes_of, config_diff
+
+_REQUESTS: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where costs come from: a measuring run, a service's own load, or a file.
+
+    Attributes:
+        name: as it was given.
+        target: who is measured, and what is asked.
+        file: of a recording, or a trace by ``penstock trace``.
+        seconds: of each step of a measuring run; the longest time to watch.
+        levels: requests in flight in each step; empty for those that fit the service.
+    """
+
+    name: str
+    target: Target | None = None
+    file: Path | None = None
+    seconds: float = 5.0
+    levels: tuple[int, ...] = ()
+
+    def recording(self) -> dict[str, Any]:
+        """What was seen.
+
+        Raises:
+            PenstockError: there is nothing to be seen.
+        """
+        if self.file is not None:
+            try:
+                found: dict[str, Any] = json.loads(self.file.read_bytes())
+            except (OSError, ValueError) as error:
+                raise NoRecording(f"{self.file} cannot be read: {error}") from error
+            return found
+        if self.target is None:
+            _tell(f"watching {self.name} for {self.seconds:g} s")
+            return measure.watched(self.name, _REQUESTS, self.seconds)
+        levels = self.levels or measure.levels_of(ask_status(self.target.status_url))
+        return measure.measured(self.target, levels, self.seconds, _tell)
+
+
+def plan_and_report(
+    source: Source,
+    *,
+    rate: float | None,
+    settings: Sequence[str],
+    output: Path | None,
+    verify: float | None,
+    as_json: bool,
+) -> bool:
+    """Make the plan and print it; whether it holds, where it is verified.
+
+    Args:
+        source: of the costs.
+        rate: requests a second that are wished.
+        settings: ``KEY=VALUE`` each, of a service that is not so yet.
+        output: where to keep the recording.
+        verify: seconds of load for it; None is not to.
+        as_json: print JSON.
+
+    Raises:
+        PenstockError: nothing can be measured, a setting is unknown, or the plan is of settings
+            that the service does not have.
+    """
+    found = source.recording()
+    if output is not None:
+        try:
+            output.write_text(json.dumps(found))
+        except OSError as error:
+            raise NoRecording(f"{output} cannot be written: {error.strerror}") from error
+    calibration = Calibration(found)
+    now = calibration.costs(calibration.full.rate)
+    planner = Planner(calibration, changes_of(settings, now), (verify or 60.0) / 2)
+    if verify is not None:
+        _check_settings(source, planner)
+    plan = _plan(source.name, planner, rate)
+    if not as_json:
+        for line in report.lines_of(plan):
+            typer.echo(line)
+    compared: list[report.Comparison] = []
+    if verify is not None:
+        assert source.target is not None
+        for forecast in (plan.most, plan.at_rate):
+            compared += _verified(source.target, forecast, verify / 2)
+        if not as_json:
+            for line in report.lines_of_comparisons(compared):
+                typer.echo(line)
+    if as_json:
+        typer.echo(json.dumps(report.plain(plan, compared), indent=2))
+    return all(each.kept for each in compared)
+
+
+def _plan(name: str, planner: Planner, rate: float | None) -> report.Plan:
+    most = planner.most
+    wished = rate or planner.usual
+    at_rate = planner.open(wished)
+    now = at_rate.costs
+    better, why = improved(now, wished if rate else most.rate)
+    doubts = [*planner.doubts(most), *planner.doubts(at_rate)]
+    return report.Plan(
+        source=name,
+        rate=wished,
+        most=most,
+        at_rate=at_rate,
+        doubts=[*dict.fromkeys(doubts)],
+        advice=[*why, *advice(better, at_rate)],
+        diff=config_diff(now, better),
+    )
+
+
+def _verified(
+    target: Target, forecast: Forecast, seconds: float
+) -> tuple[report.Comparison, ...]:
+    step = (
+        Step(concurrency=forecast.in_flight)
+        if forecast.wished is None
+        else Step(rate=forecast.wished)
+    )
+    _tell(f"verifying for {seconds:g} s")
+    result = measure.bench(target, step, seconds)
+    return report.comparisons(forecast, result.rate, result.latency.p50, result.latency.p95)
+
+
+def _check_settings(source: Source, planner: Planner) -> None:
+    """The service that is to be measured has the settings that the plan is of.
+
+    Raises:
+        BadTarget: it has others, or there is nobody to ask.
+    """
+    if source.target is None:
+        raise BadTarget("to verify a plan, give the URL that is to be asked")
+    status = ask_status(source.target.status_url, ca_file=source.target.ca_file)
+    running = {op["name"]: op for graph in status["graphs"] for op in graph["ops"]}
+    for op in planner.costs(1.0).ops:
+        there = running.get(op.name)
+        if there is None:
+            raise BadTarget(f"{source.target.status_url} has no op {op.name}")
+        workers = there["workers"] // status["engines"]
+        batching = there["batching"]
+        if (workers, batching["window"]) != (op.workers, op.window):
+            raise BadTarget(
+                f"the service has {workers} workers of {op.name}, the plan {op.workers}: start it"
+                " with the planned settings, and give what was measured before by --costs"
+            )
+
+
+def _tell(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+__all__ = ["NoRecording", "Source", "observations_of", "plan_and_report"]

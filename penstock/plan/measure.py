@@ -1,0 +1,146 @@
+"""Measures a service: with load of its own, or watching the load that there is."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.bench import Load, Step, StepResult, Target, run
+from penstock.observe.status import NoStatus, ask_status, ask_trace
+from penstock.plan import recording
+
+_WARM_UP: Final = 0.5
+_MOST_TRACED: Final = 2_000
+_IDLE: Final = (3, 4)  # fields of a line of /proc/stat: idle, and waiting for disks
+_TICK: Final = os.sysconf("SC_CLK_TCK")
+
+
+def measured(
+    target: Target, levels: Sequence[int], seconds: float, tell: Callable[[str], object]
+) -> dict[str, Any]:
+    """A recording of a closed loop with so many callers, in steps.
+
+    Args:
+        target: who is asked, and what.
+        levels: requests in flight.
+        seconds: of each step.
+        tell: told what is being done.
+
+    Raises:
+        BadTarget: nobody gives a good answer.
+        NoStatus: the service does not tell how it stands, or is not on this machine.
+    """
+    found: dict[str, Any] = {}
+    steps = []
+    for number, level in enumerate(levels):
+        tell(f"measuring with {level} in flight for {seconds:g} s")
+        tracing = _Tracing(target, seconds) if not number else None
+        before, began = ask_status(target.status_url, ca_file=target.ca_file), _Usage()
+        result = bench(target, Step(concurrency=level), seconds)
+        used = _Usage().since(began)
+        after = ask_status(target.status_url, ca_file=target.ca_file)
+        if tracing is not None:
+            found = tracing.trace()
+        answered = after["requests"]["answered"] - before["requests"]["answered"]
+        load = recording.Load(
+            in_flight=level,
+            rate=result.rate,
+            mean=result.latency.mean,
+            p95=result.latency.p95,
+            client=used.own / max(1, answered),
+            failed=result.failed,
+        )
+        steps.append(
+            recording.step_of(
+                before, after, seconds=used.at, cores=_cores(), busy=used.busy, load=load
+            )
+        )
+        if not result.good:
+            break
+    return {**found, recording.KEY: {"steps": steps}}
+
+
+def bench(target: Target, step: Step, seconds: float) -> StepResult:
+    """One step of load, and what came of it."""
+    (result,) = run(target, Load(steps=(step,), duration=seconds, warm_up=_WARM_UP))
+    return result
+
+
+def watched(address: str, requests: int, seconds: float) -> dict[str, Any]:
+    """A recording of the next requests of a service that has load already.
+
+    Raises:
+        NoStatus: there is no such service on this machine.
+    """
+    before, began = ask_status(address), _Usage()
+    found = ask_trace(address, requests, seconds)
+    used, after = _Usage().since(began), ask_status(address)
+    step = recording.step_of(before, after, seconds=used.at, cores=_cores(), busy=used.busy)
+    return {**found, recording.KEY: {"steps": [step]}}
+
+
+class _Tracing:
+    """Asks for a trace beside a load."""
+
+    def __init__(self, target: Target, seconds: float) -> None:
+        self._found: dict[str, Any] = {}
+        self._ask = (target.status_url, _MOST_TRACED, min(60.0, seconds))
+        self._thread = threading.Thread(target=self._run, name="penstock-plan-trace", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._found = ask_trace(*self._ask)
+        except NoStatus:  # without it, all requests are taken to cost the same
+            self._found = {}
+
+    def trace(self) -> dict[str, Any]:
+        """The trace; the load is over."""
+        self._thread.join()
+        return self._found
+
+
+class _Usage:
+    """Time, CPU time of this process, and of the cores that it may use."""
+
+    def __init__(self) -> None:
+        self.at, self.own, self.busy = time.monotonic(), time.process_time(), _busy()
+
+    def since(self, former: _Usage) -> _Usage:
+        """The difference, in seconds."""
+        found = object.__new__(_Usage)
+        found.at = self.at - former.at
+        found.own = self.own - former.own
+        found.busy = self.busy - former.busy
+        return found
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _busy() -> float:
+    """Seconds that these cores have computed since the machine's start, for whomever."""
+    names = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    ticks = 0
+    for line in Path("/proc/stat").read_text().splitlines():
+        name, *fields = line.split()
+        if name in names:
+            ticks += sum(map(int, fields[:8])) - sum(int(fields[each]) for each in _IDLE)
+    return ticks / _TICK
+
+
+def levels_of(status: dict[str, Any]) -> tuple[int, ...]:
+    """Requests in flight: one alone, as many as keep every worker busy, and some in between."""
+    slots = [
+        op["workers"] * op["batching"]["batch_size"]
+        for graph in status["graphs"]
+        for op in graph["ops"]
+    ]
+    most = max(8, min(256, 2 * sum(slots)))
+    return (1, round(math.sqrt(most)), most)

@@ -1,0 +1,280 @@
+"""From costs to throughput and waiting, and how far to believe them. Pure.
+
+The formulas are those of the pipeline's document, with its two slips put right: a critical path is
+a sum of costs, not of concurrencies, and a queue grows by what comes in less what goes out.
+
+    op_cost             preprocess + process + postprocess of a batch, divided by its requests
+    op_concurrency      op_cost in seconds x requests a second
+    service_throughput  1 / op_cost x concurrency of the slowest op
+    service_avg_cost    the sum of op_cost over the critical path
+
+To the slowest op come the other things that can be the slowest: the cores, Python's lock, the loop
+of the engine, and ``worker_num``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, Literal, TypeAlias
+
+from penstock.plan.calibration import P95_LIMIT, RATE_LIMIT, Calibration, changed
+from penstock.plan.costs import Costs, OpCosts
+from penstock.plan.simulation import Simulated, simulate
+
+Kind: TypeAlias = Literal["op", "cores", "lock", "loop", "worker_num"]
+Changes: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+FILLED: Final = 0.9
+"""The share of a limit from which on waiting depends on it so much that it cannot be predicted."""
+
+_SHARE: Final = 0.7
+"""Of the throughput: the rate that is planned for where none is wished."""
+_FEW: Final = 100
+_OTHERS: Final = 0.1
+_MOST_REQUESTS: Final = 6000
+_SEEDS: Final = (1, 2, 3, 4, 5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Something that a service cannot do more often than so many times a second."""
+
+    kind: Kind
+    op: str
+    rate: float
+
+    def __str__(self) -> str:
+        names = {
+            "op": f"the workers of op {self.op}",
+            "cores": "the cores",
+            "lock": "Python's lock, which ops in threads and the engine share",
+            "loop": "the engine's loop",
+            "worker_num": "worker_num",
+        }
+        return names[self.kind]
+
+
+def bounds(costs: Costs) -> list[Bound]:
+    """What limits the throughput, the narrowest first, with batches as full as they can be."""
+    found = [
+        Bound(kind="op", op=op.name, rate=costs.engines * op.workers * op.batch_size / cost)
+        for op in costs.ops
+        if (cost := op.cost(op.batch_size)) > 0
+    ]
+    cpu = {op.name: op.cpu.of(op.batch_size) / op.batch_size for op in costs.ops}
+    whole = costs.engine + costs.client + sum(cpu.values())
+    if whole > 0:
+        found.append(Bound(kind="cores", op="", rate=costs.cores / whole))
+    inside = sum(cpu[op.name] for op in costs.ops if op.place == "thread") if costs.locked else 0.0
+    if costs.engine + inside > 0:
+        kind: Kind = "lock" if inside else "loop"
+        found.append(Bound(kind=kind, op="", rate=costs.engines / (costs.engine + inside)))
+    path = sum(op.cost() for op in critical_path(costs)) + costs.engine
+    if costs.most_running is not None and path > 0:
+        rate = costs.engines * costs.most_running / path
+        found.append(Bound(kind="worker_num", op="", rate=rate))
+    return sorted(found, key=lambda each: each.rate)
+
+
+def critical_path(costs: Costs) -> list[OpCosts]:
+    """The ops whose costs, one after the other, take longest."""
+    longest: dict[str, tuple[float, list[OpCosts]]] = {}
+    for op in costs.ops:
+        before = max((longest[each] for each in op.inputs), key=lambda each: each[0], default=None)
+        seconds, path = before or (0.0, [])
+        longest[op.name] = (seconds + op.cost(), [*path, op])
+    return max(longest.values(), key=lambda each: each[0])[1]
+
+
+def needed(op: OpCosts, rate: float, size: float) -> float:
+    """op_concurrency: workers busy with so many requests a second in batches of this size."""
+    return op.cost(size) / size * rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a load will meet; times in seconds.
+
+    Attributes:
+        wished: requests a second of an open loop; None is a closed loop.
+        in_flight: callers of a closed loop.
+        rate: answers a second.
+        p95_by_chance: the least and the greatest p95 of several runs as long as the one that is
+            planned; times at random have no better answer.
+        simulated: one of the runs; None where more comes in than can go out.
+        costs: that were assumed.
+    """
+
+    wished: float | None
+    in_flight: int
+    rate: float
+    mean: float
+    p50: float
+    p95: float
+    p95_by_chance: tuple[float, float]
+    simulated: Simulated | None
+    costs: Costs
+
+
+class Planner:
+    """Answers what a service would do.
+
+    Args:
+        calibration: what it costs.
+        changes: settings that it does not have yet, as ``changed`` takes them.
+        seconds: how long the runs are that are predicted.
+    """
+
+    def __init__(
+        self, calibration: Calibration, changes: Changes | None = None, seconds: float = 30.0
+    ) -> None:
+        self.calibration = calibration
+        self.changes = changes or {}
+        self._seconds = seconds
+
+    def costs(self, rate: float) -> Costs:
+        """While so many are answered a second."""
+        return changed(self.calibration.costs(rate), self.changes)
+
+    @cached_property
+    def in_flight(self) -> int:
+        """Callers that keep every worker busy, with another batch in the queue."""
+        costs = self.costs(self.calibration.full.rate)
+        slots = sum(op.workers * op.batch_size for op in costs.ops) * costs.engines
+        return max(8, min(256, 2 * slots))
+
+    @cached_property
+    def most(self) -> Forecast:
+        """The throughput: with so many callers as keep everything busy."""
+        return self.closed(self.in_flight)
+
+    @property
+    def usual(self) -> float:
+        """The rate that is planned for where none is wished."""
+        return float(f"{_SHARE * self.most.rate:.2g}")
+
+    def closed(self, in_flight: int) -> Forecast:
+        """With so many callers, each of whom waits for its answer."""
+        rate = self.calibration.full.rate
+        for _ in range(3):  # what a request costs depends on the rate, and the rate on that
+            costs = self.costs(rate)
+            rate = simulate(costs, in_flight=in_flight, requests=1000).rate
+        requests = min(_MOST_REQUESTS, max(500, int(rate * self._seconds)))
+        runs = [
+            simulate(costs, in_flight=in_flight, requests=requests, seed=seed) for seed in _SEEDS
+        ]
+        return _forecast(costs, runs, None, in_flight)
+
+    def open(self, rate: float) -> Forecast:
+        """With so many requests a second, at random times."""
+        most = self.most
+        costs = self.costs(min(rate, most.rate))
+        if rate >= most.rate:
+            never = math.inf
+            return Forecast(
+                wished=rate, in_flight=0, rate=most.rate, mean=never, p50=never, p95=never,
+                p95_by_chance=(never, never), simulated=None, costs=costs,
+            )  # fmt: skip
+        requests = min(_MOST_REQUESTS, max(200, int(rate * self._seconds)))
+        runs = [simulate(costs, rate=rate, requests=requests, seed=seed) for seed in _SEEDS]
+        return _forecast(costs, runs, rate, 0)
+
+    def doubts(self, forecast: Forecast) -> list[str]:
+        """Why the forecast may be wrong; said before anything is verified."""
+        return [*self._doubts_of_load(forecast), *_doubts_of_costs(self.calibration, self.changes)]
+
+    def _doubts_of_load(self, forecast: Forecast) -> list[str]:
+        found, wished = [], forecast.wished
+        if forecast.simulated is None:
+            found.append(
+                f"{wished:g}/s is more than the throughput: the queues grow by"
+                f" {(wished or 0.0) - forecast.rate:.0f} requests a second"
+            )
+        elif wished is not None and wished > FILLED * self.most.rate:
+            found.append(
+                f"{wished:g}/s is {100 * wished / self.most.rate:.0f} % of the throughput: waiting"
+                " changes much with little there"
+            )
+        low, high = forecast.p95_by_chance
+        if high < math.inf and high - low > 2 * P95_LIMIT * forecast.p95:
+            found.append(
+                f"by chance alone, the p95 of {self._seconds:g} s is {1000 * low:.3g} to"
+                f" {1000 * high:.3g} ms: verify for longer"
+            )
+        return found
+
+
+def _forecast(
+    costs: Costs, runs: list[Simulated], wished: float | None, in_flight: int
+) -> Forecast:
+    middle = sorted(runs, key=lambda each: each.quantile(0.95))
+    p95s = [each.quantile(0.95) for each in middle]
+    chosen = middle[len(middle) // 2]
+    return Forecast(
+        wished=wished,
+        in_flight=in_flight,
+        rate=sum(each.rate for each in runs) / len(runs) if wished is None else wished,
+        mean=sum(each.mean for each in runs) / len(runs),
+        p50=chosen.quantile(0.5),
+        p95=p95s[len(p95s) // 2],
+        p95_by_chance=(p95s[0], p95s[-1]),
+        simulated=chosen,
+        costs=costs,
+    )
+
+
+def _doubts_of_costs(calibration: Calibration, changes: Changes) -> list[str]:
+    found = []
+    steps, light = calibration.observations, calibration.light
+    others = max(each.others for each in steps)
+    if others > _OTHERS:
+        found.append(f"other programs kept {others:.1f} cores busy while it was measured")
+    if light.load is None:
+        found.append(
+            "there was no client of ours: latencies are those that the service sees, the client's"
+            " CPU time is left out, and costs were taken under whatever load there was"
+        )
+        if any(each.place == "thread" and each.cpu for each in light.ops):
+            found.append(
+                "whether ops in threads hold Python's lock is not known without a measuring run;"
+                " it is assumed that they do"
+            )
+    for check in calibration.checks:
+        load, (rate, p95) = check.observation.load, check.errors
+        assert load is not None
+        if abs(rate) > RATE_LIMIT or abs(p95) > P95_LIMIT:
+            found.append(
+                f"of the measuring run itself, with {load.in_flight} in flight, the model makes"
+                f" {check.simulated.rate:.4g}/s and a p95 of"
+                f" {1000 * check.simulated.quantile(0.95):.3g} ms; it was {load.rate:.4g}/s and"
+                f" {1000 * load.p95:.3g} ms"
+            )
+        if load.failed:
+            found.append(f"{load.failed} requests failed with {load.in_flight} in flight")
+    if any(each.graphs > 1 for each in steps):
+        found.append("other graphs were asked as well, and are not counted")
+    costs = calibration.costs(calibration.full.rate)
+    few = [op.name for op in costs.ops if op.batches < _FEW]
+    if few:
+        found.append(f"fewer than {_FEW} batches were seen of {', '.join(few)}")
+    waiting = [op.name for op in costs.ops if op.place == "loop" and op.cost() > 0.001]
+    if waiting:
+        found.append(
+            f"{', '.join(waiting)} waits for something that is not measured here: it is assumed"
+            " to be as quick under any load"
+        )
+    for op in changed(costs, changes).ops:
+        before = costs.op(op.name)
+        if op.batch_size > max(1.0, before.batch_size) and before.largest < 0.5 * op.batch_size:
+            seen = f"of more than {before.largest:.1f} requests" if before.largest > 1 else "at all"
+            found.append(
+                f"no batches {seen} were seen of {op.name}: what fuller ones cost is extrapolated"
+            )
+        if op.place != before.place:
+            found.append(f"what it costs to carry requests to other workers of {op.name} is unseen")
+    if any("engines" in each for each in changes.values()):
+        found.append("several engines are assumed to cost no more than one for each request")
+    return found

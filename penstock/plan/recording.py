@@ -1,0 +1,271 @@
+"""What was seen of a service under load: its status before and after, and a trace. Pure.
+
+A recording is a trace as ``penstock.observe.chrome`` writes it, with one more key, ``penstock``:
+the steps of a measuring run, or the one of a trace that ``penstock trace`` took. So it opens in
+Perfetto.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from penstock.errors import PenstockError
+
+Report: TypeAlias = Mapping[str, Any]
+Place: TypeAlias = Literal["thread", "process", "loop"]
+"""Where an op's batches run. ``loop`` is whatever only waits as far as this machine is concerned:
+coroutines and other servers; ops on the loop itself are among them."""
+
+KEY: Final = "penstock"
+_REQUESTS: Final = 1  # the number that stands for the process of requests in a trace
+
+
+class NoRecording(PenstockError):
+    """There is nothing that a plan could be made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A step as its client saw it; times in seconds.
+
+    Attributes:
+        in_flight: the callers of a closed loop.
+        rate: good answers a second.
+        mean, p95: of the latency.
+        client: CPU time of the client for a request.
+        failed: requests without a good answer.
+    """
+
+    in_flight: int
+    rate: float
+    mean: float
+    p95: float
+    client: float
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpSeen:
+    """What an op did in a step; times in seconds.
+
+    Attributes:
+        inputs: the ops before it.
+        workers: of one engine.
+        batch_size: the most requests in a batch.
+        window: that the oldest of a batch waits for others.
+        cpu: of all its batches; None where its workers' CPU time is not known.
+        stages: preprocess, process and postprocess of all its batches.
+        queue: of all its samples.
+        waiting: samples in its queue at the end.
+    """
+
+    name: str
+    inputs: tuple[str, ...]
+    workers: int
+    batch_size: int
+    window: float | None
+    place: Place
+    batches: int
+    samples: int
+    cpu: float | None
+    stages: tuple[float, float, float]
+    queue: float
+    waiting: int
+
+    @property
+    def mean_batch(self) -> float:
+        """Samples in a batch."""
+        return self.samples / self.batches
+
+    @property
+    def wall(self) -> float:
+        """Seconds that a batch ran, on average."""
+        return sum(self.stages) / self.batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One step; times in seconds.
+
+    Attributes:
+        seconds: that it lasted.
+        cores: that the service and its client may use.
+        others: cores that other programs kept busy meanwhile.
+        engines: of the service.
+        most_running: requests inside an engine's graphs (``worker_num``); None is no limit.
+        answered: requests.
+        loop: CPU time of the engines' loops for a request.
+        rest: the same of other threads of the engines that are no workers of ops, such as those
+            that a model's library starts.
+        ops: of the graph with the most requests, in its order.
+        graphs: that were asked.
+        load: None where the client is unknown.
+    """
+
+    seconds: float
+    cores: int
+    others: float
+    engines: int
+    most_running: int | None
+    answered: int
+    loop: float
+    rest: float
+    ops: tuple[OpSeen, ...]
+    graphs: int
+    load: Load | None = None
+
+    @property
+    def rate(self) -> float:
+        """Answers a second."""
+        return self.load.rate if self.load else self.answered / self.seconds
+
+
+def step_of(
+    before: Report,
+    after: Report,
+    *,
+    seconds: float,
+    cores: int,
+    busy: float,
+    load: Load | None = None,
+) -> dict[str, Any]:
+    """A step as it stands in a recording.
+
+    Args:
+        before: the service's status.
+        after: the same at the end.
+        seconds: between them.
+        cores: of this machine.
+        busy: seconds that its cores computed meanwhile, whatever for.
+        load: what the client saw.
+    """
+    return {
+        "before": before,
+        "after": after,
+        "seconds": seconds,
+        "cores": cores,
+        "busy": busy,
+        "load": load and asdict(load),
+    }
+
+
+def observations_of(recording: Report) -> list[Observation]:
+    """The steps of a recording, those with fewer requests in flight first.
+
+    Raises:
+        NoRecording: it is none, or nothing was asked meanwhile.
+    """
+    try:
+        found = [_observation(step) for step in recording[KEY]["steps"]]
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise NoRecording(
+            "there is no status of ops in it: record it with penstock trace, or penstock plan -o"
+        ) from error
+    if not found:
+        raise NoRecording("nothing was asked while it was recorded")
+    return sorted(found, key=lambda each: each.load.in_flight if each.load else 0)
+
+
+def _observation(step: Report) -> Observation:
+    before, after = step["before"], step["after"]
+    graphs = [(each, _same(before["graphs"], each)) for each in after["graphs"]]
+    counts = [_samples(now) - _samples(was) for now, was in graphs]
+    answered = after["requests"]["answered"] - before["requests"]["answered"]
+    if answered <= 0 or not any(counts):
+        raise NoRecording("nothing was asked while it was recorded")
+    graph, was = graphs[counts.index(max(counts))]
+    then = {each["name"]: each for each in was["ops"]}
+    engines = after["engines"]
+    ops = tuple(
+        _op(each, then.get(each["name"], {}), engines)
+        for each in graph["ops"]
+        if each["batches"] > then.get(each["name"], {}).get("batches", 0)
+    )
+    names = {each.name for each in ops}
+    if any(not names.issuperset(each.inputs) for each in ops):
+        raise NoRecording("some op of the graph has run no batch meanwhile")
+    loop = after["process"]["loop"] - before["process"]["loop"]
+    whole = after["process"]["cpu"] - before["process"]["cpu"]
+    inside = sum(each.cpu or 0.0 for each in ops if each.place == "thread")
+    outside = sum(each.cpu or 0.0 for each in ops if each.place == "process")
+    load = step["load"] and Load(**step["load"])
+    ours = whole + outside + (load.client * answered if load else 0.0)
+    return Observation(
+        seconds=step["seconds"],
+        cores=step["cores"],
+        others=max(0.0, step["busy"] - ours) / step["seconds"],
+        engines=engines,
+        most_running=after.get("most_running"),
+        answered=answered,
+        loop=loop / answered,
+        rest=max(0.0, whole - loop - inside) / answered,
+        ops=ops,
+        graphs=sum(count > 0 for count in counts),
+        load=load,
+    )
+
+
+def _same(graphs: Sequence[Report], graph: Report) -> Report:
+    """The graph as it was; one without counts if it was not there."""
+    keys = ("name", "version")
+    found = (each for each in graphs if all(each[key] == graph[key] for key in keys))
+    return next(found, {"ops": []})
+
+
+def _samples(graph: Report) -> int:
+    return sum(op["samples"] for op in graph["ops"])
+
+
+def _op(now: Report, was: Report, engines: int) -> OpSeen:
+    place: Place = "process" if "process" in now else "thread" if "threads" in now else "loop"
+    key = {"process": "process", "thread": "threads"}.get(place)
+    began = was.get("seconds", {})
+    samples = now["samples"] - was.get("samples", 0)
+    rows = now["rows"]["sum"] - was.get("rows", {}).get("sum", 0)
+    batching = now["batching"]
+    return OpSeen(
+        name=now["name"],
+        inputs=tuple(now["inputs"]),
+        workers=max(1, now["workers"] // engines),
+        batch_size=max(1, round(batching["batch_size"] * samples / max(rows, samples))),
+        window=batching["window"],
+        place=place,
+        batches=now["batches"] - was.get("batches", 0),
+        samples=samples,
+        cpu=None if key is None else now[key]["cpu"] - was.get(key, {}).get("cpu", 0.0),
+        stages=tuple(
+            now["seconds"][each] - began.get(each, 0.0)
+            for each in ("preprocess", "process", "postprocess")
+        ),
+        queue=now["queue"]["sum"] - was.get("queue", {}).get("sum", 0.0),
+        waiting=now["waiting"],
+    )
+
+
+def requests_of(recording: Report) -> list[dict[str, float]]:
+    """Of each request in the trace, how long the batches that it was in ran, by op."""
+    found: list[dict[str, float]] = []
+    op = ""
+    for event in _slices(recording):
+        facts = event.get("args", {})
+        if "route" in facts:
+            found.append({})
+        elif "attempt" in facts:
+            op = event["name"]
+        elif op and event["name"] in ("preprocess", "process", "postprocess"):
+            of = found[-1]
+            of[op] = of.get(op, 0.0) + event["dur"] / 1e6
+    return [each for each in found if each]
+
+
+def latencies_of(recording: Report) -> list[float]:
+    """Seconds of each request in the trace, as the service saw it."""
+    return [each["dur"] / 1e6 for each in _slices(recording) if "route" in each.get("args", {})]
+
+
+def _slices(recording: Report) -> Iterator[Report]:
+    for event in recording.get("traceEvents", ()):
+        if event.get("ph") == "X" and event.get("pid") == _REQUESTS:
+            yield event

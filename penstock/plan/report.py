@@ -1,0 +1,202 @@
+"""A plan for people and for programs. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.plan.calibration import P95_LIMIT, RATE_LIMIT
+from penstock.plan.costs import Costs
+from penstock.plan.prediction import Bound, Forecast, bounds, critical_path, needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """All that is to be said.
+
+    Attributes:
+        source: of the costs.
+        rate: requests a second that are planned for.
+        most: the throughput.
+        at_rate: what waits at that rate.
+        doubts: why it may be wrong.
+        advice: what to change, and why.
+        diff: the same as configuration.
+    """
+
+    source: str
+    rate: float
+    most: Forecast
+    at_rate: Forecast
+    doubts: Sequence[str]
+    advice: Sequence[str]
+    diff: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A predicted figure beside the measured one."""
+
+    what: str
+    predicted: float
+    measured: float
+    limit: float
+
+    @property
+    def error(self) -> float:
+        """The share by which the prediction misses."""
+        return self.predicted / self.measured - 1.0 if self.measured else math.inf
+
+    @property
+    def kept(self) -> bool:
+        """Whether it is within the limit."""
+        return abs(self.error) <= self.limit
+
+
+def comparisons(forecast: Forecast, rate: float, p50: float, p95: float) -> tuple[Comparison, ...]:
+    """The forecast beside what was measured under its load."""
+    load = (
+        f"{forecast.in_flight} in flight" if forecast.wished is None else f"{forecast.wished:g}/s"
+    )
+    return (
+        Comparison(
+            what=f"{load}: answers/s", predicted=forecast.rate, measured=rate, limit=RATE_LIMIT
+        ),
+        Comparison(
+            what=f"{load}: p50 ms",
+            predicted=1000 * forecast.p50,
+            measured=1000 * p50,
+            limit=math.inf,
+        ),
+        Comparison(
+            what=f"{load}: p95 ms",
+            predicted=1000 * forecast.p95,
+            measured=1000 * p95,
+            limit=P95_LIMIT,
+        ),
+    )
+
+
+def lines_of(plan: Plan) -> list[str]:
+    """The plan as text."""
+    costs, most, at_rate = plan.at_rate.costs, plan.most, plan.at_rate
+    engines = f"{costs.engines} engine{'s' if costs.engines > 1 else ''}"
+    lines = [
+        f"{plan.source}: {engines}, {costs.cores:.1f} cores",
+        f"{'op':<14}{'ms of a batch in its stages':>29}{'op_cost':>9}{'CPU ms':>8}{'most/s':>9}"
+        f"{'workers':>9}{'needed':>8}{'busy':>6}{'batch':>7}{'queue ms':>10}{'waiting':>9}",
+    ]
+    lines += [_op(costs, at_rate, name) for name in (op.name for op in costs.ops)]
+    path = critical_path(costs)
+    average = 1000 * sum(op.cost() for op in path)
+    first, *others = bounds(most.costs)
+    lines += [
+        f"engine {1e6 * costs.engine:.0f} us, client {1e6 * costs.client:.0f} us of CPU a request",
+        f"service_avg_cost: {average:.2f} ms, along {' -> '.join(op.name for op in path)}",
+        f"throughput: {most.rate:.4g}/s, with {most.in_flight} requests in flight (p95"
+        f" {_ms(most.p95)} ms)",
+        f"bottleneck: {_bound(first)}; then {', '.join(map(_bound, others[:2]))}",
+        _waiting(at_rate),
+    ]
+    lines += [f"doubt: {each}" for each in plan.doubts]
+    lines += [f"advice: {each}" for each in plan.advice]
+    return [*lines, *plan.diff.splitlines()]
+
+
+def _bound(bound: Bound) -> str:
+    return f"{bound} ({bound.rate:.4g}/s)"
+
+
+def _waiting(forecast: Forecast) -> str:
+    found = forecast.simulated
+    if found is None:
+        return f"at {forecast.wished:g}/s: more comes in than can go out"
+    low, high = forecast.p95_by_chance
+    return (
+        f"at {forecast.wished:g}/s: mean {_ms(forecast.mean)}, p50 {_ms(forecast.p50)}, p95"
+        f" {_ms(forecast.p95)} ms ({_ms(low)} to {_ms(high)} by chance); {found.cores:.2f} of"
+        f" {forecast.costs.cores:.1f} cores busy"
+    )
+
+
+def _op(costs: Costs, forecast: Forecast, name: str) -> str:
+    op = costs.op(name)
+    stages = " + ".join(f"{1000 * each:.2f}" for each in op.stages)
+    found = forecast.simulated
+    size = found.ops[name].batch if found else float(op.batch_size)
+    most = costs.engines * op.workers * op.batch_size / op.cost(op.batch_size) if op.cost() else 0
+    busy = needed(op, forecast.wished or forecast.rate, size)
+    line = (
+        f"{name:<14}{stages:>29}{1000 * op.cost(size) / size:>9.2f}"
+        f"{1000 * op.cpu.of(size) / size:>8.2f}{most:>9.4g}"
+        f"{costs.engines * op.workers:>9}{busy:>8.2f}"
+    )
+    if found is None:
+        return line
+    load = found.ops[name]
+    return (
+        f"{line}{100 * load.busy:>5.0f}%{load.batch:>7.1f}{_ms(load.queue):>10}{load.waiting:>9.2f}"
+    )
+
+
+def lines_of_comparisons(found: Sequence[Comparison]) -> list[str]:
+    """Predicted against measured."""
+    lines = [f"{'':<28}{'predicted':>11}{'measured':>11}{'error':>8}{'limit':>8}"]
+    for each in found:
+        limit = f"{100 * each.limit:.0f} %" if math.isfinite(each.limit) else ""
+        error = f"{100 * each.error:+.0f} %"
+        missed = "" if each.kept else "  missed"
+        lines.append(
+            f"{each.what:<28}{each.predicted:>11.4g}{each.measured:>11.4g}{error:>8}{limit:>8}"
+            + missed
+        )
+    return lines
+
+
+def plain(plan: Plan, found: Sequence[Comparison] = ()) -> dict[str, Any]:
+    """The plan as plain values; times in seconds."""
+    return {
+        "source": plan.source,
+        "rate": plan.rate,
+        "throughput": _forecast(plan.most),
+        "at_rate": _forecast(plan.at_rate),
+        "bounds": [asdict(each) for each in bounds(plan.most.costs)],
+        "costs": {
+            key: value for key, value in asdict(plan.at_rate.costs).items() if key != "requests"
+        },
+        "service_avg_cost": sum(op.cost() for op in critical_path(plan.at_rate.costs)),
+        "doubts": plan.doubts,
+        "advice": plan.advice,
+        "diff": plan.diff,
+        "verified": [
+            {**asdict(each), "error": each.error, "kept": each.kept}
+            | ({"limit": None} if math.isinf(each.limit) else {})
+            for each in found
+        ],
+    }
+
+
+def _forecast(forecast: Forecast) -> dict[str, Any]:
+    found = forecast.simulated
+    return {
+        "wished": forecast.wished,
+        "in_flight": forecast.in_flight,
+        "rate": forecast.rate,
+        **{
+            name: None if math.isinf(value) else value
+            for name, value in (
+                ("mean", forecast.mean),
+                ("p50", forecast.p50),
+                ("p95", forecast.p95),
+            )
+        },
+        "cores": found and found.cores,
+        "ops": found and {name: asdict(each) for name, each in found.ops.items()},
+    }
+
+
+def _ms(seconds: float) -> str:
+    value = 1000 * seconds
+    return f"{value:.2f}" if value < 100 else f"{value:.0f}"

@@ -1,0 +1,123 @@
+"""Configuration keys, as a plan reads and writes them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import unified_diff
+from typing import Any, Final
+
+from penstock.errors import PenstockError
+from penstock.plan.costs import Costs, OpCosts
+
+_OP_KEYS: Final = "concurrency, batch_size, auto_batching_timeout, executor"
+_TOP_KEYS: Final = "worker_num, build_dag_each_worker, dag.is_thread_op"
+
+
+class UnknownSetting(PenstockError):
+    """A setting that no plan can be made for."""
+
+
+def changes_of(texts: Iterable[str], costs: Costs) -> dict[str, dict[str, Any]]:
+    """What ``KEY=VALUE`` texts change of the costs; see ``calibration.changed``.
+
+    Raises:
+        UnknownSetting: a key or value is not among those that can be planned.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        key, given, value = text.partition("=")
+        parts = key.strip().split(".")
+        if not given:
+            raise UnknownSetting(f"{text!r}: write KEY=VALUE")
+        if parts[0] == "op" and len(parts) == 3:
+            parts = parts[1:]
+        try:
+            _add(found, parts, value.strip().lower(), costs)
+        except ValueError:
+            raise UnknownSetting(f"{text!r}: the value is none of {key}") from None
+    return found
+
+
+def _add(found: dict[str, dict[str, Any]], parts: list[str], value: str, costs: Costs) -> None:
+    names = {_public(op): op for op in costs.ops}
+    key = ".".join(parts)
+    if len(parts) == 2 and parts[0] in names:
+        op, field = names[parts[0]], parts[1]
+        own = found.setdefault(op.name, {})
+        if field == "concurrency":
+            own["workers"] = _count(value)
+        elif field == "batch_size":
+            own["batch_size"] = _count(value)
+        elif field == "auto_batching_timeout":
+            own["window"] = None if float(value) <= 0 else float(value) / 1000
+        elif field == "executor" and value in ("thread", "process"):
+            own["place"] = value
+        else:
+            raise UnknownSetting(f"{key}={value}: of an op can be planned: {_OP_KEYS}")
+    elif key == "dag.is_thread_op":
+        place = "thread" if _truth(value) else "process"
+        for op in costs.ops:
+            if op.place != "loop":
+                found.setdefault(op.name, {})["place"] = place
+    elif key == "worker_num":
+        engines = found.get("", {}).get("engines", costs.engines) > 1
+        found.setdefault("", {})["engines" if engines else "most_running"] = _count(value)
+    elif key == "build_dag_each_worker":
+        engines = (costs.most_running or 1) if _truth(value) else 1
+        found.setdefault("", {}).update(engines=engines, most_running=None)
+    else:
+        known = f"of the ops {', '.join(names)}: {_OP_KEYS}; besides: {_TOP_KEYS}"
+        raise UnknownSetting(f"{key} cannot be planned; {known}")
+
+
+def _public(op: OpCosts) -> str:
+    """The op's name as configurations have it; several graphs put theirs before it."""
+    return op.name.rpartition("/")[2]
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+def _truth(text: str) -> bool:
+    if text not in ("true", "false", "1", "0"):
+        raise ValueError(text)
+    return text in ("true", "1")
+
+
+def config_diff(before: Costs, after: Costs) -> str:
+    """What has to change in the configuration, as a unified diff; empty when nothing."""
+    old, new = _yaml(before, before, after), _yaml(after, before, after)
+    lines = unified_diff(old, new, "config.yml", "config.yml", lineterm="", n=9)
+    return "\n".join(lines)
+
+
+def _yaml(costs: Costs, before: Costs, after: Costs) -> list[str]:
+    """The keys that differ, with the ops that they belong to, as this one has them."""
+    lines = []
+    if before.engines != after.engines:
+        lines.append(f"build_dag_each_worker: {str(costs.engines > 1).lower()}")
+        if costs.engines > 1:
+            lines.append(f"worker_num: {costs.engines}")
+    if before.most_running != after.most_running and costs.most_running is not None:
+        lines.append(f"worker_num: {costs.most_running}")
+    ops = []
+    for op in costs.ops:
+        sides = [_keys(side.op(op.name)) for side in (before, after)]
+        differ = [key for key in sides[0] if sides[0][key] != sides[1][key]]
+        if differ:
+            ops.append(f"  {_public(op)}:")
+            ops += [f"    {key}: {_keys(op)[key]}" for key in differ]
+    return [*lines, *(["op:", *ops] if ops else [])]
+
+
+def _keys(op: OpCosts) -> Mapping[str, str]:
+    return {
+        "concurrency": str(op.workers),
+        "batch_size": str(op.batch_size),
+        "auto_batching_timeout": "0" if op.window is None else f"{1000 * op.window:g}",
+        "executor": op.place,
+    }
