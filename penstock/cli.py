@@ -460,9 +460,8 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Predict throughput and waiting from what ops cost, and say what to change."""
+    from penstock.bench.command import load_of
     from penstock.bench.requests import target_of
-    from penstock.bench.schedule import seconds_of
-    from penstock.bench.target import BadTarget
     from penstock.plan.command import Source, plan_and_report
 
     with _errors_end_the_command():
@@ -479,13 +478,16 @@ def plan(
             )
         elif costs is None and Path(source).is_file():
             costs = Path(source)
-        try:
-            levels = tuple(int(each) for each in concurrency.split(",") if each)
-            seconds, verified = seconds_of(measuring), seconds_of(duration)
-        except ValueError as error:
-            raise BadTarget(str(error)) from error
+        load = load_of(concurrency or "1", None, duration=measuring, warm_up="0", timeout="30s")
+        verified = load_of("1", None, duration=duration, warm_up="0", timeout="30s").duration
         kept = plan_and_report(
-            Source(name=source, target=asked, file=costs, seconds=seconds, levels=levels),
+            Source(
+                name=source,
+                target=asked,
+                file=costs,
+                seconds=load.duration,
+                levels=tuple(each.concurrency for each in load.steps) if concurrency else (),
+            ),
             rate=qps,
             settings=settings or (),
             output=output,

@@ -19,6 +19,7 @@ RUNNABLE = (
     ROOT / "docs/guide.md",
     ROOT / "docs/model-server.md",
     ROOT / "docs/bench.md",
+    ROOT / "docs/planning.md",
 )
 """The documents whose examples are run."""
 

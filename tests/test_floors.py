@@ -32,8 +32,9 @@ FLOORS = {
     "penstock.config": 7,
     "penstock.service": 8,
     "penstock.bench": 8,
-    "penstock.cli": 9,
-    "penstock.__main__": 10,
+    "penstock.plan": 9,
+    "penstock.cli": 10,
+    "penstock.__main__": 11,
 }
 GROUND = [
     "penstock.errors",
@@ -54,6 +55,14 @@ PURE = (
     "penstock.bench.responses",
     "penstock.bench.results",
     "penstock.bench.schedule",
+    "penstock.plan.advice",
+    "penstock.plan.calibration",
+    "penstock.plan.costs",
+    "penstock.plan.prediction",
+    "penstock.plan.recording",
+    "penstock.plan.report",
+    "penstock.plan.settings",
+    "penstock.plan.simulation",
     *GROUND,
 )
 IMPURE_MODULES = {

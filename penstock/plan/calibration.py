@@ -29,6 +29,9 @@ RATE_LIMIT: Final = 0.10
 P95_LIMIT: Final = 0.25
 """By which shares predicted throughput and p95 may miss what is measured."""
 
+_DIFFERENT: Final = 0.05
+"""By how much closer one of two models must come to be known as the right one; a guess."""
+
 _VARIED: Final = 1.2
 """The ratio of mean batches from which on a line can be drawn through their costs; a guess."""
 
@@ -60,6 +63,7 @@ class Calibration:
     Attributes:
         observations: its steps, the lightest first.
         checks: those steps, simulated; none without a client.
+        lock_known: whether the throughput told if ops in threads hold Python's lock.
 
     Raises:
         NoRecording: nothing was asked while it was made.
@@ -69,6 +73,7 @@ class Calibration:
         self.observations = observations_of(recording)
         self._seconds = requests_of(recording)
         self._overhead = 0.0
+        self.lock_known = False
         self._locked = any(each.place == "thread" and each.cpu for each in self.light.ops)
         self.checks: list[Check] = []
         light = self.light
@@ -83,10 +88,11 @@ class Calibration:
         self.checks = self._check()
         if self._locked:
             self._locked = False
-            free = self._check()
-            if abs(self.checks[-1].errors[0]) < abs(free[-1].errors[0]):
-                self._locked = True
-            else:
+            held, free = self.checks, self._check()
+            better = abs(free[-1].errors[0]) - abs(held[-1].errors[0])
+            self._locked = better > _DIFFERENT
+            self.lock_known = abs(better) > _DIFFERENT
+            if not self._locked:
                 self.checks = free
 
     @property

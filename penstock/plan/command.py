@@ -16,7 +16,7 @@ from penstock.plan import measure, report
 from penstock.plan.advice import advice, improved
 from penstock.plan.calibration import Calibration
 from penstock.plan.prediction import Forecast, Planner
-from penstock.plan.recording import NoRecording, observations_of
+from penstock.plan.recording import NoRecording
 from penstock.plan.settings import changes_of, config_diff
 
 _REQUESTS: Final = 2_000
@@ -114,8 +114,8 @@ def _plan(name: str, planner: Planner, rate: float | None) -> report.Plan:
     most = planner.most
     wished = rate or planner.usual
     at_rate = planner.open(wished)
-    now = at_rate.costs
-    better, why = improved(now, wished if rate else most.rate)
+    better, why = improved(at_rate.costs, wished if rate else most.rate)
+    running = planner.calibration.costs(min(wished, most.rate))
     doubts = [*planner.doubts(most), *planner.doubts(at_rate)]
     return report.Plan(
         source=name,
@@ -124,13 +124,11 @@ def _plan(name: str, planner: Planner, rate: float | None) -> report.Plan:
         at_rate=at_rate,
         doubts=[*dict.fromkeys(doubts)],
         advice=[*why, *advice(better, at_rate)],
-        diff=config_diff(now, better),
+        diff=config_diff(running, better),
     )
 
 
-def _verified(
-    target: Target, forecast: Forecast, seconds: float
-) -> tuple[report.Comparison, ...]:
+def _verified(target: Target, forecast: Forecast, seconds: float) -> tuple[report.Comparison, ...]:
     step = (
         Step(concurrency=forecast.in_flight)
         if forecast.wished is None
@@ -166,6 +164,3 @@ def _check_settings(source: Source, planner: Planner) -> None:
 
 def _tell(text: str) -> None:
     typer.echo(text, err=True)
-
-
-__all__ = ["NoRecording", "Source", "observations_of", "plan_and_report"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
 
@@ -237,11 +237,6 @@ def _doubts_of_costs(calibration: Calibration, changes: Changes) -> list[str]:
             "there was no client of ours: latencies are those that the service sees, the client's"
             " CPU time is left out, and costs were taken under whatever load there was"
         )
-        if any(each.place == "thread" and each.cpu for each in light.ops):
-            found.append(
-                "whether ops in threads hold Python's lock is not known without a measuring run;"
-                " it is assumed that they do"
-            )
     for check in calibration.checks:
         load, (rate, p95) = check.observation.load, check.errors
         assert load is not None
@@ -275,6 +270,13 @@ def _doubts_of_costs(calibration: Calibration, changes: Changes) -> list[str]:
             )
         if op.place != before.place:
             found.append(f"what it costs to carry requests to other workers of {op.name} is unseen")
+    if not calibration.lock_known and any(op.place == "thread" for op in costs.ops):
+        bound = bounds(replace(changed(costs, changes), locked=True))[0]
+        if bound.kind == "lock":
+            found.append(
+                "whether ops in threads hold Python's lock could not be seen: if they do, the"
+                f" throughput is at most {bound.rate:.4g}/s"
+            )
     if any("engines" in each for each in changes.values()):
         found.append("several engines are assumed to cost no more than one for each request")
     return found

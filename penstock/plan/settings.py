@@ -24,7 +24,8 @@ def changes_of(texts: Iterable[str], costs: Costs) -> dict[str, dict[str, Any]]:
         UnknownSetting: a key or value is not among those that can be planned.
     """
     found: dict[str, dict[str, Any]] = {}
-    for text in texts:
+    # First whether ``worker_num`` counts engines.
+    for text in sorted(texts, key=lambda each: not each.startswith("build_dag")):
         key, given, value = text.partition("=")
         parts = key.strip().split(".")
         if not given:
@@ -60,11 +61,16 @@ def _add(found: dict[str, dict[str, Any]], parts: list[str], value: str, costs: 
             if op.place != "loop":
                 found.setdefault(op.name, {})["place"] = place
     elif key == "worker_num":
-        engines = found.get("", {}).get("engines", costs.engines) > 1
-        found.setdefault("", {})["engines" if engines else "most_running"] = _count(value)
+        own = found.setdefault("", {})
+        several = own["most_running"] is None if own else costs.engines > 1
+        own["engines" if several else "most_running"] = _count(value)
     elif key == "build_dag_each_worker":
-        engines = (costs.most_running or 1) if _truth(value) else 1
-        found.setdefault("", {}).update(engines=engines, most_running=None)
+        several = _truth(value)
+        number = costs.most_running or costs.engines  # that is, ``worker_num``
+        found[""] = {
+            "engines": number if several else 1,
+            "most_running": None if several else number,
+        }
     else:
         known = f"of the ops {', '.join(names)}: {_OP_KEYS}; besides: {_TOP_KEYS}"
         raise UnknownSetting(f"{key} cannot be planned; {known}")

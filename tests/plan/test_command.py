@@ -1,0 +1,103 @@
+"""``penstock plan`` as a user types it, on a real service."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.cli import app
+from tests.service.scripts import NAME, script
+from tests.services.process import ServiceProcess, running
+
+pytestmark = pytest.mark.real
+
+HOOKS = """
+def process(self, feed_batch, typical_logid):
+    import time
+    time.sleep(0.01)
+    return feed_batch[0]
+"""
+SHORT = ("--measuring", "1s")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    with running(script(tmp_path_factory.mktemp("service"), HOOKS)) as server:
+        yield server
+
+
+def plan(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ("plan", *arguments))
+
+
+def url(service: ServiceProcess) -> str:
+    return f"{service.http_url}/{NAME}/prediction"
+
+
+def test_a_plan_of_a_measuring_run_of_other_settings_and_of_a_file(
+    service: ServiceProcess, tmp_path: Path
+) -> None:
+    kept = tmp_path / "costs.json"
+    done = plan(url(service), "x=1", *SHORT, "--qps", "150", "-o", str(kept))
+    assert done.exit_code == 0, done.output
+    for part in ("bottleneck: the workers of op work", "+    concurrency: 2", "is more than the"):
+        assert part in done.stdout
+    assert "measuring with 1 in flight for 1 s" in done.stderr
+    done = plan(str(kept), "--qps", "150", "--set", "work.concurrency=3", "--json")
+    assert done.exit_code == 0, done.output
+    found: dict[str, Any] = json.loads(done.stdout)
+    (op,) = found["costs"]["ops"]
+    assert op["workers"] == 3
+    assert op["place"] == "thread"
+    assert 0.010 < op["wait"]["each"] < 0.02
+    assert 150 < found["throughput"]["rate"] < 300
+    assert found["at_rate"]["p95"] > 0.010
+    assert "-    concurrency: 1" in found["diff"]
+    assert json.loads(kept.read_text())["traceEvents"]
+
+
+def test_a_plan_is_verified(service: ServiceProcess) -> None:
+    done = plan(
+        url(service), "x=1", *SHORT, "--qps", "30", "--verify", "--duration", "4s", "--json"
+    )
+    found = json.loads(done.stdout)
+    verified = {each["what"]: each for each in found["verified"]}
+    assert done.exit_code == (0 if all(each["kept"] for each in verified.values()) else 1)
+    assert verified["30/s: answers/s"]["predicted"] == 30
+    assert verified["8 in flight: answers/s"]["predicted"] == pytest.approx(95, rel=0.2)
+    assert all(each["measured"] > 0 for each in verified.values())
+
+
+def test_a_plan_of_settings_that_the_service_lacks_is_not_verified(service: ServiceProcess) -> None:
+    done = plan(url(service), "x=1", *SHORT, "--set", "work.concurrency=2", "--verify")
+    assert done.exit_code == 1
+    assert "the service has 1 workers of work, the plan 2: start it with" in done.stderr
+
+
+def test_a_service_that_nobody_asks_gives_no_plan(service: ServiceProcess) -> None:
+    done = plan(service.http_url.removeprefix("http://"), "--measuring", "200ms")
+    assert done.exit_code == 1
+    assert "error: nothing was asked while it was recorded" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("http://127.0.0.1:9/", "-d", "{}"), "cannot be asked for its status"),
+        (("nowhere.json",), "cannot be asked for its status"),
+        (("http://127.0.0.1:9/", "--costs", "nowhere.json"), "nowhere.json cannot be read"),
+        (("http://127.0.0.1:9/", "-c", "x"), "write --concurrency 1,4,16"),
+        (("http://127.0.0.1:9/", "--measuring", "soon"), "'soon' is no duration"),
+    ],
+)
+def test_what_cannot_be_planned_is_said(arguments: tuple[str, ...], says: str) -> None:
+    done = plan(*arguments)
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: ") or "error: " in done.stderr
+    assert says in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,179 @@
+"""Limits, forecasts, doubts, advice and the changes of a configuration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+import pytest
+
+from penstock.plan.advice import advice, improved
+from penstock.plan.calibration import Calibration
+from penstock.plan.costs import Costs, Line, OpCosts
+from penstock.plan.prediction import Planner, bounds, critical_path, needed
+from penstock.plan.recording import KEY
+from penstock.plan.report import Comparison, comparisons, lines_of_comparisons
+from penstock.plan.settings import UnknownSetting, changes_of, config_diff
+from tests.plan.seen import recording
+
+DET = OpCosts(name="det", wait=Line(0.0, 0.010), stages=(0.0, 0.010, 0.0))
+REC = OpCosts(name="rec", inputs=("det",), cpu=Line(0.0, 0.004), stages=(0.003, 0.0005, 0.0005))
+SIDE = OpCosts(name="side", cpu=Line(0.0, 0.002))
+LAST = OpCosts(name="last", inputs=("rec", "side"), cpu=Line(0.0, 0.001))
+COSTS = Costs(ops=(DET, REC, SIDE, LAST), engine=0.0001, client=0.0001, cores=2.0)
+
+
+def test_the_formulas_of_the_document() -> None:
+    assert needed(DET, 50, 1.0) == pytest.approx(0.5)  # op_concurrency
+    assert bounds(COSTS)[0].rate == pytest.approx(100)  # service_throughput
+    assert sum(op.cost() for op in critical_path(COSTS)) == pytest.approx(0.015)
+    assert [op.name for op in critical_path(COSTS)] == ["det", "rec", "last"]
+    batched = OpCosts(name="op", cpu=Line(0.006, 0.001), batch_size=3)
+    assert batched.cost(3) / 3 == pytest.approx(0.003)  # avg_batch_cost
+
+
+@pytest.mark.parametrize(
+    ("costs", "kind", "rate"),
+    [
+        (COSTS, "op", 100),
+        (replace(COSTS, ops=(replace(DET, workers=2), *COSTS.ops[1:]), engines=2), "cores", 277.8),
+        (replace(COSTS, locked=True, ops=(replace(DET, workers=4), *COSTS.ops[1:])), "lock", 140.8),
+        (replace(COSTS, engine=0.02), "loop", 50),
+        (replace(COSTS, most_running=1), "worker_num", 66.2),
+    ],
+)
+def test_the_bottleneck(costs: Costs, kind: str, rate: float) -> None:
+    narrow = bounds(costs)[0]
+    assert narrow.kind == kind
+    assert narrow.rate == pytest.approx(rate, rel=0.01)
+
+
+def test_settings_are_changed_until_the_rate_fits() -> None:
+    better, why = improved(COSTS, 200)
+    assert [op.workers for op in better.ops] == [3, 1, 1, 1]
+    assert why == [
+        "op_concurrency of det at 200/s is 2.00: 3 workers in place of 1, so that at most 80 %"
+        " are busy"
+    ]
+    assert config_diff(COSTS, better).splitlines() == [
+        "--- config.yml",
+        "+++ config.yml",
+        "@@ -1,3 +1,3 @@",
+        " op:",
+        "   det:",
+        "-    concurrency: 1",
+        "+    concurrency: 3",
+    ]
+    same, none = improved(COSTS, 50)
+    assert (same, none, config_diff(COSTS, same)) == (COSTS, [], "")
+
+
+def test_every_limit_has_its_setting_but_the_cores() -> None:
+    locked, _ = improved(replace(COSTS, locked=True), 150)
+    assert locked.op("rec").place == "process"
+    assert "+    executor: process" in config_diff(replace(COSTS, locked=True), locked)
+    loops, _ = improved(replace(COSTS, engine=0.01), 100)
+    assert (loops.engines, loops.most_running) == (2, None)
+    assert "+build_dag_each_worker: true" in config_diff(replace(COSTS, engine=0.01), loops)
+    inside, _ = improved(replace(COSTS, most_running=1), 75)
+    assert inside.most_running == 2
+    beyond, _ = improved(COSTS, 5000)
+    assert bounds(beyond)[0].kind == "cores"
+
+
+def planner(costs: Costs = COSTS, **changes: dict[str, object]) -> Planner:
+    return Planner(Calibration(recording(costs, 1, 4, 16)), changes, 20.0)
+
+
+def test_a_forecast_of_what_was_measured_agrees_with_it() -> None:
+    found = planner()
+    assert found.most.rate == pytest.approx(100, rel=0.05)
+    assert found.usual == pytest.approx(70, rel=0.05)
+    at_rate = found.open(60)
+    assert at_rate.rate == 60
+    assert 0.015 < at_rate.p50 < at_rate.p95 < 0.1
+    assert found.doubts(found.most) == found.doubts(at_rate) == []
+
+
+def test_a_forecast_of_other_settings() -> None:
+    found = planner(det={"workers": 3})
+    assert found.most.rate == pytest.approx(250, rel=0.05)  # then rec is the slowest
+    assert found.costs(1.0).op("det").workers == 3
+
+
+def test_doubts_are_said_before() -> None:
+    found = planner()
+    beyond = found.open(150)
+    assert (beyond.rate, beyond.p95) == (found.most.rate, inf)
+    assert "more than the throughput" in found.doubts(beyond)[0]
+    near = found.doubts(found.open(0.95 * found.most.rate))
+    assert any("% of the throughput" in each for each in near)
+    made = recording(COSTS, 1, 4)
+    for each in made[KEY]["steps"]:
+        each["busy"] += each["seconds"]
+        each["load"]["rate"] *= 0.7
+        each["load"]["failed"] = 3
+    made[KEY]["steps"][0]["after"]["graphs"].append(made[KEY]["steps"][0]["after"]["graphs"][0])
+    noisy = Planner(Calibration(made), {"det": {"batch_size": 8, "place": "process"}})
+    said = "\n".join(noisy.doubts(noisy.most))
+    for part in (
+        "other programs kept 1.0 cores busy",
+        "of the measuring run itself, with 1 in flight",
+        "3 requests failed",
+        "fuller ones cost is extrapolated",
+        "to carry requests to other workers of det",
+    ):
+        assert part in said
+
+
+def test_advice_is_in_the_words_of_the_document() -> None:
+    found = planner()
+    said = advice(COSTS, found.open(97))
+    assert said[0].startswith("process is 100 % of op_cost of det: more concurrency, auto-batching")
+    assert any("wait before det, more than 5" in each for each in said)
+    cores = replace(COSTS, ops=(replace(DET, workers=9), replace(REC, workers=9), SIDE, LAST))
+    said = advice(replace(cores, client=0.001), found.open(60))
+    assert said[0].startswith("more concurrency does not help where the cores are the limit: rec")
+    assert said[1] == "preprocess is 75 % of op_cost of rec: more concurrency, better code"
+    assert "the client takes 1000 us of CPU a request" in said[2]
+
+
+def test_settings_are_read_as_a_configuration_has_them() -> None:
+    found = changes_of(
+        ["det.concurrency=3", "op.rec.batch_size=8", "rec.auto_batching_timeout=5",
+         "rec.executor=process", "worker_num=4"],
+        COSTS,
+    )  # fmt: skip
+    assert found == {
+        "det": {"workers": 3},
+        "rec": {"batch_size": 8, "window": 0.005, "place": "process"},
+        "": {"most_running": 4},
+    }
+    assert changes_of(["dag.is_thread_op=false"], COSTS)["side"] == {"place": "process"}
+    several = changes_of(["build_dag_each_worker=true", "worker_num=2"], replace(COSTS, engines=2))
+    assert several[""]["engines"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("det.concurrency", "write KEY=VALUE"),
+        ("det.concurrency=many", "the value is none of det.concurrency"),
+        ("det.concurrency=0", "the value is none"),
+        ("det.colour=red", "can be planned: concurrency, batch_size"),
+        ("dat.concurrency=1", "of the ops det, rec, side, last"),
+    ],
+)
+def test_settings_that_cannot_be_planned_are_refused(text: str, says: str) -> None:
+    with pytest.raises(UnknownSetting, match=says):
+        changes_of([text], COSTS)
+
+
+def test_predicted_and_measured_side_by_side() -> None:
+    forecast = planner().open(60)
+    rate, _, p95 = comparisons(forecast, 58.0, 0.02, forecast.p95 / 1.5)
+    assert rate.kept
+    assert not p95.kept
+    assert p95.error == pytest.approx(0.5)
+    assert "missed" in lines_of_comparisons([rate, p95])[-1]
+    assert not Comparison(what="x", predicted=1.0, measured=0.0, limit=0.1).kept
