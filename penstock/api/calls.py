@@ -21,10 +21,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from penstock.api.body import LARGE, SMALL, SMALL_PACKED, PartialBody, decompress
-from penstock.api.replies import run_aside
+from penstock.api.replies import run_aside, what_is_left
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, ServiceBusy, TooLarge
 from penstock.protocols import grpc, paddle_json
@@ -33,6 +33,8 @@ from penstock.protocols.heads import Headers
 from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode, status_of
 
 _log = logging.getLogger(__name__)
+
+Decoded = TypeVar("Decoded")
 
 JSON = (b"content-type", b"application/json")
 
@@ -807,6 +809,57 @@ class Grpc(Described):
     unary: UnaryHandler | None = None
     stream: StreamHandler | None = None
     failed: Callable[[GrpcCall, RequestError], None] = GrpcCall.fail_with
+
+
+def decode_body(
+    call: HttpCall | GrpcCall,
+    size: int,
+    decode: Callable[[], Decoded],
+    submit: Callable[[Decoded, float | None], None],
+    failed: Callable[[Any, RequestError], None],
+    *,
+    aside: bool,
+) -> None:
+    """Decode a body or a message, and submit what it asks.
+
+    Args:
+        call: whose it is.
+        size: of it. Beyond ``SMALL`` bytes the decoded form is counted beside it.
+        decode: gives what is asked.
+        submit: is given that, and the seconds that the caller has left.
+        failed: answers what cannot be decoded.
+        aside: decode in a thread: others would wait for it.
+    """
+    if aside:
+        call.aside(_decode_aside(call, size, decode, submit, failed))
+        return
+    try:
+        if size > SMALL:
+            call.exchange.decode(size)
+        found = decode()
+    except RequestError as error:
+        count_refusal(call.exchange, error)
+        failed(call, error)
+    else:
+        submit(found, call.timeout)
+
+
+async def _decode_aside(
+    call: HttpCall | GrpcCall,
+    size: int,
+    decode: Callable[[], Decoded],
+    submit: Callable[[Decoded, float | None], None],
+    failed: Callable[[Any, RequestError], None],
+) -> None:
+    begun = monotonic()
+    try:
+        call.exchange.decode(size)
+        found = await run_aside(call.shared.threads, decode)
+    except RequestError as error:
+        count_refusal(call.exchange, error)
+        failed(call, error)
+    else:
+        submit(found, what_is_left(call.timeout, begun))
 
 
 def count_refusal(exchange: Exchange, error: RequestError) -> None:

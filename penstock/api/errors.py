@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from penstock.api.calls import JSON, HttpCall, count_refusal
+from penstock.api.calls import JSON, HttpCall
 from penstock.door.exchange import HttpReply
 from penstock.errors import (
     DeadlineExceeded,
@@ -127,5 +127,4 @@ def no_route(routes: Sequence[str], path: str) -> HttpReply:
 
 def failed(call: HttpCall, error: RequestError) -> None:
     """Answer what goes wrong before a handler is called; see ``Http.failed``."""
-    count_refusal(call.exchange, error)
     call.send(error_reply(error))

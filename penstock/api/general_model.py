@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
-from penstock.api.body import LARGE, SMALL
+from penstock.api.body import LARGE
 from penstock.api.calls import (
     JSON,
     PUSH_BACK,
@@ -29,12 +29,12 @@ from penstock.api.calls import (
     GrpcCall,
     Http,
     HttpCall,
-    count_refusal,
+    decode_body,
 )
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import engine_errors
 from penstock.api.errors import http_status, text_for_caller
-from penstock.api.replies import run_aside, take_room, what_is_left
+from penstock.api.replies import run_aside, take_room
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
@@ -134,6 +134,10 @@ _PROTO: Final = _Form(
 )
 
 
+_Asks: TypeAlias = tuple[ServedGraph, GeneralRequest, Feed]
+"""What a request asks: of which graph, what, and the feed that it is."""
+
+
 class _Asked(NamedTuple):
     """What is remembered of a request until its answer.
 
@@ -230,47 +234,31 @@ class GeneralModelApplication:
         except RequestError as error:
             _failed(call, error)
             return
-        self._take(call, form, choice, "".join(call.values), body)
+        self._take(call, form, choice, "".join(call.values), body, _failed)
 
     def _grpc(self, call: GrpcCall, message: bytes) -> None:
-        self._take(call, _PROTO, self._services.get(SERVICE), "", message)
+        self._take(call, _PROTO, self._services.get(SERVICE), "", message, _failed_grpc)
 
     def _take(
-        self, call: HttpCall | GrpcCall, form: _Form, choice: Choice, name: str, body: bytes
+        self,
+        call: HttpCall | GrpcCall,
+        form: _Form,
+        choice: Choice,
+        name: str,
+        body: bytes,
+        failed: Callable[[Any, RequestError], None],
     ) -> None:
         size = len(body)
-        if size > LARGE or (size > _AT_ONCE and form is _JSON):
-            call.aside(self._take_large(call, form, choice, name, body))
-            return
-        started = _now()
-        try:
-            if size > SMALL:
-                call.exchange.decode(size)
-            graph, request, feed = self._decoded(form, choice, name, body)
-        except RequestError as error:
-            _fail(call, form, error)
-            return
-        asked = _Asked(call, form, request, (started, _now()))
-        self._submit(asked, graph, feed, call.timeout)
+        decode_body(
+            call,
+            size,
+            partial(self._decoded, form, choice, name, body),
+            partial(self._submit, call, form, _now()),
+            failed,
+            aside=size > LARGE or (size > _AT_ONCE and form is _JSON),
+        )
 
-    async def _take_large(
-        self, call: HttpCall | GrpcCall, form: _Form, choice: Choice, name: str, body: bytes
-    ) -> None:
-        begun, started = time.monotonic(), _now()
-        try:
-            call.exchange.decode(len(body))
-            graph, request, feed = await run_aside(
-                call.shared.threads, self._decoded, form, choice, name, body
-            )
-        except RequestError as error:
-            _fail(call, form, error)
-            return
-        asked = _Asked(call, form, request, (started, _now()))
-        self._submit(asked, graph, feed, what_is_left(call.timeout, begun))
-
-    def _decoded(
-        self, form: _Form, choice: Choice, name: str, body: bytes
-    ) -> tuple[ServedGraph, GeneralRequest, Feed]:
+    def _decoded(self, form: _Form, choice: Choice, name: str, body: bytes) -> _Asks:
         budget = DecodeBudget(len(body))
         request = form.decode(body, budget)
         graph = self._graph(choice, name or request.model)
@@ -278,7 +266,16 @@ class GeneralModelApplication:
         assert signature is not None, "_graph gives no other"
         return graph, request, rules.feed_of(request, signature, budget)
 
-    def _submit(self, asked: _Asked, graph: ServedGraph, feed: Feed, timeout: float | None) -> None:
+    def _submit(
+        self,
+        call: HttpCall | GrpcCall,
+        form: _Form,
+        started: int,
+        asks: _Asks,
+        timeout: float | None,
+    ) -> None:
+        graph, request, feed = asks
+        asked = _Asked(call, form, request, (started, _now()))
         # The engine's ids are signed numbers; the caller's comes back as it was.
         log_id = asked.request.log_id % 2**63 or random.getrandbits(63)
         submission = Submission(graph, feed, timeout, log_id, asked)
@@ -385,8 +382,6 @@ def _fail(
         request: what was asked, if that is known.
         log_id: under which the log tells of it.
     """
-    if request is None:
-        count_refusal(call.exchange, error)
     text, number = text_for_caller(error, log_id), err_no_of(error)
     if isinstance(call, GrpcCall):
         beside: Headers = ((b"err-no", str(number).encode()),)

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 import orjson
@@ -32,7 +31,7 @@ from penstock.api.calls import (
     Http,
     HttpCall,
     Whole,
-    count_refusal,
+    decode_body,
 )
 from penstock.api.compression import send_packed
 from penstock.api.errors import http_status, text_for_caller
@@ -49,7 +48,7 @@ from penstock.api.oip_description import (
     request_of,
 )
 from penstock.api.oip_statistics import ModelStatistics
-from penstock.api.replies import run_aside, take_room, what_is_left
+from penstock.api.replies import run_aside, take_room
 from penstock.door.budget import Reservation
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
@@ -64,6 +63,9 @@ from penstock.protocols.oip import InferRequest
 from penstock.protocols.protobuf import varint
 from penstock.protocols.status import GrpcCode
 from penstock.request import Feed, Outcome
+
+_Asks: TypeAlias = tuple[ServedGraph, InferRequest, bool]
+"""What a request asks: of which graph, what, and whether it has raw bytes over gRPC."""
 
 PLATFORM: Final = "penstock"
 EXTENSIONS: Final = ("binary_tensor_data", "statistics")
@@ -286,39 +288,17 @@ class OpenInferenceApplication:
             _failed(call, error)
             return
         json_bytes = len(body) if header is None else header
-        if len(body) > LARGE or json_bytes > _AT_ONCE:
-            call.aside(self._infer_large(call, graph, body, header))
-            return
-        try:
-            if len(body) > SMALL:
-                call.exchange.decode(len(body))
-            request = _decoded(oip_json.decode, graph, body, header)
-        except RequestError as error:
-            _failed(call, error)
-            return
-        self._submit(call, graph, request, call.timeout, _HttpAnswers)
+        decode_body(
+            call,
+            len(body),
+            partial(_decoded, graph, body, header),
+            partial(self._submit, call, _HttpAnswers),
+            _failed,
+            aside=len(body) > LARGE or json_bytes > _AT_ONCE,
+        )
 
-    async def _infer_large(
-        self, call: HttpCall, graph: ServedGraph, body: bytes, header: int | None
-    ) -> None:
-        begun = time.monotonic()
-        try:
-            call.exchange.decode(len(body))
-            request = await run_aside(self._threads, _decoded, oip_json.decode, graph, body, header)
-        except RequestError as error:
-            _failed(call, error)
-            return
-        self._submit(call, graph, request, what_is_left(call.timeout, begun), _HttpAnswers)
-
-    def _submit(
-        self,
-        call: Any,
-        graph: ServedGraph,
-        request: InferRequest,
-        timeout: float | None,
-        port: Any,
-        raw: bool = False,
-    ) -> None:
+    def _submit(self, call: Any, port: Any, asks: _Asks, timeout: float | None) -> None:
+        graph, request, raw = asks
         if not self._counts:
             self._count()
         context = (call, request, port, raw)
@@ -379,30 +359,16 @@ class OpenInferenceApplication:
         return self._stats_of_all()
 
     def _grpc_infer(self, call: GrpcCall, message: bytes) -> None:
-        if len(message) > LARGE:
-            call.aside(self._grpc_infer_large(call, message))
-            return
-        try:
-            if len(message) > SMALL:
-                call.exchange.decode(len(message))
-            graph, request, raw = self._grpc_decoded(message)
-        except RequestError as error:
-            call.fail_with(error)
-            return
-        self._submit(call, graph, request, call.timeout, _GrpcAnswers, raw)
+        decode_body(
+            call,
+            len(message),
+            partial(self._grpc_decoded, message),
+            partial(self._submit, call, _GrpcAnswers),
+            GrpcCall.fail_with,
+            aside=len(message) > LARGE,
+        )
 
-    async def _grpc_infer_large(self, call: GrpcCall, message: bytes) -> None:
-        begun = time.monotonic()
-        try:
-            call.exchange.decode(len(message))
-            graph, request, raw = await run_aside(self._threads, self._grpc_decoded, message)
-        except RequestError as error:
-            call.fail_with(error)
-            return
-        left = what_is_left(call.timeout, begun)
-        self._submit(call, graph, request, left, _GrpcAnswers, raw)
-
-    def _grpc_decoded(self, message: bytes) -> tuple[ServedGraph, InferRequest, bool]:
+    def _grpc_decoded(self, message: bytes) -> _Asks:
         request, raw = oip_message.decode(message)
         graph = self._graph(request.model, request.version)
         oip.fit(request, graph.signature)
@@ -514,15 +480,10 @@ def _stream_error(request_id: str, error: RequestError, log_id: int | None) -> b
     return encoded
 
 
-def _decoded(
-    decode: Callable[[bytes, int | None], InferRequest],
-    graph: ServedGraph,
-    body: bytes,
-    header: int | None,
-) -> InferRequest:
-    request = decode(body, header)
+def _decoded(graph: ServedGraph, body: bytes, header: int | None) -> _Asks:
+    request = oip_json.decode(body, header)
     oip.fit(request, graph.signature)
-    return request
+    return graph, request, False
 
 
 def _answered(asked: Submission, value: Feed) -> list[oip.OutTensor]:
@@ -633,7 +594,6 @@ def _error(error: RequestError, log_id: int | None = None) -> HttpReply:
 
 
 def _failed(call: HttpCall, error: RequestError) -> None:
-    count_refusal(call.exchange, error)
     call.send(_error(error))
 
 

@@ -8,7 +8,6 @@ a schema of its requests, and of its answers, which are checked here then.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +16,8 @@ from urllib.parse import quote
 
 from pydantic_core import PydanticSerializationError
 
-from penstock.api.body import LARGE, SMALL
-from penstock.api.calls import Answer, Http, HttpCall
+from penstock.api.body import LARGE
+from penstock.api.calls import Answer, Http, HttpCall, decode_body
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import (
     engine_errors,
@@ -28,7 +27,7 @@ from penstock.api.descriptions import (
     typed_request,
 )
 from penstock.api.errors import error_reply, failed, refusal
-from penstock.api.replies import run_aside, take_room, what_is_left
+from penstock.api.replies import run_aside, take_room
 from penstock.api.typed import HEADERS
 from penstock.door.exchange import HttpReply
 from penstock.engine.engine import Engine
@@ -159,38 +158,23 @@ class PlainApplication:
             return
         fields = call.exchange.head.fields
         kind = fields.get(b"content-type", b"").decode("latin-1")
-        # A file may take long to be decoded, whatever its size.
-        if len(body) > LARGE or (route.raw is not None and not media.is_json(kind)):
-            call.aside(self._large(route, call, graph, body, kind))
-            return
-        try:
-            if len(body) > SMALL:
-                call.exchange.decode(len(body))
-            feed = decode(body, kind, graph, route)
-        except RequestError as error:
-            failed(call, error)
-            return
-        self._submit(route, call, graph, feed, kind, call.timeout)
-
-    async def _large(
-        self, route: PlainRoute, call: HttpCall, graph: ServedGraph, body: bytes, kind: str
-    ) -> None:
-        begun = time.monotonic()
-        try:
-            call.exchange.decode(len(body))
-            feed = await run_aside(self._threads, decode, body, kind, graph, route)
-        except RequestError as error:
-            failed(call, error)
-            return
-        self._submit(route, call, graph, feed, kind, what_is_left(call.timeout, begun))
+        decode_body(
+            call,
+            len(body),
+            partial(decode, body, kind, graph, route),
+            partial(self._submit, route, call, graph, kind),
+            failed,
+            # A file may take long to be decoded, whatever its size.
+            aside=len(body) > LARGE or (route.raw is not None and not media.is_json(kind)),
+        )
 
     def _submit(
         self,
         route: PlainRoute,
         call: HttpCall,
         graph: ServedGraph,
-        feed: Feed,
         kind: str,
+        feed: Feed,
         timeout: float | None,
     ) -> None:
         accept = call.exchange.head.fields.get(b"accept")

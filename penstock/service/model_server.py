@@ -28,6 +28,8 @@ _METRICS_PORT: Final = 19393
 _THREADS: Final = 4
 _BATCH: Final = 32
 
+_ON_CPU: Final = "-1"
+
 _INFER: Final = "GeneralInferOp"
 _AROUND: Final = ("GeneralReaderOp", "GeneralResponseOp", "GeneralCopyOp")
 """Ops of the original that are part of every graph here, or that change nothing."""
@@ -35,17 +37,48 @@ _AROUND: Final = ("GeneralReaderOp", "GeneralResponseOp", "GeneralCopyOp")
 ENSEMBLE: Final = "ensemble/outputs"
 """The op behind several models that answer one request; no model has such a name."""
 
-_WITHOUT: Final = {
-    "use_lite": "Paddle Lite",
-    "use_xpu": "Kunlun XPU",
-    "use_ascend_cl": "Ascend",
-    "use_dist_model": "serving one model by several servers",
-    "dist_master_serving": "serving one model by several servers",
-    "gpu_multi_stream": "a GPU stream for each engine",
-    "use_encryption_model": "encrypted models",
-    "request_cache_size": "a cache of requests",
+_DISTRIBUTED: Final = "serving one model by several servers"
+_ENCRYPTED: Final = "encrypted models"
+_WITHOUT: Final[dict[str, tuple[str, Any]]] = {
+    "use_lite": ("Paddle Lite", False),
+    "use_xpu": ("Kunlun XPU", False),
+    "use_ascend_cl": ("Ascend", False),
+    "gpu_multi_stream": ("a GPU stream for each engine", False),
+    "use_encryption_model": (_ENCRYPTED, False),
+    "encryption_rpc_port": (_ENCRYPTED, 12000),
+    "request_cache_size": ("a cache of requests", 0),
+    "use_dist_model": (_DISTRIBUTED, False),
+    "dist_master_serving": (_DISTRIBUTED, False),
+    "dist_carrier_id": (_DISTRIBUTED, ""),
+    "dist_cfg_file": (_DISTRIBUTED, ""),
+    "dist_endpoints": (_DISTRIBUTED, "+"),
+    "dist_nranks": (_DISTRIBUTED, 0),
+    "dist_subgraph_index": (_DISTRIBUTED, -1),
+    "dist_worker_serving_endpoints": (_DISTRIBUTED, None),
 }
-"""Flags of the original, and what they would switch on."""
+"""Flags of the original: what they would switch on, and the value that does not."""
+
+_NO_EFFECT: Final = (
+    *("device", "workdir", "product_name", "container_id"),
+    *("gpu_memory_mb", "trt_workspace_size"),
+)
+"""Flags of the original that take a value; some of them had no effect there either."""
+
+_AT_LEAST: Final = {
+    "thread": 1,
+    "runtime_thread_num": 0,
+    "batch_infer_size": 1,
+    "cpu_math_thread_num": 1,
+    "max_body_size": 1,
+}
+
+_ELSEWHERE: Final = {
+    "stop": "end the service with SIGTERM, or Ctrl-C",
+    "kill": "end the service with SIGKILL",
+    "check": "start the service and ask /readyz",
+    "status": "use penstock status",
+}
+"""Words of the original's command line, and what does the same here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +189,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = made.add_argument
+    add("command", nargs="?", default="start", help="start, which may be left out.")
     add(
         "--model",
         nargs="+",
@@ -202,7 +236,13 @@ def parser() -> argparse.ArgumentParser:
         help="Batch requests of equal sizes only; else those of different sizes are padded with"
         " zeros, if they are batched.",
     )
-    add("--precision", default="fp32", help="fp32, fp16, bf16 or int8, if the runtime has it.")
+    add(
+        "--precision",
+        type=str.lower,
+        choices=("fp32", "fp16", "bf16", "int8"),
+        default="fp32",
+        help="If the runtime has it.",
+    )
     add("--use_calib", action="store_true", help="Calibrate for int8 (TensorRT).")
     add("--mem_optim_off", action="store_true", help="Keep the memory of intermediate values.")
     add("--ir_optim", action="store_true", help="Optimise the model's graph.")
@@ -210,7 +250,7 @@ def parser() -> argparse.ArgumentParser:
     add("--use_trt", action="store_true", help="TensorRT; needs a GPU.")
     add("--gpu_ids", nargs="+", default=[], help="Cards for each model: 0 or 0,1; -1 is the CPU.")
     add("--min_subgraph_size", nargs="+", default=[], help="For TensorRT, by model.")
-    add("--max_body_size", type=int, default=536870912, help="The most bytes of a request.")
+    add("--max_body_size", type=int, help="The most bytes of a request.")
     add("--cpu_math_thread_num", type=int, default=1, help="CPU threads of one run.")
     add(
         "--enable_prometheus",
@@ -220,13 +260,15 @@ def parser() -> argparse.ArgumentParser:
     add("--prometheus_port", type=int, default=_METRICS_PORT, help="That port.")
     add("--log-level", "--log_level", help="Least level of the lines that are logged.")
     add("--log-format", "--log_format", help="text or json.")
-    for flag in ("device", "workdir", "product_name", "container_id"):
+    for flag in _NO_EFFECT:
         add(f"--{flag}", help="No effect.")
-    for flag in _WITHOUT:
-        if flag == "request_cache_size":
-            add(f"--{flag}", type=int, default=0, help=argparse.SUPPRESS)
-        else:
+    add("--trt_use_static", action="store_true", help="No effect.")
+    for flag, (_, off) in _WITHOUT.items():
+        if off is False:
             add(f"--{flag}", action="store_true", help=argparse.SUPPRESS)
+        else:
+            kind = int if isinstance(off, int) else str
+            add(f"--{flag}", type=kind, default=off, help=argparse.SUPPRESS)
     return made
 
 
@@ -238,11 +280,7 @@ def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
         StartupError: a flag is wrong, or asks for what is not there.
     """
     given = parser().parse_args([*arguments])
-    problems = [
-        f"--{flag}: {what} is not available here"
-        for flag, what in _WITHOUT.items()
-        if getattr(given, flag)
-    ]
+    problems = [*_problems_of_flags(given)]
     if given.config is None and not given.model:
         problems.append("You must specify your serving model: --model PATH")
     if given.config is not None and (given.model or given.op):
@@ -252,6 +290,7 @@ def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
         raise ConfigError(problems)
     keys: dict[str, Any] = {"http_port": given.port, "rpc_port": given.grpc_port}
     keys |= {key: getattr(given, key) for key in ("host", "log_level", "log_format")}
+    keys["max_message_bytes"] = given.max_body_size
     if given.enable_prometheus:
         keys |= {"dag.enable_prometheus": True, "dag.prometheus_port": given.prometheus_port}
     keys = {key: each for key, each in keys.items() if each is not None}
@@ -290,6 +329,27 @@ def _configured(file: Path) -> ModelServer:
     for path in {node.path for each in workflows for node in each.nodes}:
         _check_path(f"{file}: {path}", path)
     return ModelServer(workflows, config.services, **{"http_port": DEFAULT_PORT, **config.server})
+
+
+def _problems_of_flags(given: argparse.Namespace) -> Iterator[str]:
+    """What is wrong with flags whatever the models are."""
+    if given.command != "start":
+        instead = _ELSEWHERE.get(given.command, "give --model PATH")
+        yield f"{given.command}: penstock serve knows no such command: {instead}"
+    for flag, (what, off) in _WITHOUT.items():
+        if getattr(given, flag) != off:
+            yield f"--{flag}: {what} is not available here"
+    for flag, least in _AT_LEAST.items():
+        values = getattr(given, flag)
+        for value in values if isinstance(values, list) else [values]:
+            if value is not None and value < least:
+                yield f"--{flag}: must be at least {least}, got {value}"
+    for cards in given.gpu_ids:
+        ids = [each.strip() for each in cards.split(",")]
+        if ids != [_ON_CPU] and not all(each.isascii() and each.isdigit() for each in ids):
+            yield f"--gpu_ids {cards}: write ids of cards such as 0 or 0,1; or -1 alone, the CPU"
+    if given.use_trt and all(each.strip() == _ON_CPU for each in given.gpu_ids):
+        yield "--use_trt: TensorRT needs a card: give --gpu_ids"
 
 
 def _problems_of_ops(given: argparse.Namespace) -> Iterator[str]:
@@ -348,8 +408,8 @@ def _workers(given: argparse.Namespace, index: int) -> int:
 
 
 def _options(given: argparse.Namespace, index: int) -> dict[str, Any]:
-    cards = _nth(given.gpu_ids, index) if given.gpu_ids else "-1"
-    on_cpu = cards.strip() == "-1"
+    cards = _nth(given.gpu_ids, index) if given.gpu_ids else _ON_CPU
+    on_cpu = cards.strip() == _ON_CPU
     sizes = given.min_subgraph_size
     options: dict[str, Any] = {
         "devices": "" if on_cpu else cards,

@@ -10,11 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import numpy as np
 import pytest
 
 from penstock.errors import StartupError
+from penstock.protocols.standard_messages import GENERAL_MODEL
+from penstock.service.flags import Flags, using
 from penstock.service.model_server import parse
 from tests.service.models import plus_one, scale
 from tests.services.process import ServiceProcess, running
@@ -96,19 +99,113 @@ def test_what_is_wrong_is_said(service: ServiceProcess) -> None:
     assert httpx.post(f"{url}/infer", json=ROW, headers=header).status_code == 400
 
 
+MODEL = ["--model", "."]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "You must specify your serving model"),
+        ([], "You must specify your serving model: --model PATH"),
         (["--model", "nowhere"], "--model nowhere: no such file or folder"),
-        (["--use_lite", "--model", "."], "--use_lite: Paddle Lite is not available here"),
-        (["--prot", "1"], "ambiguous|unrecognized arguments: --prot 1"),
-        (["--port", "x"], "invalid int value: 'x'"),
+        (["--prot", "1"], "unrecognized arguments: --prot"),
+        (["--use", "1"], "ambiguous option: --use could match --use_calib, --use_mkl"),
+        (["--port", "x"], "argument --port: invalid int value: 'x'"),
+        (["stop"], "stop: penstock serve knows no such command: end the service with SIGTERM"),
+        (["kill"], "kill: penstock serve knows no such command: end the service with SIGKILL"),
+        (["check"], "check: penstock serve knows no such command: start the service and ask"),
+        (["status"], "status: penstock serve knows no such command: use penstock status"),
+        (["--thread", "0"], "--thread: must be at least 1, got 0"),
+        (["--runtime_thread_num", "1", "-1"], "--runtime_thread_num: must be at least 0, got -1"),
+        (["--batch_infer_size", "0"], "--batch_infer_size: must be at least 1, got 0"),
+        (["--cpu_math_thread_num", "0"], "--cpu_math_thread_num: must be at least 1, got 0"),
+        (["--max_body_size", "-1"], "--max_body_size: must be at least 1, got -1"),
+        (["--gpu_ids=-1,0"], "--gpu_ids -1,0: write ids of cards such as 0 or 0,1; or -1 alone"),
+        (["--precision", "fp8"], "argument --precision: invalid choice: 'fp8' (choose from"),
+        (["--gpu_ids", "a"], "--gpu_ids a: write ids of cards"),
+        (["--use_trt"], "--use_trt: TensorRT needs a card: give --gpu_ids"),
+        (["--use_trt", "--gpu_ids", "-1"], "--use_trt: TensorRT needs a card: give --gpu_ids"),
+        (["--use_lite"], "--use_lite: Paddle Lite is not available here"),
+        (["--use_xpu"], "--use_xpu: Kunlun XPU is not available here"),
+        (["--use_ascend_cl"], "--use_ascend_cl: Ascend is not available here"),
+        (["--gpu_multi_stream"], "--gpu_multi_stream: a GPU stream for each engine is not avail"),
+        (["--use_encryption_model"], "--use_encryption_model: encrypted models is not available"),
+        (["--encryption_rpc_port", "1"], "--encryption_rpc_port: encrypted models is not availa"),
+        (["--request_cache_size", "9"], "--request_cache_size: a cache of requests is not avail"),
+        (["--use_dist_model"], "--use_dist_model: serving one model by several servers is not"),
+        (["--dist_master_serving"], "--dist_master_serving: serving one model by several"),
+        (["--dist_carrier_id", "x"], "--dist_carrier_id: serving one model by several servers is"),
+        (["--dist_cfg_file", "x"], "--dist_cfg_file: serving one model by several servers is not"),
+        (["--dist_endpoints", "x"], "--dist_endpoints: serving one model by several servers is"),
+        (["--dist_nranks", "2"], "--dist_nranks: serving one model by several servers is not"),
+        (["--dist_subgraph_index", "0"], "--dist_subgraph_index: serving one model by several"),
+        (["--dist_worker_serving_endpoints", "x"], "--dist_worker_serving_endpoints: serving one"),
     ],
 )
-def test_flags_that_cannot_be_obeyed(arguments: list[str], text: str) -> None:
-    with pytest.raises(StartupError, match=text):
+def test_flags_that_cannot_be_obeyed_are_refused_by_one_sentence(
+    arguments: list[str], text: str
+) -> None:
+    if arguments and "--model" not in arguments:
+        arguments = [*arguments, *MODEL]
+    with pytest.raises(StartupError) as raised:
         parse(arguments)
+    assert str(raised.value).startswith(text)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--gpu_ids", "0"], "card 0 was asked for, but the installed ONNX Runtime has no CUDA"),
+        (["--gpu_ids", "0", "--use_trt"], "2 (GPU with TensorRT) is not available with ONNX"),
+        (["--precision", "int8"], "int8 is not available with ONNX Runtime, only fp32"),
+        (["--use_calib"], "int8 calibration is not available with ONNX Runtime"),
+    ],
+)
+def test_what_a_runtime_lacks_is_refused_by_one_sentence(
+    tmp_path: Path, flags: list[str], text: str
+) -> None:
+    server, _ = parse(["--model", str(scale(tmp_path / "m.onnx", 2.0)), *flags])
+    with using(Flags(check_only=True)), pytest.raises(StartupError) as raised:
+        server.run()
+    assert text in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_every_flag_of_the_original_is_taken(tmp_path: Path) -> None:
+    flags = [
+        *("start", "--model", str(scale(tmp_path / "m.onnx", 2.0))),
+        *(
+            "--thread",
+            "8",
+            "--port",
+            "9292",
+            "--workdir",
+            "w",
+            "--gpu_ids",
+            "-1",
+            "--device",
+            "cpu",
+        ),
+        *("--runtime_thread_num", "2", "--batch_infer_size", "16", "--use_mkl", "--mem_optim_off"),
+        *("--ir_optim", "--max_body_size", "1000000", "--product_name", "p", "--container_id", "c"),
+        *("--enable_prometheus", "--prometheus_port", "0", "--min_subgraph_size", "x"),
+        *(
+            "--gpu_memory_mb",
+            "50",
+            "--cpu_math_thread_num",
+            "2",
+            "--trt_workspace_size",
+            "33554432",
+        ),
+        *("--trt_use_static", "--request_cache_size", "0", "--encryption_rpc_port", "12000"),
+        *("--dist_subgraph_index", "-1", "--dist_nranks", "0", "--precision", "fp32"),
+    ]
+    server, keys = parse(flags)
+    assert keys["max_message_bytes"] == 1000000
+    (workflow,) = server.workflows
+    (node,) = workflow.nodes
+    assert node.options["concurrency"] == 2
+    assert node.options["local_service_conf"]["thread_num"] == 2
 
 
 def test_flags_with_fewer_items_than_models_begin_again(tmp_path: Path) -> None:
@@ -340,3 +437,29 @@ def test_mistakes_in_a_file(
     assert len(lines) == len({*lines})
     with pytest.raises(StartupError, match=r"^nofile: cannot be read: No such file"):
         parse(["--config", "nofile"])
+
+
+@pytest.mark.real
+def test_a_body_that_is_too_large_is_counted_once_by_every_protocol(tmp_path: Path) -> None:
+    model = scale(tmp_path / "m.onnx", 2.0)
+    routes = ("v2/models/m/infer", "m", "GeneralModelService/m/inference", "m/prediction")
+    methods = ("inference.GRPCInferenceService/ModelInfer", f"{GENERAL_MODEL}/inference")
+    large = b" " * 3000
+    with running(model, "--max_body_size", "2000", command=SERVE, timeout=60) as server:
+
+        def counted() -> int:
+            found = httpx.get(f"{server.http_url}/status").json()["door"]["bodies_too_large"]
+            return int(found)
+
+        expected = 0
+        for route in routes:
+            for body in (large, iter([large]), iter([large[:1500], large])):
+                reply = httpx.post(f"{server.http_url}/{route}", content=body)
+                expected += 1
+                assert (reply.status_code, counted()) == (413, expected)
+        with grpc.insecure_channel(server.rpc_endpoint) as channel:
+            for method in methods:
+                with pytest.raises(grpc.RpcError):
+                    channel.unary_unary(f"/{method}")(large, timeout=30)
+                expected += 1
+                assert counted() == expected
