@@ -14,7 +14,7 @@ Source: RFC 9110, the gRPC over HTTP/2 protocol, ``docs/compatibility.md`` (the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from concurrent.futures import Executor
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -80,6 +80,7 @@ class Router:
         threads: put large bodies together, and unpack compressed ones; None for the loop's own.
         not_found: makes the answer to a path without a route, of the path; None: as the gateway of
             the pipeline protocol says it.
+        sections: first segments of paths that are not of the pipeline protocol.
 
     Raises:
         StartupError: two routes are the same.
@@ -92,8 +93,10 @@ class Router:
         max_message_bytes: int,
         threads: Executor | None = None,
         not_found: Callable[[str], HttpReply] | None = None,
+        sections: Container[bytes] = (),
     ) -> None:
         self.routes = tuple(routes)
+        self._sections = sections
         self._not_found = not_found
         self._shared = Shared(max_message_bytes, threads)
         self._static: dict[bytes, Target] = {}
@@ -186,11 +189,17 @@ class Router:
     def _is_gateways(self, path: bytes) -> bool:
         """Whether the path is like those of the pipeline protocol, which is answered as it says."""
         segments = path.split(b"/")
+        if self._is_ours(segments):
+            return False
         nothing: list[str | None] = [""] * (len(segments) - 1)
         return b"" not in segments[1:] and any(
             each.route.refusal is failure and each.match(segments, nothing) is not None
             for each in self._patterns
         )
+
+    def _is_ours(self, segments: list[bytes]) -> bool:
+        """Whether the path begins as routes do that the pipeline protocol has nothing to say to."""
+        return len(segments) > 1 and segments[1] in self._sections
 
     def _find(self, head: RequestHead) -> Target:
         """What patterns match a path that nobody asked for lately."""
@@ -207,6 +216,8 @@ class Router:
             raise _Refused(reply._replace(close=False))
         values = [_segment(raw) for raw in segments[1:]]
         for pattern in self._patterns:
+            if pattern.route.refusal is failure and self._is_ours(segments):
+                continue
             taken = pattern.match(segments, values)
             if taken is not None:
                 target.add(pattern.route, taken)

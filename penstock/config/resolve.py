@@ -116,7 +116,7 @@ def resolve_op(
         return code if key in given and key not in entry.forced else entry
 
     batch_size = source("batch_size").batch_size
-    fetch_list = _fetch_list(code, entry)
+    fetch_list = _fetch_list(code, entry, model_path)
     concurrency = source("concurrency").concurrency
     place = executor if entry.executor is None else kind_named(entry.executor)
     thread_num = entry.local_service_conf.thread_num
@@ -190,9 +190,9 @@ def _checked(name: str, given: dict[str, Any]) -> OpConfig:
     return code
 
 
-def _fetch_list(code: OpConfig, entry: OpConfig) -> tuple[str, ...] | None:
+def _fetch_list(code: OpConfig, entry: OpConfig, model_path: str | None) -> tuple[str, ...] | None:
     local = entry.local_service_conf
-    within = local.fetch_list if local.path is not None else None
+    within = None if local.path is None and model_path is None else local.fetch_list
     if "local_service_conf.fetch_list" in entry.forced:
         lists = (within, code.fetch_list, entry.fetch_list)
     elif "fetch_list" in entry.forced:

@@ -71,6 +71,8 @@ class Sizing:
         most: the most rows of a batch.
         splits: whether a sample of more rows runs in pieces.
         shared: outputs that do not follow the rows.
+        fills: whether a sample, or a piece, always fills a batch: the model takes no other number
+            of rows.
         reads: whether ``preprocess`` makes arrays of lists and texts; samples that have such wait
             together, whatever their sizes.
     """
@@ -79,6 +81,7 @@ class Sizing:
     most: int
     splits: bool = True
     shared: Collection[str] = ()
+    fills: bool = False
     reads: bool = False
 
     @property
@@ -92,7 +95,8 @@ class Sizing:
         (feed,) = sample.inputs.values()
         try:
             if self.reads and _unread(feed):
-                sample.key, sample.rows = "unread", max(1, rows_of(feed))
+                sample.key = "unread"
+                sample.rows = self.most if self.fills else max(1, rows_of(feed))
                 return
             layout = self.joining.layout(feed)
             if layout is None:
@@ -103,7 +107,7 @@ class Sizing:
             sample.key = ("alone", id(sample))
             return
         sample.key = layout.key
-        sample.rows = max(1, layout.rows)
+        sample.rows = self.most if self.fills else max(1, layout.rows)
         if self.joining.padding is not None:
             sample.shapes, sample.elements = layout.shapes, layout.elements
             if sample.piece is not None:

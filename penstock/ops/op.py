@@ -51,6 +51,10 @@ class Op:
     model_path: Path | None = None
     """The model that the constructor was given, if any."""
 
+    batch_gives_way: bool = False
+    """Whether a model that takes a fixed number of rows lowers ``batch_size``, which is an error
+    otherwise: nobody has asked for just this size."""
+
     joins_feeds: bool = True
     """Whether ``process`` gets one dict, into which those of the batch's requests are joined; if
     not, it gets theirs as they are, and gives a dict of lists with an element for each."""

@@ -93,7 +93,7 @@ class LocalServiceHandler:
     it is given, or ``share_cpus`` says otherwise.
 
     Raises:
-        ModelError: ``client_type`` asks for a model server, or ``dynamic_shape_info`` for TensorRT.
+        ModelError: ``client_type`` asks for a model server.
 
     Thread rule: any thread; each must use a predictor of its own.
     """
@@ -130,8 +130,6 @@ class LocalServiceHandler:
             raise ModelError("local_service_conf.model_config: a model folder or file is needed")
         if not isinstance(devices, str):
             raise ModelError(f"local_service_conf.devices: quote it: '{devices}'")
-        if dynamic_shape_info:
-            raise ModelError("dynamic_shape_info: TensorRT is not available in this build")
         self._takes_share = thread_num is None
         self.options = ModelOptions(
             path=str(model_config),
@@ -148,6 +146,7 @@ class LocalServiceHandler:
             mkldnn_op_list=tuple(mkldnn_op_list or ()),
             mkldnn_bf16_op_list=tuple(mkldnn_bf16_op_list or ()),
             min_subgraph_size=min_subgraph_size,
+            dynamic_shape_info=dynamic_shape_info or None,
         )
         self._models: dict[tuple[str, ...], Model] = {}
         self._opening = Lock()

@@ -99,6 +99,12 @@ class Model:
         return tuple(spec.alias for spec in self.inputs)
 
     @property
+    def rows(self) -> int | None:
+        """How many rows every input has, where the model takes no other number of them."""
+        sizes = {spec.shape[0] if spec.shape else None for spec in self.inputs}
+        return sizes.pop() if len(sizes) == 1 else None
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Warnings for the operator, to be logged once."""
         return self.session.notes

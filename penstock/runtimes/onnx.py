@@ -33,6 +33,7 @@ from penstock.runtimes.options import (
     CPU,
     GPU,
     ONEDNN,
+    TENSORRT_ONLY,
     device_problems,
     on_cpu,
     thread_problems,
@@ -47,7 +48,7 @@ SUFFIX = ".onnx"
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
 
-_NO_EFFECT = (*ONEDNN, "min_subgraph_size")
+_NO_EFFECT = (*ONEDNN, *TENSORRT_ONLY)
 
 _DTYPES: dict[str, np.dtype[Any]] = {
     "float": np.dtype(np.float32),

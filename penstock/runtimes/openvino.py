@@ -30,6 +30,7 @@ from penstock.errors import InferenceFailed, InputMismatch, ModelError
 from penstock.runtimes.options import (
     CPU,
     ONEDNN,
+    TENSORRT_ONLY,
     device_problems,
     thread_problems,
     without_effect,
@@ -44,7 +45,7 @@ _SUFFIX: Final = ".xml"
 _BEGINS: Final = b"<net "
 _WITHIN: Final = 4096  # bytes in which it begins, after a comment perhaps
 
-_NO_EFFECT: Final = ("ir_optim", "mem_optim", *ONEDNN, "min_subgraph_size")
+_NO_EFFECT: Final = ("ir_optim", "mem_optim", *ONEDNN, *TENSORRT_ONLY)
 
 _HINTS: Final = {"fp32": "f32", "bf16": "bf16", "fp16": "f16"}
 _CAPABILITIES: Final = {"bf16": "BF16", "fp16": "FP16"}

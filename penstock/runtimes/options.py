@@ -29,6 +29,9 @@ ONEDNN: Final = (
 )
 """Keys that only a library with oneDNN as one of its choices can obey."""
 
+TENSORRT_ONLY: Final = ("min_subgraph_size", "dynamic_shape_info")
+"""Keys that only TensorRT obeys."""
+
 
 def on_cpu(options: ModelOptions) -> bool:
     """Whether the model shall run on the CPU."""

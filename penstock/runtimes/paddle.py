@@ -45,13 +45,14 @@ from penstock.runtimes.options import (
     GPU,
     ONEDNN,
     TENSORRT,
+    TENSORRT_ONLY,
     device_problems,
     on_cpu,
     thread_problems,
     without_effect,
 )
 from penstock.runtimes.paddle_files import PaddleFiles, check_params, is_paddle, paddle_files
-from penstock.runtimes.runtime import ModelOptions, OptionProblem
+from penstock.runtimes.runtime import SHAPE_KEYS, ModelOptions, OptionProblem
 from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
 
 NAME: Final = "Paddle Inference"
@@ -247,6 +248,10 @@ def option_problems(options: ModelOptions, library: Any, *, is_json: bool) -> li
     if options.mkldnn_bf16_op_list and cpu and precision == "bf16" and is_json:
         text = f"{NAME} cannot narrow bf16 to some operators of a program in JSON"
         found.append(OptionProblem(key="mkldnn_bf16_op_list", text=text))
+    shapes = options.dynamic_shape_info
+    if with_tensorrt and shapes and any(not shapes.get(key) for key in SHAPE_KEYS):
+        text = f"needs {', '.join(SHAPE_KEYS)}, each with the sizes of variables by name"
+        found.append(OptionProblem(key="dynamic_shape_info", text=text))
     return [*found, *_placement_problems(options, library)]
 
 
@@ -279,7 +284,7 @@ def _idle_keys(options: ModelOptions, *, is_json: bool) -> Iterator[str]:
         if options.precision.lower() != "bf16":
             yield "mkldnn_bf16_op_list"
     if options.device_type != TENSORRT:
-        yield "min_subgraph_size"
+        yield from TENSORRT_ONLY
 
 
 def config_for(library: Any, files: PaddleFiles, options: ModelOptions) -> Any:
@@ -344,6 +349,8 @@ def _use_card(inference: Any, config: Any, options: ModelOptions) -> None:
         use_static=False,
         use_calib_mode=options.use_calib,
     )
+    if options.dynamic_shape_info:
+        config.set_trt_dynamic_shape_info(*map(options.dynamic_shape_info.get, SHAPE_KEYS))
 
 
 def _library() -> Any:

@@ -20,6 +20,8 @@ from penstock.tensor import TensorSpec
 
 ENTRY_POINTS = "penstock.runtimes"
 
+SHAPE_KEYS = ("min_input_shape", "max_input_shape", "opt_input_shape")
+
 BUILT_IN = {
     name: metadata.EntryPoint(
         name=name, value=f"penstock.runtimes.{name}:{made}", group=ENTRY_POINTS
@@ -41,6 +43,7 @@ class ModelOptions:
     Attributes:
         path: a model file or a model folder.
         fetch_list: output names (alias or real) to answer with; None is all, empty is none.
+        dynamic_shape_info: of TensorRT: for each of ``SHAPE_KEYS`` the sizes of variables, by name.
         devices: card ids, such as ``("0", "1")``. A session lives on the first of them.
     """
 
@@ -58,6 +61,7 @@ class ModelOptions:
     mkldnn_op_list: tuple[str, ...] = ()
     mkldnn_bf16_op_list: tuple[str, ...] = ()
     min_subgraph_size: int = 3
+    dynamic_shape_info: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

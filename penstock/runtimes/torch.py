@@ -37,6 +37,7 @@ from penstock.runtimes.options import (
     CPU,
     GPU,
     ONEDNN,
+    TENSORRT_ONLY,
     device_problems,
     on_cpu,
     thread_problems,
@@ -55,7 +56,7 @@ from penstock.tensor import TensorSpec
 
 NAME: Final = "PyTorch"
 
-_NO_EFFECT: Final = ("mem_optim", *ONEDNN, "min_subgraph_size")
+_NO_EFFECT: Final = ("mem_optim", *ONEDNN, *TENSORRT_ONLY)
 
 _DTYPES: Final = (
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),

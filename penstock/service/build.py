@@ -50,6 +50,8 @@ _HOLDS_GIL: Final = (
 )
 
 
+_OPENS: Final = "its model is being opened"
+
 Watched: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
 
 
@@ -129,6 +131,7 @@ class GraphWorks:
         graph = blueprint.graph
         self.ends = Ends(graph.request_op, graph.response_op)
         self._models: list[Model | None] = []
+        self._options: list[OpOptions] = []
         notes: dict[str, None] = {}
         here: list[Op] = []
         for op, options in zip(graph.ops, blueprint.options, strict=True):
@@ -136,8 +139,9 @@ class GraphWorks:
             if options.executor.opens_here:
                 here.append(op)
                 entry = blueprint.config.op.get(op.name)
-                with watched(op.name, "its model is being opened"):
+                with watched(op.name, _OPENS):
                     model = open_model(op, options, entry, deployment.engine_id.card())
+                options = _fitting(op, options, model)
                 _prepare(op, options, model)
             if model is not None:
                 found = model.notes
@@ -146,6 +150,7 @@ class GraphWorks:
                 found = (*found, *_padding_notes(op, options, model))
                 notes.update((f"op {op.name!r}: {note}", None) for note in found)
             self._models.append(model)
+            self._options.append(options)
         self.notes = tuple(notes)
         for op in (graph.request_op, *here, graph.response_op):
             what = op.hook_name("init_op")
@@ -176,7 +181,7 @@ class GraphWorks:
         )
         capacity = blueprint.config.dag.channel_size
         for index, op in enumerate(blueprint.graph.ops):
-            options = blueprint.options[index]
+            options = self._options[index]
             sizing = _sizing(op, options, self._models[index])
             policy = BatchPolicy(
                 max_rows=options.batch_size,
@@ -264,13 +269,16 @@ def _told_by_workers(executor: Executor) -> dict[str, Any] | None:
     return next((each["model"] for each in executor.loaded if each and each["model"]), None)
 
 
-def bound_op(deployment: Deployment, name: str, index: int) -> tuple[BoundOp, tuple[str, ...]]:
+def bound_op(
+    deployment: Deployment, name: str, index: int, step: Callable[[str], None]
+) -> tuple[BoundOp, tuple[str, ...]]:
     """One worker process's op, its model open and ``init_op`` run; and what its model notes.
 
     Args:
         deployment: what is served.
         name: the op's, as ``Deployment.op_name`` has it.
         index: the worker's number.
+        step: told in words what is begun.
 
     Raises:
         StartupError: with the original exception as its cause.
@@ -279,9 +287,12 @@ def bound_op(deployment: Deployment, name: str, index: int) -> tuple[BoundOp, tu
     op, options = blueprint.graph.ops[at], blueprint.options[at]
     entry = blueprint.config.op.get(op.name)
     turn = deployment.engine_id.card(options.concurrency, index)
+    step(_OPENS)
     model = open_model(op, options, entry, turn, alone=True)
+    options = _fitting(op, options, model)
     _prepare(op, options, model)
     op.concurrency_idx = index
+    step(f"its {op.hook_name('init_op')} runs")
     init(op)
     return BoundOp(op, model, options, index), () if model is None else model.notes
 
@@ -298,13 +309,41 @@ def init(op: Op) -> None:
     Raises:
         StartupError: with the original exception as its cause.
     """
-    try:
+    with _start_errors(op):
         bind(op, "init_op")()
+
+
+@contextmanager
+def _start_errors(op: Op) -> Iterator[None]:
+    try:
+        yield
+    except StartupError:
+        raise
     except (Exception, SystemExit) as error:
         # Not its repr, in which an OSError lacks the file.
         what = "".join(traceback.format_exception_only(error)).strip()
         hook = op.hook_name("init_op")
         raise StartupError(f"op {op.name!r}: {hook} failed: {what}") from error
+
+
+def _fitting(op: Op, options: OpOptions, model: Model | None) -> OpOptions:
+    """The options with a ``batch_size`` that the model bears. Of one that takes a fixed number of
+    rows, each run has one request, or a piece of one.
+
+    Raises:
+        StartupError: the author gave another ``batch_size``.
+    """
+    rows = None if model is None else model.rows
+    if rows is None or options.batch_size == 1 or overrides(op, "process", Op):
+        return options
+    most = rows if options.joining is not None and options.joining.by_rows else 1
+    if options.batch_size != most and not op.batch_gives_way:
+        only = "1" if most == 1 else f"1 or {most}"
+        raise StartupError(
+            f"op {op.name!r}: batch_size must be {only}, got {options.batch_size}: the model takes"
+            f" exactly {rows} row{'s' * (rows > 1)} a run"
+        )
+    return replace(options, batch_size=most)
 
 
 def _padding_notes(op: Op, options: OpOptions, model: Model) -> Iterator[str]:
@@ -330,7 +369,8 @@ def _key_of(op: Op, options: OpOptions) -> Callable[[dict[str, Feed]], Hashable]
 
 def _sizing(op: Op, options: OpOptions, model: Model | None) -> Sizing | None:
     """How the op's samples are measured, where rows count or sizes are padded."""
-    if options.joining is None or options.batch_size == 1 or not is_measured(op):
+    fixed = model is not None and model.rows is not None
+    if options.joining is None or not (options.batch_size > 1 or fixed) or not is_measured(op):
         return None
     # What another model answers is renamed for this one, so its names tell nothing of the axes.
     renamed = any(isinstance(each, ModelOp) for each in op.get_input_ops())
@@ -341,6 +381,7 @@ def _sizing(op: Op, options: OpOptions, model: Model | None) -> Sizing | None:
         most=options.batch_size,
         splits=options.splits,
         shared=op.shared_outputs,
+        fills=fixed,
         reads=isinstance(op, ModelOp),
     )
 
@@ -352,7 +393,8 @@ def _workers(op: Op, options: OpOptions, model: Model | None) -> list[BoundOp]:
     workers = [BoundOp(op, model, options)]
     for index in range(1, 1 if options.executor.one_worker else options.concurrency):
         own = None if model is None else model.clone()
-        bound = BoundOp(op, own, options, index)
+        with _start_errors(op):  # of a class, each worker makes an object
+            bound = BoundOp(op, own, options, index)
         if own is not None:
             bound.op.client = LocalPredictor(own)
         workers.append(bound)

@@ -90,12 +90,14 @@ class Node:
         path: of the model.
         options: of the op, as its configuration has them.
         reads: the name of the model before it; None for the request.
+        batch_gives_way: see ``Op``.
     """
 
     name: str
     path: str
     options: dict[str, Any]
     reads: str | None = None
+    batch_gives_way: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +125,8 @@ class Workflow:
         """The graph behind this name."""
         made: dict[str | None, Op] = {}
         for each in self.nodes:
-            made[each.name] = Model(each.path, made.get(each.reads), name=each.name)
+            op = made[each.name] = Model(each.path, made.get(each.reads), name=each.name)
+            op.batch_gives_way = each.batch_gives_way
         options = {each.name: each.options for each in self.nodes}
         ends = [made[name] for name in self.ends]
         last = ends[0]
@@ -227,8 +230,8 @@ def parser() -> argparse.ArgumentParser:
         "--batch_infer_size",
         type=int,
         nargs="+",
-        default=[_BATCH],
-        help="The most rows of a batch; a request that has more runs in pieces.",
+        help=f"The most rows of a batch, {_BATCH} without it; a request that has more runs in"
+        " pieces.",
     )
     add(
         "--no_pad",
@@ -305,7 +308,15 @@ def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
             called = name if len(paths) == 1 else f"{name}_{len(nodes)}"
             before = nodes[-1].name if nodes else None
             options = _op_options(given, index)
-            nodes.append(Node(name=called, path=path, reads=before, options=options))
+            nodes.append(
+                Node(
+                    name=called,
+                    path=path,
+                    reads=before,
+                    options=options,
+                    batch_gives_way=given.batch_infer_size is None,
+                )
+            )
             index += 1
         workflows.append(Workflow(name=name, nodes=tuple(nodes)))
     return ModelServer(workflows, http_port=DEFAULT_PORT), keys
@@ -372,7 +383,7 @@ def _op_options(given: argparse.Namespace, index: int) -> dict[str, Any]:
     batched = _is_async(given, index)
     return {
         "concurrency": _workers(given, index),
-        "batch_size": _nth(given.batch_infer_size, index) if batched else 1,
+        "batch_size": _nth(given.batch_infer_size or [_BATCH], index) if batched else 1,
         "batch_rows": batched,
         "pad": {"enabled": batched and not given.no_pad},
         "local_service_conf": _options(given, index),

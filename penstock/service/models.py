@@ -175,7 +175,9 @@ def _source(op: Op, options: OpOptions, entry: OpConfig | None) -> _Source | Non
         handler: LocalServiceHandler | None = op.local_service_handler
         if handler is not None:
             return handler
-    return options.model
+    if options.model is None or not op.dynamic_shape_info:
+        return options.model
+    return replace(options.model, dynamic_shape_info=op.dynamic_shape_info)
 
 
 def _cards(source: _Source | None, entry: OpConfig | None) -> Sequence[str]:

@@ -68,8 +68,10 @@ def make_router(
     more = [*more]
     typed = [each for each in more if isinstance(each, TypedApplication)]
     plain = [each for each in more if isinstance(each, PlainApplication)]
-    routed = {route.graph for each in typed for route in each.typed_routes}
-    routed |= {route.graph for each in plain for route in each.plain_routes if route.graph}
+    own: list[Any] = [route for each in typed for route in each.typed_routes]
+    own += [route for each in plain for route in each.plain_routes if route.graph]
+    routed = {route.graph for route in own}
+    sections = {route.path.split("/")[1].encode() for route in own if route.path.count("/") > 1}
     general = any(isinstance(each, GeneralModelApplication) for each in more)
     hidden = () if general else (GENERAL_MODEL,)
     paths: list[str] = []
@@ -93,6 +95,7 @@ def make_router(
         max_message_bytes=config.max_message_bytes,
         threads=writers,
         not_found=not_found,
+        sections=sections - {(each.name or "").encode() for each in engine.graphs},
     )
 
 

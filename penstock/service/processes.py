@@ -304,7 +304,7 @@ def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
     blueprint, at = deployment.find_op(op)
     try:
         stay_on_cpus(blueprint.options[at], index)
-        bound, notes = bound_op(deployment, op, index)
+        bound, notes = bound_op(deployment, op, index, child.step)
     except BaseException as error:  # noqa: BLE001 - whatever it is, the service is told
         _log.error("op %s: worker %s cannot start", op, index, exc_info=error)
         told = traceback.format_exception_only(error)

@@ -119,6 +119,13 @@ def test_the_fetch_list_of_the_local_model_comes_before_that_of_the_op(
     assert options.model == ModelOptions(path="m", fetch_list=expected)
 
 
+def test_the_local_fetch_list_is_that_of_a_model_of_the_constructor_too() -> None:
+    conf = entry(local_service_conf={"fetch_list": ["l"]})
+    found = resolve_op("uci", {}, conf, model_path="m")
+    assert found.model == ModelOptions(path="m", fetch_list=("l",))
+    assert resolve_op("uci", {}, conf).fetch_list is None
+
+
 def test_the_model_has_every_key_of_its_section() -> None:
     conf = {
         "model_config": "../models/uci",

@@ -95,7 +95,6 @@ def test_the_client_configuration_stands_in_the_model_folder() -> None:
         ({"model_config": "m", "client_type": ""}, "client_type: '' is not available"),
         ({"model_config": ""}, "model_config"),
         ({"model_config": "m", "devices": 0}, "devices: quote it: '0'"),
-        ({"model_config": "m", "dynamic_shape_info": {"min_input_shape": {}}}, "TensorRT"),
     ],
 )
 def test_what_cannot_be_obeyed_is_named(arguments, text: str) -> None:

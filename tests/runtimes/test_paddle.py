@@ -249,6 +249,13 @@ def test_onednn_is_used_when_asked_for() -> None:
     assert bf16["set_bfloat16_op"] == ({"mul"},)
 
 
+SHAPES = {
+    "min_input_shape": {"x": [1, 3]},
+    "max_input_shape": {"x": [8, 3]},
+    "opt_input_shape": {"x": [4, 3]},
+}
+
+
 def test_a_card_is_used_by_a_library_that_has_cuda() -> None:
     cuda = fake(cuda=True)
     got = told(library=cuda, devices=("1",), precision="fp16")
@@ -261,6 +268,12 @@ def test_a_card_is_used_by_a_library_that_has_cuda() -> None:
         precision="int8",
         use_calib=True,
         min_subgraph_size=5,
+        dynamic_shape_info=SHAPES,
+    )
+    assert with_tensorrt["set_trt_dynamic_shape_info"] == (
+        {"x": [1, 3]},
+        {"x": [8, 3]},
+        {"x": [4, 3]},
     )
     engine = dict(with_tensorrt["enable_tensorrt_engine"])
     assert (engine["precision_mode"], engine["min_subgraph_size"]) == ("int8", 5)
@@ -271,6 +284,12 @@ def test_a_card_is_used_by_a_library_that_has_cuda() -> None:
     ("options", "library", "key", "said"),
     [
         ({"thread_num": 0}, fake(), "thread_num", "0 is below 1"),
+        (
+            {"device_type": 2, "devices": ("0",), "dynamic_shape_info": {"min_input_shape": {}}},
+            fake(cuda=True, tensorrt=True),
+            "dynamic_shape_info",
+            "needs min_input_shape, max_input_shape, opt_input_shape, each with",
+        ),
         ({"precision": "fp16"}, fake(), "precision", "fp16 is not available .* on the CPU"),
         ({"precision": "int8"}, fake(), "precision", "int8 is not available .* on the CPU"),
         ({"precision": "fp7"}, fake(), "precision", "unknown"),

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
@@ -20,6 +21,8 @@ from penstock import App, Array, op
 from penstock.errors import ConfigError, GraphError, ProductError, StartupError
 from penstock.service import flags
 from penstock.testing import client
+from tests.service.scripts import PENSTOCK
+from tests.services.process import running
 
 ITEMS = 24
 
@@ -217,6 +220,32 @@ def test_a_path_without_a_route_is_answered_with_the_nearest(
         "error": "unknown_service",
         "message": f"there is no route {path[:100]}{hint}",
     }
+
+
+@pytest.mark.real
+def test_paths_beside_a_route_of_several_segments_are_not_the_pipeline_protocol_s(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "app.py"
+    script.write_text(
+        "from penstock import App\n"
+        "app = App('sections')\n"
+        "@app.route('/api/predict')\n"
+        "def predict(x: float) -> float:\n"
+        "    return x\n"
+    )
+    with (
+        running(script, command=PENSTOCK) as server,
+        httpx.Client(base_url=server.http_url) as http,
+    ):
+        assert http.post("/api/predict", json={"x": 1}).json() == 1.0
+        for method in ("POST", "GET"):
+            answer = http.request(method, "/api/predct")
+            assert answer.status_code == 404
+            told = "there is no route /api/predct; did you mean /api/predict?"
+            assert answer.json()["message"] == told
+        other = http.post("/other/prediction", json={"key": [], "value": []})
+        assert (other.status_code, other.json()["err_no"]) == (200, 3002)
 
 
 def test_the_pipeline_protocol_s_paths_keep_their_answers(http: httpx.Client) -> None:

@@ -5,13 +5,16 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
+from onnx import parser
 
 from penstock import LocalServiceHandler, Op, RequestOp, ResponseOp
 from penstock.errors import ConfigError, StartupError
 from penstock.ops.short import Model
 from penstock.service.blueprint import deploy
-from penstock.service.build import Works
+from penstock.service.build import Works, begun
+from penstock.typed.op import TypedOp
 from tests.service.inside import drawn, inside, root
 
 
@@ -148,3 +151,55 @@ def test_a_model_of_an_op_outside_the_graph_need_not_exist() -> None:
     (warning,) = drawn(Op("work", input_ops=[root()]), {"op": {"other": conf}}).warnings
     assert "op.other" in warning
     assert "nowhere" not in warning
+
+
+class Second:
+    made = 0
+
+    def __init__(self) -> None:
+        Second.made += 1
+        if Second.made > 1:
+            raise FileNotFoundError(2, "No such file or directory", "second.bin")
+
+    def predict(self, x: float) -> float:
+        return x
+
+
+async def test_a_second_worker_whose_class_fails_gives_the_error_of_the_first() -> None:
+    works = begun(deploy([drawn(TypedOp(Second, batched=False, inputs=root(), concurrency=2))]))
+    told = "op 'Second': Second.__init__ failed: FileNotFoundError: .*: 'second.bin'"
+    with pytest.raises(StartupError, match=told) as raised:
+        works.engine(asyncio.get_running_loop())
+    assert isinstance(raised.value.__cause__, FileNotFoundError)
+
+
+def fixed(file: Path, rows: int) -> Path:
+    """``y = x + x`` of exactly so many rows."""
+    head = f'<ir_version: 8, opset_import: ["": 17]> g (float[{rows}, 3] x) => (float[{rows}, 3] y)'
+    onnx.save(parser.parse_model(head + "{ y = Add(x, x) }"), str(file))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("rows", "keys", "only"),
+    [
+        (1, {"batch_size": 8}, "1"),
+        (4, {"batch_size": 4}, "1"),
+        (4, {"batch_size": 8, "batch_rows": True}, "1 or 4"),
+        (4, {"batch_size": 2, "batch_rows": True}, "1 or 4"),
+        (1, {"batch_size": 1}, None),
+        (4, {"batch_size": 4, "batch_rows": True}, None),
+        (4, {"batch_rows": True}, None),
+    ],
+)
+def test_a_model_of_so_many_rows_has_no_larger_batch(
+    tmp_path: Path, rows: int, keys: dict[str, Any], only: str | None
+) -> None:
+    model = Model(fixed(tmp_path / "m.onnx", rows), inputs=root(), name="net")
+    deployment = deploy([drawn(model, {"op": {"net": keys}})])
+    if only is None:
+        begun(deployment)
+        return
+    told = f"op 'net': batch_size must be {only}, got {keys['batch_size']}: the model takes exactly"
+    with pytest.raises(StartupError, match=told):
+        begun(deployment)

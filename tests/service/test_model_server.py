@@ -13,8 +13,12 @@ from typing import Any
 import grpc
 import httpx
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 
+from penstock import PipelineClient
+from penstock.client import response_arrays
 from penstock.errors import StartupError
 from penstock.protocols.standard_messages import GENERAL_MODEL
 from penstock.service.flags import Flags, using
@@ -463,3 +467,54 @@ def test_a_body_that_is_too_large_is_counted_once_by_every_protocol(tmp_path: Pa
                     channel.unary_unary(f"/{method}")(large, timeout=30)
                 expected += 1
                 assert counted() == expected
+
+
+@pytest.mark.real
+def test_models_of_a_fixed_number_of_rows_run_request_by_request(tmp_path: Path) -> None:
+    head = '<ir_version: 8, opset_import: ["": 17]> g (float[%d, 3] x) => (float[%d, 3] y)'
+    for rows in (1, 4):
+        model = onnx.parser.parse_model(head % (rows, rows) + "{ y = Add(x, x) }")
+        onnx.save(model, str(tmp_path / f"m{rows}.onnx"))
+    files = (tmp_path / "m1.onnx", "--model", str(tmp_path / "m4.onnx"))
+    with running(*files, "--runtime_thread_num", "2", command=SERVE, timeout=60) as server:
+        with PipelineClient() as client:
+            client.connect([server.rpc_endpoint])
+
+            def ask(model: str, rows: int) -> list[Any]:
+                feed = {"x": np.full((rows, 3), rows, np.float32)}
+                more: dict[str, Any] = {"asyn": True, "pack_tensor_format": True, "timeout": 30}
+                futures = [client.predict(feed, name=model, **more) for _ in range(16)]
+                return [each.result() for each in futures]
+
+            for model, rows in (
+                ("m1", 1),
+                ("m4", 4),
+                ("m1", 3),
+                ("m4", 8),
+            ):  # two of them in pieces
+                for reply in ask(model, rows):
+                    y = response_arrays(reply)["y"]
+                    np.testing.assert_array_equal(y, np.full((rows, 3), 2 * rows, np.float32))
+            for reply in ask("m4", 2):
+                assert "expected the shape [4, 3], got [2, 3]" in reply.err_msg
+        (stage,) = httpx.get(f"{server.http_url}/status").json()["graphs"][0]["ops"]
+        assert stage["batches"] == stage["samples"]
+    wrong = (*files, "--runtime_thread_num", "2", "--batch_infer_size", "8")
+    with running(*wrong, command=SERVE, ready=False) as server:
+        assert server.wait_exit() == 1
+        assert (
+            "error: op 'm1': batch_size must be 1, got 8: the model takes exactly 1 row a run"
+            in (server.log())
+        )
+
+
+@pytest.mark.real
+def test_the_fetch_list_of_a_model_holds_for_whoever_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "serve.yml"
+    two, six = scale(tmp_path / "two.onnx", 2.0), scale(tmp_path / "six.onnx", 6.0)
+    conf = {"local_service_conf": {"fetch_list": ["y"]}}
+    models = {"two": {"path": str(two), **conf}, "six": {"path": str(six), **conf}}
+    file.write_text(json.dumps({"models": models, "workflows": {"row": ["two", "six"]}}))
+    with running(file, command=(*SERVE[:-1], "--config"), timeout=60) as server:
+        plain = httpx.post(f"{server.http_url}/row", json={"x": [[1, 2, 3]]}).json()
+        assert plain == {"y": [[12, 24, 36]]}

@@ -111,7 +111,10 @@ def test_a_worker_that_does_not_become_ready_ends_the_start(tmp_path: Path) -> N
         log = server.log()
         assert "in init_op\n" in log  # its stack
         # Both hang as long; one of the two is the first to be told of.
-        assert re.search(r"op 'work': worker [01] was not ready within 1 s .start_timeout.", log)
+        assert re.search(
+            r"op 'work': worker [01] was not ready within 1 s .start_timeout.: its init_op runs",
+            log,
+        )
         assert server.leftovers() == []
 
 

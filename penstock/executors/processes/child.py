@@ -92,6 +92,10 @@ class Child:
         self._page.take_stacks()
         self._running = _Running(self._page)
 
+    def step(self, doing: str) -> None:
+        """Say what is done before it is ready, in words."""
+        self._say(Kind.STEP, doing)
+
     def ready(self, loaded: dict[str, Any]) -> None:
         """Say that the model is open and ``init_op`` has run, and what was loaded."""
         self._say(Kind.READY, loaded)

@@ -241,16 +241,15 @@ class ProcessExecutor:
                 _log.error("op %s: worker %s (pid %s) hangs as it starts:\n%s", *who, stacks)
                 raise StartupError(
                     f"op {self.op!r}: worker {worker.index} was not ready within {limit:g} s"
-                    " (start_timeout): its model was still being opened, or init_op ran; the log"
-                    " has the stack of its threads"
+                    f" (start_timeout): {worker.step}; the log has the stack of its threads"
                 )
             if taken >= tell_at:
                 tell_at *= 2
                 _log.warning(
-                    "op %s: worker %s (pid %s) has not become ready for %.0f s: its model is still"
-                    " being opened, or init_op runs",
+                    "op %s: worker %s (pid %s) has not become ready for %.0f s: %s",
                     *who,
                     taken,
+                    worker.step,
                 )
             wait = (tell_at if limit is None else min(tell_at, limit)) - taken
             done, _ = await asyncio.wait(events, timeout=wait, return_when=asyncio.FIRST_COMPLETED)

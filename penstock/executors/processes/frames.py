@@ -57,6 +57,8 @@ class Kind(IntEnum):
     """Worker: so many bytes of shared memory are needed for outputs, beyond what was granted."""
     GRANT = 12
     """Engine: the shared memory for these; 0 is none."""
+    STEP = 13
+    """Worker: what it does before it can work, for people."""
 
 
 class Frame(NamedTuple):

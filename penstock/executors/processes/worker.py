@@ -59,6 +59,7 @@ class Worker:
         work: what it runs now.
         batches: how many it has finished.
         has_begun: whether it has begun one.
+        step: what it does as long as it is not ready, in words.
         watch: whether it hangs.
         condemned: we are ending it.
         sent_away: we are ending it though it did nothing wrong: that is no death.
@@ -85,6 +86,7 @@ class Worker:
         self.work: Work | None = None
         self.batches = 0
         self.has_begun = False
+        self.step = "its process starts"
         self.watch = Watch(hang_limit)
         self.condemned = self.sent_away = self.late = False
         self._done = done
@@ -244,6 +246,8 @@ class Worker:
             case Kind.NEED if self._in_flight:
                 grant = self._loan.grant(min(number, SLAB_BYTES))
                 self._channel.send([header(Kind.GRANT, grant, 0)])
+            case Kind.STEP if not self.ready.done():
+                self.step = str(decode(body))
             case Kind.READY if not self.ready.done():
                 self.ready.set_result(decode(body))
             case Kind.FAILED if not self.ready.done():

@@ -699,7 +699,10 @@ async def test_a_worker_that_does_not_become_ready_is_told_of_and_ended_with_its
         assert len(processes.pids) == 3
         assert await desk.executor.close(10.0)
     else:
-        with pytest.raises(StartupError, match=r"worker 0 was not ready within 3 s .start_timeou"):
+        with pytest.raises(
+            StartupError,
+            match=r"worker 0 was not ready within 3 s .start_timeout.: its process starts; the log",
+        ):
             await desk.executor.start()
     assert "was not ready within 3 s" in caplog.text or not replacement
     told = [each.getMessage() for each in caplog.records if "has not become ready" in each.message]
