@@ -319,8 +319,10 @@ def test_a_forked_child_neither_waits_for_its_parents_call_nor_ends_it(
 
 
 INTERRUPT = """
+import signal
 import sys
 from penstock.client import PipelineClient
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits "ignore"
 client = PipelineClient()
 client.connect([sys.argv[1]])
 try:
