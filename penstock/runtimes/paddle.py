@@ -26,6 +26,7 @@ Source: Paddle's documentation of ``paddle.inference``; ``docs/compatibility.md`
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
 import warnings
@@ -367,8 +368,9 @@ def _library() -> Any:
 
 @contextmanager
 def _without_side_effects() -> Iterator[None]:
-    """Put back what an import of Paddle changes for the whole process: what signals do, and the
-    environment, OMP_NUM_THREADS for one. It also warns of a compiler's cache that is missing.
+    """Put back what an import of Paddle changes for the whole process: what signals do, where logs
+    go, and the environment, OMP_NUM_THREADS for one. It also warns of a compiler's cache that is
+    missing.
     """
     signals = [*(valid_signals() - {SIGKILL, SIGSTOP})]
     libc = ctypes.CDLL(None)
@@ -377,6 +379,8 @@ def _without_side_effects() -> Iterator[None]:
     for number, action in zip(signals, before, strict=True):
         libc.sigaction(number, None, action)
     environment = dict(os.environ)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -384,6 +388,8 @@ def _without_side_effects() -> Iterator[None]:
     finally:
         for number, action in zip(signals, before, strict=True):
             libc.sigaction(number, action, None)
+        root.handlers[:] = handlers
+        root.setLevel(level)
         for name in os.environ.keys() - environment.keys():
             del os.environ[name]
         os.environ.update(environment)

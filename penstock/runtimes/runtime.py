@@ -35,6 +35,9 @@ BUILT_IN = {
 }
 """By name; asked first, in this order."""
 
+HOLD_GIL = frozenset({"paddle"})
+"""Those whose runs keep Python's global lock, so that threads are no faster than one of them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:

@@ -8,6 +8,7 @@ several models read the request, or one model's answer, and run side by side.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from penstock.errors import ConfigError, StartupError
 from penstock.ops.ensemble import Ensemble
 from penstock.ops.op import Op
 from penstock.ops.short import Model
+from penstock.runtimes.runtime import HOLD_GIL, runtime_of
 from penstock.service.blueprint import MakeApplication
 from penstock.service.server import Service, Several, WebService, run
 
@@ -307,7 +309,7 @@ def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
         for path in paths:
             called = name if len(paths) == 1 else f"{name}_{len(nodes)}"
             before = nodes[-1].name if nodes else None
-            options = _op_options(given, index)
+            options = _op_options(given, index, path)
             nodes.append(
                 Node(
                     name=called,
@@ -333,7 +335,9 @@ def _configured(file: Path) -> ModelServer:
             model = next(each for each, reads in left.items() if reads not in left)
             reads = left.pop(model)
             entry = config.models[model]
-            options = {"concurrency": _THREADS, **(entry.model_extra or {})}
+            given = entry.model_extra or {}
+            usual = {"concurrency": _THREADS}
+            options = {**(usual if "executor" in given else _places(entry.path, _THREADS)), **given}
             before = None if reads == model_server.REQUEST else reads
             nodes.append(Node(name=model, path=entry.path, reads=before, options=options))
         workflows.append(Workflow(name=name, nodes=tuple(nodes)))
@@ -379,15 +383,25 @@ def _problems_of_ops(given: argparse.Namespace) -> Iterator[str]:
         yield f"--op has {engines} times {_INFER}, but there are {len(given.model[0])} models"
 
 
-def _op_options(given: argparse.Namespace, index: int) -> dict[str, Any]:
+def _op_options(given: argparse.Namespace, index: int, path: str) -> dict[str, Any]:
     batched = _is_async(given, index)
     return {
-        "concurrency": _workers(given, index),
+        **_places(path, _workers(given, index)),
         "batch_size": _nth(given.batch_infer_size or [_BATCH], index) if batched else 1,
         "batch_rows": batched,
         "pad": {"enabled": batched and not given.no_pad},
         "local_service_conf": _options(given, index),
     }
+
+
+def _places(path: str, workers: int) -> dict[str, Any]:
+    """So many workers, and where: processes for a library whose threads wait for each other, no
+    more of them than there are CPUs, as each has all of the library and of the model.
+    """
+    if runtime_of(Path(path)) in HOLD_GIL:
+        cpus = len(os.sched_getaffinity(0))
+        return {"executor": "process", "concurrency": min(workers, cpus)}
+    return {"concurrency": workers}
 
 
 def _named(listed: Sequence[str]) -> tuple[str, tuple[str, ...]]:

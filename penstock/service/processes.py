@@ -277,8 +277,8 @@ class Processes:
             )
         _log.warning(
             "threads run already (%s), which forks would lack: each process of this service runs"
-            " the script again instead, up to its service; to have them forked, which is quicker,"
-            " start threads, or train and load models, in init_op",
+            " the program again instead, up to its service; forks are quicker, and possible where a"
+            " script starts threads, or trains and loads models, in init_op",
             names,
         )
         # Forks they are all the same, for as long as it takes to become another program.

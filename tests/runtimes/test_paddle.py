@@ -166,7 +166,7 @@ def test_lods_go_in_and_out(networks: Path) -> None:
 @with_paddle
 def test_the_process_stays_as_it_was(networks: Path) -> None:
     code = """
-import os, signal, sys
+import logging, os, signal, sys
 from pathlib import Path
 from penstock.runtimes.runtime import ModelOptions, open_session
 
@@ -175,10 +175,12 @@ signal.signal(signal.SIGTERM, lambda *_: seen.append(1))
 def caught():  # but for those of glibc itself
     status = Path("/proc/self/status").read_text()
     return int(status.split("SigCgt:")[1].split()[0], 16) & ~(0b11 << 31)
-before = caught(), dict(os.environ), sys.excepthook, os.getcwd()
+logs = logging.getLogger()
+before = caught(), dict(os.environ), sys.excepthook, os.getcwd(), logs.handlers[:], logs.level
 session = open_session(ModelOptions(path=sys.argv[1]))
 session.clone()
-assert (caught(), dict(os.environ), sys.excepthook, os.getcwd()) == before
+after = caught(), dict(os.environ), sys.excepthook, os.getcwd(), logs.handlers[:], logs.level
+assert after == before
 os.kill(os.getpid(), signal.SIGTERM)
 assert seen
 """

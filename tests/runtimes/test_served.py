@@ -5,6 +5,7 @@ themselves, in batches, and in batches that are padded.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +21,10 @@ import pytest
 
 from penstock.protocols import oip, oip_message
 from penstock.protocols.oip import OutTensor
+from penstock.service.model_server import parse
 from tests.models.networks import NETWORKS, Arrays, answers, feed_of
 from tests.runtimes import bare
-from tests.runtimes.forms import every_form
+from tests.runtimes.forms import every_form, needs
 from tests.runtimes.test_same_answers import TOLERANCE
 from tests.services.process import ServiceProcess, running
 
@@ -59,7 +61,8 @@ def served(
     models = {}
     for network in NETWORKS:
         for mode, keys in MODES.items():
-            entry = {"path": str(networks / network / form), "concurrency": 2, **keys}
+            path = str(networks / network / form)
+            entry = {"path": path, "executor": "thread", "concurrency": 2, **keys}
             if form.startswith("paddle") and mode == "padded" and network == "sequence":
                 entry["pad"] = {**entry["pad"], **AXES}
             models[f"{network}.{mode}"] = entry
@@ -194,3 +197,26 @@ def test_what_a_model_does_not_tell_of_its_axes_is_said_at_start(
     serve = (*SERVE[:-1], "--model")
     with running(model, "--runtime_thread_num", "1", command=serve, timeout=60) as server:
         assert "does not tell which input the sizes of its output 'scores' follow" in server.log()
+
+
+@needs("paddle")
+def test_paddle_has_processes_unless_it_is_given_threads(networks: Path, tmp_path: Path) -> None:
+    path = str(networks / "regression/paddle_json")
+    file = tmp_path / "serve.yml"
+    cpus = len(os.sched_getaffinity(0))
+    feed = feed_of("regression", 3)
+    for entry, workers in (
+        ({"path": path, "concurrency": 1}, "1 process"),
+        ({"path": path, "executor": "thread"}, "4 threads"),
+    ):
+        file.write_text(json.dumps({"models": {"net": entry}}))
+        with running(file, command=SERVE) as server, httpx.Client(timeout=30) as client:
+            got = _json(Served(server, client, {}), "net", feed, ("price",))
+            true = answers("regression", feed)["price"]
+            np.testing.assert_allclose(got["price"], true, rtol=0, atol=TOLERANCE)
+            log = server.log()
+        assert f"after request  {workers}, {path}" in log
+        assert ("keeps Python's global lock" in log) == (workers == "4 threads")
+        assert "  model net  version 1, paddle: x float32[?, 13] -> price float32[?, 1]" in log
+    (node,) = parse(["--model", path, "--thread", "64"])[0].workflows[0].nodes
+    assert (node.options["executor"], node.options["concurrency"]) == ("process", min(64, cpus))
