@@ -105,6 +105,12 @@ class Calibration:
         """The step with the most answers a second."""
         return max(self.observations, key=lambda each: each.rate)
 
+    @property
+    def others(self) -> float:
+        """Cores that other programs kept busy, on average over the steps."""
+        seconds = sum(each.seconds for each in self.observations)
+        return sum(each.others * each.seconds for each in self.observations) / seconds
+
     def _check(self) -> list[Check]:
         return [
             Check(
@@ -124,7 +130,7 @@ class Calibration:
             engine=between(lambda seen: seen.loop),
             client=between(lambda seen: seen.load.client if seen.load else 0.0) if known else 0.0,
             overhead=self._overhead,
-            cores=max(0.1, self.light.cores - between(lambda seen: seen.others)),
+            cores=max(0.1, self.light.cores - self.others),
             engines=self.light.engines,
             most_running=self.light.most_running,
             locked=self._locked,

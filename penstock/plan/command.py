@@ -16,7 +16,7 @@ from penstock.plan import measure, report
 from penstock.plan.advice import advice, improved
 from penstock.plan.calibration import Calibration
 from penstock.plan.prediction import Forecast, Planner
-from penstock.plan.recording import NoRecording
+from penstock.plan.recording import NoRecording, observation_of
 from penstock.plan.settings import changes_of, config_diff
 
 _REQUESTS: Final = 2_000
@@ -82,13 +82,13 @@ def plan_and_report(
         PenstockError: nothing can be measured, a setting is unknown, or the plan is of settings
             that the service does not have.
     """
-    found = source.recording()
+    recording = source.recording()
     if output is not None:
         try:
-            output.write_text(json.dumps(found))
+            output.write_text(json.dumps(recording))
         except OSError as error:
             raise NoRecording(f"{output} cannot be written: {error.strerror}") from error
-    calibration = Calibration(found)
+    calibration = Calibration(recording)
     now = calibration.costs(calibration.full.rate)
     planner = Planner(calibration, changes_of(settings, now), (verify or 60.0) / 2)
     if verify is not None:
@@ -98,15 +98,18 @@ def plan_and_report(
         for line in report.lines_of(plan):
             typer.echo(line)
     compared: list[report.Comparison] = []
+    others = 0.0
     if verify is not None:
         assert source.target is not None
         for forecast in (plan.most, plan.at_rate):
-            compared += _verified(source.target, forecast, verify / 2)
+            found, busy = _verified(source.target, forecast, verify / 2)
+            compared += found
+            others = max(others, busy)
         if not as_json:
-            for line in report.lines_of_comparisons(compared):
+            for line in report.lines_of_comparisons(compared, others):
                 typer.echo(line)
     if as_json:
-        typer.echo(json.dumps(report.plain(plan, compared), indent=2))
+        typer.echo(json.dumps(report.plain(plan, compared, others), indent=2))
     return all(each.kept for each in compared)
 
 
@@ -114,8 +117,8 @@ def _plan(name: str, planner: Planner, rate: float | None) -> report.Plan:
     most = planner.most
     wished = rate or planner.usual
     at_rate = planner.open(wished)
-    better, why = improved(at_rate.costs, wished if rate else most.rate)
-    running = planner.calibration.costs(min(wished, most.rate))
+    better, why = improved(most.costs, wished if rate else most.rate)
+    running = planner.calibration.costs(most.rate)
     doubts = [*planner.doubts(most), *planner.doubts(at_rate)]
     return report.Plan(
         source=name,
@@ -128,15 +131,18 @@ def _plan(name: str, planner: Planner, rate: float | None) -> report.Plan:
     )
 
 
-def _verified(target: Target, forecast: Forecast, seconds: float) -> tuple[report.Comparison, ...]:
-    step = (
-        Step(concurrency=forecast.in_flight)
-        if forecast.wished is None
-        else Step(rate=forecast.wished)
-    )
+def _verified(
+    target: Target, forecast: Forecast, seconds: float
+) -> tuple[tuple[report.Comparison, ...], float]:
+    """The forecast beside what is measured now, and how many cores other programs kept busy."""
+    rate = forecast.wished
+    step = Step(concurrency=forecast.in_flight) if rate is None else Step(rate=rate)
     _tell(f"verifying for {seconds:g} s")
-    result = measure.bench(target, step, seconds)
-    return report.comparisons(forecast, result.rate, result.latency.p50, result.latency.p95)
+    seen, result = measure.loaded(target, step, seconds)
+    latency = result.latency
+    came = result.requests / result.seconds
+    compared = report.comparisons(forecast, came, result.rate, latency.p50, latency.p95)
+    return compared, observation_of(seen).others
 
 
 def _check_settings(source: Source, planner: Planner) -> None:

@@ -39,36 +39,39 @@ def measured(
     steps = []
     for number, level in enumerate(levels):
         tell(f"measuring with {level} in flight for {seconds:g} s")
-        tracing = _Tracing(target, seconds) if not number else None
-        before, began = ask_status(target.status_url, ca_file=target.ca_file), _Usage()
-        result = bench(target, Step(concurrency=level), seconds)
-        used = _Usage().since(began)
-        after = ask_status(target.status_url, ca_file=target.ca_file)
+        tracing = None if number else _Tracing(target, seconds)
+        seen, result = loaded(target, Step(concurrency=level), seconds)
+        steps.append(seen)
         if tracing is not None:
             found = tracing.trace()
-        answered = after["requests"]["answered"] - before["requests"]["answered"]
-        load = recording.Load(
-            in_flight=level,
-            rate=result.rate,
-            mean=result.latency.mean,
-            p95=result.latency.p95,
-            client=used.own / max(1, answered),
-            failed=result.failed,
-        )
-        steps.append(
-            recording.step_of(
-                before, after, seconds=used.at, cores=_cores(), busy=used.busy, load=load
-            )
-        )
         if not result.good:
             break
     return {**found, recording.KEY: {"steps": steps}}
 
 
-def bench(target: Target, step: Step, seconds: float) -> StepResult:
-    """One step of load, and what came of it."""
+def loaded(target: Target, step: Step, seconds: float) -> tuple[dict[str, Any], StepResult]:
+    """One step of load, as it stands in a recording, and what came of it.
+
+    Raises:
+        BadTarget, NoStatus: as ``measured`` does.
+    """
+    before, began = ask_status(target.status_url, ca_file=target.ca_file), _Usage()
     (result,) = run(target, Load(steps=(step,), duration=seconds, warm_up=_WARM_UP))
-    return result
+    used = _Usage().since(began)
+    after = ask_status(target.status_url, ca_file=target.ca_file)
+    answered = after["requests"]["answered"] - before["requests"]["answered"]
+    load = recording.Load(
+        in_flight=step.concurrency,
+        rate=result.rate,
+        mean=result.latency.mean,
+        p95=result.latency.p95,
+        client=used.own / max(1, answered),
+        failed=result.failed,
+    )
+    seen = recording.step_of(
+        before, after, seconds=used.at, cores=_cores(), busy=used.busy, load=load
+    )
+    return seen, result
 
 
 def watched(address: str, requests: int, seconds: float) -> dict[str, Any]:

@@ -33,7 +33,8 @@ FILLED: Final = 0.9
 _SHARE: Final = 0.7
 """Of the throughput: the rate that is planned for where none is wished."""
 _FEW: Final = 100
-_OTHERS: Final = 0.1
+OTHERS: Final = 0.1
+"""Cores of other programs that are worth a word; a guess."""
 _MOST_REQUESTS: Final = 6000
 _SEEDS: Final = (1, 2, 3, 4, 5)
 
@@ -229,9 +230,10 @@ def _forecast(
 def _doubts_of_costs(calibration: Calibration, changes: Changes) -> list[str]:
     found = []
     steps, light = calibration.observations, calibration.light
-    others = max(each.others for each in steps)
-    if others > _OTHERS:
-        found.append(f"other programs kept {others:.1f} cores busy while it was measured")
+    if calibration.others > OTHERS:
+        found.append(
+            f"other programs kept {calibration.others:.1f} cores busy while it was measured"
+        )
     if light.load is None:
         found.append(
             "there was no client of ours: latencies are those that the service sees, the client's"

@@ -158,7 +158,7 @@ def observations_of(recording: Report) -> list[Observation]:
         NoRecording: it is none, or nothing was asked meanwhile.
     """
     try:
-        found = [_observation(step) for step in recording[KEY]["steps"]]
+        found = [observation_of(step) for step in recording[KEY]["steps"]]
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise NoRecording(
             "there is no status of ops in it: record it with penstock trace, or penstock plan -o"
@@ -168,7 +168,12 @@ def observations_of(recording: Report) -> list[Observation]:
     return sorted(found, key=lambda each: each.load.in_flight if each.load else 0)
 
 
-def _observation(step: Report) -> Observation:
+def observation_of(step: Report) -> Observation:
+    """What a step of a recording says.
+
+    Raises:
+        NoRecording: nothing was asked meanwhile.
+    """
     before, after = step["before"], step["after"]
     graphs = [(each, _same(before["graphs"], each)) for each in after["graphs"]]
     counts = [_samples(now) - _samples(was) for now, was in graphs]

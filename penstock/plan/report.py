@@ -9,7 +9,14 @@ from typing import Any
 
 from penstock.plan.calibration import P95_LIMIT, RATE_LIMIT
 from penstock.plan.costs import Costs
-from penstock.plan.prediction import Bound, Forecast, bounds, critical_path, needed
+from penstock.plan.prediction import (
+    OTHERS,
+    Bound,
+    Forecast,
+    bounds,
+    critical_path,
+    needed,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +62,24 @@ class Comparison:
         return abs(self.error) <= self.limit
 
 
-def comparisons(forecast: Forecast, rate: float, p50: float, p95: float) -> tuple[Comparison, ...]:
-    """The forecast beside what was measured under its load."""
+def comparisons(
+    forecast: Forecast, came: float, rate: float, p50: float, p95: float
+) -> tuple[Comparison, ...]:
+    """The forecast beside what was measured under its load.
+
+    Args:
+        forecast: of a load.
+        came: requests a second that were due; by chance, not quite those that were wished.
+        rate: answers a second.
+        p50: of the latency, in seconds.
+        p95: the same.
+    """
     load = (
         f"{forecast.in_flight} in flight" if forecast.wished is None else f"{forecast.wished:g}/s"
     )
+    predicted = forecast.rate if forecast.wished is None else min(forecast.rate, came)
     return (
-        Comparison(
-            what=f"{load}: answers/s", predicted=forecast.rate, measured=rate, limit=RATE_LIMIT
-        ),
+        Comparison(what=f"{load}: answers/s", predicted=predicted, measured=rate, limit=RATE_LIMIT),
         Comparison(
             what=f"{load}: p50 ms",
             predicted=1000 * forecast.p50,
@@ -141,8 +157,8 @@ def _op(costs: Costs, forecast: Forecast, name: str) -> str:
     )
 
 
-def lines_of_comparisons(found: Sequence[Comparison]) -> list[str]:
-    """Predicted against measured."""
+def lines_of_comparisons(found: Sequence[Comparison], others: float) -> list[str]:
+    """Predicted against measured, while other programs kept so many cores busy."""
     lines = [f"{'':<28}{'predicted':>11}{'measured':>11}{'error':>8}{'limit':>8}"]
     for each in found:
         limit = f"{100 * each.limit:.0f} %" if math.isfinite(each.limit) else ""
@@ -152,10 +168,12 @@ def lines_of_comparisons(found: Sequence[Comparison]) -> list[str]:
             f"{each.what:<28}{each.predicted:>11.4g}{each.measured:>11.4g}{error:>8}{limit:>8}"
             + missed
         )
+    if others > OTHERS:
+        lines.append(f"other programs kept {others:.1f} cores busy while it was verified")
     return lines
 
 
-def plain(plan: Plan, found: Sequence[Comparison] = ()) -> dict[str, Any]:
+def plain(plan: Plan, found: Sequence[Comparison] = (), others: float = 0.0) -> dict[str, Any]:
     """The plan as plain values; times in seconds."""
     return {
         "source": plan.source,
@@ -175,6 +193,7 @@ def plain(plan: Plan, found: Sequence[Comparison] = ()) -> dict[str, Any]:
             | ({"limit": None} if math.isinf(each.limit) else {})
             for each in found
         ],
+        "others": others,
     }
 
 

@@ -68,7 +68,7 @@ def test_a_plan_is_verified(service: ServiceProcess) -> None:
     found = json.loads(done.stdout)
     verified = {each["what"]: each for each in found["verified"]}
     assert done.exit_code == (0 if all(each["kept"] for each in verified.values()) else 1)
-    assert verified["30/s: answers/s"]["predicted"] == 30
+    assert verified["30/s: answers/s"]["predicted"] <= 30
     assert verified["8 in flight: answers/s"]["predicted"] == pytest.approx(95, rel=0.2)
     assert all(each["measured"] > 0 for each in verified.values())
 

@@ -171,9 +171,9 @@ def test_settings_that_cannot_be_planned_are_refused(text: str, says: str) -> No
 
 def test_predicted_and_measured_side_by_side() -> None:
     forecast = planner().open(60)
-    rate, _, p95 = comparisons(forecast, 58.0, 0.02, forecast.p95 / 1.5)
+    rate, _, p95 = comparisons(forecast, 61.0, 58.0, 0.02, forecast.p95 / 1.5)
     assert rate.kept
     assert not p95.kept
     assert p95.error == pytest.approx(0.5)
-    assert "missed" in lines_of_comparisons([rate, p95])[-1]
+    assert "missed" in lines_of_comparisons([rate, p95], 0.0)[-1]
     assert not Comparison(what="x", predicted=1.0, measured=0.0, limit=0.1).kept
