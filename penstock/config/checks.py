@@ -40,7 +40,6 @@ def without_effect(config: ServiceConfig) -> list[Problem]:
     dag = config.dag
     switched_on = {
         ("dag", "use_profile"): dag.use_profile,
-        ("dag", "tracer", "interval_s"): dag.tracer.interval_s is not None,
     }
     text = "is not yet available and has no effect"
     return [Problem(path=path, text=text) for path, on in switched_on.items() if on]

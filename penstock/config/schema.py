@@ -227,8 +227,8 @@ class TracerConfig(Section):
 
     interval_s: OffInt = Field(
         default=None,
-        description="Seconds between two reports of the tracer; below 1 is off."
-        " Not yet available: a value that switches it on is answered with a warning.",
+        description="Seconds between two reports of the tracer, with the times of each op, the rate"
+        " and latency of requests, and what waits; below 1 is off. See tracing.md.",
     )
 
 
@@ -766,6 +766,12 @@ class ServiceConfig(Section):
         default="text",
         description="`text` for people, with tracebacks on several lines; `json` for programs, one"
         " object on one line for each event.",
+    )
+    log_dir: Text | None = Field(
+        default=None,
+        description="Folder in which `PipelineServingLogs` is made, with the three log files of the"
+        " original, in its formats: `pipeline.log`, `pipeline.log.wf` and `pipeline.tracer`. The"
+        " variable `SERVING_LOG_PATH` says the same. Without it nothing is written to files.",
     )
     strict_status: bool = Field(
         default=False,

@@ -52,11 +52,12 @@ class TextLines(logging.Formatter):
 
     Args:
         writer: whose lines they are, where several processes write to one log.
+        form: of the line; None for ours.
     """
 
-    def __init__(self, writer: str | None = None) -> None:
+    def __init__(self, writer: str | None = None, form: str | None = None) -> None:
         tag = "" if writer is None else f"{writer} "
-        super().__init__(f"%(levelname)s %(asctime)s {tag}[%(name)s] %(message)s")
+        super().__init__(form or f"%(levelname)s %(asctime)s {tag}[%(name)s] %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The event's first line."""
@@ -213,6 +214,10 @@ class AtOnce(logging.StreamHandler[TextIO]):
             self.handleError(record)
 
 
+class Beside(logging.Handler):
+    """One of ours that stays beside those for standard error."""
+
+
 class _Default(int):
     """A level that a program has not set, known again by its type."""
 
@@ -252,14 +257,15 @@ def logging_to_stderr(
     options = options or LogOptions()
     root, ours = logging.getLogger(), logging.getLogger("penstock")
     before, level = root.handlers[:], root.level
-    if ours.handlers or not all(map(_may_go, before)):
+    stay = [each for each in before if isinstance(each, Beside)]
+    if ours.handlers or not all(_may_go(each) for each in before if each not in stay):
         if isinstance(level, _Default):  # the program did not ask for ours
             root.setLevel(logging.WARNING)
         yield
         return
     handler = AtOnce(sys.stderr) if at_once else Unhurried(sys.stderr)
     handler.setFormatter(_formatter(options, writer))
-    root.handlers[:] = [handler]
+    root.handlers[:] = [handler, *stay]
     root.setLevel(options.number)
     try:
         yield

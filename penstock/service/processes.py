@@ -32,6 +32,7 @@ from penstock.executors.processes.control import report_failure
 from penstock.executors.processes.watchdog import resident_bytes
 from penstock.executors.processes.worker import ANSWER_BYTES
 from penstock.executors.work import BoundOp
+from penstock.observe.log_files import files_line, take_files_line
 from penstock.observe.logs import LogOptions, logging_to_stderr
 from penstock.service import flags
 from penstock.service.blueprint import Deployment
@@ -77,6 +78,7 @@ class Role:
         op: whose worker it is; None for an engine.
         index: the worker's number.
         pid: its own, which a program that it starts does not share.
+        files: descriptor of the socket to the writer of log files; None for none.
     """
 
     service: int
@@ -86,6 +88,7 @@ class Role:
     op: str | None = None
     index: int = 0
     pid: int = 0
+    files: int | None = None
 
 
 def threads_in_the_way() -> list[str]:
@@ -133,9 +136,10 @@ def _become(role: Role) -> NoReturn:
     Raises:
         StartupError: it cannot be started.
     """
-    for fd in (role.line, *role.listeners.values()):
+    files = files_line()
+    for fd in (role.line, *role.listeners.values(), *([] if files is None else [files])):
         os.set_inheritable(fd, True)
-    text = json.dumps(asdict(replace(role, pid=os.getpid())))
+    text = json.dumps(asdict(replace(role, pid=os.getpid(), files=files)))
     try:
         os.chdir(flags.STARTED_IN)
         os.execve(  # noqa: S606 - no shell is wanted
@@ -167,6 +171,8 @@ def _own(found: Role) -> None:
     os.environ.pop(_VARIABLE, None)
     for fd in (found.line, *found.listeners.values()):
         os.set_inheritable(fd, False)
+    if found.files is not None:
+        take_files_line(found.files)
 
 
 def log_options(config: ServiceConfig) -> LogOptions:

@@ -17,9 +17,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -42,9 +44,11 @@ from penstock.executors.processes.control import (
     SupervisorClient,
 )
 from penstock.observe.counters import Counters
+from penstock.observe.log_files import logging_to_files
 from penstock.observe.logs import logging_to_stderr
 from penstock.observe.recorder import Recorder
 from penstock.observe.request_log import log_request
+from penstock.observe.tracer import Window
 from penstock.service import flags
 from penstock.service.banner import announce, banner, check_reports
 from penstock.service.blueprint import Application, Deployment
@@ -72,6 +76,8 @@ from penstock.service.signals import (
 from penstock.service.status import MetricsPage, Reporter, Reports, StatusPage, packed
 from penstock.service.trace import QUESTION as TRACE
 from penstock.service.trace import TracePage, next_timelines
+from penstock.service.tracer import QUESTION as TRACER
+from penstock.service.tracer import report_every, window_of
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +126,11 @@ def run_deployment(deployment: Deployment) -> None:
             Processes(deployment=deployment, number=number, serve=serve).be(role)
         return  # this process is for a service that the script runs later
     options = log_options(deployment.config)
-    with logging_to_stderr(options, at_once=deployment.is_supervised):
+    log_dir = deployment.config.log_dir or os.environ.get("SERVING_LOG_PATH")
+    with (
+        logging_to_files(log_dir),
+        logging_to_stderr(options, at_once=deployment.is_supervised),
+    ):
         for warning in (*deployment.warnings, raise_descriptor_limit(deployment.processes)):
             if warning is not None:
                 _log.warning("%s", warning)
@@ -233,11 +243,14 @@ class _Service:
         recorder = Recorder(self._works.deployment.engine_id.index)
         if self._config.log_requests:
             recorder.listen(log_request)
-        instruments = [counters, recorder]
+        window = Window(time.monotonic())
+        interval = self._config.dag.tracer.interval_s
+        instruments = [counters, recorder] if interval is None else [counters, recorder, window]
         engine = self._works.engine(loop, self._supervisor, instruments, self._listeners)
         self._report = Reporter(engine, self._health, counters, self._works.deployment.models)
         trace = partial(next_timelines, recorder)
-        self._everyone = Everyone({TRACE: trace}, self._supervisor)
+        traced = partial(window_of, window, engine)
+        self._everyone = Everyone({TRACE: trace, TRACER: traced}, self._supervisor)
         self._health.watch(engine.why_stuck)
         pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
         writers = DaemonPool(_WRITERS, "replies")
@@ -259,16 +272,22 @@ class _Service:
             grpc = make_router(self._config, engine, self._health, pool, writers, more)
             door = self._report.door = open_door(self._config, engine, grpc)
             for_scrapers = open_metrics_door(self._config, metrics.routes(), writers)
+            reporting: asyncio.Task[None] | None = None
             try:
                 spare_the_collector()
                 share_the_lock()
                 await self._open(door, for_scrapers, self._works.model_lines(engine))
+                if interval is not None and self._works.deployment.engine_id.index == 0:
+                    reports_written = report_every(self._config, self._everyone, engine)
+                    reporting = asyncio.create_task(reports_written)
                 await _first(self._stop.wait(), self._leave.wait())
                 allowed = self._config.drain_timeout
                 if not self._stop.is_set():
                     allowed -= await self._hand_over(engine, door, grpc)
                 await self._shut_down(engine, door, grpc, pool, allowed)
             finally:
+                if reporting is not None:
+                    reporting.cancel()
                 await door.close(0.0)
                 await for_scrapers.close(0.0)
                 self._report_the_last()

@@ -83,10 +83,9 @@ def test_the_same_keys_switched_off_or_in_agreement_are_taken_without_a_word(
 
 
 def test_reports_that_are_not_built_are_answered_with_one_warning_each() -> None:
-    dag = {"use_profile": True, "tracer": {"interval_s": 1}}
+    dag = {"use_profile": True}
     warnings = load(yml_dict={"rpc_port": 0, "dag": dag}, environ={}).warnings
     assert sorted(warnings) == [
-        "yml_dict: dag.tracer.interval_s: is not yet available and has no effect",
         "yml_dict: dag.use_profile: is not yet available and has no effect",
     ]
 

@@ -121,7 +121,7 @@ def test_the_regression_service(config_file: Path) -> None:
         dag=DagConfig(tracer=TracerConfig(interval_s=10)),
         op=config.op,
     )
-    assert loaded.warnings == [f"{config_file}:8: dag.tracer.interval_s: {NO_EFFECT}"]
+    assert loaded.warnings == []
     assert resolved(config) == {
         "uci": OpOptions(
             name="uci",
@@ -142,7 +142,6 @@ def test_the_ensemble_with_local_models(config_file: Path) -> None:
     loaded = loaded_from(config_file, IMDB_LOCAL)
     assert loaded.warnings == [
         f"{config_file}:6: dag.use_profile: {NO_EFFECT}",
-        f"{config_file}:8: dag.tracer.interval_s: {NO_EFFECT}",
     ]
     assert loaded.config.op["combine"] == OpConfig()
     options = resolved(loaded.config)
@@ -172,7 +171,7 @@ def test_the_text_recognition_service(config_file: Path) -> None:
     loaded = loaded_from(config_file, OCR)
     assert (loaded.config.rpc_port, loaded.config.http_port) == (18090, 9999)
     assert loaded.config.worker_num == 20
-    assert loaded.warnings == [f"{config_file}:10: dag.tracer.interval_s: {NO_EFFECT}"]
+    assert loaded.warnings == []
     model = {"device_type": 0, "ir_optim": True, "thread_num": 2}
     fetch = ("save_infer_model/scale_0.tmp_1",)
     assert resolved(loaded.config) == {

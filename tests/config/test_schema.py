@@ -48,6 +48,7 @@ SERVICE = [
     ("start_timeout", 0, 0.0, "10min", -1),
     ("hang_limit", 0, 0.0, "60s", -1),
     ("crash_dir", "crashes", "crashes", 1, ""),
+    ("log_dir", "logs", "logs", 1, ""),
     ("log_level", "Debug", "debug", "loud", NO_RANGE),
     ("log_format", "json", "json", "xml", NO_RANGE),
     ("applications", ["a.b:c"], ("a.b:c",), "a.b:c", ["a.b"]),

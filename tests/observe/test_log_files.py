@@ -1,0 +1,54 @@
+"""The process that writes the log files: rotation, its end, and lines that it does not take."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import StartupError
+from penstock.observe.log_files import ToFiles, logging_to_files
+from penstock.observe.log_writer import Writer
+
+
+def test_files_that_become_too_long_are_kept_as_old_ones(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), most=100)
+    for number in range(30):
+        writer.write(b"W%09d" % number)
+    writer.write(b"Ttracer")
+    writer.close()
+    names = {each.name for each in tmp_path.iterdir()}
+    assert names == {"pipeline.tracer", "pipeline.log", "pipeline.log.1", "pipeline.log.2",
+                     "pipeline.log.3", "pipeline.log.wf", "pipeline.log.wf.1",
+                     "pipeline.log.wf.2", "pipeline.log.wf.3"}  # fmt: skip
+    assert all(each.stat().st_size <= 100 for each in tmp_path.iterdir())
+    kept = "".join((tmp_path / f"pipeline.log{end}").read_text() for end in (".3", ".2", ".1", ""))
+    assert kept.split() == [f"{number:09}" for number in range(30)]
+    assert (tmp_path / "pipeline.tracer").read_text() == "tracer\n"
+
+
+def test_a_burst_of_lines_is_written_whole_and_the_writer_ends_with_the_block(
+    tmp_path: Path,
+) -> None:
+    before = logging.getLogger().handlers[:]
+    with logging_to_files(str(tmp_path)):
+        for number in range(2000):
+            logging.getLogger("mine").warning("line %s", number)
+    assert logging.getLogger().handlers == before
+    lines = (tmp_path / "PipelineServingLogs" / "pipeline.log.wf").read_text().splitlines()
+    assert [line.rsplit(" ", 1)[1] for line in lines] == [str(n) for n in range(2000)]
+
+
+def test_a_writer_that_is_gone_costs_lines_and_nothing_else(tmp_path: Path) -> None:
+    with logging_to_files(str(tmp_path)):
+        (handler,) = (x for x in logging.getLogger().handlers if isinstance(x, ToFiles))
+        handler.line.shutdown(2)
+        logging.getLogger("mine").warning("lost")
+
+
+def test_a_folder_that_cannot_be_made_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartupError, match="log files cannot be written"):
+        with logging_to_files(str(tmp_path / "file")):
+            pass
