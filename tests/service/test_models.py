@@ -53,7 +53,8 @@ def test_a_model_s_inputs_and_outputs_are_told_wherever_it_runs(tmp_path: Path, 
     (graph,) = report["graphs"]
     assert graph["signature"] == signature
     (op,) = graph["ops"]
-    assert [each["model"] for each in op["loaded"]] == [signature] * (place == "process")
+    told = {"runtime": "onnx", **signature}
+    assert [each["model"] for each in op["loaded"]] == [told] * (place == "process")
 
 
 ENSEMBLE = """
