@@ -17,7 +17,7 @@ FOURS  := -n 4 --dist worksteal
 FAULTS ?= faults
 REAL   ?= real or peers
 
-.PHONY: help setup setup-dev setup-runtimes demo test check fmt test-real test-faults test-runtimes examples fuzz fuzz-api bench peers proto lock clean
+.PHONY: help setup setup-dev setup-runtimes demo test check fmt test-real test-faults test-runtimes examples fuzz fuzz-api bench plans peers proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -80,6 +80,9 @@ fuzz: $(READY) ## give each decoder inputs that are guided by its branches, for 
 
 examples: $(READY) ## every example as a process, asked by its own clients (two minutes)
 	$(BIN)/python -m pytest $(PAIRS) tests/examples
+
+plans: $(READY) ## what penstock plan predicts of three graphs, beside what is measured (ten minutes)
+	$(BIN)/python -m benchmarks.plans
 
 bench: $(READY) ## ratios against bare servers and runtimes, measured in the same run
 	$(BIN)/python -m benchmarks
