@@ -83,17 +83,13 @@ class Calibration:
                 empty = simulate(self.costs(light.rate), requests=500).mean
                 self._overhead = max(0.0, min(seen) - empty)
             return
-        alone = simulate(self.costs(light.rate), in_flight=light.load.in_flight, requests=1000)
-        self._overhead = max(0.0, light.load.mean - alone.mean)
+        held, overhead = self._check(), self._overhead
+        self._locked = False
         self.checks = self._check()
-        if self._locked:
-            self._locked = False
-            held, free = self.checks, self._check()
-            better = abs(free[-1].errors[0]) - abs(held[-1].errors[0])
-            self._locked = better > _DIFFERENT
-            self.lock_known = abs(better) > _DIFFERENT
-            if not self._locked:
-                self.checks = free
+        better = abs(self.checks[-1].errors[0]) - abs(held[-1].errors[0])
+        self.lock_known = abs(better) > _DIFFERENT
+        if better > _DIFFERENT:
+            self._locked, self._overhead, self.checks = True, overhead, held
 
     @property
     def light(self) -> Observation:
@@ -112,6 +108,13 @@ class Calibration:
         return sum(each.others * each.seconds for each in self.observations) / seconds
 
     def _check(self) -> list[Check]:
+        """The steps, simulated, with what one request alone took longer than its parts."""
+        light = self.light
+        assert light.load is not None
+        self._overhead = 0.0
+        flying = light.load.in_flight
+        alone = simulate(self.costs(light.rate), in_flight=flying, requests=1000)
+        self._overhead = max(0.0, light.load.mean - alone.mean)
         return [
             Check(
                 observation=each,

@@ -44,6 +44,13 @@ def test_whether_threads_share_the_lock_is_seen_by_the_throughput(locked: bool) 
     assert Calibration(recording(costs, 1, 16)).costs(1.0).locked == locked
 
 
+def test_branches_that_run_at_once_do_not_hide_the_overhead() -> None:
+    left, right = (OpCosts(name=name, cpu=Line(0.0, 0.002)) for name in ("left", "right"))
+    costs = Costs(ops=(left, right), overhead=0.0005, cores=2.0)
+    found = Calibration(recording(costs, 1, 8))
+    assert found.costs(1.0).overhead == pytest.approx(0.0005, rel=0.1)
+
+
 def test_a_library_with_threads_of_its_own_counts() -> None:
     op = OpCosts(name="op", cpu=Line(0.0, 0.004), threads=2)
     made = recording(Costs(ops=(op,), cores=2.0), 1, 4)
