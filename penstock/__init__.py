@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.client import AsyncPipelineClient, PipelineClient
     from penstock.instrument import Instrument
+    from penstock.observe.analyst import Analyst
     from penstock.ops.channel_data import ChannelData, ChannelDataType
     from penstock.ops.ends import RequestOp, ResponseOp
     from penstock.ops.op import Op
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Analyst",
     "App",
     "Array",
     "AsyncPipelineClient",
@@ -58,6 +60,7 @@ _ALIASES = dict.fromkeys(("ChannelDataEcode", "ChannelDataErrcode"), "CustomExce
 _HOMES = {
     "penstock.client": ("AsyncPipelineClient", "PipelineClient"),
     "penstock.instrument": ("Instrument",),
+    "penstock.observe.analyst": ("Analyst",),
     "penstock.ops.channel_data": ("ChannelData", "ChannelDataType"),
     "penstock.ops.ends": ("RequestOp", "ResponseOp"),
     "penstock.ops.op": ("Op",),

@@ -57,6 +57,39 @@ class Port(Protocol):
         """Take what ends the call that came with this context: one of the two is None."""
 
 
+class _Profiled:
+    """A port whose replies have the profile of their calls as a further pair; see ``Port``.
+
+    Args:
+        port: whose form they have.
+        profile: gives the profile of a call; nothing for one that has none.
+        context: what the port knows the call by.
+    """
+
+    def __init__(self, port: Port, profile: Callable[[Any], str], context: Any) -> None:
+        self._port = port
+        self._profile = profile
+        self._context = context
+        self.reserve = port.reserve
+
+    def write(self, names: Iterable[Any], texts: Iterable[Any], /) -> None:
+        """Nothing is written without the pair."""
+
+    def encode(self, reply: Reply, /) -> bytes:
+        """With the pair; of a profile as it is now."""
+        text = self._profile(self._context)
+        if text:
+            reply.key.append(paddle.PROFILE_KEY)
+            reply.value.append(text)
+        return self._port.encode(reply)
+
+    def done(self, context: Any, answer: Answer | None, error: RequestError | None, /) -> None:
+        """See ``Port``."""
+        if answer is not None and not isinstance(answer, bytes):
+            answer = encoded(self.encode, answer)
+        self._port.done(context, answer, error)
+
+
 class PipelineProtocol:
     """The pipeline protocol of one engine. Belongs to the engine's loop.
 
@@ -66,6 +99,7 @@ class PipelineProtocol:
             3004.
         pool: runs the ends' user code; None when all are the defaults.
         writers: writes large replies; None for the loop's own threads.
+        profile: gives the profile of a call, by what its port knows it by, to callers that ask.
 
     Attributes:
         names: of the services that there are now.
@@ -78,8 +112,10 @@ class PipelineProtocol:
         strict_status: bool = False,
         pool: Executor | None = None,
         writers: Executor | None = None,
+        profile: Callable[[Any], str] | None = None,
     ) -> None:
         self._engine = engine
+        self._profile = profile
         self._strict = strict_status
         self._pool = pool
         self.threads = writers
@@ -113,6 +149,8 @@ class PipelineProtocol:
             return None
         ends = graph.ends
         assert ends is not None, "the service builds its graphs with both ends"
+        if self._profile is not None and paddle.wants_profile(call):
+            port = _Profiled(port, self._profile, context)
         feed = call.feed
         asked = _PipelineCall(graph, feed or {}, client_timeout, call.logid, context)
         asked.call = context

@@ -35,16 +35,6 @@ def unavailable_op(op: OpConfig, path: KeyPath = ()) -> Iterator[Problem]:
         yield Problem(path=(*inner, "device_type"), text=text)
 
 
-def without_effect(config: ServiceConfig) -> list[Problem]:
-    """Reports that are switched on but not built: warnings, as the service works without them."""
-    dag = config.dag
-    switched_on = {
-        ("dag", "use_profile"): dag.use_profile,
-    }
-    text = "is not yet available and has no effect"
-    return [Problem(path=path, text=text) for path, on in switched_on.items() if on]
-
-
 MOST_ENGINES = 1024
 
 NEEDS_CARD = {1: "GPU", 2: "GPU with TensorRT"}

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import ValidationError
 
-from penstock.config.checks import contradictions, unavailable, without_effect
+from penstock.config.checks import contradictions, unavailable
 from penstock.config.problems import (
     AT_KEY,
     KeyPath,
@@ -106,7 +106,6 @@ def load(
     if problems:
         raise ConfigError([layers.place(each) for each in layers.sorted(problems)])
     warnings = [layers.place(each) for each in layers.sorted(unknown)] + unknown_variables(environ)
-    warnings += [layers.place(each) for each in without_effect(config)]
     return Loaded(
         config=layers.remember_flags(config), warnings=warnings, source=source, place=layers.place
     )

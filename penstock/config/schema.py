@@ -245,8 +245,7 @@ class DagConfig(Section):
     )
     use_profile: bool = Field(
         default=False,
-        description="Write profile lines."
-        " Not yet available: switching it on is answered with a warning.",
+        description="Write profile lines of all requests to standard error; see tracing.md.",
     )
     channel_size: OffCount = Field(
         default=None, description="Most samples that wait for one op; 0 sets no limit of its own."

@@ -150,6 +150,11 @@ class Recorder(Instrument):
             began = exchange.began
             self._tell(["", route, NO_ID, 0, trace, began, now, now, now, status, None, [], []])
 
+    def so_far(self, exchange: ExchangeInfo) -> Timeline | None:
+        """Of a request whose answer is known and not sent yet; it may be asked from any thread."""
+        over = self._unsent.get(exchange)
+        return None if over is None else self._timeline([*over[:8], monotonic(), *over[9:]])
+
     # What is kept.
 
     def listen(self, listener: Listener) -> Callable[[], None]:

@@ -29,6 +29,7 @@ from penstock.tensor import LOD_SUFFIX
 
 PROFILE_KEY = "pipeline.profile"
 """The name of a pair that is no input."""
+_ASKS = (PROFILE_KEY, "1")
 MAX_MEMBERS = 10_000
 """How many pairs or tensors one request may have."""
 MAX_CLIENT_IP = 64
@@ -202,6 +203,13 @@ def unpack(request: Call | Request) -> tuple[Feed, bool]:
         return feed, False
     asked: Any = feed.pop(PROFILE_KEY)
     return feed, isinstance(asked, str) and asked == "1"
+
+
+def wants_profile(call: Call) -> bool:
+    """Whether a call asks for its profile, beside its inputs."""
+    if isinstance(call, OnePair):
+        return False
+    return any(pair == _ASKS for pair in zip(call.key, call.value, strict=False))
 
 
 def prepare(call: Call) -> None:

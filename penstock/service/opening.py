@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import fields
 from functools import partial
@@ -49,6 +49,7 @@ def make_router(
     pool: Executor | None,
     writers: Executor,
     more: Iterable[Application] = (),
+    profile: Callable[[Any], str] | None = None,
 ) -> Router:
     """What answers requests, of whatever door.
 
@@ -59,9 +60,10 @@ def make_router(
         pool: runs users' code at the graphs' ends; None where there is none.
         writers: writes large replies.
         more: applications beside those that every service has.
+        profile: gives the profile of a call to callers of the pipeline protocol that ask for it.
     """
     protocol = PipelineProtocol(
-        engine, strict_status=config.strict_status, pool=pool, writers=writers
+        engine, strict_status=config.strict_status, pool=pool, writers=writers, profile=profile
     )
     file = FileDescriptorProto()
     pipeline_service_pb2.DESCRIPTOR.CopyToProto(file)

@@ -46,6 +46,7 @@ from penstock.executors.processes.control import (
 from penstock.observe.counters import Counters
 from penstock.observe.log_files import logging_to_files
 from penstock.observe.logs import logging_to_stderr
+from penstock.observe.profile import ProfileWriter, profile_text
 from penstock.observe.recorder import Recorder
 from penstock.observe.request_log import log_request
 from penstock.observe.tracer import Window
@@ -243,6 +244,9 @@ class _Service:
         recorder = Recorder(self._works.deployment.engine_id.index)
         if self._config.log_requests:
             recorder.listen(log_request)
+        profiles = ProfileWriter() if self._config.dag.use_profile else None
+        if profiles is not None:
+            recorder.listen(profiles)
         window = Window(time.monotonic())
         interval = self._config.dag.tracer.interval_s
         instruments = [counters, recorder] if interval is None else [counters, recorder, window]
@@ -269,7 +273,8 @@ class _Service:
             more: list[Application] = [*pages, examples, *added]
             if self._config.metrics:
                 more.append(metrics)
-            grpc = make_router(self._config, engine, self._health, pool, writers, more)
+            profile = partial(_profile_of, recorder)
+            grpc = make_router(self._config, engine, self._health, pool, writers, more, profile)
             door = self._report.door = open_door(self._config, engine, grpc)
             for_scrapers = open_metrics_door(self._config, metrics.routes(), writers)
             reporting: asyncio.Task[None] | None = None
@@ -295,6 +300,8 @@ class _Service:
             for each in (pool, writers):
                 if each is not None:
                     each.shutdown(wait=False, cancel_futures=True)
+            if profiles is not None:
+                await asyncio.to_thread(profiles.close)
             await self._end_workers(engine)
 
     def _report_the_last(self) -> None:
@@ -450,6 +457,12 @@ async def _first(*waits: Coroutine[Any, Any, Any], timeout: float | None = None)
     await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         task.cancel()
+
+
+def _profile_of(recorder: Recorder, call: Any) -> str:
+    """The profile of a call that is being answered; nothing for one that no graph has had."""
+    timeline = recorder.so_far(call.exchange)
+    return "" if timeline is None else profile_text(timeline)
 
 
 def _working(engine: Engine) -> bool:

@@ -82,14 +82,6 @@ def test_the_same_keys_switched_off_or_in_agreement_are_taken_without_a_word(
     assert load(yml_dict={"rpc_port": 0, **data}, environ={}).warnings == []
 
 
-def test_reports_that_are_not_built_are_answered_with_one_warning_each() -> None:
-    dag = {"use_profile": True}
-    warnings = load(yml_dict={"rpc_port": 0, "dag": dag}, environ={}).warnings
-    assert sorted(warnings) == [
-        "yml_dict: dag.use_profile: is not yet available and has no effect",
-    ]
-
-
 def test_the_port_of_the_metrics_is_none_of_the_others() -> None:
     dag = {"enable_prometheus": True, "prometheus_port": 9393}
     assert problems_of({"rpc_port": 0, "http_port": 9393, "dag": dag}) == [

@@ -140,9 +140,7 @@ def test_the_regression_service(config_file: Path) -> None:
 
 def test_the_ensemble_with_local_models(config_file: Path) -> None:
     loaded = loaded_from(config_file, IMDB_LOCAL)
-    assert loaded.warnings == [
-        f"{config_file}:6: dag.use_profile: {NO_EFFECT}",
-    ]
+    assert loaded.warnings == []
     assert loaded.config.op["combine"] == OpConfig()
     options = resolved(loaded.config)
     common = {"timeout": 3.0, "fetch_list": ("prediction",)}
