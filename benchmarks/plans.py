@@ -115,7 +115,8 @@ def ocr(folder: Path) -> str:
     shutil.copytree(ROOT / "examples/ocr", folder, dirs_exist_ok=True)
     config = folder / "config.yml"
     config.write_text(config.read_text().replace("thread_num: 2", "thread_num: 1"))
-    subprocess.run([sys.executable, "pictures.py", "drawn"], cwd=folder, check=True)
+    draw = [sys.executable, "pictures.py", "drawn"]
+    subprocess.run(draw, cwd=folder, check=True, stdout=subprocess.DEVNULL)
     files = [(folder / "drawn" / f"{name}.png").read_bytes() for name in PICTURES]
     texts = [base64.b64encode(each).decode() for each in files]
     requests = [{"key": ["image"], "value": [text]} for text in texts]
