@@ -1,0 +1,65 @@
+"""One OCR request followed from its first byte to its last: in the log, in Chrome's trace, and in
+its profile. Each is told in parts, and their sums agree.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Analyst, PipelineClient
+from tests.examples.ocr_judge import EXAMPLE, example
+from tests.services.process import direct, running
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+
+LOG = {"PENSTOCK_LOG_REQUESTS": "true", "PENSTOCK_LOG_FORMAT": "json"}
+
+
+def test_the_log_the_trace_and_the_profile_of_a_request_agree(folder: Path, tmp_path: Path) -> None:
+    picture = (folder / next(iter(example().pictures.GOOD))).read_bytes()
+    image = base64.b64encode(picture).decode()
+    command = ("env", *(f"{key}={value}" for key, value in LOG.items()), sys.executable)
+    with running(EXAMPLE / "ocr_service.py", command=command) as server:
+        with ThreadPoolExecutor(1) as pool, PipelineClient() as client:
+            url = f"{server.http_url}/trace?requests=1&seconds=30"
+            client.connect([server.rpc_endpoint])
+            feed = {"image": image}
+            answer = pool.submit(lambda: direct.open(url, timeout=60).read())
+            replies = []
+            while not answer.done():  # nothing tells when the recording has begun
+                number = len(replies) + 1
+                replies.append(client.predict(feed, timeout=60, profile=True, log_id=number))
+            traced = json.loads(answer.result())
+        assert server.stop() == 0
+        shown = server.log()
+    events = [json.loads(line) for line in shown.splitlines() if line.startswith("{")]
+    slices = [each for each in traced["traceEvents"] if each["ph"] == "X" and each["pid"] == 1]
+    (whole,) = [each for each in slices if "log_id" in each.get("args", {})]
+    log_id = whole["args"]["log_id"]
+    requests = [each["request"] for each in events if "request" in each]
+    (logged,) = [each for each in requests if each.get("log_id") == log_id]
+    reply = replies[log_id - 1]
+    (tmp_path / "profile").write_text(dict(zip(reply.key, reply.value))["pipeline.profile"])  # noqa: B905
+    call, prepack, _, profiled = Analyst(tmp_path / "profile").get_profile()
+
+    ops: list[dict[str, Any]] = logged["ops"]
+    assert {each["op"] for each in ops} == {"det", "cls", "rec"}
+    parts = [ms for op in ops for key, ms in op.items() if key.endswith("_ms")]
+    in_log = sum(parts) + logged["unpack_ms"] + logged["pack_ms"]
+    in_trace = sum(each["dur"] for each in slices if "args" not in each) / 1000
+    near = 0.01 * logged["ms"]
+    assert whole["dur"] / 1000 == pytest.approx(logged["ms"], abs=near)
+    assert in_log == pytest.approx(logged["ms"], abs=near)
+    assert in_trace == pytest.approx(logged["ms"], abs=near)
+    assert prepack + call + logged["pack_ms"] == pytest.approx(logged["ms"], abs=near)
+    for op in ops:
+        steps = profiled.times(op["op"])
+        for step, part in (("prep", "preprocess"), ("midp", "process"), ("postp", "postprocess")):
+            assert steps[step] == pytest.approx(op[f"{part}_ms"], abs=near)
