@@ -387,8 +387,8 @@ def test_an_ensemble_in_the_other_protocols(configured: ServiceProcess) -> None:
         ("models: {1: x}", ["file:1: models: the key 1 is not text: put it in quotes"]),
         ("models: {a: x}\nmodel: {}", ["file:2: model: is not a known key; did you mean models?"]),
         (
-            "models:\n  a: {path: x, concurency: 2}",
-            ["file:2: models.a.concurency: is not a known key; did you mean concurrency?"],
+            "models:\n  a: {path: x, concurrencyy: 2}",
+            ["file:2: models.a.concurrencyy: is not a known key; did you mean concurrency?"],
         ),
         (
             "models:\n  a: {path: x, local_service_conf: {devices: 0, model_config: y}}",
