@@ -21,7 +21,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 from penstock.api.body import LARGE, SMALL, SMALL_PACKED, PartialBody, decompress
 from penstock.api.replies import run_aside, what_is_left
@@ -84,6 +84,7 @@ class Call(ABC):
     timeout: float | None
     inbox: Inbox | None
     started: bool
+    is_grpc: ClassVar[bool]
 
     @property
     def metadata(self) -> Headers:
@@ -315,6 +316,8 @@ class GrpcCall(Call):
 
     __slots__ = ("asked", "encoding", "method")
 
+    is_grpc = True
+
     def __init__(
         self,
         exchange: Exchange,
@@ -524,6 +527,7 @@ class HttpCall(Call):
 
     __slots__ = ("_encoding", "_partial", "route", "values")
 
+    is_grpc = False
     _partial: PartialBody | None
 
     def __init__(

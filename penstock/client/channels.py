@@ -313,7 +313,14 @@ class AsyncChannel(_Channel):
         """Connect to all endpoints, without waiting for it."""
         self._open.probe()
 
-    async def call(self, request: bytes, *, deadline: float | None, method: str = METHOD) -> bytes:
+    async def call(
+        self,
+        request: bytes,
+        *,
+        deadline: float | None,
+        method: str = METHOD,
+        fields: bytes = b"",
+    ) -> bytes:
         """Make one call, as in ``Channel.start``. Cancelling the task cancels the call."""
         future: asyncio.Future[Outcome] = self._loop.create_future()
 
@@ -321,7 +328,7 @@ class AsyncChannel(_Channel):
             if not future.done():
                 future.set_result(outcome)
 
-        call = Call(encode_message(request), deadline, on_outcome, method)
+        call = Call(encode_message(request), deadline, on_outcome, method, fields)
         self._open.start(call)
         try:
             outcome = await future

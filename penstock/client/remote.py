@@ -88,7 +88,9 @@ class RemoteOptions:
 class CallsMethods(Protocol):
     """Makes calls of any method at some of the endpoints: ``AsyncChannel``."""
 
-    async def call(self, request: bytes, *, deadline: float | None, method: str = ...) -> bytes:
+    async def call(
+        self, request: bytes, *, deadline: float | None, method: str = ..., fields: bytes = ...
+    ) -> bytes:
         """The reply's message.
 
         Raises:
@@ -184,7 +186,12 @@ class RemoteModel:
         self._interface: Interface | None = None
 
     async def run(
-        self, feed: Feed, fetch: Sequence[str] | None, deadline: float | None, log_id: int
+        self,
+        feed: Feed,
+        fetch: Sequence[str] | None,
+        deadline: float | None,
+        log_id: int,
+        fields: bytes = b"",
     ) -> Feed:
         """Call it once.
 
@@ -193,6 +200,7 @@ class RemoteModel:
             fetch: outputs; None is those of the options.
             deadline: monotonic seconds.
             log_id: the request's trace id, sent as its id.
+            fields: further ones of the call's head, as a block.
 
         Raises:
             RequestError: it failed; see ``error_of``.
@@ -205,7 +213,7 @@ class RemoteModel:
             message = oip_message.encode_request(
                 str(log_id), self._name, tensors, [*dict.fromkeys(wanted.values())]
             )
-            reply = await self._call("ModelInfer", message, deadline)
+            reply = await self._call("ModelInfer", message, deadline, fields)
         except CallFailed as failed:
             if failed.status in (GrpcCode.INVALID_ARGUMENT, GrpcCode.NOT_FOUND):
                 self._interface = None  # another model may be there by now
@@ -246,8 +254,11 @@ class RemoteModel:
         names = {each.name for each in told.model_stats}
         return names.pop() if len(names) == 1 else None
 
-    async def _call(self, method: str, message: bytes, deadline: float | None) -> bytes:
-        return await self._channel.call(message, deadline=deadline, method=f"/{INFERENCE}/{method}")
+    async def _call(
+        self, method: str, message: bytes, deadline: float | None, fields: bytes = b""
+    ) -> bytes:
+        path = f"/{INFERENCE}/{method}"
+        return await self._channel.call(message, deadline=deadline, method=path, fields=fields)
 
 
 def _parsed(message: Any, reply: bytes) -> Any:
@@ -315,7 +326,12 @@ class RemotePipeline:
         self._tensors = tensors
 
     async def run(
-        self, feed: Feed, fetch: Sequence[str] | None, deadline: float | None, log_id: int
+        self,
+        feed: Feed,
+        fetch: Sequence[str] | None,
+        deadline: float | None,
+        log_id: int,
+        fields: bytes = b"",
     ) -> Feed:
         """Call it once. Its typed results are arrays; its texts stand in lists of one each.
 
@@ -324,7 +340,9 @@ class RemotePipeline:
         """
         request = _packed(feed, self._options, self._own_address, log_id, tensors=self._tensors)
         try:
-            reply = await self._channel.call(request, deadline=deadline, method=METHOD)
+            reply = await self._channel.call(
+                request, deadline=deadline, method=METHOD, fields=fields
+            )
             response = decode_reply(reply)
         except CallFailed as failed:
             raise error_of(failed) from None

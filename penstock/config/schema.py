@@ -812,6 +812,11 @@ class ServiceConfig(Section):
         description="Log a line for each request when its answer has been sent, with the times of"
         " its ops.",
     )
+    otel: bool = Field(
+        default=False,
+        description="Export each request as OpenTelemetry spans. Where to, and which requests, say"
+        " the variables `OTEL_…` of the environment; see tracing.md. Needs `penstock[otel]`.",
+    )
     metrics: bool = Field(
         default=True,
         description="Serve metrics for Prometheus at `/metrics` of the HTTP port, to whoever"

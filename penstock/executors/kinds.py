@@ -20,7 +20,7 @@ from penstock.executors.local import CoroutineExecutor, InlineExecutor, ThreadEx
 from penstock.executors.processes.control import Spawner
 from penstock.executors.processes.executor import ProcessExecutor
 from penstock.executors.processes.watchdog import Supervision
-from penstock.executors.remote import RemoteExecutor
+from penstock.executors.remote import Outgoing, RemoteExecutor, passed_on
 from penstock.executors.work import BoundOp
 from penstock.protocols import media
 from penstock.runtimes.prototxt import ModelConf
@@ -39,6 +39,7 @@ class ExecutorSpec:
         listener: bound to the op's socket, which workers connect to; None where it has none.
         media: the type of bodies on that socket.
         conf: what the ``client_config`` of a remote op says.
+        outgoing: what a remote op sends with a call, beside the request.
     """
 
     op: str
@@ -50,6 +51,7 @@ class ExecutorSpec:
     listener: socket.socket | None = None
     media: str = media.JSON
     conf: ModelConf | None = None
+    outgoing: Outgoing = passed_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,7 @@ def _process(spec: ExecutorSpec) -> Executor:
 def _remote(spec: ExecutorSpec) -> Executor:
     options = spec.ops[0].options.remote
     assert options is not None
-    return RemoteExecutor(spec.ops, spec.loop, options, spec.conf)
+    return RemoteExecutor(spec.ops, spec.loop, options, spec.conf, spec.outgoing)
 
 
 def _external(spec: ExecutorSpec) -> Executor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from penstock.client.channels import AsyncChannel
 from penstock.client.endpoint_channel import rounded_down_ms
@@ -14,10 +15,24 @@ from penstock.client.remote import RemoteModel, RemoteOptions, RemotePipeline
 from penstock.executors.local import CoroutineExecutor
 from penstock.executors.work import Answer, BoundOp
 from penstock.ops.failures import HOOK_FAULTS, process_raised
+from penstock.protocols.http2 import encode_block
+from penstock.protocols.trace_context import TRACEPARENT, fields, state_of
 from penstock.request import Batch, Feed
 from penstock.runtimes.prototxt import ModelConf
 
 _log = logging.getLogger(__name__)
+
+Outgoing: TypeAlias = Callable[[Batch], bytes]
+
+
+def passed_on(batch: Batch) -> bytes:
+    """The trace context of the first request that has one, as it came."""
+    for sample in batch.samples:
+        exchange = getattr(getattr(sample.flight, "call", None), "exchange", None)
+        if exchange is not None and TRACEPARENT in exchange.head.fields:
+            head = exchange.head
+            return encode_block(fields(head.fields[TRACEPARENT], state_of(head)))
+    return b""
 
 
 class RemoteExecutor(CoroutineExecutor):
@@ -31,6 +46,7 @@ class RemoteExecutor(CoroutineExecutor):
         loop: the engine's loop.
         options: what is called.
         conf: what the op's ``client_config`` says.
+        outgoing: further fields of a batch's call, as a header block.
     """
 
     def __init__(
@@ -39,8 +55,10 @@ class RemoteExecutor(CoroutineExecutor):
         loop: asyncio.AbstractEventLoop,
         options: RemoteOptions,
         conf: ModelConf | None,
+        outgoing: Outgoing,
     ) -> None:
         super().__init__(ops, loop)
+        self._outgoing = outgoing
         self._options = options
         self._conf = conf
         self._tensors = ops[0].op.pack_tensor_format
@@ -79,7 +97,8 @@ class RemoteExecutor(CoroutineExecutor):
         if op.options.timeout is not None:
             deadline = min(deadline, time.monotonic() + op.options.timeout)
         try:
-            return await self._called.run(feed_batch[0], None, deadline, log_id)
+            fields = self._outgoing(batch)
+            return await self._called.run(feed_batch[0], None, deadline, log_id, fields)
         except (asyncio.CancelledError, GeneratorExit):
             raise
         except HOOK_FAULTS as error:

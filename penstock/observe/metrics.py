@@ -89,6 +89,13 @@ _OF_SERVICE: Final = (
         "Connections, requests and answers ended by a limit or a fault of the protocol.",
     ),
     Family(
+        "penstock_traces",
+        "counter",
+        ("outcome",),
+        "Sampled requests, by what became of their OpenTelemetry spans: exported, dropped (the"
+        " queue was full), failed (the collector did not take them).",
+    ),
+    Family(
         "penstock_process_resident_memory_bytes",
         "gauge",
         ("role", *_OP),
@@ -248,6 +255,8 @@ class Families:
         add("penstock_engines", report["engines"])
         add("penstock_engines_ended", report.get("engines_ended", 0))
         add("penstock_requests_waiting", report["requests"]["waiting"])
+        for outcome, count in report.get("traces", {}).items():
+            add("penstock_traces", count, outcome)
         door, connections = report["door"], report["connections"]
         if door:  # else it is another server's
             add("penstock_connections_open", connections["opened"] - connections["closed"])

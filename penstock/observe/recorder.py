@@ -14,7 +14,8 @@ from typing import Any, Final, TypeAlias
 
 from penstock.errors import RequestError
 from penstock.instrument import ExchangeInfo, Instrument, RequestInfo
-from penstock.observe.timeline import BatchTimes, Step, Timeline
+from penstock.observe.timeline import GRPC, BatchTimes, Step, Timeline
+from penstock.protocols.trace_context import TRACEPARENT, state_of
 from penstock.request import Batch
 
 KEPT: Final = 256
@@ -43,6 +44,15 @@ _Step: TypeAlias = tuple[float, int, list[Any]]
 
 _Over: TypeAlias = list[Any]
 """The values of a Timeline without its engine, in order, and what had not finished."""
+
+
+def method_of(call: Any) -> str:
+    """That of HTTP, or GRPC.
+
+    Args:
+        call: of the door.
+    """
+    return GRPC if call.is_grpc else str(call.exchange.head.method)
 
 
 class Recorder(Instrument):
@@ -125,12 +135,16 @@ class Recorder(Instrument):
         exchange = getattr(call, "exchange", None)  # an embedded service has calls of its own
         over = [
             request.graph.name or "", "", request.data_id, request.log_id, b"", admitted,
-            admitted, now, now, 0, code, steps, left,
+            admitted, now, now, 0, code, "", b"", steps, left,
         ]  # fmt: skip
         if exchange is not None:
             over[1] = call.label
-            over[4] = exchange.head.fields.get(b"traceparent", b"")
             over[5] = exchange.began
+            over[11] = method_of(call)
+            head = exchange.head
+            if TRACEPARENT in head.fields:
+                over[4] = head.fields[TRACEPARENT]
+                over[12] = state_of(head)
             if code is not CANCELLED and not exchange.over:
                 self._unsent[exchange] = over
                 return
@@ -146,9 +160,12 @@ class Recorder(Instrument):
         elif self._listeners:
             head = exchange.head
             route = f"{head.method} {head.path[:_MOST_PATH].decode('latin-1')}"
-            trace = head.fields.get(b"traceparent", b"")
+            trace = head.fields.get(TRACEPARENT, b"")
             began = exchange.began
-            self._tell(["", route, NO_ID, 0, trace, began, now, now, now, status, None, [], []])
+            self._tell([
+                "", route, NO_ID, 0, trace, began, now, now, now, status, None, head.method,
+                state_of(head), [], [],
+            ])  # fmt: skip
 
     def so_far(self, exchange: ExchangeInfo) -> Timeline | None:
         """Of a request whose answer is known and not sent yet; it may be asked from any thread."""
@@ -204,6 +221,7 @@ class Recorder(Instrument):
     def _timeline(self, over: _Over) -> Timeline:
         *values, steps, left = over
         values[4] = values[4].decode("latin-1") if len(values[4]) == _TRACEPARENT else ""
+        values[12] = values[12].decode("latin-1")
         ran = [
             Step(times[0], queued, attempt, BatchTimes(*times)) for queued, attempt, times in steps
         ]

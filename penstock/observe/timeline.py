@@ -17,9 +17,12 @@ A plain form of lists, numbers and texts travels between processes.
 from __future__ import annotations
 
 from dataclasses import astuple, dataclass
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Plain: TypeAlias = list[Any]
+
+GRPC: Final = "gRPC"
+"""Stands for the method of HTTP where it is a gRPC call."""
 
 
 @dataclass(slots=True)
@@ -119,7 +122,8 @@ class Timeline:
     Attributes:
         engine: the number of the engine that had it.
         graph: what answered it; empty for one without a name.
-        route: the path's pattern, or the method of a gRPC call; empty without a door.
+        route: the path's pattern, or the method of a gRPC call; of a request that came to no graph
+            the method and the path; empty without a door.
         data_id: its id in its engine.
         log_id: its caller's trace id.
         trace: the W3C ``traceparent`` that came with it; empty for none.
@@ -129,6 +133,8 @@ class Timeline:
         ended: when its answer was given to the connection.
         status: of HTTP; 0 when no answer was sent. A gRPC call has 200 whatever its outcome.
         error: the code of its error; None when it has a result.
+        method: of HTTP, or GRPC; empty without a door.
+        trace_state: the W3C ``tracestate`` that came with it; empty for none.
         steps: in the order in which their batches returned.
     """
 
@@ -144,6 +150,8 @@ class Timeline:
     ended: float
     status: int
     error: str | None
+    method: str
+    trace_state: str
     steps: list[Step]
 
     @property

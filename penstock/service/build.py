@@ -26,6 +26,7 @@ from penstock.executors.executor import Executor
 from penstock.executors.kinds import ExecutorSpec
 from penstock.executors.processes.control import Spawner
 from penstock.executors.processes.executor import TOLD_AFTER
+from penstock.executors.remote import Outgoing, passed_on
 from penstock.executors.work import BoundOp, joining_of
 from penstock.instrument import Instrument, Instruments
 from penstock.ops.ends import Ends
@@ -96,6 +97,7 @@ class Works:
         spawner: Spawner | None = None,
         instruments: Sequence[Instrument] = (),
         sockets: Mapping[str, socket.socket] | None = None,
+        outgoing: Outgoing = passed_on,
     ) -> Engine:
         """An engine with all graphs and workers; ``start`` these before it is given requests.
 
@@ -104,6 +106,7 @@ class Works:
             spawner: starts worker processes, where some op runs in such.
             instruments: are installed before those of the deployment.
             sockets: what external workers connect to, bound, by ``listening.key_of``.
+            outgoing: what remote ops send with a call, beside the request.
         """
         config, engine_id = self.deployment.config, self.deployment.engine_id
         engine = Engine(
@@ -118,7 +121,7 @@ class Works:
             Instruments([*instruments, *self.deployment.instruments], log_dropped),
         )
         for graph in self.graphs:
-            engine.add(graph.build(engine, loop, spawner, sockets))
+            engine.add(graph.build(engine, loop, spawner, sockets, outgoing))
         return engine
 
 
@@ -167,6 +170,7 @@ class GraphWorks:
         loop: asyncio.AbstractEventLoop,
         spawner: Spawner | None = None,
         sockets: Mapping[str, socket.socket] | None = None,
+        outgoing: Outgoing = passed_on,
     ) -> ServedGraph:
         """Make its stages and workers, aside from the engine's other graphs."""
         blueprint, deployment = self.blueprint, self._deployment
@@ -201,6 +205,7 @@ class GraphWorks:
                 listener=(sockets or {}).get(key_of(name)),
                 media=options.media,
                 conf=None if options.remote is None else remote_conf(options.remote),
+                outgoing=outgoing,
             )
             graph.add_op(
                 name,

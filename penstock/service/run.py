@@ -25,7 +25,8 @@ import time
 from collections.abc import Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from penstock.api.examples import Examples
 from penstock.api.health import Health
@@ -43,6 +44,7 @@ from penstock.executors.processes.control import (
     Stop,
     SupervisorClient,
 )
+from penstock.executors.remote import passed_on
 from penstock.observe.counters import Counters
 from penstock.observe.log_files import logging_to_files
 from penstock.observe.logs import logging_to_stderr
@@ -80,6 +82,9 @@ from penstock.service.trace import TracePage, next_timelines
 from penstock.service.tracer import QUESTION as TRACER
 from penstock.service.tracer import report_every, window_of
 
+if TYPE_CHECKING:
+    from penstock.observe.otel import SpanWriter
+
 _log = logging.getLogger(__name__)
 
 _ENDS_THREADS = 8  # threads for users' own pack and unpack hooks; a guess
@@ -111,6 +116,8 @@ def run_deployment(deployment: Deployment) -> None:
     """
     now = flags.current()
     now.served.append(" and ".join(graph.called for graph in deployment.graphs))
+    if deployment.config.otel:
+        _import_otel()
     if now.check_only:
         if now.opens:
             begun(deployment.in_threads())
@@ -245,13 +252,18 @@ class _Service:
         if self._config.log_requests:
             recorder.listen(log_request)
         profiles = ProfileWriter() if self._config.dag.use_profile else None
-        if profiles is not None:
-            recorder.listen(profiles)
+        spans = _span_writer(self._works.deployment)
+        to_close = [each for each in (profiles, spans) if each is not None]
+        for writer in to_close:
+            recorder.listen(writer)
         window = Window(time.monotonic())
         interval = self._config.dag.tracer.interval_s
         instruments = [counters, recorder] if interval is None else [counters, recorder, window]
-        engine = self._works.engine(loop, self._supervisor, instruments, self._listeners)
+        outgoing = passed_on if spans is None else spans.outgoing
+        control = self._supervisor
+        engine = self._works.engine(loop, control, instruments, self._listeners, outgoing)
         self._report = Reporter(engine, self._health, counters, self._works.deployment.models)
+        self._report.traces = None if spans is None else spans.counts
         trace = partial(next_timelines, recorder)
         traced = partial(window_of, window, engine)
         self._everyone = Everyone({TRACE: trace, TRACER: traced}, self._supervisor)
@@ -300,8 +312,7 @@ class _Service:
             for each in (pool, writers):
                 if each is not None:
                     each.shutdown(wait=False, cancel_futures=True)
-            if profiles is not None:
-                await asyncio.to_thread(profiles.close)
+            await asyncio.gather(*(asyncio.to_thread(writer.close) for writer in to_close))
             await self._end_workers(engine)
 
     def _report_the_last(self) -> None:
@@ -449,6 +460,32 @@ class _Service:
         while _working(engine) and loop.time() < until and not self._hurry.is_set():
             await _first(asyncio.sleep(_POLL_INTERVAL), self._hurry.wait())
         await asyncio.gather(*(graph.close(_IDLE_TIMEOUT) for graph in engine.graphs))
+
+
+def _span_writer(deployment: Deployment) -> SpanWriter | None:
+    """What exports spans, where it is wanted."""
+    if not deployment.config.otel:
+        return None
+    otel = _import_otel()
+    if otel.is_disabled():
+        return None
+    only = deployment.graphs[0].name if len(deployment.graphs) == 1 else None
+    made: SpanWriter = otel.SpanWriter(otel.exporter(), only or "penstock")
+    return made
+
+
+def _import_otel() -> ModuleType:
+    """The module whose packages are an extra, and take long to import.
+
+    Raises:
+        StartupError: they are not there.
+    """
+    try:
+        from penstock.observe import otel
+    except ModuleNotFoundError as error:
+        text = f"otel: true needs further packages ({error}): pip install 'penstock[otel]'"
+        raise StartupError(text) from error
+    return otel
 
 
 async def _first(*waits: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:

@@ -63,6 +63,7 @@ class Reporter:
 
     Attributes:
         door: where its requests come in; None where that is another server's.
+        traces: how many requests were exported as spans, or not; None where none are.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Reporter:
         self._counters = counters
         self._processes = ProcessTimes()
         self.door: Door | None = None
+        self.traces: Mapping[str, int] | None = None
 
     def __call__(self) -> Report:
         """The report of now."""
@@ -93,6 +95,7 @@ class Reporter:
             },
             **self._counters.of_requests(),
             "door": self.door and asdict(self.door.statistics()),
+            "traces": dict(self.traces or {}),
             "most_running": self._engine.options.max_running,
             "process": {
                 **self._processes.of("", [os.getpid()]),

@@ -52,14 +52,18 @@ class Server:
         self.models = models
         self.datatype = "BYTES" if strings else "BF16" if bf16 else "FP32"
         self.calls: list[str] = []
+        self.fields: list[bytes] = []
         self.deadlines: list[float | None] = []
         self.fails: CallFailed | None = None
         self.asked: Any = None
 
-    async def call(self, request: bytes, *, deadline: float | None, method: str = METHOD) -> bytes:
+    async def call(
+        self, request: bytes, *, deadline: float | None, method: str = METHOD, fields: bytes = b""
+    ) -> bytes:
         name = method.rpartition("/")[2]
         assert method == f"/{INFERENCE}/{name}"
         self.calls.append(name)
+        self.fields.append(fields)
         self.deadlines.append(deadline)
         asked, answer = inference_messages(name)
         request = asked.FromString(request)
@@ -111,10 +115,11 @@ async def test_what_a_model_takes_is_asked_once() -> None:
     server = Server("m")
     model = RemoteModel(options(), None, server)
     for _ in range(3):
-        found = await model.run({"x": ROW}, None, 7.0, 5)
+        found = await model.run({"x": ROW}, None, 7.0, 5, b"block")
         np.testing.assert_array_equal(found["y"], ROW * 2)
         assert [*found] == ["y", "twice"]
     assert server.calls == ["ModelMetadata", *["ModelInfer"] * 3]
+    assert server.fields == [b"", *[b"block"] * 3]
     assert set(server.deadlines) == {7.0}
     assert (server.asked.id, server.asked.model_name) == ("5", "m")
 
@@ -207,7 +212,9 @@ class Pipeline:
     def __init__(self, answer: Callable[[pb.Request], pb.Response]) -> None:
         self._answer = answer
 
-    async def call(self, request: bytes, *, deadline: float | None, method: str = METHOD) -> bytes:
+    async def call(
+        self, request: bytes, *, deadline: float | None, method: str = METHOD, fields: bytes = b""
+    ) -> bytes:
         assert method == METHOD
         return self._answer(pb.Request.FromString(request)).SerializeToString()
 

@@ -1,5 +1,5 @@
-"""One OCR request followed from its first byte to its last: in the log, in Chrome's trace, and in
-its profile. Each is told in parts, and their sums agree.
+"""One OCR request followed from its first byte to its last: in the log, in Chrome's trace, in its
+profile, and in the spans that a collector gets. Each is told in parts, and their sums agree.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pytest
 
 from penstock import Analyst, PipelineClient
 from tests.examples.ocr_judge import EXAMPLE, example
+from tests.kit.collector import collecting
 from tests.services.process import direct, running
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
@@ -22,11 +23,18 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 LOG = {"PENSTOCK_LOG_REQUESTS": "true", "PENSTOCK_LOG_FORMAT": "json"}
 
 
-def test_the_log_the_trace_and_the_profile_of_a_request_agree(folder: Path, tmp_path: Path) -> None:
+def test_the_log_the_trace_the_profile_and_the_spans_of_a_request_agree(
+    folder: Path, tmp_path: Path
+) -> None:
     picture = (folder / next(iter(example().pictures.GOOD))).read_bytes()
     image = base64.b64encode(picture).decode()
     command = ("env", *(f"{key}={value}" for key, value in LOG.items()), sys.executable)
-    with running(EXAMPLE / "ocr_service.py", command=command) as server:
+    with (
+        collecting() as collector,
+        running(
+            EXAMPLE / "ocr_service.py", command=command, environment=collector.environment
+        ) as server,
+    ):
         with ThreadPoolExecutor(1) as pool, PipelineClient() as client:
             url = f"{server.http_url}/trace?requests=1&seconds=30"
             client.connect([server.rpc_endpoint])
@@ -54,11 +62,19 @@ def test_the_log_the_trace_and_the_profile_of_a_request_agree(folder: Path, tmp_
     parts = [ms for op in ops for key, ms in op.items() if key.endswith("_ms")]
     in_log = sum(parts) + logged["unpack_ms"] + logged["pack_ms"]
     in_trace = sum(each["dur"] for each in slices if "args" not in each) / 1000
+    (request,) = [x for x in collector.spans if x.facts.get("penstock.log_id") == log_id]
+    unpack, *visits, pack = collector.children(request)
     near = 0.01 * logged["ms"]
     assert whole["dur"] / 1000 == pytest.approx(logged["ms"], abs=near)
     assert in_log == pytest.approx(logged["ms"], abs=near)
     assert in_trace == pytest.approx(logged["ms"], abs=near)
     assert prepack + call + logged["pack_ms"] == pytest.approx(logged["ms"], abs=near)
+    in_spans = [part.ms for visit in visits for part in collector.children(visit)]
+    assert [unpack.name, *(each.name for each in visits), pack.name] == [
+        "unpack", "det", "cls", "rec", "pack"
+    ]  # fmt: skip
+    assert request.ms == pytest.approx(logged["ms"], abs=near)
+    assert sum(in_spans) + unpack.ms + pack.ms == pytest.approx(logged["ms"], abs=near)
     for op in ops:
         steps = profiled.times(op["op"])
         for step, part in (("prep", "preprocess"), ("midp", "process"), ("postp", "postprocess")):

@@ -139,6 +139,7 @@ def test_bad_requests_to_models_run_load_start_and_write_nothing(tmp_path: Path)
 
 # What stands in the source: (file, name) -> why it may.
 ALLOWED = {
+    ("observe/otel.py", "time_ns"): "spans have Unix times",
     ("observe/profile.py", "time.time"): "profile lines have Unix times, as the original's",
     ("service/script.py", "runpy"): "runs the script that its operator names on the command line",
     ("__init__.py", "import_module"): "loads the package's own modules on first use",

@@ -101,7 +101,7 @@ def timeline(number: int, seconds: float) -> Timeline:
     return Timeline(
         engine=0, graph="g", route="/g", data_id=number, log_id=0, trace="", began=1.0,
         admitted=1.0, replied=1.0 + seconds, ended=1.0 + seconds, status=200, error=None,
-        steps=[Step("waits", 1.0, 1, batch)],
+        method="POST", trace_state="", steps=[Step("waits", 1.0, 1, batch)],
     )  # fmt: skip
 
 

@@ -1,0 +1,40 @@
+"""By which fields a request says what trace it is part of. Pure.
+
+Source: W3C Trace Context, level 1.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from penstock.protocols.heads import Headers, RequestHead
+
+TRACEPARENT: Final = b"traceparent"
+TRACESTATE: Final = b"tracestate"
+SAMPLED: Final = 1
+"""The flag of a trace that is kept."""
+
+_match: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})").fullmatch
+
+
+def parse(traceparent: str) -> tuple[int, int, int] | None:
+    """The id of the trace, that of the caller's span, and the flags; None of what is no context."""
+    found = _match(traceparent)
+    if found is None:
+        return None
+    trace, span, flags = (int(each, 16) for each in found.groups())
+    return (trace, span, flags) if trace and span else None
+
+
+def state_of(head: RequestHead) -> bytes:
+    """All ``tracestate`` fields as one."""
+    if TRACESTATE not in head.fields:
+        return b""
+    return b",".join(value for name, value in head.headers if name == TRACESTATE)
+
+
+def fields(traceparent: bytes, tracestate: bytes) -> Headers:
+    """What is sent."""
+    sent = ((TRACEPARENT, traceparent), (TRACESTATE, tracestate))
+    return sent if tracestate else sent[:1]
