@@ -43,7 +43,7 @@ def test_a_plan_of_a_measuring_run_of_other_settings_and_of_a_file(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     kept = tmp_path / "costs.json"
-    done = plan(url(service), "x=1", *SHORT, "--qps", "150", "-o", str(kept))
+    done = plan(url(service), "x=1", *SHORT, "--qps", "120", "-o", str(kept))
     assert done.exit_code == 0, done.output
     for part in ("bottleneck: the workers of op work", "+    concurrency: 2", "is more than the"):
         assert part in done.stdout
