@@ -261,7 +261,7 @@ class SpanWriter:
                 context=trace.context(own or getrandbits(64) or 1),
                 parent=parent,
                 resource=self._resource,
-                attributes=facts,
+                attributes=facts or {},
                 kind=kind,
                 status=Status(StatusCode.ERROR if failed else StatusCode.UNSET),
                 start_time=offset + round(1e9 * begin),
