@@ -40,7 +40,7 @@ editors that complete and check YAML.
 A service is configured by one YAML file, usually `config.yml`, or by the same data as a dict.
 
 - **Precedence:** a flag, then the environment, then what the constructor of an op was given, then
-  YAML, then the default.
+  YAML, then `defaults` of the service's class (dotted key to value), then the default below.
 - **Flags:** `-o key.inner=value` sets any key. Lists are written `-o op.uci.fetch_list=a,b`.
 - **Environment:** `PENSTOCK_<KEY>` sets a key at the top of the file, and
   `PENSTOCK_SET="key.inner=value;op.uci.concurrency=4"` any keys; the former wins. A value with a

@@ -1,7 +1,8 @@
 """From a file, a dict, the environment and flags to one checked ServiceConfig.
 
-A flag wins over the environment, that over YAML, that over the default; op constructors stand
-between environment and YAML and are handled by ``resolve``. Every problem of every key is reported
+A flag wins over the environment, that over YAML, that over the defaults of the service's class,
+these over ours; op constructors stand between environment and YAML and are handled by ``resolve``.
+Every problem of every key is reported
 at once, with the place where the key was written.
 
 A text from a flag or the environment has no quotes to tell "0" from 0, so its key decides:
@@ -58,6 +59,7 @@ def load(
     yml_file: str | Path | None = None,
     yml_dict: Mapping[str, Any] | None = None,
     overrides: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, object] | None = None,
     environ: Mapping[str, str],
     lenient: bool = False,
     base_dir: Path | None = None,
@@ -69,6 +71,7 @@ def load(
         yml_file: the file; relative to ``base_dir`` when that is given. Or else:
         yml_dict: the same as plain data; it is not modified.
         overrides: dotted key -> value, from flags; a value of None is a flag not given.
+        defaults: dotted key -> value, for keys that are left out or blank everywhere else.
         environ: where ``PENSTOCK_<KEY>`` is looked up for the top-level keys, and ``PENSTOCK_SET``
             for all. A variable of that form whose key is unknown is a warning: it need not be meant
             for us.
@@ -95,6 +98,8 @@ def load(
         document = Document(data=data, lines={})
 
     layers = _Layers(document, source)
+    for key, value in (defaults or {}).items():
+        layers.put_if_absent(tuple(key.split(".")), value)
     for key, (variable, value) in from_environment(environ).items():
         layers.put(tuple(key.split(".")), value, f"environment {variable}")
     for key, value in (overrides or {}).items():
@@ -123,6 +128,13 @@ class _Layers:
     def put(self, path: tuple[str, ...], value: Any, origin: str) -> None:
         self.data = _with(self.data, path, value)
         self.origins[path] = origin
+
+    def put_if_absent(self, path: tuple[str, ...], value: Any) -> None:
+        found: Any = self.data
+        for key in path:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        if found is None:
+            self.data = _with(self.data, path, value)
 
     def remember_flags(self, config: ServiceConfig) -> ServiceConfig:
         ops = {

@@ -54,6 +54,7 @@ class Blueprint:
         app: the name of the app that it is a part of; None for a service by itself.
         route: the path of the app's route that it is behind.
         shape: what that route takes and gives, in a line.
+        legacy: whether it was written for the original and may rely on more than what it imports.
     """
 
     config: ServiceConfig
@@ -68,6 +69,7 @@ class Blueprint:
     app: str | None = None
     route: str | None = None
     shape: str = ""
+    legacy: bool = False
 
     @property
     def processes(self) -> int:
@@ -112,6 +114,11 @@ class Deployment:
     def processes(self) -> int:
         """How many worker processes an engine has."""
         return sum(graph.processes for graph in self.graphs)
+
+    @property
+    def legacy(self) -> bool:
+        """Whether some graph was written for the original."""
+        return any(graph.legacy for graph in self.graphs)
 
     @property
     def is_supervised(self) -> bool:

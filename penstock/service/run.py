@@ -134,9 +134,8 @@ def run_deployment(deployment: Deployment) -> None:
             Processes(deployment=deployment, number=number, serve=serve).be(role)
         return  # this process is for a service that the script runs later
     options = log_options(deployment.config)
-    log_dir = deployment.config.log_dir or os.environ.get("SERVING_LOG_PATH")
     with (
-        logging_to_files(log_dir),
+        logging_to_files(_log_dir(deployment)),
         logging_to_stderr(options, at_once=deployment.is_supervised),
     ):
         for warning in (*deployment.warnings, raise_descriptor_limit(deployment.processes)):
@@ -161,6 +160,14 @@ def run_deployment(deployment: Deployment) -> None:
         others = [x.name for x in threading.enumerate() if not x.daemon and x is not first]
         if others:
             _log.info("threads of the script, which its end waits for: %s", ", ".join(others))
+
+
+def _log_dir(deployment: Deployment) -> str | None:
+    """Where the log files of the original go: as it had it, to the working directory unless
+    ``SERVING_LOG_PATH`` says otherwise, but by itself only for services that were written for it.
+    """
+    told = deployment.config.log_dir or os.environ.get("SERVING_LOG_PATH")
+    return told or ("." if deployment.legacy else None)
 
 
 def _serve(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 from penstock.errors import ConfigError, GraphError, StartupError
 from penstock.ops.ends import RequestOp, ResponseOp
@@ -64,7 +64,16 @@ class _Servable:
             ``routes`` are served.
         signature: what the graph takes and gives, for protocols that ask; that of its models
             without it, where these read the request and make the answer.
+
+    Attributes:
+        defaults: dotted configuration key -> value, of a class of services; in place of the default
+            that configuration.md names.
+        legacy: whether services of this class are such as were written for the original and rely on
+            more of it than what they import; docs/compatibility.md says on what.
     """
+
+    defaults: ClassVar[Mapping[str, object]] = {}
+    legacy: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -135,7 +144,7 @@ class _Servable:
         drawn = draw_blueprint(
             self._response_op, self._loaded, name, self.instruments, self.applications, other_ops
         )
-        return replace(drawn, signature=self.signature)
+        return replace(drawn, signature=self.signature, legacy=self.legacy)
 
     def _end_with(self, response_op: ResponseOp) -> None:
         if not isinstance(response_op, ResponseOp):
@@ -157,6 +166,7 @@ class _Servable:
             yml_file=yml_file,
             yml_dict=yml_dict,
             overrides=now.overrides,
+            defaults=self.defaults,
             environ=os.environ,
             lenient=now.lenient,
             dict_name=self._config_name,

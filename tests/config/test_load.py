@@ -206,6 +206,27 @@ def test_a_variable_sets_inner_keys_above_constructors_and_below_flags() -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("yaml", "environ", "overrides", "host"),
+    [
+        ({}, {}, {}, "0.0.0.0"),
+        ({"host": None}, {}, {}, "0.0.0.0"),
+        ({"host": "::1"}, {}, {}, "::1"),
+        ({}, {"PENSTOCK_HOST": "::1"}, {}, "::1"),
+        ({}, {}, {"host": "::1"}, "::1"),
+    ],
+)
+def test_defaults_of_the_caller_hold_where_nothing_else_is_said(
+    yaml: dict[str, Any], environ: dict[str, str], overrides: dict[str, str], host: str
+) -> None:
+    data = {"rpc_port": 0, "dag": {"retry": 2}, **yaml}
+    defaults = {"host": "0.0.0.0", "dag.is_thread_op": False, "dag.retry": 3}
+    config = load(yml_dict=data, defaults=defaults, environ=environ, overrides=overrides).config
+    assert config.host == host
+    assert (config.dag.is_thread_op, config.dag.retry) == (False, 2)
+    assert data == {"rpc_port": 0, "dag": {"retry": 2}, **yaml}
+
+
 def test_a_relative_file_is_looked_up_in_the_base_folder(tmp_path: Path) -> None:
     write(tmp_path, "rpc_port: 18080\n")
     loaded = load(yml_file="config.yml", base_dir=tmp_path, environ={})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -102,6 +102,19 @@ def test_a_graph_that_does_not_end_in_an_op_is_a_value_error(returned: Any) -> N
 def test_a_web_service_without_a_graph_says_what_to_override() -> None:
     with pytest.raises(StartupError, match="WebService has no get_pipeline_response: override it"):
         WebService().prepare_pipeline_config(yml_dict={"rpc_port": 0})
+
+
+def test_a_class_of_services_has_defaults_of_its_own(served: list[Any]) -> None:
+    class Old(Echo):
+        defaults: ClassVar[dict[str, object]] = {"max_requests": 7, "name": "ours"}
+        legacy = True
+
+    for given, most in (({}, 7), ({"max_requests": 9}, 9)):
+        service = Old()
+        service.prepare_pipeline_config(yml_dict={"rpc_port": 0, **given})
+        service.run_service()
+        assert (served[-1].config.max_requests, served[-1].legacy) == (most, True)
+        assert served[-1].graphs[0].name == "ours"
 
 
 # The name
