@@ -29,8 +29,9 @@ $(DEMO): requirements/demo.txt requirements/data.txt pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(READY): $(DEMO) requirements/dev.txt
+$(READY): $(DEMO) requirements/dev.txt paddle/pyproject.toml
 	$(INSTALL) requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable paddle
 	@touch $@
 
 setup: $(DEMO) ## make the virtual environment, with what the demo and the documents' examples need
@@ -119,4 +120,4 @@ lock: $(READY) ## pin the newest versions of everything
 		-c requirements/dev.txt -o requirements/runtimes.txt
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) build dist .demo .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist paddle/build .demo .mypy_cache .ruff_cache .hypothesis

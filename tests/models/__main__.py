@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
+from tests.models import is_installed
 from tests.models.networks import NETWORKS
 
 
@@ -14,21 +14,21 @@ def main(root: Path) -> None:
 
     for network in NETWORKS:
         onnx_form.save(_folder(root, network, "onnx"), network)
-        if find_spec("paddle"):
+        if is_installed("paddle"):
             from tests.models import paddle_form
 
             for form in paddle_form.FORMS:
                 paddle_form.save(_folder(root, network, f"paddle_{form}"), network, form)
-        if find_spec("torch"):
+        if is_installed("torch"):
             from tests.models import torch_form
 
             for form in torch_form.FORMS:
                 torch_form.save(_folder(root, network, f"torch_{form}"), network, form)
-        if find_spec("openvino"):
+        if is_installed("openvino"):
             from tests.models import openvino_form
 
             openvino_form.save(_folder(root, network, "openvino"), root / network / "onnx")
-    if find_spec("paddle"):
+    if is_installed("paddle"):
         paddle_form.save_lod(_folder(root, "lod", "paddle_pdmodel"))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import pytest
+
+from tests.models import is_installed
 
 LIBRARIES = {"onnx": "onnxruntime", "paddle": "paddle", "torch": "torch", "openvino": "openvino"}
 """By the runtime's name, the module to import."""
@@ -20,7 +20,8 @@ FORMS = {
 
 def needs(runtime: str) -> pytest.MarkDecorator:
     library = LIBRARIES[runtime]
-    return pytest.mark.skipif(find_spec(library) is None, reason=f"{library} is not installed")
+    missing = not is_installed(library)
+    return pytest.mark.skipif(missing, reason=f"{library} is not installed")
 
 
 def every_form() -> list:

@@ -1,0 +1,5 @@
+"""``PipelineClient``."""
+
+from penstock import PipelineClient
+
+__all__ = ["PipelineClient"]

@@ -1,0 +1,66 @@
+"""What the original's ``benchmark.py`` scripts are written with."""
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+__all__ = ["MultiThreadRunner", "benchmark_args", "show_latency"]
+
+_PERCENTILES = (80, 90, 99)
+
+
+def benchmark_args() -> argparse.Namespace:
+    """Read the flags of a benchmark script from its command line."""
+    parser = argparse.ArgumentParser("benchmark")
+    parser.add_argument("--thread", type=int, default=10, help="processes that send requests")
+    parser.add_argument("--model", default="", help="the model's folder")
+    parser.add_argument("--endpoint", default="127.0.0.1:9292", help="host:port of the server")
+    parser.add_argument("--request", default="rpc", help="rpc or http")
+    parser.add_argument("--batch_size", type=int, default=1, help="samples of one request")
+    return parser.parse_args()
+
+
+def show_latency(latency_list: Sequence[float]) -> None:
+    """Write mean, median and percentiles of milliseconds to standard error."""
+    taken = np.array(latency_list)
+    figures = {"mean": taken.mean(), "median": np.median(taken)}
+    figures |= {f"{each} percent": np.percentile(taken, each) for each in _PERCENTILES}
+    sys.stderr.write("latency:\n" + "".join(f"{k} :{v} ms\n" for k, v in figures.items()))
+
+
+class MultiThreadRunner:
+    """Runs a function in several processes at once, and joins what they return."""
+
+    def run(
+        self,
+        thread_func: Callable[[int, Any], Sequence[list[Any]]],
+        thread_num: int,
+        global_resource: Any,
+    ) -> list[list[Any]]:
+        """Call ``thread_func(index, global_resource)`` in each process; index is 1, 2, ...
+
+        Args:
+            thread_func: returns lists, the same number of them in each process.
+            thread_num: how many processes.
+            global_resource: what each gets.
+
+        Returns:
+            For each list, that of the first process with those of the others behind it.
+        """
+        # Forked, because scripts have no guard for __main__.
+        context = multiprocessing.get_context("fork")
+        tasks = [(index, global_resource) for index in range(1, thread_num + 1)]
+        with context.Pool(thread_num, initializer=_without_proxies) as pool:
+            returned = pool.starmap(thread_func, tasks, chunksize=1)
+        return [list(chain.from_iterable(lists)) for lists in zip(*returned, strict=True)]
+
+
+def _without_proxies() -> None:
+    """A benchmark measures the server, not a proxy on the way to it."""
+    os.environ.update(http_proxy="", https_proxy="")

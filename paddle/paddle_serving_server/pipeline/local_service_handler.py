@@ -1,0 +1,5 @@
+"""``LocalServiceHandler``."""
+
+from penstock import LocalServiceHandler
+
+__all__ = ["LocalServiceHandler"]

@@ -1,0 +1,5 @@
+"""The same modules as ``paddle_serving_server``: Penstock chooses the device by configuration."""
+
+import paddle_serving_server
+
+__path__ = paddle_serving_server.__path__

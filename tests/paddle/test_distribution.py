@@ -1,0 +1,93 @@
+"""The two distributions: what each has, and that neither is mixed up with another's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import requires, version
+from pathlib import Path
+
+import pytest
+
+from tests.test_package import IGNORED, ROOT, said_by
+
+PACKAGES = {
+    "paddle_serving_app",
+    "paddle_serving_client",
+    "paddle_serving_server",
+    "paddle_serving_server_gpu",
+    "penstock_paddle",
+}
+FOLDER = ROOT / "paddle"
+WHEEL = "import sys, setuptools.build_meta as b; print(b.build_wheel(sys.argv[1]))"
+
+
+def files_of_wheel(folder: Path, into: Path) -> set[str]:
+    """Build the distribution of a folder; what is in its wheel."""
+    into.mkdir()
+    name = said_by(sys.executable, "-c", WHEEL, into, cwd=folder).split()[-1]
+    return set(zipfile.ZipFile(into / name).namelist())
+
+
+def roots(files: set[str]) -> set[str]:
+    return {name.partition("/")[0] for name in files if ".dist-info/" not in name}
+
+
+def test_it_has_its_packages_and_nothing_else(tmp_path: Path) -> None:
+    copy = tmp_path / "paddle"
+    shutil.copytree(FOLDER, copy, ignore=IGNORED)
+    files = files_of_wheel(copy, tmp_path / "wheel")
+    assert roots(files) == PACKAGES
+    for package in PACKAGES:
+        for each in (copy / package).rglob("*"):
+            if each.is_file() and "__pycache__" not in each.parts:
+                assert each.relative_to(copy).as_posix() in files
+    assert any(name.endswith("/LICENSE") for name in files)
+
+
+def test_penstock_alone_has_none_of_them(tmp_path: Path) -> None:
+    copy = tmp_path / "penstock"
+    copy.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy)
+    for name in ("penstock", "paddle"):
+        shutil.copytree(ROOT / name, copy / name, ignore=IGNORED)
+    assert roots(files_of_wheel(copy, tmp_path / "wheel")) == {"penstock"}
+
+
+def test_both_have_one_version() -> None:
+    project = tomllib.loads((FOLDER / "pyproject.toml").read_text())["project"]
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert project["version"] == ours == version("penstock-paddle")
+    assert project["dependencies"] == [f"penstock=={ours}"]
+    for extra in project["optional-dependencies"].values():
+        assert all(each.endswith(f"=={ours}") for each in extra)
+    assert f"penstock=={ours}" in (requires("penstock-paddle") or [])
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES - {"penstock_paddle"}))
+@pytest.mark.parametrize("original", ["paddle_serving_server_gpu", "paddle_serving_app"])
+def test_beside_the_original_no_package_can_be_imported(
+    tmp_path: Path, package: str, original: str
+) -> None:
+    info = tmp_path / f"{original}-0.9.0.dist-info"
+    info.mkdir()
+    name = original.replace("_", "-")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.9.0\n")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import {package}"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: penstock-paddle and {name} 0.9.0 have packages of the same names:"
+        " uninstall both, then install the one that is wanted"
+    )

@@ -1,0 +1,175 @@
+"""Every name that scripts of the original import is there, and importing it costs little."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.protocols import pb
+
+PIPELINE = {
+    "paddle_serving_server.web_service": ["Op", "WebService"],
+    "paddle_serving_server.pipeline": [
+        "Analyst",
+        "LocalServiceHandler",
+        "Op",
+        "PipelineClient",
+        "PipelineServer",
+        "RequestOp",
+        "ResponseOp",
+    ],
+    "paddle_serving_server.pipeline.analyse": ["Analyst", "OpAnalyst"],
+    "paddle_serving_server.pipeline.channel": [
+        "ChannelData",
+        "ChannelDataEcode",
+        "ChannelDataErrcode",
+        "ChannelDataType",
+    ],
+    "paddle_serving_server.pipeline.dag": [],
+    "paddle_serving_server.pipeline.error_catch": [
+        "CustomException",
+        "CustomExceptionCode",
+        "ProductErrCode",
+    ],
+    "paddle_serving_server.pipeline.local_service_handler": ["LocalServiceHandler"],
+    "paddle_serving_server.pipeline.logger": [],
+    "paddle_serving_server.pipeline.operator": ["Op", "RequestOp", "ResponseOp"],
+    "paddle_serving_server.pipeline.pipeline_client": ["PipelineClient", "PipelinePredictFuture"],
+    "paddle_serving_server.pipeline.pipeline_server": ["PipelineServer"],
+    "paddle_serving_server.pipeline.profiler": [],
+    "paddle_serving_server.pipeline.proto": ["pipeline_service_pb2", "pipeline_service_pb2_grpc"],
+    "paddle_serving_server.pipeline.proto.pipeline_service_pb2": ["Request", "Response", "Tensor"],
+    "paddle_serving_server.pipeline.proto.pipeline_service_pb2_grpc": [
+        "PipelineServiceServicer",
+        "PipelineServiceStub",
+        "add_PipelineServiceServicer_to_server",
+    ],
+    "paddle_serving_server.pipeline.util": [],
+    "paddle_serving_server.serve": [],
+}
+NAMES = {
+    **PIPELINE,
+    **{
+        module.replace("paddle_serving_server", "paddle_serving_server_gpu", 1): names
+        for module, names in PIPELINE.items()
+    },
+    "paddle_serving_client.pipeline": ["PipelineClient"],
+    "paddle_serving_client.utils": ["MultiThreadRunner", "benchmark_args", "show_latency"],
+    "paddle_serving_app": [],
+}
+HEAVY = {
+    "PIL",
+    "cv2",
+    "grpc",
+    "onnxruntime",
+    "paddle",
+    "pyclipper",
+    "pydantic",
+    "requests",
+    "sentencepiece",
+    "shapely",
+    "uvloop",
+}
+
+IMPORTS = [
+    f"from {module} import {', '.join(names)}" if names else f"import {module}"
+    for module, names in NAMES.items()
+]
+
+
+@pytest.mark.parametrize("line", IMPORTS)
+def test_every_name_can_be_imported(line: str) -> None:
+    exec(line)
+
+
+@pytest.mark.parametrize("module", [module for module, names in NAMES.items() if names])
+def test_a_star_gives_every_name(module: str) -> None:
+    found: dict[str, object] = {}
+    exec(f"from {module} import *", found)
+    modules = {name for name in NAMES[module] if f"{module}.{name}" in NAMES}
+    assert {*NAMES[module]} - modules <= {*found}
+
+
+def test_importing_all_of_them_imports_nothing_heavy_and_changes_nothing(tmp_path: Path) -> None:
+    state = (
+        "[threading.active_count(), logging.getLogger().handlers, logging.getLogger().level,"
+        " str(numpy.get_printoptions()), sorted(os.environ), os.listdir()]"
+    )
+    lines = [
+        "import json, logging, os, sys, threading, numpy",
+        f"before = {state}",
+        *IMPORTS,
+        f"assert {state} == before",
+        f"print(json.dumps(sorted({HEAVY!r} & {{*sys.modules}})))",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+        cwd=tmp_path,
+    )
+    assert done.stderr == ""
+    assert json.loads(done.stdout) == []
+
+
+def test_they_are_penstock_s_own() -> None:
+    from paddle_serving_server.pipeline import Op, PipelineServer
+    from paddle_serving_server.pipeline.channel import ChannelDataErrcode
+    from paddle_serving_server.pipeline.proto import pipeline_service_pb2
+    from paddle_serving_server.web_service import WebService
+
+    assert Op is penstock.Op
+    assert ChannelDataErrcode is penstock.CustomExceptionCode
+    assert pipeline_service_pb2.Response is pb.Response
+    assert issubclass(WebService, penstock.WebService)
+    assert issubclass(PipelineServer, penstock.PipelineServer)
+
+
+def test_services_have_the_original_s_defaults() -> None:
+    from paddle_serving_server.pipeline import PipelineServer
+    from paddle_serving_server.web_service import WebService
+
+    for each in (PipelineServer, WebService):
+        assert each.legacy
+        assert each.defaults["host"] == "0.0.0.0"
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("from paddle_serving_server import OpSeqMaker", "paddle_serving_server.serve"),
+        ("from paddle_serving_server.pipeline.dag import DAGExecutor", "make the graph"),
+        ("from paddle_serving_server.pipeline.channel import ThreadChannel", "channel_size"),
+        ("from paddle_serving_server.pipeline.profiler import TimeProfiler", "penstock trace"),
+        ("from paddle_serving_server.pipeline.util import NameGenerator", "inside"),
+        ("from paddle_serving_server.pipeline.error_catch import ErrorCatch", "CustomException"),
+    ],
+)
+def test_a_name_that_is_not_there_says_what_to_do_instead(line: str, instead: str) -> None:
+    with pytest.raises(ImportError, match=instead):
+        exec(line)
+
+
+def test_an_unknown_name_is_an_ordinary_error() -> None:
+    with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
+        exec("from paddle_serving_server.pipeline.channel import Nothing")
+    assert not hasattr(import_module("paddle_serving_server"), "Nothing")
+
+
+def test_the_older_half_of_a_web_service_says_what_to_do_instead() -> None:
+    from paddle_serving_server.web_service import WebService
+
+    service = WebService(name="uci")
+    for name in ("load_model_config", "run_rpc_service"):
+        with pytest.raises(AttributeError, match=r"paddle_serving_server\.serve"):
+            getattr(service, name)
+    with pytest.raises(AttributeError, match="'WebService' object has no attribute 'nothing'"):
+        _ = service.nothing
