@@ -5,6 +5,7 @@
     │   ├── ConfigError         the configuration is wrong (lists every problem at once)
     │   ├── GraphError          the graph of ops is not legal
     │   ├── ModelError          a model folder or file cannot be opened as asked
+    │   │   └── MissingDevice   the card that it shall run on is not there
     │   └── HookError           an op's hook cannot be called
     ├── RequestError            one request ends with it; nothing else is disturbed
     │   ├── Undecodable         caller: the bytes are not the message
@@ -87,6 +88,10 @@ class ModelError(StartupError):
     """A model cannot be opened the way the configuration asks."""
 
     code = "model"
+
+
+class MissingDevice(ModelError):
+    """The card that a model shall run on is not there."""
 
 
 class HookError(StartupError):

@@ -772,6 +772,13 @@ class ServiceConfig(Section):
         " original, in its formats: `pipeline.log`, `pipeline.log.wf` and `pipeline.tracer`. The"
         " variable `SERVING_LOG_PATH` says the same. Without it nothing is written to files.",
     )
+    missing_device: Literal["error", "cpu"] = Field(
+        default="error",
+        description="What becomes of an op whose `devices` or `device_type` name a card, or other"
+        " hardware, that is not there: the service does not start (`error`), or the op runs on the"
+        " CPU and the log says so (`cpu`). With `cpu`, a `precision` or `use_calib` that the op's"
+        " library cannot obey there gives way to fp32 as well.",
+    )
     strict_status: bool = Field(
         default=False,
         description="On the Paddle routes, answer a busy service with HTTP 429 and gRPC"

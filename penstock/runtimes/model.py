@@ -27,9 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from penstock.errors import InputMismatch, ModelError, PenstockError
+from penstock.errors import InputMismatch, MissingDevice, ModelError, PenstockError
 from penstock.request import Feed
 from penstock.runtimes.model_input import ModelInput
+from penstock.runtimes.options import settled
 from penstock.runtimes.prototxt import ModelConf, Variable, parse_model_conf
 from penstock.runtimes.runtime import ModelOptions, Session, open_session, runtime_of
 from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
@@ -50,6 +51,8 @@ class Model:
             ``conf``, those it lists), empty is none.
         conf: aliases and lod marks.
         runtime: the name of the session's library.
+        fallback: why the model does not run on the card that its options asked for; None if it
+            does.
 
     Raises:
         ModelError: ``fetch_list`` or ``conf`` names what the model does not have.
@@ -63,9 +66,11 @@ class Model:
         fetch_list: Sequence[str] | None = None,
         conf: ModelConf | None = None,
         runtime: str = "",
+        fallback: str | None = None,
     ) -> None:
         self.session = session
         self.runtime = runtime
+        self.fallback = fallback
         feeds = conf.feeds if conf else ()
         fetches = conf.fetches if conf else ()
         source = conf.source if conf else ""
@@ -90,8 +95,17 @@ class Model:
         Raises:
             ModelError: the files, the configuration or the options are wrong; says which.
         """
-        session, path = open_session(options), Path(options.path)
-        return cls(session, options.fetch_list, read_model_conf(path), runtime_of(path))
+        fallback = None
+        try:
+            session = open_session(options)
+        except MissingDevice as error:
+            options, fallback = settled(options, str(error))
+            if fallback is None:
+                raise
+            session = open_session(options)
+        path = Path(options.path)
+        conf = read_model_conf(path)
+        return cls(session, options.fetch_list, conf, runtime_of(path), fallback)
 
     @property
     def feed_names(self) -> tuple[str, ...]:
@@ -107,7 +121,8 @@ class Model:
     @property
     def notes(self) -> tuple[str, ...]:
         """Warnings for the operator, to be logged once."""
-        return self.session.notes
+        own = () if self.fallback is None else (self.fallback,)
+        return (*own, *self.session.notes)
 
     def clone(self) -> Model:
         """A model for another thread."""

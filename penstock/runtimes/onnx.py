@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import InferenceFailed, InputMismatch, ModelError
+from penstock.errors import InferenceFailed, InputMismatch, MissingDevice, ModelError
 from penstock.runtimes.options import (
     CPU,
     GPU,
@@ -47,6 +47,9 @@ SUFFIX = ".onnx"
 
 _CPU = "CPUExecutionProvider"
 _CUDA = "CUDAExecutionProvider"
+
+_NO_SUCH_CARD = "invalid device ordinal"
+"""CUDA's text for a card beyond those that there are."""
 
 _NO_EFFECT = (*ONEDNN, *TENSORRT_ONLY)
 
@@ -117,12 +120,13 @@ class OnnxRuntime:
             )
         except Exception as error:
             # The library raises classes of its own, RuntimeError and ValueError for a bad file.
-            raise ModelError(f"ONNX Runtime cannot open {str(file)!r}: {error}") from error
+            kind = MissingDevice if _NO_SUCH_CARD in str(error) else ModelError
+            raise kind(f"ONNX Runtime cannot open {str(file)!r}: {error}") from error
         wanted = providers[0][0]
         # A library of the card's that does not load is only logged, and the CPU takes over.
         if wanted not in session.get_providers():
             text = f"ONNX Runtime could not start {wanted} for {file}"
-            raise ModelError(str(OptionProblem(key="devices", text=text)))
+            raise MissingDevice(str(OptionProblem(key="devices", text=text)))
         return OnnxSession(session, file, without_effect(options, _NO_EFFECT, "ONNX Runtime"))
 
 

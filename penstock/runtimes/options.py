@@ -1,11 +1,15 @@
-"""Checks of ModelOptions that several runtimes make: threads, devices, keys without effect."""
+"""Checks of ModelOptions that several runtimes make: threads, devices, keys without effect; and
+what becomes of options that cannot be obeyed on this machine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
-from penstock.runtimes.runtime import ModelOptions, OptionProblem
+from penstock.errors import MissingDevice
+from penstock.runtimes.runtime import ModelOptions, OptionProblem, model_problems
 
 CPU: Final = 0
 GPU: Final = 1
@@ -75,6 +79,68 @@ def device_problems(
         else:
             return []
     return [OptionProblem(key="devices", text=text)]
+
+
+def check_card(options: ModelOptions, cards: int, library: str) -> None:
+    """Make sure of the card before the library looks for it.
+
+    Args:
+        options: for a card, and without ``device_problems``.
+        cards: how many this process sees.
+        library: its name for people.
+
+    Raises:
+        MissingDevice: it is not one of them.
+    """
+    if int(options.devices[0]) >= cards:
+        text = f"card {options.devices[0]} was asked for, but {library} sees {cards} here"
+        raise MissingDevice(str(OptionProblem(key="devices", text=text)))
+
+
+def settled(options: ModelOptions, missing: str | None = None) -> tuple[ModelOptions, str | None]:
+    """What remains of the options on this machine, where ``missing_device`` is ``cpu``.
+
+    TensorRT that is not there gives way to the card, a card or other hardware to the CPU; a
+    precision that cannot be had there to fp32.
+
+    Args:
+        options: as they are written.
+        missing: why the card cannot be used, if that is known already.
+
+    Returns:
+        The options, and a sentence without its subject on what gave way and why; None if nothing
+        did.
+    """
+    if options.missing_device != "cpu":
+        return options, None
+    why = [] if missing is None else [missing]
+    for tried in _places(options, at_once_cpu=missing is not None):
+        problems = model_problems(tried)
+        placement = [each for each in problems if each.key in _PLACEMENT]
+        if not placement:
+            break
+        why += map(str, placement[: not why])
+    numbers = [str(each) for each in problems if each.key in _NUMBERS]
+    if not why and not numbers:
+        return options, None
+    place = "on the CPU" if on_cpu(tried) else "on the card"
+    if numbers:
+        tried = replace(tried, precision="fp32", use_calib=False)
+        place += " in fp32"
+    because = "; ".join(why + numbers)
+    return tried, f"runs {place}, as missing_device: cpu says: {because}"
+
+
+_PLACEMENT: Final = ("device_type", "devices")
+_NUMBERS: Final = ("precision", "use_calib")
+
+
+def _places(options: ModelOptions, *, at_once_cpu: bool) -> Iterator[ModelOptions]:
+    if not at_once_cpu:
+        yield options
+        if options.device_type == TENSORRT:
+            yield replace(options, device_type=GPU)
+    yield replace(options, device_type=CPU, devices=())
 
 
 def without_effect(options: ModelOptions, keys: Iterable[str], library: str) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ from penstock.runtimes.options import (
     ONEDNN,
     TENSORRT,
     TENSORRT_ONLY,
+    check_card,
     device_problems,
     on_cpu,
     thread_problems,
@@ -113,6 +114,8 @@ class PaddleRuntime:
         library = _library()
         if problems := option_problems(options, library, is_json=files.is_json):
             raise ModelError("; ".join(map(str, problems)))
+        if not on_cpu(options):
+            check_card(options, library.device.cuda.device_count(), NAME)
         inputs, outputs = _signature(library, files)
         try:
             predictor = library.inference.create_predictor(config_for(library, files, options))

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from numpy.typing import NDArray
 
@@ -48,6 +48,7 @@ class ModelOptions:
         fetch_list: output names (alias or real) to answer with; None is all, empty is none.
         dynamic_shape_info: of TensorRT: for each of ``SHAPE_KEYS`` the sizes of variables, by name.
         devices: card ids, such as ``("0", "1")``. A session lives on the first of them.
+        missing_device: ``error``, or ``cpu`` where the CPU is to do for a card that is not there.
     """
 
     path: str
@@ -65,6 +66,7 @@ class ModelOptions:
     mkldnn_bf16_op_list: tuple[str, ...] = ()
     min_subgraph_size: int = 3
     dynamic_shape_info: Mapping[str, Any] | None = None
+    missing_device: Literal["error", "cpu"] = "error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,7 @@ class Runtime(Protocol):
         """Open a model for which ``can_open`` was true.
 
         Raises:
+            MissingDevice: the card is not there, which only opening the model tells.
             ModelError: the library is missing, the files are bad, or an option cannot be obeyed.
         """
 

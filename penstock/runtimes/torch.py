@@ -38,6 +38,7 @@ from penstock.runtimes.options import (
     GPU,
     ONEDNN,
     TENSORRT_ONLY,
+    check_card,
     device_problems,
     on_cpu,
     thread_problems,
@@ -102,6 +103,8 @@ class TorchRuntime:
         if problems := option_problems(options, library):
             raise ModelError("; ".join(map(str, problems)))
         device = "cpu" if on_cpu(options) else f"cuda:{options.devices[0]}"
+        if not on_cpu(options):
+            check_card(options, library.cuda.device_count(), NAME)
         library.set_num_threads(options.thread_num)
         try:
             with warnings.catch_warnings():

@@ -28,11 +28,11 @@ from penstock.ops.hooks import bind, is_coroutine, overrides
 from penstock.ops.op import Op
 from penstock.ops.short import FunctionOp, Model
 from penstock.service.config_warnings import HOOKS, config_warnings, unknown_ops_of_flags
-from penstock.service.models import problems_of_model
+from penstock.service.models import on_this_machine, problems_of_model
 from penstock.service.placement import EngineId, available, cpu_problems
 from penstock.tensor import Signature
 
-_OF_ONE_GRAPH = frozenset({"name", "service", "dag", "op"})
+_OF_ONE_GRAPH = frozenset({"name", "service", "missing_device", "dag", "op"})
 """Top-level keys that say something of a graph; all others are about the door and the engine."""
 
 
@@ -213,12 +213,15 @@ def draw_blueprint(
     cpus = available()
     problems = [loaded.place(each) for each in unknown_ops_of_flags(graph, config, other_ops)]
     options: list[OpOptions] = []
+    fallbacks: list[str] = []
     for op in graph.ops:
         try:
             resolved = _resolved(op, config, usual, len(cpus))
         except ConfigError as error:
             problems.extend(error.problems)
             continue
+        resolved, fallback = on_this_machine(op, resolved, config)
+        fallbacks += [] if fallback is None else [fallback]
         options.append(resolved)
         problems.extend(cpu_problems(resolved, cpus))
         problems.extend(_function_problems(op, resolved))
@@ -236,6 +239,7 @@ def draw_blueprint(
         *(text for each in options for text in each.notices),
         *advice(config.most_running, options),
         *config_warnings(graph, options, config),
+        *fallbacks,
     ]
     return Blueprint(
         config=config,

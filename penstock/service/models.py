@@ -15,12 +15,13 @@ from penstock.client.remote import RemoteOptions
 from penstock.config.load import Loaded
 from penstock.config.problems import Problem
 from penstock.config.resolve import OpOptions
-from penstock.config.schema import OpConfig
+from penstock.config.schema import OpConfig, ServiceConfig
 from penstock.errors import ModelError, PenstockError
 from penstock.ops.op import Op
 from penstock.runtimes.local_service import LocalServiceHandler
 from penstock.runtimes.model import Model
 from penstock.runtimes.model_input import described as in_words
+from penstock.runtimes.options import settled
 from penstock.runtimes.prototxt import ModelConf, parse_model_conf
 from penstock.runtimes.runtime import ModelOptions, model_problems
 from penstock.service.placement import ONLY, show_only
@@ -61,6 +62,24 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
         loaded.place(Problem(path=(*conf, each.key), text=each.text))
         for each in model_problems(model)
     ]
+
+
+def on_this_machine(
+    op: Op, options: OpOptions, config: ServiceConfig
+) -> tuple[OpOptions, str | None]:
+    """The op's options as this machine can obey them, where ``missing_device`` lets them give way;
+    those of the op's handler likewise. And what gave way, for the operator.
+    """
+    source: Any = _source(op, options, config.op.get(op.name))
+    note = None
+    if config.missing_device == "error":
+        return options, None
+    if isinstance(source, LocalServiceHandler):
+        source.options, note = settled(replace(source.options, missing_device="cpu"))
+    elif isinstance(source, ModelOptions):
+        model, note = settled(replace(source, missing_device="cpu"))
+        options = replace(options, model=model)
+    return options, note and f"op {op.name!r} {note}"
 
 
 def open_model(

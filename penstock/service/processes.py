@@ -317,9 +317,12 @@ def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
         # What we raise says all by itself, and will be raised again as what it is.
         child.failed(str(error) if isinstance(error, StartupError) else "".join(told).strip())
         return 1
+    fallback = None if bound.model is None else bound.model.fallback
     if index == 0:
         for note in notes:
             _log.warning("op %s: %s", op, note)
+    elif fallback is not None:  # its card may be another one than that of worker 0
+        _log.warning("op %s: worker %s %s", op, index, fallback)
     child.ready(_loaded(bound, _card(deployment, op, index)))
     child.serve(bound, blueprint.outside_reader(at))
     return 0
@@ -331,7 +334,7 @@ def _loaded(op: BoundOp, card: str | None) -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "model": model and told_of(model),
-        "device": card and f"gpu {card}",
+        "device": None if model is None or model.fallback else card and f"gpu {card}",
         "memory": resident_bytes(os.getpid()) or 0,
     }
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.config.checks import Ports, ports
+from penstock.config.checks import Ports, ports, unavailable
 from penstock.config.load import load
 from penstock.config.schema import ServiceConfig
 from penstock.errors import ConfigError
@@ -139,3 +139,14 @@ def test_no_free_port_and_no_port_at_all_are_refused() -> None:
         ports(ServiceConfig(http_port=9999), lambda port: False)
     with pytest.raises(ConfigError, match="must be set"):
         ports(ServiceConfig(), never_asked)
+
+
+@pytest.mark.parametrize(("missing", "found"), [("error", 1), ("cpu", 0)])
+def test_other_hardware_is_for_the_library_to_refuse_where_the_cpu_will_do(
+    missing: str, found: int
+) -> None:
+    op = {"local_service_conf": {"model_config": "m", "device_type": 4, "devices": "0"}}
+    config = ServiceConfig.model_validate(
+        {"rpc_port": 0, "missing_device": missing, "op": {"a": op}}
+    )
+    assert len(unavailable(config)) == found

@@ -53,6 +53,7 @@ SERVICE = [
     ("log_format", "json", "json", "xml", NO_RANGE),
     ("applications", ["a.b:c"], ("a.b:c",), "a.b:c", ["a.b"]),
     ("instruments", ["a.b:C"], ("a.b:C",), "a.b:C", ["a.b"]),
+    ("missing_device", "cpu", "cpu", True, "gpu"),
     ("strict_status", True, True, "yes", NO_RANGE),
     ("docs", False, False, "no", NO_RANGE),
     ("log_requests", True, True, "yes", NO_RANGE),

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from penstock import LocalServiceHandler, Op
-from penstock.service.models import open_model
+from penstock.errors import ConfigError
+from penstock.service.models import card_of, open_model
 from tests.service.inside import drawn, root
 from tests.service.models import scale
 from tests.service.scripts import fetch, script
@@ -94,3 +95,51 @@ def test_the_models_at_a_graph_s_ends_say_what_it_takes_and_gives(tmp_path: Path
     given = {**rows, "items": {**row, "items": number}}
     assert schema("/alone", "responses", "200")["properties"] == {"y": given, "twice": given}
     assert schema("/ensemble", "responses", "200") == {"type": "object"}
+
+
+def of_card(device: str, folder: Path, given: dict[str, Any]) -> tuple[Op, dict[str, Any]]:
+    """An op whose model is to be on a card; by a handler, by its configuration."""
+    path = str(scale(folder / "m.onnx", 2.0))
+    if device == "handler":
+        handler = LocalServiceHandler(path, devices="7", precision="fp16")
+        return Op("work", input_ops=[root()], local_service_handler=handler), given
+    conf = {"model_config": path, "devices": "7", "precision": "fp16"}
+    return Op("work", input_ops=[root()]), {"op": {"work": {"local_service_conf": conf}}, **given}
+
+
+@pytest.mark.parametrize("place", ["handler", "configuration"])
+def test_a_card_that_is_not_there_is_a_problem_or_gives_way_to_the_cpu(
+    tmp_path: Path, place: str
+) -> None:
+    op, config = of_card(place, tmp_path, {})
+    with pytest.raises(ConfigError, match=r"devices: .*card 7 was asked for"):
+        drawn(op, config)
+    op, config = of_card(place, tmp_path, {"missing_device": "cpu"})
+    blueprint = drawn(op, config)
+    (warning,) = blueprint.warnings
+    told = "op 'work' runs on the CPU in fp32, as missing_device: cpu says: local_service_conf.dev"
+    assert warning.startswith(told)
+    entry = blueprint.config.op.get("work")
+    assert card_of(op, blueprint.options[0], entry, 0) is None
+    model = open_model(op, blueprint.options[0], entry)
+    assert model is not None
+    assert model.notes == ()
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("executor", ["thread", "process"])
+def test_a_service_for_a_card_runs_on_the_cpu_where_it_is_told_to(
+    tmp_path: Path, executor: str
+) -> None:
+    scale(tmp_path / "m.onnx", 2.0)
+    model = '"local_service_conf": {"model_config": "m.onnx", "device_type": 2, "devices": "0"}'
+    config = f'"op": {{"work": {{"concurrency": 2, "executor": "{executor}", {model}}}}}'
+    path = script(tmp_path, "pass", config)
+    with running(path, environment={"PENSTOCK_MISSING_DEVICE": "cpu"}) as server:
+        assert server.log().count("op 'work' runs on the CPU") == 1
+        report = json.loads(fetch(f"{server.http_url}/status").body)
+    (op,) = report["graphs"][0]["ops"]
+    assert [each["device"] for each in op["loaded"]] == [None] * 2 * (executor == "process")
+    with running(path, ready=False) as server:
+        assert server.wait_exit() == 1
+        assert "op.work.local_service_conf.device_type: 2 (GPU with TensorRT)" in server.log()
