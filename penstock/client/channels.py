@@ -204,7 +204,12 @@ class Channel(_Channel):
         self._closed = False
 
     def start(
-        self, request: bytes, on_outcome: Callable[[Outcome], object], *, deadline: float | None
+        self,
+        request: bytes,
+        on_outcome: Callable[[Outcome], object],
+        *,
+        deadline: float | None,
+        method: str = METHOD,
     ) -> Call:
         """Begin a call and return at once.
 
@@ -212,16 +217,17 @@ class Channel(_Channel):
             request: the message.
             on_outcome: called once, from another thread; it must be quick.
             deadline: monotonic seconds; None means no limit.
+            method: the path of what is called.
 
         Raises:
             CallFailed: CANCELLED; the channel is closed.
         """
-        call = Call(encode_message(request), deadline, on_outcome)
+        call = Call(encode_message(request), deadline, on_outcome, method)
         thread, endpoints = self._open or self._opened()
         thread.hand_over(endpoints.start, call)
         return call
 
-    def call(self, request: bytes, *, deadline: float | None) -> bytes:
+    def call(self, request: bytes, *, deadline: float | None, method: str = METHOD) -> bytes:
         """Make one call and wait for it, on a bare lock: a future costs a fifth more CPU time.
 
         Raises:
@@ -235,7 +241,7 @@ class Channel(_Channel):
             outcomes.append(outcome)
             gate.release()
 
-        call = self.start(request, on_outcome, deadline=deadline)
+        call = self.start(request, on_outcome, deadline=deadline, method=method)
         try:
             gate.acquire()
         except BaseException:  # an interrupt: nobody waits any more

@@ -114,7 +114,7 @@ class GeneralRequest:
 
 @dataclass(slots=True, kw_only=True)
 class Output:
-    """One tensor of an answer.
+    """One tensor of an answer; for callers, one of a request as well.
 
     Attributes:
         name: inside the model.
@@ -185,6 +185,20 @@ def feed_of(request: GeneralRequest, signature: Signature, budget: DecodeBudget)
             lods[name + LOD_SUFFIX] = _lod(where, tensor.lod, array)
     oip.fit(asked, signature)
     return asked.feed | lods
+
+
+def output_of(tensor: InTensor, budget: DecodeBudget) -> Output:
+    """A tensor of an answer, for the caller who got it.
+
+    Raises:
+        PackageError: it contradicts itself, or is of a type that is not supported.
+        TooLarge: its array would take too much memory.
+    """
+    alias = tensor.alias or tensor.name
+    where = f"tensor {alias[:64]!r}"
+    datatype, array = _array(where, tensor, None, budget)
+    lod = _lod(where, tensor.lod, array).tolist() if tensor.lod else []
+    return Output(name=tensor.name, tensor=OutTensor(alias, datatype, array), lod=lod)
 
 
 def _spec_of(specs: Sequence[TensorSpec], tensor: InTensor) -> TensorSpec | None:

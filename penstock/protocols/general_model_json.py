@@ -1,4 +1,5 @@
-"""The JSON form of the model server's protocol: bodies to requests, and answers to bodies.
+"""The JSON form of the model server's protocol: bodies to requests, and answers to bodies; and
+requests to bodies, for callers.
 
 Members have the names of the message's fields; raw bytes are base64. NaN and infinities, which JSON
 lacks, come as texts (``"NaN"``) and leave as null. Members that mean nothing are passed over.
@@ -9,6 +10,7 @@ Source: ``docs/compatibility.md`` (the model server's protocol). Pure; safe from
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -137,6 +139,25 @@ def encode(response: GeneralResponse) -> bytes:
     if response.profile is not None:
         rest = {"profile_time": response.profile, "profile_server": True}
     rest |= {"log_id": response.log_id, "err_no": response.err_no, "err_msg": response.err_msg}
+    return join_bytes([*pieces, b"],", orjson.dumps(rest)[1:]])
+
+
+def encode_request(
+    inputs: Sequence[Output], fetch: Sequence[str] = (), *, log_id: int = 0, model: str = ""
+) -> bytes:
+    """The body of a caller's request; the arguments are those of the protobuf form.
+
+    Raises:
+        TypeError: a text is no Unicode.
+    """
+    pieces = [b'{"tensor":[']
+    for each in inputs:
+        pieces += [*_output(each), b","]
+    if inputs:
+        pieces.pop()
+    rest: dict[str, Any] = {"fetch_var_names": list(fetch), "log_id": log_id}
+    if model:
+        rest["model"] = model
     return join_bytes([*pieces, b"],", orjson.dumps(rest)[1:]])
 
 

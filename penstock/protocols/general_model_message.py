@@ -1,4 +1,5 @@
-"""The protobuf form of the model server's protocol: messages to requests, and answers to messages.
+"""The protobuf form of the model server's protocol: messages to requests, and answers to messages;
+and the other way round, for callers.
 
 Source: ``docs/compatibility.md`` (the model server's protocol). Pure; safe from any thread.
 """
@@ -24,6 +25,7 @@ from penstock.protocols.general_model import (
     InTensor,
     Output,
     listed,
+    output_of,
 )
 from penstock.protocols.protobuf import (
     LENGTH,
@@ -46,6 +48,7 @@ _FIELDS: Final = {
 """The repeated numbers of a tensor; those of its data come first, in the table's order."""
 _NUMBER_OF: Final = {name: number for number, name in _FIELDS.items()} | {TEXTS: 9, RAW: 15}
 _INT32: Final = np.dtype("<i4")
+_INT64: Final = np.dtype("<i8")
 _MODEL: Final = 100
 
 
@@ -141,6 +144,81 @@ def encode(response: GeneralResponse) -> bytes:
             pieces += (varint(number << 3 | VARINT), varint(value % 2**64))
     pieces += _text(6, response.err_msg)
     return join_bytes(pieces)
+
+
+def encode_request(
+    inputs: Sequence[Output],
+    fetch: Sequence[str] = (),
+    *,
+    log_id: int = 0,
+    profile: bool = False,
+    model: str = "",
+) -> bytes:
+    """The ``Request`` message of a caller.
+
+    Args:
+        inputs: the tensors.
+        fetch: aliases of the wanted outputs; none is all.
+        log_id: a uint64, which comes back.
+        profile: whether the answer is to tell when what was done.
+        model: which one is asked, where there are several.
+    """
+    pieces: list[bytes] = []
+    for each in inputs:
+        pieces += _field(1, _output(each))
+    for name in fetch:
+        pieces += _field(2, [name.encode()])
+    if profile:
+        pieces.append(b"\x18\x01")
+    if log_id:
+        pieces += (varint(4 << 3 | VARINT), varint(log_id))
+    return join_bytes([*pieces, *_text(_MODEL, model)])
+
+
+def decode_response(data: bytes) -> GeneralResponse:
+    """The answer in a ``Response`` message.
+
+    Raises:
+        Undecodable: the bytes are no such message, or it has too many fields.
+        PackageError: a tensor contradicts itself, or is of a type that is not supported.
+        TooLarge: the numbers would take too much memory.
+    """
+    outputs: dict[str, list[Output]] = {}
+    found = GeneralResponse(outputs=outputs)
+    profile: list[int] = []
+    walker = Walker(data, _MOST_FIELDS)
+    budget = DecodeBudget(len(data))
+    try:
+        for number, wire_type, begin, end in walker.fields(0, len(data)):
+            if wire_type == LENGTH:
+                if number == 1:
+                    _add_output(walker, begin, end, budget, outputs)
+                elif number == 2:
+                    profile += numbers_of(data, _INT64, [(wire_type, begin, end)], budget).tolist()
+                elif number == 6:
+                    found.err_msg = decode_text(data, begin, end)
+            elif wire_type == VARINT:
+                if number == 4:
+                    found.log_id = begin
+                elif number == 5:
+                    found.err_no = (begin + 2**31) % 2**32 - 2**31
+    except (ValueError, IndexError):
+        raise Undecodable("the bytes are not a general_model.Response message") from None
+    found.profile = profile or None
+    return found
+
+
+def _add_output(
+    walker: Walker, start: int, stop: int, budget: DecodeBudget, into: dict[str, list[Output]]
+) -> None:
+    engine = ""
+    tensors: list[Output] = []
+    for number, wire_type, begin, end in walker.fields(start, stop):
+        if wire_type == LENGTH and number == 1:
+            tensors.append(output_of(_tensor(walker, begin, end, budget), budget))
+        elif wire_type == LENGTH and number == 2:
+            engine = decode_text(walker.data, begin, end)
+    into.setdefault(engine, []).extend(tensors)
 
 
 def _output(output: Output) -> list[bytes]:

@@ -2,8 +2,9 @@
 
 The file is the protobuf text form of one message, ``GeneralModelConfig``: ``feed_var`` and
 ``fetch_var``, repeated, each with name, alias_name, is_lod_tensor, feed_type or fetch_type, shape.
-Types and shapes are not used: the model itself tells the real ones. protobuf's own reader reads the
-file and names the line of whatever it refuses, such as a field of another name.
+Where there is a model, it tells the real types and shapes; clients have those of the file alone.
+protobuf's own reader reads the file and names the line of whatever it refuses, such as a field of
+another name.
 
 Source: ``docs/compatibility.md`` (model folders); the Protocol Buffers text format specification.
 """
@@ -37,11 +38,15 @@ class Variable:
         name: the name inside the model.
         alias: the public name; ``name`` where the file gives none.
         is_lod: whether its rows are cut into sequences.
+        type: the number of an element type (``protocols.general_model``).
+        shape: of one row; dimensions that vary are left out.
     """
 
     name: str
     alias: str
     is_lod: bool = False
+    type: int = 0
+    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,17 +81,23 @@ def parse_model_conf(text: str, source: str = "prototxt") -> ModelConf:
     except (ValueError, RecursionError) as error:  # of texts that are no text, or nested for ever
         raise ModelError(f"{source}: cannot be read: {error}") from None
     return ModelConf(
-        feeds=_variables(message.feed_var, source),
-        fetches=_variables(message.fetch_var, source),
+        feeds=_variables("feed", message.feed_var, source),
+        fetches=_variables("fetch", message.fetch_var, source),
         source=source,
     )
 
 
-def _variables(given: Sequence[Any], source: str) -> tuple[Variable, ...]:
+def _variables(kind: str, given: Sequence[Any], source: str) -> tuple[Variable, ...]:
     if not all(each.name for each in given):
         raise ModelError(f"{source}: a variable without a name")
     return tuple(
-        Variable(name=each.name, alias=each.alias_name or each.name, is_lod=each.is_lod_tensor)
+        Variable(
+            name=each.name,
+            alias=each.alias_name or each.name,
+            is_lod=each.is_lod_tensor,
+            type=getattr(each, f"{kind}_type"),
+            shape=tuple(each.shape),
+        )
         for each in given
     )
 

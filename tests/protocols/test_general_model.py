@@ -19,6 +19,7 @@ from penstock.protocols import general_model as rules
 from penstock.protocols import general_model_json, general_model_message
 from penstock.protocols import standard_messages as messages
 from penstock.protocols.general_model import GeneralRequest, GeneralResponse, InTensor
+from penstock.protocols.oip import OutTensor
 from penstock.protocols.tensors import DecodeBudget
 from penstock.request import Feed
 from penstock.tensor import Signature, TensorSpec
@@ -241,6 +242,55 @@ def test_messages_that_are_no_requests_or_too_much() -> None:
 class Little(DecodeBudget):
     def __init__(self) -> None:
         self._left = 1 << 20
+
+
+@pytest.mark.parametrize("code", VALUES)
+def test_a_caller_writes_and_reads_what_a_server_reads_and_writes(code: int) -> None:
+    dtype, values, datatype = VALUES[code]
+    array = np.array([values], dtype)
+    given_ = rules.Output(name="x", tensor=OutTensor("alias", datatype, array), lod=[0, 1])
+    message = general_model_message.encode_request(
+        [given_], ["y"], log_id=2**64 - 1, profile=True, model="m"
+    )
+    tensor = {**tensor_of(code), "alias_name": "alias", "lod": [0, 1]}
+    assert REQUEST.FromString(message) == REQUEST(
+        tensor=[tensor], fetch_var_names=["y"], profile_server=True, log_id=2**64 - 1, model="m"
+    )
+    body = general_model_json.encode_request([given_], ["y"], log_id=2**64 - 1, model="m")
+    for request in (
+        general_model_message.decode(message, DecodeBudget(0)),
+        general_model_json.decode(body, DecodeBudget(0)),
+    ):
+        assert (request.fetch, request.log_id, request.model) == (["y"], 2**64 - 1, "m")
+        got = feed(request, signature_of(datatype))
+        np.testing.assert_array_equal(got["x"], array)
+        assert got["x.lod"].tolist() == [0, 1]
+    response = GeneralResponse(
+        outputs={"m": [given_], "n": []}, profile=[1, 2**40], log_id=9, err_no=-1, err_msg="ä"
+    )
+    found = general_model_message.decode_response(general_model_message.encode(response))
+    (output,) = found.outputs["m"]
+    assert (output.name, output.lod, output.tensor[:2]) == ("x", [0, 1], ("alias", datatype))
+    assert output.tensor.array.dtype == array.dtype
+    np.testing.assert_array_equal(output.tensor.array, array)
+    assert found.outputs["n"] == []
+    assert (found.profile, found.log_id, found.err_no, found.err_msg) == ([1, 2**40], 9, -1, "ä")
+
+
+def test_answers_that_are_none_or_contradict_themselves() -> None:
+    for data in (b"\x0a", b"\x0a\x05\x0a", b"\x32\x01\xff"):
+        with pytest.raises(Undecodable, match="not a general_model"):
+            general_model_message.decode_response(data)
+    tensor = {"name": "y", "elem_type": 1, "shape": [1, 3], "float_data": [1.0, 2.0]}
+    response = RESPONSE(outputs=[{"tensor": [tensor], "engine_name": "m"}])
+    with pytest.raises(PackageError, match="tensor 'y': the shape"):
+        general_model_message.decode_response(response.SerializeToString())
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_an_answer_or_refused(data: bytes) -> None:
+    with suppress(RequestError):
+        general_model_message.decode_response(data)
 
 
 @given(st.binary(max_size=300))

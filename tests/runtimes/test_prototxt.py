@@ -27,13 +27,13 @@ fetch_var {
 
 def test_a_published_file_is_read() -> None:
     conf = parse_model_conf(HOUSING)
-    assert conf.feeds == (Variable(name="x", alias="features"),)
-    assert conf.fetches == (Variable(name="fc_0.tmp_1", alias="price"),)
+    assert conf.feeds == (Variable(name="x", alias="features", type=1, shape=(13,)),)
+    assert conf.fetches == (Variable(name="fc_0.tmp_1", alias="price", type=1, shape=(1,)),)
 
 
 def test_defaults_are_those_of_the_message() -> None:
     (one,) = parse_model_conf('feed_var { name: "x" }').feeds
-    assert one == Variable(name="x", alias="x", is_lod=False)
+    assert one == Variable(name="x", alias="x", is_lod=False, type=0, shape=())
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_defaults_are_those_of_the_message() -> None:
 )
 def test_every_spelling_of_the_text_format_reads_alike(text: str) -> None:
     (one,) = parse_model_conf(text).feeds
-    assert one == Variable(name="w", alias="w", is_lod=True)
+    assert one == Variable(name="w", alias="w", is_lod=True, type=0, shape=(-1, 3))
 
 
 @pytest.mark.parametrize(
