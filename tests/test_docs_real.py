@@ -21,7 +21,7 @@ pytestmark = pytest.mark.real
 PENSTOCK = (sys.executable, "-m", "penstock", "run")
 SERVE = (sys.executable, "-m", "penstock", "serve", "--model")
 # In the documents even ports are HTTP and odd ones gRPC.
-_ADDRESS = re.compile(r"127\.0\.0\.1:(\d+)")
+_PORT = re.compile(r"(127\.0\.0\.1:|--port )(\d+)")
 
 
 def sections() -> list[tuple[Path, str]]:
@@ -48,9 +48,9 @@ class Reader:
         """The text with the ports of this run."""
 
         def port(match: re.Match[str]) -> str:
-            return f"127.0.0.1:{self.rpc_port if int(match[1]) % 2 else self.http_port}"
+            return f"{match[1]}{self.rpc_port if int(match[2]) % 2 else self.http_port}"
 
-        return _ADDRESS.sub(port, text)
+        return _PORT.sub(port, text)
 
     def save(self, block: Block) -> None:
         self.files[block.name] = block.text
@@ -96,6 +96,7 @@ class Reader:
         if script == "--model":
             script, *options = options
         self.http_port, self.rpc_port = free_port(), free_port()
+        options = self.here(" ".join(options)).split()
         self.write()
         with running(
             script if command is SERVE else self.folder / script,

@@ -41,65 +41,75 @@ class Family:
 
 
 _OF_SERVICE: Final = (
-    Family("penstock_build_info", "gauge", ("version", "python"), "Always 1; what runs."),
+    Family(
+        "penstock_build_info",
+        "gauge",
+        ("version", "python"),
+        "Always 1; the labels are the versions of Penstock and Python.",
+    ),
     Family("penstock_ready", "gauge", (), "Whether requests are accepted: 1 or 0."),
-    Family("penstock_engines", "gauge", (), "Engine processes that serve."),
+    Family("penstock_engines", "gauge", (), "Engine processes that are serving."),
     Family(
         "penstock_engines_ended",
         "counter",
         (),
-        "Engine processes that have ended; what they counted is still part of every sum.",
+        "Engine processes that have ended; their counts are still part of every sum.",
     ),
     Family(
         "penstock_requests",
         "counter",
         (*_SERVICE, "outcome", "code"),
-        "Requests that have ended. Outcome: ok, error (answered with one), refused (never begun),"
-        " cancelled (its caller left). Code: of the error.",
+        "Requests that have ended. Outcome: ok, error, refused (not admitted), cancelled (its"
+        " client left). Code: of the error.",
     ),
     Family(
         "penstock_request_duration_seconds",
         "histogram",
         _SERVICE,
-        "From the admission of a request to its answer.",
+        "Time from the admission of a request to its answer.",
     ),
-    Family("penstock_requests_in_flight", "gauge", _SERVICE, "Requests admitted and not ended."),
+    Family(
+        "penstock_requests_in_flight", "gauge", _SERVICE, "Requests admitted and not yet ended."
+    ),
     Family(
         "penstock_requests_waiting",
         "gauge",
         (),
-        "Those of them that have not begun because worker_num are inside.",
+        "Admitted requests that wait because worker_num requests are inside the graph.",
     ),
     Family("penstock_connections_open", "gauge", (), "Open connections."),
-    Family("penstock_connections_opened", "counter", (), "Connections that were accepted."),
+    Family("penstock_connections_opened", "counter", (), "Connections accepted."),
     Family(
-        "penstock_door_requests", "counter", (), "HTTP requests and gRPC calls, of whatever path."
+        "penstock_door_requests",
+        "counter",
+        (),
+        "HTTP requests and gRPC calls, whatever their path.",
     ),
     Family(
         "penstock_door_errors",
         "counter",
         ("code",),
-        "Answers with an HTTP status of 400 and more, by it, and gRPC calls that ended in another"
-        " status than OK, by its name; of whatever path.",
+        "Answers with an HTTP status of 400 or more, by status, and gRPC calls with a status"
+        " other than OK, by its name; whatever their path.",
     ),
     Family(
         "penstock_door_refusals",
         "counter",
         ("reason",),
-        "Connections, requests and answers ended by a limit or a fault of the protocol.",
+        "Connections, requests and answers ended because of a limit or a protocol error.",
     ),
     Family(
         "penstock_traces",
         "counter",
         ("outcome",),
-        "Sampled requests, by what became of their OpenTelemetry spans: exported, dropped (the"
-        " queue was full), failed (the collector did not take them).",
+        "Sampled requests, by the outcome of the export of their OpenTelemetry spans:"
+        " exported, dropped (the queue was full), failed (the collector did not accept them).",
     ),
     Family(
         "penstock_process_resident_memory_bytes",
         "gauge",
         ("role", *_OP),
-        "Memory of the engine or worker processes, what they share counted in each.",
+        "Resident memory of the engine or worker processes; shared memory counts in each.",
     ),
     Family(
         "penstock_process_cpu_seconds",
@@ -110,16 +120,24 @@ _OF_SERVICE: Final = (
 )
 
 _OF_OPS: Final = (
-    Family("penstock_op_queue_length", "gauge", _OP, "Samples that wait for the op."),
+    Family("penstock_op_queue_length", "gauge", _OP, "Samples in the queue of the op."),
     Family(
         "penstock_op_queue_wait_seconds",
         "histogram",
         _OP,
-        "From a sample's coming to the op until its batch is closed.",
+        "Time from a sample's arrival in the queue until its batch is closed.",
     ),
-    Family("penstock_op_batch_rows", "histogram", _OP, "Rows of a batch; of most ops, samples."),
     Family(
-        "penstock_op_batches", "counter", (*_OP, "reason"), "Batches, by what they were closed for."
+        "penstock_op_batch_rows",
+        "histogram",
+        _OP,
+        "Rows of a batch; samples, unless the op has batch_rows.",
+    ),
+    Family(
+        "penstock_op_batches",
+        "counter",
+        (*_OP, "reason"),
+        "Batches, by the reason for which they were closed.",
     ),
     Family(
         "penstock_op_stage_seconds",
@@ -128,37 +146,54 @@ _OF_OPS: Final = (
         "Time of batches in preprocess, process and postprocess; transfer is the rest of the time"
         " between the closing of a batch and its return.",
     ),
-    Family("penstock_op_errors", "counter", _OP, "Samples that the op answered with an error."),
-    Family("penstock_op_timeouts", "counter", _OP, "Batches given up at the op's timeout."),
-    Family("penstock_op_late_batches", "counter", _OP, "Batches that came back after that."),
+    Family("penstock_op_errors", "counter", _OP, "Samples that ended with an error in the op."),
+    Family("penstock_op_timeouts", "counter", _OP, "Batches that exceeded the op's timeout."),
+    Family(
+        "penstock_op_late_batches",
+        "counter",
+        _OP,
+        "Results that arrived after the batch had timed out, and were dropped.",
+    ),
     Family(
         "penstock_op_taken_back_batches",
         "counter",
         _OP,
-        "Batches that their worker had not begun and that went to another.",
+        "Batches that their worker had not begun and that were dispatched to another.",
     ),
     Family(
         "penstock_op_quarantined_samples",
         "counter",
         _OP,
-        "Samples not run because workers die of their like.",
+        "Samples refused because requests with the same inputs have killed workers.",
     ),
-    Family("penstock_op_elements", "counter", _OP, "Elements of padded arrays, filled in or not."),
-    Family("penstock_op_padding_elements", "counter", _OP, "Elements that were filled in."),
-    Family("penstock_op_workers", "gauge", (*_OP, "state"), "Workers, idle or busy."),
-    Family("penstock_op_worker_starts", "counter", _OP, "Workers that could take batches."),
-    Family("penstock_op_worker_deaths", "counter", _OP, "Workers that ended by themselves."),
-    Family("penstock_op_worker_replacements", "counter", _OP, "Workers ended and replaced."),
+    Family("penstock_op_elements", "counter", _OP, "Elements of padded arrays, padding included."),
+    Family("penstock_op_padding_elements", "counter", _OP, "Elements of padding."),
+    Family("penstock_op_workers", "gauge", (*_OP, "state"), "Workers, by state: idle or busy."),
+    Family("penstock_op_worker_starts", "counter", _OP, "Workers that became ready for batches."),
+    Family("penstock_op_worker_deaths", "counter", _OP, "Workers that died."),
+    Family(
+        "penstock_op_worker_replacements", "counter", _OP, "Workers that were ended and replaced."
+    ),
 )
 
 FAMILIES: Final = (*_OF_SERVICE, *_OF_OPS)
 
 OF_ORIGINAL: Final = (
-    Family("pd_query_request_success", "counter", _SERVICE, "Requests answered."),
+    Family("pd_query_request_success", "counter", _SERVICE, "Requests answered without an error."),
     Family("pd_query_request_failure", "counter", _SERVICE, "Requests answered with an error."),
-    Family("pd_query_request_duration_us", "counter", _SERVICE, "Their time, in microseconds."),
+    Family(
+        "pd_query_request_duration_us",
+        "counter",
+        _SERVICE,
+        "Time of these requests, in microseconds.",
+    ),
     Family("pd_inference_count", "counter", (*_OP, "model"), "Batches that were run."),
-    Family("pd_inference_duration_us", "counter", (*_OP, "model"), "Their time, in microseconds."),
+    Family(
+        "pd_inference_duration_us",
+        "counter",
+        (*_OP, "model"),
+        "Time of these batches, in microseconds.",
+    ),
 )
 """Names of the original, on request. Source: ``docs/compatibility.md`` (metrics)."""
 
