@@ -86,12 +86,10 @@ class Ports:
     Attributes:
         rpc: the gRPC port.
         http: the HTTP port; None is gRPC only.
-        rpc_chosen: whether the gRPC port was chosen here; the user has to be told which.
     """
 
     rpc: int
     http: int | None
-    rpc_chosen: bool = False
 
 
 def ports(config: ServiceConfig, free: Callable[[int], bool]) -> Ports:
@@ -112,8 +110,8 @@ def ports(config: ServiceConfig, free: Callable[[int], bool]) -> Ports:
     if http is None:
         raise ConfigError(["rpc_port or http_port must be set, or nobody can reach the service"])
     if http == 0:
-        return Ports(rpc=0, http=0, rpc_chosen=True)
+        return Ports(rpc=0, http=0)
     for port in chain(range(http + 1, 65536), range(1024, http)):
         if free(port):
-            return Ports(rpc=port, http=http, rpc_chosen=True)
+            return Ports(rpc=port, http=http)
     raise ConfigError(["rpc_port: no port is free"])

@@ -38,6 +38,9 @@ _LENGTH: Final = 4
 """Bytes before an element of a BYTES tensor."""
 NOT_HERE: Final = {
     "classification": "classification",
+    "sequence_id": "a sequence of requests",
+    "sequence_start": "a sequence of requests",
+    "sequence_end": "a sequence of requests",
     "shared_memory_region": "shared memory",
     "shared_memory_byte_size": "shared memory",
     "shared_memory_offset": "shared memory",

@@ -110,7 +110,7 @@ def _read_raw(data: bytes) -> InferRequest | None:
     except DecodeError:
         return None
     raws = message.raw_input_contents
-    if not raws or len(raws) != len(message.inputs):
+    if message.parameters or not raws or len(raws) != len(message.inputs):
         return None
     found = InferRequest(message.id, model=message.model_name, version=message.model_version)
     for tensor, raw in zip(message.inputs, raws, strict=True):
@@ -158,6 +158,8 @@ def _decode(data: bytes) -> tuple[InferRequest, bool]:
             found.version = decode_text(data, begin, end)
         elif number == 3:
             found.id = decode_text(data, begin, end)
+        elif number == 4:
+            _refuse_parameter(walker, begin, end)
         if max(len(raws), len(tensors), len(outputs)) > MAX_TENSORS:
             raise Undecodable(f"the request has more than {MAX_TENSORS} tensors")
     found.outputs = tuple(outputs) or None

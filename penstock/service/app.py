@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from penstock.config.schema import OpConfig, ServiceConfig, keys_of
 from penstock.errors import ConfigError, GraphError, HookError
 from penstock.service import flags
-from penstock.service.server import Service, Several, WebService, run
+from penstock.service.server import DEFAULT_PORTS, Service, Several, WebService, run
 
 if TYPE_CHECKING:
     from penstock.api.pages import Page
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from penstock.typed.signature import Schema
 
 _Target = TypeVar("_Target", bound=Callable[..., Any])
-
-DEFAULT_PORTS = {"http_port": 8080}
 
 
 class App(Several):

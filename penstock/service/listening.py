@@ -106,8 +106,6 @@ def bind_all(config: ServiceConfig, stack: ExitStack) -> list[Listeners]:
         stack.callback(Path(path).unlink, missing_ok=True)
         for own in found:
             own[_UNIX] = listener
-    if chosen.rpc_chosen:
-        _log.info("rpc_port is not set: gRPC is served on port %s", port_of(found[0]["rpc_port"]))
     return list(found)
 
 

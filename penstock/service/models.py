@@ -55,11 +55,11 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
     if isinstance(model, LocalServiceHandler):
         where = f"constructor of op {op.name}: local_service_handler"
         return [f"{where}: {each.key}: {each.text}" for each in model.problems()]
-    if model.path == str(op.model_path):
-        return [f"constructor of op {op.name}: {each.text}" for each in model_problems(model)]
     conf = ("op", op.name, "local_service_conf")
     return [
-        loaded.place(Problem(path=(*conf, each.key), text=each.text))
+        f"constructor of op {op.name}: {each.text}"
+        if each.key == "model_config" and model.path == str(op.model_path)
+        else loaded.place(Problem(path=(*conf, each.key), text=each.text))
         for each in model_problems(model)
     ]
 

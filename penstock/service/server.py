@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from penstock.tensor import Signature
 
 DEFAULT_NAME = "default_service"
-DEFAULT_PORTS = {"http_port": 8080, "rpc_port": 8081}
-"""Of the short form."""
+DEFAULT_PORTS = {"http_port": 8080}
+"""Of the short form; gRPC takes the next free one."""
+_PORTS = ("http_port", "rpc_port")
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -105,9 +106,7 @@ class _Servable:
         if self._loaded is None:
             return {}
         config = self._loaded.config
-        return {
-            key: getattr(config, key) for key in DEFAULT_PORTS if key in config.model_fields_set
-        }
+        return {key: getattr(config, key) for key in _PORTS if key in config.model_fields_set}
 
     @property
     def ops(self) -> frozenset[str]:
@@ -366,7 +365,7 @@ class Service(WebService):
         """See PipelineServer."""
         if self.is_prepared:
             return super().ports
-        return {key: self._config[key] for key in DEFAULT_PORTS if key in self._config}
+        return {key: self._config[key] for key in _PORTS if key in self._config}
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
         """The graph as it was given; its roots now read the request."""

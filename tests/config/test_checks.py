@@ -109,7 +109,7 @@ def never_asked(port: int) -> bool:
         (18080, None, Ports(rpc=18080, http=None)),
         (0, 0, Ports(rpc=0, http=0)),
         (0, 18090, Ports(rpc=0, http=18090)),
-        (None, 0, Ports(rpc=0, http=0, rpc_chosen=True)),
+        (None, 0, Ports(rpc=0, http=0)),
     ],
 )
 def test_written_ports_are_taken_without_probing(rpc: int, http: int, expected: Ports) -> None:
@@ -131,7 +131,7 @@ def test_the_grpc_port_is_the_next_free_one_after_http(
     http: int, taken: set[int], rpc: int
 ) -> None:
     chosen = ports(ServiceConfig(http_port=http), lambda port: port not in taken)
-    assert chosen == Ports(rpc=rpc, http=http, rpc_chosen=True)
+    assert chosen == Ports(rpc=rpc, http=http)
 
 
 def test_no_free_port_and_no_port_at_all_are_refused() -> None:

@@ -128,6 +128,8 @@ def oip_http() -> Iterator[Bad]:
     yield _whole("20,000 members", {str(n): n for n in range(20_000)}, "1000")
     yield _whole("a number as the id", {**GOOD, "id": 1}, "id must be a text")
     yield _whole("parameters that are a list", {**GOOD, "parameters": []}, "an object")
+    sequence = {"sequence_id": 7, "sequence_start": True}
+    yield _whole("a sequence", {**GOOD, "parameters": sequence}, "a sequence of requests is not")
     for output, text in (
         ([{"name": "z"}], "not ['z']"),
         ([{"name": "x"}] * 1000, "asked for twice"),
@@ -335,6 +337,9 @@ def oip_messages() -> Iterator[BadMessage]:
     classified = {"name": "x", "parameters": {"classification": {"int64_param": 1}}}
     data = INFER(outputs=[classified]).SerializeToString() + GOOD_OIP
     yield BadMessage(rule="classification", data=data, text="classification is not")
+    part = INFER(parameters={"sequence_id": {"int64_param": 7}})
+    data = part.SerializeToString() + GOOD_OIP
+    yield BadMessage(rule="a sequence", data=data, text="a sequence of requests is not")
     many = INFER(inputs=[{"name": str(n)} for n in range(3000)], model_name="plain")
     yield BadMessage(rule="3,000 inputs", data=many.SerializeToString(), text="1000 tensors")
     yield from _garbage(GOOD_OIP, "ModelInferRequest")

@@ -159,10 +159,19 @@ def test_flags_that_cannot_be_obeyed_are_refused_by_one_sentence(
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (["--gpu_ids", "0"], "card 0 was asked for, but the installed ONNX Runtime has no CUDA"),
-        (["--gpu_ids", "0", "--use_trt"], "2 (GPU with TensorRT) is not available with ONNX"),
-        (["--precision", "int8"], "int8 is not available with ONNX Runtime, only fp32"),
-        (["--use_calib"], "int8 calibration is not available with ONNX Runtime"),
+        (
+            ["--gpu_ids", "0"],
+            "conf.devices: card 0 was asked for, but the installed ONNX Runtime has no CUDA",
+        ),
+        (
+            ["--gpu_ids", "0", "--use_trt"],
+            "conf.device_type: 2 (GPU with TensorRT) is not available with ONNX",
+        ),
+        (
+            ["--precision", "int8"],
+            "conf.precision: int8 is not available with ONNX Runtime, only fp32",
+        ),
+        (["--use_calib"], "conf.use_calib: int8 calibration is not available with ONNX Runtime"),
     ],
 )
 def test_what_a_runtime_lacks_is_refused_by_one_sentence(

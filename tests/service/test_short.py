@@ -61,14 +61,24 @@ def test_they_are_served_without_configuration(
         assert server.stop() == 0
 
 
-def test_without_ports_the_documented_ones_are_used() -> None:
-    from penstock import Service, op
+@pytest.mark.parametrize("http_port", [None, 9480])
+def test_without_ports_the_documented_ones_are_used(http_port: int | None) -> None:
+    from penstock import App, Service, op
+    from penstock.config.checks import ports
 
     @op()
     def echo(request: dict[str, str]) -> dict[str, str]:
         return request
 
-    service = Service("echo", echo)
-    service.prepare_pipeline_config(yml_dict=service.config)
-    config = service.blueprint().config
-    assert (config.http_port, config.rpc_port) == (8080, 8081)
+    def echo_typed(text: str) -> str:
+        return text
+
+    given = {} if http_port is None else {"http_port": http_port}
+    app = App("typed", **given)
+    app.route("/echo")(echo_typed)
+    service = Service("echo", echo, **given)
+    for each in (service, *app.services):
+        each.prepare_beside({})
+        config = each.blueprint().config
+        assert config.http_port == (http_port or 8080)
+        assert ports(config, lambda _: True).rpc == config.http_port + 1
