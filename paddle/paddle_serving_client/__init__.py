@@ -3,3 +3,8 @@
 from penstock_paddle import refuse_originals
 
 refuse_originals()
+
+from paddle_serving_client.client import Client  # noqa: E402 (nothing of ours before the check)
+from paddle_serving_client.httpclient import HttpClient  # noqa: E402
+
+__all__ = ["Client", "HttpClient"]

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NoReturn
 
-DEFAULTS: Final[Mapping[str, object]] = {"host": "0.0.0.0"}  # noqa: S104 (as projects rely on)
+DEFAULTS: Final[Mapping[str, object]] = {
+    "host": "0.0.0.0",  # noqa: S104 (clients on other machines rely on it)
+    "missing_device": "cpu",
+}
 """Configuration keys whose default was another one in the original."""
 
 _ORIGINALS: Final = (

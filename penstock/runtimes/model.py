@@ -263,12 +263,25 @@ def read_model_conf(folder: Path) -> ModelConf | None:
     for name in CONF_FILES:
         file = folder / name
         if folder.is_dir() and file.is_file():
-            try:
-                text = file.read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise ModelError(f"{file}: cannot be read: {error}") from error
-            return parse_model_conf(text, str(file))
+            return _read_conf(file)
     return None
+
+
+def read_client_conf(path: Path) -> ModelConf:
+    """The configuration of a client: a file, or a folder that holds it.
+
+    Raises:
+        ModelError: it is not there or cannot be read; names file and line.
+    """
+    return _read_conf(path / CONF_FILES[1] if path.is_dir() else path)
+
+
+def _read_conf(file: Path) -> ModelConf:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"{file}: cannot be read: {error}") from error
+    return parse_model_conf(text, str(file))
 
 
 def _with_aliases(

@@ -19,10 +19,10 @@ from penstock.config.schema import OpConfig, ServiceConfig
 from penstock.errors import ModelError, PenstockError
 from penstock.ops.op import Op
 from penstock.runtimes.local_service import LocalServiceHandler
-from penstock.runtimes.model import Model
+from penstock.runtimes.model import Model, read_client_conf
 from penstock.runtimes.model_input import described as in_words
 from penstock.runtimes.options import settled
-from penstock.runtimes.prototxt import ModelConf, parse_model_conf
+from penstock.runtimes.prototxt import ModelConf
 from penstock.runtimes.runtime import ModelOptions, model_problems
 from penstock.service.placement import ONLY, show_only
 from penstock.tensor import Signature, TensorSpec
@@ -31,7 +31,6 @@ _Source: TypeAlias = LocalServiceHandler | ModelOptions
 
 _SHOWN: Final = 8  # inputs, or outputs, of a model
 _SHOWN_LENGTH: Final = 64  # of their names
-_CLIENT_CONF: Final = "serving_client_conf.prototxt"
 _CPU: Final = 0  # as device_type
 
 
@@ -122,12 +121,7 @@ def remote_conf(options: RemoteOptions) -> ModelConf | None:
     """
     if options.client_config is None:
         return None
-    path = Path(options.client_config)
-    file = path / _CLIENT_CONF if path.is_dir() else path
-    try:
-        return parse_model_conf(file.read_text(encoding="utf-8"), str(file))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"{file}: cannot be read: {error}") from error
+    return read_client_conf(Path(options.client_config))
 
 
 def card_of(op: Op, options: OpOptions, entry: OpConfig | None, turn: int) -> str | None:

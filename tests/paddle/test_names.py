@@ -59,6 +59,9 @@ NAMES = {
         module.replace("paddle_serving_server", "paddle_serving_server_gpu", 1): names
         for module, names in PIPELINE.items()
     },
+    "paddle_serving_client": ["Client", "HttpClient"],
+    "paddle_serving_client.client": ["Client"],
+    "paddle_serving_client.httpclient": ["HttpClient"],
     "paddle_serving_client.pipeline": ["PipelineClient"],
     "paddle_serving_client.utils": ["MultiThreadRunner", "benchmark_args", "show_latency"],
     "paddle_serving_app": [],
@@ -139,7 +142,7 @@ def test_services_have_the_original_s_defaults() -> None:
 
     for each in (PipelineServer, WebService):
         assert each.legacy
-        assert each.defaults["host"] == "0.0.0.0"
+        assert each.defaults == {"host": "0.0.0.0", "missing_device": "cpu"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,123 @@
+"""``Client``: calls a model server."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from paddle_serving_client.configured import ConfiguredClient
+from penstock.client.endpoints import parse_endpoints
+from penstock.client.errors import CallFailed
+from penstock.client.model_client import ModelClient, Variant, over_grpc
+from penstock.errors import InputMismatch, RequestError, WrongType
+
+__all__ = ["Client"]
+
+_log = logging.getLogger(__name__)
+
+_ALL = 100
+"""The weight of a variant that is the only one."""
+
+
+class Client(ConfiguredClient):
+    """Calls a model server. Any thread; a forked child may use what its parent connected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._variants: list[Variant] = []
+        self._calls: ModelClient | None = None
+        self._timeout = 200.0
+
+    def set_rpc_timeout_ms(self, rpc_timeout: int) -> None:
+        """Set how long a call may take; 200 seconds without it."""
+        if not isinstance(rpc_timeout, int):
+            raise ValueError("rpc_timeout must be an int of milliseconds")
+        self._timeout = rpc_timeout / 1000
+
+    def add_variant(self, tag: str, cluster: list[str], variant_weight: int) -> None:
+        """Add servers that get their share of the calls, by weight."""
+        if not isinstance(tag, str):
+            raise ValueError("tag must be a text")
+        if any(each.tag == tag for each in self._variants):
+            raise ValueError(f"there is a variant {tag!r} already")
+        endpoints = parse_endpoints(cluster)
+        weight = int(variant_weight)
+        self._variants.append(Variant(tag=tag, endpoints=endpoints, weight=weight))
+
+    def connect(self, endpoints: list[str] | None = None, encryption: bool = False) -> None:
+        """Say where to call; nothing is sent before the first call, but for a key.
+
+        Args:
+            endpoints: ``host:port`` each, of servers with the same model; not used where there are
+                variants.
+            encryption: hand the key over first, to the first endpoint alone.
+
+        Raises:
+            ValueError: there is nowhere to call.
+        """
+        variants = self._variants
+        if not variants:
+            if not endpoints:
+                raise ValueError("give endpoints to connect(), or call add_variant() first")
+            where = [self.port_for_key(endpoints[0])] if encryption else endpoints
+            tag = f"default_tag_{id(self)}"
+            variants = [Variant(tag=tag, endpoints=parse_endpoints(where), weight=_ALL)]
+        elif endpoints:
+            _log.warning("endpoints are not used: there are variants")
+        self.release()
+        self._calls = ModelClient(self.model, variants, over_grpc)
+
+    def get_serving_port(self, endpoints: list[str]) -> str:
+        """Hand the key to the first endpoint; where it serves the model then."""
+        return self.port_for_key(endpoints[0])
+
+    def predict(
+        self,
+        feed: Any = None,
+        fetch: str | Sequence[str] | None = None,
+        batch: bool = False,
+        need_variant_tag: bool = False,
+        log_id: int = 0,
+    ) -> Any:
+        """Make one call.
+
+        Args:
+            feed: a dict of aliases to arrays, lists or texts; a list with one such dict; or the
+                value of the only input. It is only read.
+            fetch: aliases of outputs; None and none are all.
+            batch: whether the values have a batch axis.
+            need_variant_tag: return a list of the result and the tag of the variant.
+            log_id: for the server's log.
+
+        Returns:
+            Arrays by alias, ``<alias>.lod`` beside those of sequences; by the names of engines
+            where several answer. None when there is no answer; the log says why.
+
+        Raises:
+            ValueError: the feed does not fit the model, or ``connect`` was not called.
+        """
+        if self._calls is None:
+            raise ValueError("call connect() first")
+        try:
+            found = self._calls.predict(
+                self.feed_of(feed),
+                self.wanted(fetch),
+                batch=batch,
+                log_id=log_id,
+                timeout=self._timeout,
+            )
+        except (InputMismatch, WrongType) as error:
+            raise ValueError(str(error)) from error
+        except (CallFailed, RequestError) as error:
+            _log.error("no answer: %s", error)
+            return None
+        if not any(found.outputs.values()):
+            raise ValueError("the answer has no output")
+        engines = list(found.outputs.values())
+        result: Any = engines[0] if len(engines) == 1 else found.outputs
+        return [result, found.tag] if need_variant_tag else result
+
+    def release(self) -> None:
+        """Disconnect."""
+        if self._calls is not None:
+            self._calls.close()
+            self._calls = None

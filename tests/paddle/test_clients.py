@@ -1,0 +1,273 @@
+"""``Client`` and ``HttpClient`` against the model server that the old command line starts."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from paddle_serving_client import Client, HttpClient
+from penstock.errors import ModelError
+from penstock.protocols.standard_messages import general_model_messages
+from tests.service.models import scale
+from tests.services.process import ServiceProcess, free_port, running
+
+SERVE = (sys.executable, "-m", "paddle_serving_server.serve", "--model")
+CONF = """
+feed_var { name: "x" alias_name: "x" feed_type: 1 shape: 3 }
+fetch_var { name: "y" alias_name: "doubled" fetch_type: 1 shape: 3 }
+fetch_var { name: "twice" alias_name: "quadrupled" fetch_type: 1 shape: 3 }
+"""
+ROW = np.float32([1, 2, 3])
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model and the client's configuration, in a folder each."""
+    folder = tmp_path_factory.mktemp("models")
+    for name in ("serving_server", "serving_client"):
+        (folder / name).mkdir()
+        (folder / name / f"{name}_conf.prototxt").write_text(CONF)
+    scale(folder / "serving_server/model.onnx", 2.0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[ServiceProcess]:
+    with running(folder / "serving_server", "--thread", "4", command=SERVE) as server:
+        yield server
+
+
+@pytest.fixture(params=["http_port", "rpc_port"])
+def endpoint(server: ServiceProcess, request: pytest.FixtureRequest) -> str:
+    """Both ports carry every protocol."""
+    return f"127.0.0.1:{getattr(server, request.param)}"
+
+
+@pytest.fixture
+def client(folder: Path, endpoint: str) -> Iterator[Client]:
+    client = Client()
+    client.load_client_config(str(folder / "serving_client"))
+    client.connect([endpoint])
+    yield client
+    client.release()
+
+
+def test_the_server_is_reached_by_other_machines(server: ServiceProcess) -> None:
+    assert "to every machine that reaches this one" in server.log()
+
+
+def test_a_prediction_has_arrays_by_alias(client: Client) -> None:
+    assert client.get_feed_names() == ["x"]
+    assert client.get_fetch_names() == ["doubled", "quadrupled"]
+    feed = {"x": ROW}
+    for given in (feed, [feed], [1, 2, 3]):
+        found = client.predict(feed=given, fetch=["doubled"])
+        assert {name: value.tolist() for name, value in found.items()} == {"doubled": [[2, 4, 6]]}
+    assert feed["x"] is ROW
+    assert ROW.shape == (3,)
+    batch = client.predict(feed={"x": np.stack([ROW, ROW])}, batch=True, log_id=7)
+    assert [*batch] == ["doubled", "quadrupled"]
+    assert batch["quadrupled"].tolist() == [[4, 8, 12]] * 2
+
+
+def test_names_of_outputs_that_are_not_there_are_passed_over(client: Client) -> None:
+    assert [*client.predict({"x": ROW}, ["none", "doubled"])] == ["doubled"]
+    assert [*client.predict({"x": ROW}, "none")] == ["doubled", "quadrupled"]
+
+
+@pytest.mark.parametrize(
+    ("feed", "text"),
+    [
+        (None, "feed is missing"),
+        ([{"x": ROW}, {"x": ROW}], "give one dict"),
+        ({"y": ROW}, "Wrong feed name: y"),
+        ({}, "lacks"),
+        ({"x": ["a"]}, "input 'x'"),
+    ],
+)
+def test_a_feed_that_does_not_fit_is_a_value_error(client: Client, feed: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        client.predict(feed, ["doubled"])
+    assert client.predict({"x": ROW}) is not None
+
+
+def test_a_client_is_shared_by_threads_and_survives_a_fork(client: Client) -> None:
+    def ask(value: int) -> float:
+        return float(client.predict({"x": np.float32([value, 0, 0])})["doubled"][0, 0])
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, range(32))) == [2.0 * value for value in range(32)]
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            status = 0 if ask(4) == 8 else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert ask(5) == 10
+
+
+def test_variants_are_told_by_their_tag(folder: Path, server: ServiceProcess) -> None:
+    client = Client()
+    client.load_client_config(str(folder / "serving_client/serving_client_conf.prototxt"))
+    client.add_variant("a", [f"127.0.0.1:{server.http_port}"], 50)
+    client.add_variant("b", [f"127.0.0.1:{server.rpc_port}"], 50)
+    client.connect()
+    tags = set()
+    for _ in range(60):  # one draw in 2 ** 59 is of one tag only
+        found, tag = client.predict({"x": ROW}, need_variant_tag=True)
+        assert found["doubled"].tolist() == [[2, 4, 6]]
+        tags.add(tag)
+    assert tags == {"a", "b"}
+    client.release()
+    with pytest.raises(ValueError, match=r"call connect\(\) first"):
+        client.predict({"x": ROW})
+
+
+def test_no_answer_is_none_and_the_log_says_why(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = Client()
+    client.load_client_config(str(folder / "serving_client"))
+    with pytest.raises(ValueError, match="give endpoints"):
+        client.connect()
+    client.set_rpc_timeout_ms(5000)
+    client.connect([f"127.0.0.1:{free_port()}"])
+    assert client.predict({"x": ROW}, need_variant_tag=True) is None
+    assert "no answer: UNAVAILABLE" in caplog.text
+    client.release()
+    http = HttpClient()
+    http.load_client_config(str(folder / "serving_client"))
+    http.connect(f"127.0.0.1:{free_port()}")
+    http.set_max_retries(1)
+    assert http.predict({"x": ROW}) is None
+    assert "http post error" in caplog.text
+    http.set_use_grpc_client(True)
+    assert http.predict({"x": ROW}) is None
+    assert "Grpc inference error occur: UNAVAILABLE" in caplog.text
+
+
+def test_what_the_server_refuses_is_none(
+    client: Client, folder: Path, endpoint: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed = {"x": np.ones((1, 4), np.float32)}
+    assert client.predict(feed, batch=True) is None
+    assert "INVALID_ARGUMENT" in caplog.text
+    http = HttpClient()
+    http.load_client_config(str(folder / "serving_client"))
+    http.connect([endpoint])
+    assert http.predict(feed, batch=True) is None
+    assert "http post error: HTTP 400" in caplog.text
+
+
+MESSAGE = general_model_messages()[1]
+
+
+@pytest.mark.parametrize("compress", [False, True], ids=["plain", "packed"])
+@pytest.mark.parametrize("form", ["proto", "json", "grpc"])
+def test_an_http_client_has_three_forms(
+    folder: Path, endpoint: str, form: str, compress: bool
+) -> None:
+    client = HttpClient()
+    client.load_client_config([str(folder / "serving_client")] * 2)
+    client.connect(f"http://{endpoint}" if form == "json" else endpoint)
+    client.set_timeout_ms(10_000)
+    client.set_http_proto(form == "proto")
+    client.set_use_grpc_client(form == "grpc")
+    client.set_request_compress(compress)
+    client.set_response_compress(compress)
+    client.add_http_headers({"x-of-the-caller": "1"})
+    rows = np.arange(3000, dtype=np.float32).reshape(1000, 3)
+    found = client.predict({"x": rows}, ["doubled"], batch=True, log_id=9)
+    if form == "json":
+        (tensor,) = found["outputs"][0]["tensor"]
+        assert (found["log_id"], found["err_no"], tensor["alias_name"]) == (9, 0, "doubled")
+        values, shape = tensor["float_data"], tensor["shape"]
+    else:
+        assert type(found) is MESSAGE
+        (told,) = found.outputs[0].tensor
+        assert (found.log_id, found.err_no, told.alias_name) == (9, 0, "doubled")
+        values, shape = told.float_data, told.shape
+    assert list(shape) == [1000, 3]
+    np.testing.assert_array_equal(np.array(values, np.float32), 2 * rows.ravel())
+    one = client.predict([1, 2, 3])
+    first = one["outputs"][0]["tensor"][0]["float_data"] if form == "json" else None
+    assert list(first or one.outputs[0].tensor[0].float_data) == [2, 4, 6]
+
+
+def test_a_client_without_its_model_says_what_is_missing(tmp_path: Path) -> None:
+    for client in (Client(), HttpClient()):
+        with pytest.raises(ValueError, match=r"load_client_config\(\) first"):
+            client.predict({"x": ROW}) if isinstance(client, HttpClient) else client.connect(
+                ["a:1"]
+            )
+        with pytest.raises(ModelError, match=r"serving_client_conf\.prototxt: cannot be read"):
+            client.load_client_config(str(tmp_path))
+
+
+def test_settings_that_are_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="int of milliseconds"):
+        Client().set_rpc_timeout_ms("1")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="http or https"):
+        HttpClient().connect("ftp://127.0.0.1:1")
+    with pytest.raises(ValueError, match="host:port"):
+        HttpClient().connect("nowhere")
+
+
+class KeyServer(BaseHTTPRequestHandler):
+    """The first server of an encrypted model: takes the key and names another port."""
+
+    keys: ClassVar[list[Any]] = []
+    port = 0
+
+    def do_POST(self) -> None:
+        self.keys.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        answer = {"endpoint_list": [self.port]} if "key" in self.keys[-1] else {"message": "no"}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_key_is_handed_over_first(folder: Path, server: ServiceProcess, tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"secret")
+    KeyServer.port = server.http_port
+    KeyServer.keys.clear()
+    with HTTPServer(("127.0.0.1", 0), KeyServer) as keys:
+        threading.Thread(target=keys.serve_forever, daemon=True).start()
+        endpoint = f"127.0.0.1:{keys.server_port}"
+        for client in (Client(), HttpClient()):
+            client.load_client_config(str(folder / "serving_client"))
+            with pytest.raises(ValueError, match="does not serve the model"):
+                client.connect([endpoint], encryption=True)
+            client.use_key(str(tmp_path / "key"))
+            client.connect([endpoint], encryption=True)
+            assert client.predict({"x": ROW}) is not None
+        keys.shutdown()
+    key = {"key": base64.b64encode(b"secret").decode()}
+    assert KeyServer.keys == [{}, key] * 2
+
+
+def test_the_gpu_packages_serve_the_same(folder: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(folder / "serving_server", tmp_path / "model")
+    command = (sys.executable, "-m", "paddle_serving_server_gpu.serve", "--model")
+    with running(model, "--host", "127.0.0.1", command=command) as server:
+        assert "to this machine only" in server.log()
+        assert server.stop() == 0
