@@ -215,11 +215,17 @@ class Section(BaseModel):
     def _blank_is_default(cls, given: object) -> object:
         if not isinstance(given, Mapping):
             return given
+        has_default = keys_of(cls).keys() - cls.never_blank
         return {
-            key: BLANK if value is None else value
+            key: BLANK if value is None and key in cls.never_blank else value
             for key, value in given.items()
-            if value is not None or key in cls.never_blank
+            if value is not None or key not in has_default
         }
+
+
+def keys_of(section: type[Section]) -> dict[str, Any]:
+    """Key as written in YAML -> type annotation, in the order of the schema."""
+    return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
 
 
 class TracerConfig(Section):
@@ -851,11 +857,6 @@ class ServiceConfig(Section):
     def most_running(self) -> int | None:
         """Most requests inside one engine's graph."""
         return None if self.build_dag_each_worker else self.worker_num
-
-
-def keys_of(section: type[Section]) -> dict[str, Any]:
-    """Key as written in YAML -> type annotation, in the order of the schema."""
-    return {field.alias or name: field.annotation for name, field in section.model_fields.items()}
 
 
 def section_of(annotation: Any) -> type[Section] | None:

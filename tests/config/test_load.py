@@ -133,6 +133,14 @@ def test_an_unknown_key_is_refused_with_the_nearest_known_one(data: Any, hint: s
     assert problems_of(yml_dict={"rpc_port": 0, **data}) == [f"yml_dict: {hint}"]
 
 
+def test_an_unknown_key_is_refused_even_when_it_is_blank() -> None:
+    variable = {"PENSTOCK_SET": "op.det.devices="}
+    assert problems_of(yml_dict={"rpc_port": 0}, environ=variable) == [
+        "environment PENSTOCK_SET: op.det.devices: is not a known key;"
+        " devices belongs under op.<name>.local_service_conf"
+    ]
+
+
 def test_lenient_makes_unknown_keys_warnings_and_nothing_else(tmp_path: Path) -> None:
     path = write(tmp_path, "rpc_port: 0\nwork_num: 1\nop:\n  det:\n    devices: ''\n")
     loaded = load(yml_file=path, environ={}, lenient=True)

@@ -126,6 +126,44 @@ def test_a_card_that_is_not_there_is_a_problem_or_gives_way_to_the_cpu(
     assert model.notes == ()
 
 
+OF_CARD = """
+import sys
+from penstock import Op, PipelineServer, RequestOp, ResponseOp, WebService
+
+config = {
+    "rpc_port": 0,
+    "dag": {"is_thread_op": False},
+    "op": {"work": {"local_service_conf": {"model_config": "m.onnx", "devices": "0"}}},
+}
+
+class Work(WebService):
+    def get_pipeline_response(self, read_op):
+        return Op("work", input_ops=[read_op])
+
+if sys.argv[1] == "web":
+    service = Work()
+    service.prepare_pipeline_config(yml_dict=config)
+    service.run_service()
+else:
+    server = PipelineServer("work")
+    server.set_response_op(ResponseOp(input_ops=[Op("work", input_ops=[RequestOp()])]))
+    server.prepare_server(yml_dict=config)
+    server.run_server()
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("way", ["web", "server"])
+def test_a_variable_blanks_a_key_of_a_script_that_python_runs(tmp_path: Path, way: str) -> None:
+    scale(tmp_path / "m.onnx", 2.0)
+    service = tmp_path / "service.py"
+    service.write_text(OF_CARD)
+    keys = "op.work.local_service_conf.devices=;dag.is_thread_op=true"
+    with running(service, way, environment={"PENSTOCK_SET": keys}) as server:
+        assert "op    work  after request  1 thread, m.onnx" in server.log()
+        assert server.stop() == 0
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_a_service_for_a_card_runs_on_the_cpu_where_it_is_told_to(
