@@ -12,7 +12,13 @@ Lods: ``x.lod`` beside an input ``x`` reaches the model if the model has an inpu
 dimension, the offsets as integers), or if ``x`` is lod in the model itself, as with Paddle;
 otherwise it is not passed on. Outputs that are lod in the model are answered with theirs, as
 ``output.lod``. Another that the configuration marks as lod, and that has one row for each row of
-the input, is answered with that input's offsets.
+the input, is answered with that input's offsets. One that is marked and is fed no lods, such as the
+boxes found in pictures, is answered with offsets made of the model's one-dimensional output of
+integers that is not marked, if there is exactly one and it adds up to the rows: how many rows each
+picture has.
+
+Of libraries in ``UNCHECKED``, a configuration or ``fetch_list`` that names none of the model's
+outputs names them by position.
 
 Source: ``docs/compatibility.md`` (what ``process`` checks, names).
 """
@@ -32,7 +38,13 @@ from penstock.request import Feed
 from penstock.runtimes.model_input import ModelInput
 from penstock.runtimes.options import settled
 from penstock.runtimes.prototxt import ModelConf, Variable, parse_model_conf
-from penstock.runtimes.runtime import ModelOptions, Session, open_session, runtime_of
+from penstock.runtimes.runtime import (
+    UNCHECKED,
+    ModelOptions,
+    Session,
+    open_session,
+    runtime_of,
+)
 from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
 
 CONF_FILES = ("serving_server_conf.prototxt", "serving_client_conf.prototxt")
@@ -73,16 +85,32 @@ class Model:
         self.fallback = fallback
         feeds = conf.feeds if conf else ()
         fetches = conf.fetches if conf else ()
+        any_names = any_rank = runtime in UNCHECKED
+        notes = [] if fallback is None else [fallback]
+        if any_names and _names_none(session.outputs, [one.name for one in fetches]):
+            names = [one.name for one in fetches]
+            fetches = tuple(
+                replace(one, name=spec.name)
+                for one, spec in zip(fetches, session.outputs, strict=False)
+            )
+            notes.append(_by_position(names, fetches))
         source = conf.source if conf else ""
         self.inputs = _with_aliases(session.inputs, feeds, f"{source}: feed_var", "inputs")
         self.outputs = _with_aliases(session.outputs, fetches, f"{source}: fetch_var", "outputs")
-        self._inputs = _by_name([ModelInput(spec) for spec in self.inputs])
+        if any_names and _names_none(self.outputs, fetch_list or ()):
+            named = list(zip(fetch_list or (), self.outputs, strict=False))
+            variables = [Variable(name=spec.name, alias=name) for name, spec in named]
+            self.outputs = _with_aliases(self.outputs, variables, "fetch_list", "outputs")
+            notes.append(_by_position([name for name, _ in named], variables))
+        self._notes = tuple(notes)
+        self._inputs = _by_name([ModelInput(spec, any_rank=any_rank) for spec in self.inputs])
         self._outputs = _by_name(self.outputs)
         self._lod_inputs = frozenset(spec.name for spec in session.inputs if spec.is_lod)
         lods = {spec.name for spec in session.outputs if spec.is_lod} if self._lod_inputs else ()
         self._own_lods = frozenset(lods)
         marked = frozenset(spec.name for spec in self.outputs if spec.is_lod)
         self._lod_outputs = marked - self._own_lods
+        self._counts = _counts_of(self.outputs) if self._lod_outputs else None
         if fetch_list is None:
             fetch_list = [one.alias for one in fetches] or [one.alias for one in self.outputs]
         self.fetch_names = tuple(fetch_list)
@@ -121,8 +149,7 @@ class Model:
     @property
     def notes(self) -> tuple[str, ...]:
         """Warnings for the operator, to be logged once."""
-        own = () if self.fallback is None else (self.fallback,)
-        return (*own, *self.session.notes)
+        return (*self._notes, *self.session.notes)
 
     def clone(self) -> Model:
         """A model for another thread."""
@@ -178,6 +205,8 @@ class Model:
             self._pass_lods(companions, feeds)
         if self._own_lods:
             result = self._run_with_lods(feeds, names, real)
+        elif self._counts and not companions:
+            return self._run_with_counts(feeds, names, real, self._counts)
         else:
             result = dict(zip(names, self.session.run(feeds, real), strict=True))
         if companions and self._lod_outputs:
@@ -232,6 +261,19 @@ class Model:
         for index, lod in zip(own, fetched[len(real) :], strict=True):
             if lod.size:
                 result[names[index] + LOD_SUFFIX] = lod
+        return result
+
+    def _run_with_counts(
+        self, feeds: Mapping[str, Any], names: Sequence[str], real: Sequence[str], counted: str
+    ) -> Feed:
+        fetched = self.session.run(feeds, real if counted in real else [*real, counted])
+        counts = fetched[real.index(counted) if counted in real else -1]
+        result: Feed = dict(zip(names, fetched, strict=False))
+        offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        for name, own in zip(names, real, strict=True):
+            rows = len(result[name]) if result[name].ndim else None
+            if own in self._lod_outputs and offsets[-1] == rows and counts.min(initial=0) >= 0:
+                result[name + LOD_SUFFIX] = offsets
         return result
 
     def _keep_lods(
@@ -303,6 +345,28 @@ def _with_aliases(
     if len(by_name) != len(variables) or len(set(aliases)) != len(aliases):
         raise ModelError(f"{where} gives a name or an alias twice: {_shown(aliases)}")
     return tuple(named)
+
+
+def _names_none(outputs: Sequence[TensorSpec], names: Sequence[str]) -> bool:
+    """Whether there are names, none is of an output, and there are outputs enough for them."""
+    known = {name for spec in outputs for name in (spec.name, spec.alias)}
+    return 0 < len(names) <= len(outputs) and known.isdisjoint(names)
+
+
+def _by_position(names: Sequence[str], variables: Sequence[Variable]) -> str:
+    pairs = zip(names, variables, strict=True)
+    which = ", ".join(f"{name!r} is {one.name!r}" for name, one in [*pairs][:_SHOWN])
+    return f"the model has no outputs of these names, which are taken by position: {which}"
+
+
+def _counts_of(outputs: Sequence[TensorSpec]) -> str | None:
+    """The output that says how many rows of another belong together."""
+    found = [
+        spec.name
+        for spec in outputs
+        if not spec.is_lod and spec.dtype.kind in "iu" and spec.shape and len(spec.shape) == 1
+    ]
+    return found[0] if len(found) == 1 else None
 
 
 def _by_name(items: Sequence[Any]) -> dict[str, Any]:

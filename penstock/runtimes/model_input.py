@@ -29,10 +29,16 @@ NOT_NPDATA = "feed_batch must be npdata"
 
 
 class ModelInput:
-    """What one input takes. Immutable; any thread."""
+    """What one input takes. Immutable; any thread.
 
-    def __init__(self, spec: TensorSpec) -> None:
+    Args:
+        spec: what the model says of it.
+        any_rank: its arrays may have another rank than that; then no dimension is checked.
+    """
+
+    def __init__(self, spec: TensorSpec, *, any_rank: bool = False) -> None:
         self.spec = spec
+        self._any_rank = any_rank
         self.name = spec.name
         self.alias = spec.alias
         self.dtype = spec.dtype
@@ -57,10 +63,12 @@ class ModelInput:
             value = self._offsets(value)
         shape = value.shape
         if self._rank is not None and len(shape) != self._rank:
-            raise self._wrong_shape(shape)
-        for axis, size in self._fixed:
-            if shape[axis] != size:
+            if not self._any_rank:
                 raise self._wrong_shape(shape)
+        else:
+            for axis, size in self._fixed:
+                if shape[axis] != size:
+                    raise self._wrong_shape(shape)
         if self._is_text or value.dtype != self.dtype:
             value = self._cast(value)
         array: NDArray[Any] = value

@@ -38,6 +38,10 @@ BUILT_IN = {
 HOLD_GIL = frozenset({"paddle"})
 """Those whose runs keep Python's global lock, so that threads are no faster than one of them."""
 
+UNCHECKED = frozenset({"paddle"})
+"""Those that take inputs of another rank than the model declares, and whose older models call their
+outputs otherwise than the configuration beside them does."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:

@@ -30,6 +30,7 @@ def main(root: Path) -> None:
             openvino_form.save(_folder(root, network, "openvino"), root / network / "onnx")
     if is_installed("paddle"):
         paddle_form.save_lod(_folder(root, "lod", "paddle_pdmodel"))
+        paddle_form.save_boxes(_folder(root, "boxes", "paddle_json"))
 
 
 def _folder(root: Path, network: str, form: str) -> Path:

@@ -189,3 +189,33 @@ def save_lod(folder: Path) -> Path:
         )
         program.save(folder, "pdmodel", [rows], [twice, pooled])
     return folder
+
+
+def save_boxes(folder: Path) -> Path:
+    """A detector, in the form of Paddle 3 with the configuration of an older one: for ``image``
+    [n, k], a row [value, column] for each positive value, and how many rows each picture has.
+
+    Its input is declared with rank 3, though it works with rank 2 as well.
+    """
+    import paddle
+
+    class Boxes(paddle.nn.Layer):  # type: ignore[misc]
+        def forward(self, image: Any) -> Any:
+            flat = image.reshape([image.shape[0], -1])
+            found = paddle.nonzero(flat > 0)
+            values = paddle.gather_nd(flat, found).unsqueeze(1)
+            boxes = paddle.concat([values, found[:, 1:].astype("float32")], axis=1)
+            return boxes, (flat > 0).astype("int32").sum(axis=1).astype("int32")
+
+    net = Boxes()
+    net.eval()
+    spec = [paddle.static.InputSpec([-1, 1, -1], "float32", "image")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        paddle.jit.save(net, str(folder / "inference"), input_spec=spec)
+    text = "".join(
+        f'fetch_var {{ name: "save_infer_model/scale_{at}.tmp_1" is_lod_tensor: {lod} }}\n'
+        for at, lod in enumerate(("true", "false"))
+    )
+    (folder / "serving_server_conf.prototxt").write_text(f'feed_var {{ name: "image" }}\n{text}')
+    return folder

@@ -240,6 +240,76 @@ def test_a_model_with_an_input_for_the_lod_gets_it() -> None:
         model.run({"x": x})
 
 
+def detector(conf: str = "", **more) -> Model:
+    """``found`` has the positive values of ``x``, ``count`` how many those of each row are."""
+    return Model(
+        PythonSession(
+            lambda feeds: {
+                "found": feeds["x"][feeds["x"] > 0],
+                "count": (feeds["x"] > 0).sum(axis=1, dtype=np.int32),
+            },
+            [spec("x")],
+            [spec("found", shape=(None,)), spec("count", np.int32, (None,))],
+        ),
+        conf=parse_model_conf(conf) if conf else None,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("fetch", [["found"], ["found", "count"], ["count", "found"]])
+def test_an_output_marked_as_lod_has_that_of_the_counts_beside_it(fetch: list[str]) -> None:
+    model = detector("fetch_var { name: 'found' is_lod_tensor: true } fetch_var { name: 'count' }")
+    got = model.run({"x": np.array([[1, 2], [0, 0], [0, 3]], np.float32)}, fetch)
+    assert list(got) == [*fetch, "found.lod"]
+    assert got["found.lod"].tolist() == [0, 2, 2, 3]
+    assert got["found.lod"].dtype == np.int32
+    assert list(model.run({"x": np.ones((1, 2), np.float32)}, ["count"])) == ["count"]
+
+
+def test_counts_that_do_not_add_up_make_no_lod() -> None:
+    conf = "fetch_var { name: 'y' is_lod_tensor: true } fetch_var { name: 'label' }"
+    specs = [spec("y"), spec("label", np.int64, (None,))]
+    for labels in ([7, 0], [3, -1]):
+        session = PythonSession(
+            lambda feeds, labels=labels: {"y": feeds["x"], "label": np.array(labels)},
+            [spec("x")],
+            specs,
+        )
+        got = Model(session, conf=parse_model_conf(conf)).run({"x": np.ones((2, 2), np.float32)})
+        assert list(got) == ["y", "label"]
+
+
+@pytest.mark.parametrize(
+    ("conf", "fetch", "names"),
+    [
+        ("fetch_var { name: 'a' } fetch_var { name: 'b' alias_name: 'c' }", None, ["a", "c"]),
+        ("fetch_var { name: 'a' }", None, ["a"]),
+        ("", ["a", "b"], ["a", "b"]),
+        ("fetch_var { name: 'found' alias_name: 'f' }", ["a"], ["a"]),
+        ("fetch_var { name: 'a' } fetch_var { name: 'b' }", ["b"], ["b"]),
+    ],
+)
+def test_outputs_of_older_names_are_taken_by_position_where_the_library_did(
+    conf: str, fetch: list[str] | None, names: list[str]
+) -> None:
+    model = detector(conf, fetch_list=fetch, runtime="paddle")
+    (note,) = model.notes
+    assert note.startswith("the model has no outputs of these names, which are taken by position: ")
+    assert "'a' is 'found'" in note
+    got = model.run({"x": np.array([[1, 2], [0, 3]], np.float32)})
+    assert list(got) == names
+    values = {"a": [1, 2, 3], "b": [2, 1], "c": [2, 1]}
+    assert [got[name].tolist() for name in names] == [values[name] for name in names]
+    with pytest.raises(ModelError):
+        detector(conf, fetch_list=fetch, runtime="onnx")
+
+
+@pytest.mark.parametrize("fetch", [["found", "a"], ["a", "b", "c"]])
+def test_names_of_which_some_are_known_or_too_many_are_refused(fetch: list[str]) -> None:
+    with pytest.raises(ModelError, match="asked for"):
+        detector(fetch_list=fetch, runtime="paddle")
+
+
 def test_a_clone_shares_a_thread_safe_session(aliased) -> None:
     model = opened(aliased)
     twin = model.clone()

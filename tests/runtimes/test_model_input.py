@@ -114,6 +114,15 @@ def test_shapes_are_checked_and_both_sides_named() -> None:
         one.fit(np.array(1, np.float32))
 
 
+def test_another_rank_is_for_the_library_to_refuse_where_it_does_not_check_it_either() -> None:
+    spec = TensorSpec(name="x", alias="x", dtype=np.dtype(np.float32), shape=(None, 3, 8))
+    loose = ModelInput(spec, any_rank=True)
+    value = np.ones((2, 5), np.float32)
+    assert loose.fit(value) is value
+    with pytest.raises(InputMismatch, match=r"expected the shape \[\?, 3, 8\], got \[2, 3, 7\]"):
+        loose.fit(np.ones((2, 3, 7), np.float32))
+
+
 def test_an_unknown_rank_is_not_checked() -> None:
     one = an_input(np.float32, None)
     assert one.fit(np.ones((1, 2, 3), np.float32)).shape == (1, 2, 3)

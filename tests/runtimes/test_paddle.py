@@ -164,6 +164,18 @@ def test_lods_go_in_and_out(networks: Path) -> None:
 
 
 @with_paddle
+@pytest.mark.parametrize("shape", [(2, 1, 3), (2, 3), (2, 1, 1, 3)])
+def test_boxes_have_the_lod_of_their_pictures_whatever_the_rank(networks: Path, shape) -> None:
+    model = Model.open(ModelOptions(path=str(networks / "boxes/paddle_json")))
+    (note,) = model.notes
+    assert "'save_infer_model/scale_0.tmp_1' is 'fetch_name_0'" in note
+    name = model.fetch_names[0]
+    got = model.run({"image": np.array([0, 5, 6, 7, 0, 0], np.float32).reshape(shape)}, [name])
+    assert got[name].tolist() == [[5, 1], [6, 2], [7, 0]]
+    assert got[name + ".lod"].tolist() == [0, 2, 3]
+
+
+@with_paddle
 def test_the_process_stays_as_it_was(networks: Path) -> None:
     code = """
 import logging, os, signal, sys

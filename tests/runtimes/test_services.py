@@ -8,7 +8,7 @@ import pytest
 from penstock import PipelineClient
 from penstock.client import response_arrays
 from tests.models.networks import answers, feed_of
-from tests.runtimes.forms import one_form_each
+from tests.runtimes.forms import needs, one_form_each
 from tests.runtimes.test_same_answers import TOLERANCE
 from tests.services.process import running
 
@@ -46,3 +46,62 @@ def test_an_op_answers_many_callers_as_the_network_does(
         assert waits == (runtime == "paddle" and threads)
         assert server.stop() == 0
         assert "Traceback" not in server.log()
+
+
+DETECTOR = """
+from penstock import Op, WebService
+
+NAME = "save_infer_model/scale_0.tmp_1"
+
+class Boxes(Op):
+    def preprocess(self, input_dicts, data_id, log_id):
+        (given,) = input_dicts.values()
+        return {{"image": given["image"]}}, False, None, ""
+
+    def postprocess(self, input_dicts, fetch_data, data_id, log_id):
+        lod = fetch_data[NAME + ".lod"].tolist()
+        return {{"lod": str(lod), "boxes": str(fetch_data[NAME].tolist())}}, None, ""
+
+class Detector(WebService):
+    def get_pipeline_response(self, read_op):
+        return Boxes("boxes", input_ops=[read_op])
+
+conf = {{"model_config": {path!r}, "fetch_list": [NAME]}}
+entry = {{"batch_size": 4, "auto_batching_timeout": 50, "local_service_conf": conf}}
+service = Detector("detector")
+service.prepare_pipeline_config(
+    yml_dict={{"rpc_port": 0, "dag": {{"is_thread_op": False}}, "op": {{"boxes": entry}}}}
+)
+service.run_service()
+"""
+
+
+@pytest.mark.real
+@needs("paddle")
+def test_each_picture_of_a_batch_has_its_own_boxes_and_their_lod(
+    networks: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "service.py"
+    path.write_text(DETECTOR.format(path=str(networks / "boxes/paddle_json")))
+    with running(path) as server, PipelineClient() as client:
+        client.connect([server.rpc_endpoint])
+        pictures = [[0, 5, 6, 7], [0, 0, 8, 0], [0, 0, 0, 0], [9, 9, 9, 9]] * 3
+        futures = [
+            client.predict(
+                {"image": np.array([each], np.float32)},
+                asyn=True,
+                pack_tensor_format=True,
+                timeout=30,
+            )
+            for each in pictures
+        ]
+        for picture, future in zip(pictures, futures, strict=True):
+            reply = future.result()
+            assert reply.err_no == 0, reply.err_msg
+            got = dict(zip(reply.key, reply.value, strict=True))
+            flat = np.array(picture, np.float32)
+            columns = np.flatnonzero(flat > 0)
+            assert got["lod"] == str([0, len(columns)])
+            assert got["boxes"] == str([[float(flat[at]), float(at)] for at in columns])
+        assert server.log().count("taken by position") == 1
+        assert server.stop() == 0
