@@ -29,9 +29,6 @@ def unavailable_op(op: OpConfig, path: KeyPath = ()) -> Iterator[Problem]:
         text = "encrypted models are not available in this build"
         yield Problem(path=(*path, "use_encryption_model"), text=text)
     local, inner = op.local_service_conf, (*path, "local_service_conf")
-    if local.client_type not in (None, "local_predictor"):
-        text = f"{local.client_type} is not yet available: only local_predictor is"
-        yield Problem(path=(*inner, "client_type"), text=text)
     if local.device_type in HARDWARE:
         text = f"{local.device_type} ({HARDWARE[local.device_type]}) is not available in this build"
         yield Problem(path=(*inner, "device_type"), text=text)

@@ -30,8 +30,9 @@ _THREADS = 2
 
 
 _SYNONYM: Final = (
-    "op.{}.client_type: brpc is not spoken here: the op speaks gRPC, which is what grpc says"
+    "op.{}client_type: brpc is not spoken here: the op speaks gRPC, which is what grpc says"
 )
+_SERVERS: Final = ("brpc", "grpc")
 
 CONSTRUCTOR: Final = (
     "server_endpoints",
@@ -63,7 +64,8 @@ class OpOptions(WorkOptions):
         cpus: which CPUs its worker processes run on, one set for each, in turn; empty is all.
         thread_num: CPU threads that one run of its model may use.
         fetch_list: outputs to fetch; None is all.
-        model: the op's model; None is no model, or a remote one.
+        model: the op's model, which it runs, or a server that is started for it; None is no model,
+            or one that others serve.
         notices: what the log is to say of its keys.
     """
 
@@ -84,6 +86,11 @@ class OpOptions(WorkOptions):
     fetch_list: tuple[str, ...] | None = None
     model: ModelOptions | None = None
     notices: tuple[str, ...] = ()
+
+    @property
+    def starts_server(self) -> bool:
+        """Whether a model server is to be started for it, whose address is not known yet."""
+        return self.remote is not None and not self.remote.endpoints
 
 
 def resolve_op(
@@ -130,7 +137,20 @@ def resolve_op(
     remote = _remote(
         name, source("server_endpoints"), client_type, entry, source("client_config"), fetch_list
     )
-    notices = [_SYNONYM.format(name)] if remote is not None and client_type == "brpc" else []
+    model = None
+    if remote is None or not remote.endpoints:
+        model = _model(entry, fetch_list, thread_num, model_path)
+    notices = []
+    if remote is not None and remote.endpoints and client_type == "brpc":
+        notices.append(_SYNONYM.format(f"{name}."))
+    elif remote is not None and entry.local_service_conf.client_type == "brpc":
+        notices.append(_SYNONYM.format(f"{name}.local_service_conf."))
+    if remote is not None and not remote.endpoints and model is None:
+        text = (
+            f"op.{name}.local_service_conf.client_type: a model server needs model_config: the"
+            " model that it serves"
+        )
+        raise ConfigError([text])
     return OpOptions(
         name=name,
         concurrency=concurrency,
@@ -152,7 +172,7 @@ def resolve_op(
         cpus=entry.cpus,
         thread_num=thread_num,
         fetch_list=fetch_list,
-        model=None if remote else _model(entry, fetch_list, thread_num, model_path),
+        model=model,
         remote=remote,
         notices=tuple(notices),
     )
@@ -210,10 +230,19 @@ def _remote(
     conf: OpConfig,
     fetch_list: tuple[str, ...] | None,
 ) -> RemoteOptions | None:
-    """What the op calls in other servers."""
+    """What the op calls in other servers; without endpoints, one that is to be started."""
     where = f"op.{name}"
     listed = endpoints.server_endpoints
     if not listed:
+        if entry.local_service_conf.client_type in _SERVERS:
+            return RemoteOptions(
+                kind="model",
+                endpoints=(),
+                name=None,
+                op=name,
+                fetch_list=fetch_list,
+                client_config=conf.client_config,
+            )
         if client_type in (None, "local_predictor"):
             return None
         text = f"{where}.client_type: {client_type} needs server_endpoints: the host:port to call"

@@ -374,7 +374,9 @@ class LocalServiceConfig(Section):
     client_type: Literal["local_predictor", "brpc", "grpc"] | None = Field(
         default=None,
         description="`local_predictor` runs the model in this process and is what holds without"
-        " the key. `brpc` and `grpc`, which start a model server, are not yet available.",
+        " the key. `grpc`, or `brpc`, starts a model server for the op, which calls it; see"
+        " [guide.md](guide.md#models-in-other-servers). `thread_num` is then how many requests that"
+        " server runs at once.",
     )
     fetch_list: Names | None = Field(
         default=None,

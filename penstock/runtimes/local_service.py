@@ -122,9 +122,9 @@ class LocalServiceHandler:
     ) -> None:
         if client_type != "local_predictor":
             raise ModelError(
-                f"local_service_conf.client_type: {client_type!r} is not available in this build,"
-                " which starts no model servers; use 'local_predictor', or let the op call a"
-                " running server through server_endpoints"
+                f"client_type: {client_type!r} is not for a handler, which opens the model here:"
+                " write it into op.<name>.local_service_conf, which starts a model server, or let"
+                " the op call a running one through server_endpoints"
             )
         if not model_config:
             raise ModelError("local_service_conf.model_config: a model folder or file is needed")

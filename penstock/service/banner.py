@@ -138,7 +138,7 @@ def _loads(op: Op, options: OpOptions) -> Iterator[str]:
     """What is opened or run when the service starts."""
     if options.executor.needs_socket:
         return
-    if options.model is not None:
+    if options.model is not None and not options.starts_server:
         yield options.model.path
     elif op.local_service_handler is not None:
         yield f"the model of {op.name}"
@@ -182,6 +182,8 @@ def _describe(options: OpOptions) -> str:
         parts.append(f"batches of {options.batch_size}{window}")
     if options.model is not None:
         parts.append(options.model.path)
-    if options.remote is not None:
+    if options.starts_server:
+        parts.append("in a model server that is started for it")
+    elif options.remote is not None:
         parts.append(f"calls {options.remote}")
     return ", ".join(parts)

@@ -301,9 +301,12 @@ def _resolved(op: Op, config: ServiceConfig, usual: ExecutorKind, cpus: int) -> 
     resolved = replace(resolved, process=op.hook_name("process"))
     if resolved.remote is not None:
         if overrides(op, "process", Op):
+            key = "server_endpoints"
+            if resolved.starts_server:
+                key = "local_service_conf.client_type"
             text = (
-                f"op.{op.name}.server_endpoints: the op has a process of its own, which calls what"
-                " it likes: leave them out"
+                f"op.{op.name}.{key}: the op has a process of its own, which calls what"
+                " it likes: leave it out"
             )
             raise ConfigError([text])
         return replace(resolved, executor=REMOTE)

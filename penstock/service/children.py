@@ -104,11 +104,11 @@ class Child:
 
     def has_ended(self) -> bool:
         """Whether it has, and only waits to be reaped."""
-        return _ends_within(self.pidfd, 0.0)
+        return ends_within(self.pidfd, 0.0)
 
     def reap(self) -> int:
         """Wait for its end, and end what it has left behind; its wait status."""
-        _ends_within(self.pidfd, None)
+        ends_within(self.pidfd, None)
         self.kill()
         _, status, used = os.wait4(self.pid, 0)
         self.peak = used.ru_maxrss * 1024
@@ -127,14 +127,15 @@ def end_all(children: Sequence[Child], timeout: float) -> None:
         child.kill()
     deadline = time.monotonic() + timeout
     for child in children:
-        if _ends_within(child.pidfd, max(0.0, deadline - time.monotonic())):
+        if ends_within(child.pidfd, max(0.0, deadline - time.monotonic())):
             child.reap()
         else:
             _log.error("%s (pid %d) does not end though it was killed", child.name, child.pid)
             child.close()
 
 
-def _ends_within(pidfd: int, seconds: float | None) -> bool:
+def ends_within(pidfd: int, seconds: float | None) -> bool:
+    """Whether the process has ended, waiting for so long; None is for ever."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(None if seconds is None else seconds * 1000))

@@ -49,6 +49,11 @@ class Embedded:
     def __init__(self, deployment: Deployment) -> None:
         for graph in deployment.graphs:
             for op, options in zip(graph.graph.ops, graph.options, strict=True):
+                if options.starts_server:
+                    raise StartupError(
+                        f"op {op.name!r} needs a model server, which only `penstock run` starts:"
+                        f" under another server leave out local_service_conf.client_type"
+                    )
                 if options.executor.own_processes:
                     raise StartupError(
                         f"op {op.name!r} runs in processes of its own, for which `penstock run`"

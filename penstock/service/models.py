@@ -47,8 +47,8 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
             remote_conf(options.remote)
         except ModelError as error:
             return [f"op.{op.name}.client_config: {error}"]
-        return []
-    model = _source(op, options, loaded.config.op.get(op.name))
+    started = options.starts_server
+    model = options.model if started else _source(op, options, loaded.config.op.get(op.name))
     if model is None:
         return []
     if isinstance(model, LocalServiceHandler):
@@ -69,7 +69,8 @@ def on_this_machine(
     """The op's options as this machine can obey them, where ``missing_device`` lets them give way;
     those of the op's handler likewise. And what gave way, for the operator.
     """
-    source: Any = _source(op, options, config.op.get(op.name))
+    started = options.starts_server
+    source: Any = options.model if started else _source(op, options, config.op.get(op.name))
     note = None
     if config.missing_device == "error":
         return options, None

@@ -52,7 +52,7 @@ from penstock.observe.profile import ProfileWriter, profile_text
 from penstock.observe.recorder import Recorder
 from penstock.observe.request_log import log_request
 from penstock.observe.tracer import Window
-from penstock.service import flags
+from penstock.service import flags, op_servers
 from penstock.service.banner import announce, banner, check_reports
 from penstock.service.blueprint import Application, Deployment
 from penstock.service.build import Works, begun
@@ -129,6 +129,7 @@ def run_deployment(deployment: Deployment) -> None:
     role = spawned_role()
     if role is not None:
         if role.service == number:
+            deployment = op_servers.found(deployment)
             tls = None if role.op is not None else tls_of(deployment.config)
             serve = partial(_serve, tls)
             Processes(deployment=deployment, number=number, serve=serve).be(role)
@@ -146,6 +147,7 @@ def run_deployment(deployment: Deployment) -> None:
                 # Only a supervisor, which comes later, has processes to replace.
                 stack.enter_context(hangups_tell(lambda: None))
                 tls = tls_of(deployment.config)
+                deployment = op_servers.start(deployment, stack)
                 sockets = bind_worker_sockets(deployment, stack)
                 engines = [{**each, **sockets} for each in bind_all(deployment.config, stack)]
                 if deployment.is_supervised:

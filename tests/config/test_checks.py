@@ -31,8 +31,6 @@ LOCAL = "op.a.local_service_conf"
     ("data", "problem"),
     [
         (op(use_encryption_model=True), "op.a.use_encryption_model: encrypted models are not"),
-        (local(client_type="brpc"), f"{LOCAL}.client_type: brpc is not yet"),
-        (local(client_type="grpc"), f"{LOCAL}.client_type: grpc is not yet"),
         (local(device_type=1), f"{LOCAL}.device_type: 1 (GPU) needs card ids in devices"),
         (local(device_type=2), f"{LOCAL}.device_type: 2 (GPU with TensorRT) needs card ids in"),
         (local(device_type=1, devices=0), f"{LOCAL}.devices: must be text"),

@@ -91,8 +91,8 @@ def test_the_client_configuration_stands_in_the_model_folder() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"model_config": "m", "client_type": "brpc"}, "client_type: 'brpc' is not available"),
-        ({"model_config": "m", "client_type": ""}, "client_type: '' is not available"),
+        ({"model_config": "m", "client_type": "brpc"}, "client_type: 'brpc' is not for a handler"),
+        ({"model_config": "m", "client_type": ""}, "client_type: '' is not for a handler"),
         ({"model_config": ""}, "model_config"),
         ({"model_config": "m", "devices": 0}, "devices: quote it: '0'"),
     ],
