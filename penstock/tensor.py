@@ -56,15 +56,20 @@ class Signature:
             (texts; ``bytes`` for bytes). A dimension varies where it is -1 or None; a shape of None
             is any. Specs are taken as they are.
 
+    Attributes:
+        input_specs, output_specs: the same by alias.
+
     Raises:
         ValueError: a datatype or a shape is none.
     """
 
-    __slots__ = ("inputs", "outputs")
+    __slots__ = ("input_specs", "inputs", "output_specs", "outputs")
 
     def __init__(self, *, inputs: Declared, outputs: Declared = ()) -> None:
         self.inputs = _specs(inputs)
         self.outputs = _specs(outputs)
+        self.input_specs = {each.alias: each for each in self.inputs}
+        self.output_specs = {each.alias: each for each in self.outputs}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Signature):

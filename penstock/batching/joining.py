@@ -17,7 +17,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.batching.padding import Padding, Shape
-from penstock.batching.stack import is_lod, joined_value, not_following, scatter, value_key
+from penstock.batching.stack import (
+    concatenated,
+    is_lod,
+    joined_value,
+    not_following,
+    rows_alike,
+    scatter,
+    value_key,
+)
 from penstock.errors import InputMismatch
 from penstock.request import Feed
 from penstock.tensor import LOD_SUFFIX, cut_by_lod, lod_offsets
@@ -72,7 +80,7 @@ class Joining:
         if len(feed) == 1 and self.padding is None:
             ((name, value),) = feed.items()
             if type(value) is np.ndarray and value.ndim:
-                return Layout(((name, value.dtype.str, value.shape[1:]),), len(value))
+                return Layout(((name, value.dtype, value.shape[1:]),), len(value))
         try:
             counts = _counts(feed)
         except (ValueError, TypeError):
@@ -93,12 +101,12 @@ class Joining:
                 if name in sizes:
                     dims = self._fixed(name, value)
                     elements += value.size
-                parts.append((name, value.dtype.str, dims))
+                parts.append((name, value.dtype, dims))
             elif self.by_rows and counts[name] == 1 and f"{name}{LOD_SUFFIX}" not in feed:
                 sizes.pop(name, None)
                 texts = value.dtype == object
                 whole = tuple(value.ravel().tolist()) if texts else value.tobytes()
-                parts.append((name, value.dtype.str, value.shape, whole))
+                parts.append((name, value.dtype, value.shape, whole))
             else:
                 return None
         parts.sort(key=lambda part: str(part[0]))
@@ -107,6 +115,8 @@ class Joining:
 
     def groups(self, feeds: Sequence[Feed]) -> list[list[int]]:
         """Positions of the feeds that share a batch, in order of their first member."""
+        if self.padding is None and rows_alike(feeds) is not None:
+            return [[*range(len(feeds))]]
         groups: list[list[int]] = []
         found: dict[Any, list[tuple[list[int], Any]]] = {}
         for position, feed in enumerate(feeds):
@@ -149,6 +159,9 @@ class Joining:
         first = feeds[0]
         if len(feeds) == 1 and not self.alters:
             return Joined(first, [0], {})
+        alike = rows_alike(feeds) if self.padding is None else None
+        if alike is not None:
+            return Joined(concatenated(feeds), alike, {})
         layouts = [self.layout(feed) for feed in feeds]
         known = [each for each in layouts if each is not None]
         if len(known) < len(layouts):  # one that runs alone

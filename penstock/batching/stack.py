@@ -59,7 +59,7 @@ def _identity(value: Any) -> tuple[Any, ...]:
 
 def group(feeds: Sequence[Feed]) -> list[list[int]]:
     """Positions of the feeds that can share a batch, in order of their first member."""
-    if len(feeds) == 1 or _are_arrays_alike(feeds):
+    if len(feeds) == 1 or rows_alike(feeds) is not None:
         return [list(range(len(feeds)))]
     groups: dict[Any, list[int]] = {}
     for position, feed in enumerate(feeds):
@@ -68,8 +68,9 @@ def group(feeds: Sequence[Feed]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _are_arrays_alike(feeds: Sequence[Feed]) -> bool:
-    """Whether all feeds have the same names, and arrays that differ only in their rows.
+def rows_alike(feeds: Sequence[Feed]) -> list[int] | None:
+    """The rows of each feed, where all have the same names, and arrays that differ only in their
+    rows; None for any others.
 
     True for most batches, and ten times as fast as comparing signatures.
     """
@@ -77,22 +78,31 @@ def _are_arrays_alike(feeds: Sequence[Feed]) -> bool:
     expected = []
     for name, value in first.items():
         if type(value) is not np.ndarray or not value.ndim or LOD_SUFFIX in str(name):
-            return False
+            return None
         expected.append((name, value.dtype, value.shape[1:]))
+    if not expected:
+        return None
     size = len(expected)
+    counts: list[int] = []
     for feed in feeds:
         if len(feed) != size:
-            return False
-        rows = None
+            return None
+        rows = -1
         for name, dtype, shape in expected:
             value = feed.get(name)
             if type(value) is not np.ndarray or value.dtype != dtype:
-                return False
+                return None
             found = value.shape
-            if found[1:] != shape or not found or (rows is not None and found[0] != rows):
-                return False
+            if found[1:] != shape or not found or (rows != found[0] and rows >= 0):
+                return None
             rows = found[0]
-    return size > 0
+        counts.append(rows)
+    return counts
+
+
+def concatenated(feeds: Sequence[Feed]) -> Feed:
+    """The arrays of feeds that are alike (``rows_alike``), one after the other."""
+    return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
 
 
 def _may_share(feed: Feed) -> bool:
@@ -155,6 +165,9 @@ def stack(feeds: Sequence[Feed]) -> tuple[Feed, list[int]]:
     try:
         if len(feeds) == 1:
             return first, [rows_of(first)]
+        alike = rows_alike(feeds)
+        if alike is not None:
+            return concatenated(feeds), alike
         rows = [rows_of(feed) for feed in feeds]
         joined: Feed = {}
         for name, value in first.items():

@@ -394,11 +394,6 @@ class Engine:
     ) -> None:
         """Offer a sample with these inputs to an op. A full queue is an op's outcome."""
         stage = submission.graph.stages[op]
-        if stage.sizing is not None and piece is None:
-            pieces = stage.sizing.split(inputs)
-            if pieces is not None:
-                self._offer_pieces(submission, op, pieces, now)
-                return
         sample = Sample(
             submission.data_id,
             inputs,
@@ -409,6 +404,11 @@ class Engine:
             attempt,
         )
         sample.piece = piece
+        if stage.sizing is not None and stage.sizing.measure(sample) and piece is None:
+            pieces = stage.sizing.split(inputs)
+            if pieces is not None:
+                self._offer_pieces(submission, op, pieces, now)
+                return
         if attempt < stage.options.retry:
             # The call that is given up may still edit the dicts it was handed.
             sample.spare = {name: dict(feed) for name, feed in inputs.items()}

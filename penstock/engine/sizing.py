@@ -89,23 +89,25 @@ class Sizing:
         """What tells whether sizes share a batch; None where they are part of the key."""
         return None if self.joining.padding is None else self.joining.padding.join
 
-    def measure(self, sample: Sample) -> None:
-        """Set its key, its rows, and what of it may be padded."""
+    def measure(self, sample: Sample) -> bool:
+        """Set its key, its rows, and what of it may be padded. Returns whether it has more rows
+        than a batch, or might have: ``split`` tells.
+        """
         sample.shapes, sample.elements = (), 0
         (feed,) = sample.inputs.values()
         try:
             if self.reads and _unread(feed):
                 sample.key = "unread"
                 sample.rows = self.most if self.fills else max(1, rows_of(feed))
-                return
+                return True
             layout = self.joining.layout(feed)
             if layout is None:
                 sample.key, sample.rows = ("alone", id(sample)), max(1, rows_of(feed))
-                return
+                return False
             hash(layout.key)
         except Exception:  # noqa: BLE001 - values of users' types may raise anything
             sample.key = ("alone", id(sample))
-            return
+            return True
         sample.key = layout.key
         sample.rows = self.most if self.fills else max(1, layout.rows)
         if self.joining.padding is not None:
@@ -113,6 +115,7 @@ class Sizing:
             if sample.piece is not None:
                 # Padded with others, its outputs might have other sizes than the other pieces'.
                 sample.key = (layout.key, id(sample.piece[0]))
+        return layout.rows > self.most
 
     def split(self, inputs: dict[str, Feed]) -> Pieces | None:
         """The pieces of a sample that is larger than a batch; None if it runs whole."""

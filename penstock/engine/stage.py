@@ -138,8 +138,6 @@ class Stage:
                 sample.key = self._key_of(sample.inputs)
             except Exception:  # noqa: BLE001 - values of users' types may raise anything
                 sample.key = ("odd", id(sample))  # it runs alone
-        elif self.sizing is not None:
-            self.sizing.measure(sample)
         self.batcher.offer(sample, now)
         if self.instruments.queued is not None:
             self.instruments.queued(self.name, sample, now)

@@ -66,20 +66,21 @@ class Model(Op):
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Feed:
         """The input op's dict, with texts converted to arrays."""
         (feed,) = input_dicts.values()
-        if any(isinstance(source, Model) for source in self.get_input_ops()):
-            wanted = self.client.model.feed_names
-            if len(wanted) == len(feed) and feed.keys() != {*wanted}:
-                return dict(zip(wanted, feed.values(), strict=True))
+        for source in self._input_ops:  # one at most
+            if isinstance(source, Model):
+                wanted = self.client.model.feed_names
+                if len(wanted) == len(feed) and feed.keys() != {*wanted}:
+                    return dict(zip(wanted, feed.values(), strict=True))
         return {name: _array(name, value) for name, value in feed.items()}
 
 
 def _array(name: str, value: Any) -> Any:
     """Convert a text or nested lists of numbers to an array."""
     try:
-        if isinstance(value, str):
-            return parse_array(value)
         if isinstance(value, np.ndarray):
             return value
+        if isinstance(value, str):
+            return parse_array(value)
         if _has_texts(value):
             return np.array(value, object)
         if isinstance(value, (list, int, float, np.generic)):

@@ -13,6 +13,7 @@ from any thread.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -36,6 +37,7 @@ _ELEMENT: Final = np.dtype("V96")
 """As large as an element of a BYTES tensor is in memory, apart from its own bytes."""
 _LENGTH: Final = 4
 """Bytes before an element of a BYTES tensor."""
+_LITTLE: Final = sys.byteorder == "little"
 NOT_HERE: Final = {
     "classification": "classification",
     "sequence_id": "a sequence of requests",
@@ -210,7 +212,9 @@ def to_raw(tensor: OutTensor) -> bytes:
         return b"".join(_counted(each) for each in array.reshape(-1).tolist())
     if tensor.datatype == BF16:
         return rounded(array).tobytes()
-    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+    if not (array.dtype.isnative and _LITTLE):
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return array.tobytes()  # row by row, whatever its memory is like
 
 
 def _counted(element: Any) -> bytes:
@@ -241,7 +245,7 @@ def fit(request: InferRequest, signature: Signature | None) -> None:
         InputMismatch: an input is missing or unknown, or has another datatype or shape; an output
             is unknown, or asked for twice.
     """
-    specs = {} if signature is None else {each.alias: each for each in signature.inputs}
+    specs = {} if signature is None else signature.input_specs
     feed = request.feed
     if signature is not None:
         if feed.keys() != specs.keys():
@@ -250,7 +254,7 @@ def fit(request: InferRequest, signature: Signature | None) -> None:
             _check(spec, request.datatypes[name], feed[name])
         _check_outputs(request, signature)
     for name, value in feed.items():
-        if value.dtype == object and (name not in specs or specs[name].dtype.kind != "S"):
+        if value.dtype.kind == "O" and (name not in specs or specs[name].dtype.kind != "S"):
             feed[name] = _as_texts(name, value)
 
 
@@ -263,9 +267,12 @@ def _check(spec: TensorSpec, datatype: str, array: Array) -> None:
     if shape is None:
         return
     got = array.shape
-    if len(got) != len(shape) or any(
-        size is not None and size != there for size, there in zip(shape, got, strict=True)
-    ):
+    fits = len(got) == len(shape)
+    if fits:
+        for size, there in zip(shape, got):  # noqa: B905 - as long, and the keyword costs more
+            if size != there and size is not None:
+                fits = False
+    if not fits:
         raise InputMismatch(f"input {spec.alias!r} has the shape {dimensions(spec)}, got {[*got]}")
 
 
@@ -276,7 +283,7 @@ def _check_outputs(request: InferRequest, signature: Signature) -> None:
         raise InputMismatch("an output is asked for twice")
     if not signature.outputs:
         return
-    there = {each.alias for each in signature.outputs}
+    there = signature.output_specs
     unknown = [name for name in request.outputs if name not in there]
     if unknown:
         raise InputMismatch(f"the model gives the outputs {_listed(there)}, not {_listed(unknown)}")
@@ -316,8 +323,8 @@ def answered(request: InferRequest, signature: Signature | None, value: Feed) ->
         InputMismatch: an output was asked for that is not there.
         WrongType: a value is no tensor.
     """
-    specs = {} if signature is None else {each.alias: each for each in signature.outputs}
-    names: Iterable[str] = request.outputs or [*specs] or [*value]
+    specs = {} if signature is None else signature.output_specs
+    names: Iterable[str] = request.outputs or specs or value
     return [out_tensor(name, value, specs.get(name)) for name in names]
 
 
@@ -343,7 +350,10 @@ def sent(name: str, value: Array) -> OutTensor:
 
 
 def _typed(what: str, name: str, array: Array) -> OutTensor:
-    datatype = BYTES if array.dtype.kind in "OSU" else _NAMES.get(array.dtype.newbyteorder("="))
+    dtype = array.dtype
+    datatype = _NAMES.get(dtype if dtype.isnative else dtype.newbyteorder("="))
+    if dtype.kind in "OSU":
+        datatype = BYTES
     if datatype is None:
         raise WrongType(f"{what} {name!r}: an array of {array.dtype} cannot be sent")
     return OutTensor(name, datatype, array)
@@ -363,13 +373,14 @@ def _tensor(name: str, value: Any) -> Array:
                 value = np.asarray(value)
             except (ValueError, TypeError, OverflowError) as error:
                 raise WrongType(f"output {name!r} is no tensor: {error}") from error
-    if value.dtype == object and not all(
+    if value.dtype.kind == "O" and not all(
         isinstance(each, (str, bytes)) for each in value.reshape(-1).tolist()
     ):
         raise WrongType(
             f"output {name!r} is no tensor: it holds other things than numbers or texts"
         )
-    return np.atleast_1d(value)
+    array: Array = value
+    return array if array.ndim else array.reshape(1)
 
 
 def blocks(array: Array, size: int) -> Iterator[Array]:

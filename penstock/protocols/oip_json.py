@@ -13,6 +13,7 @@ any thread.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -332,29 +333,33 @@ def _encode(
     raws: list[bytes] = []
     pieces = [head]
     for index, each in enumerate(tensors):
-        about: dict[str, Any] = {
-            "name": each.name,
-            "datatype": each.datatype,
-            "shape": list(each.array.shape),
-        }
+        if index:
+            pieces.append(b",")
+        pieces.append(_about(each.name, each.datatype, each.array.shape))
         if binary[each.name]:
             raws.append(oip.to_raw(each))
-            about["parameters"] = {_SIZE: len(raws[-1])}
-        pieces.append(b"," if index else b"")
-        pieces.append(orjson.dumps(about)[:-1])
-        if not binary[each.name]:
-            pieces += (b',"data":[', *_data(each), b"]")
-        pieces.append(b"}")
+            pieces.append(b',"parameters":{"%b":%d}}' % (_SIZE.encode(), len(raws[-1])))
+        else:
+            pieces += (b',"data":[', *_data(each), b"]}")
     pieces.append(b"]}")
     size = sum(map(len, pieces)) if raws else None
     return join_bytes([*pieces, *raws]), size
 
 
+@lru_cache(maxsize=1024)
+def _about(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    """What a body says of a tensor, and no end of it."""
+    return orjson.dumps({"name": name, "datatype": datatype, "shape": shape})[:-1]
+
+
 def _head(request: InferRequest, model: str, version: str) -> bytes:
-    head = {"model_name": model, "model_version": version}
-    if request.id:
-        head["id"] = request.id
-    return orjson.dumps(head)[:-1] + b',"outputs":['
+    identity = b',"id":' + orjson.dumps(request.id) if request.id else b""
+    return b'%b%b,"outputs":[' % (_of_model(model, version), identity)
+
+
+@lru_cache(maxsize=1024)
+def _of_model(model: str, version: str) -> bytes:
+    return orjson.dumps({"model_name": model, "model_version": version})[:-1]
 
 
 def _data(tensor: OutTensor) -> list[bytes]:
@@ -368,9 +373,12 @@ def _data(tensor: OutTensor) -> list[bytes]:
         return [orjson.dumps(texts)[1:-1]]
     if tensor.datatype == BF16:
         flat = (oip.rounded(flat).astype(np.uint32) << 16).view(np.float32)
-    native = np.ascontiguousarray(flat, flat.dtype.newbyteorder("="))
+    if not (flat.dtype.isnative and flat.flags.c_contiguous):
+        flat = np.ascontiguousarray(flat, flat.dtype.newbyteorder("="))
+    if flat.size <= _BLOCK:
+        return [orjson.dumps(flat, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1]]
     pieces: list[bytes] = []
-    for block in oip.blocks(native, _BLOCK):
+    for block in oip.blocks(flat, _BLOCK):
         if pieces:
             pieces.append(b",")
         pieces.append(orjson.dumps(block, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])

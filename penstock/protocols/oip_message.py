@@ -10,11 +10,11 @@ Source: the Open Inference Protocol (gRPC). Pure; safe from any thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from penstock.errors import PackageError, Undecodable
 from penstock.protocols import oip
@@ -29,14 +29,16 @@ from penstock.protocols.protobuf import (
     decode_text,
     join_bytes,
     pack_varints,
+    read_varint,
     varint,
 )
-from penstock.protocols.standard_messages import inference_messages
 from penstock.protocols.tensors import MAX_AXES, DecodeBudget, numbers_of
+from penstock.request import Feed
 
 _MOST_FIELDS: Final = 100_000
 _SMALL: Final = 16 << 10
-_REQUEST, _ = inference_messages("ModelInfer")
+_LONGEST_KEPT: Final = 256
+"""Bytes of an input's or output's message that is remembered."""
 _FIXED: Final = {
     name: dtype.newbyteorder("<")
     for name, dtype in oip.DTYPES.items()
@@ -63,6 +65,9 @@ _CONTENTS: Final[dict[str, _Contents]] = {
 }
 _FIELDS: Final = {each.number: each for each in _CONTENTS.values()}
 _BYTES: Final = 8
+_MODEL, _VERSION, _ID, _INPUT, _OUTPUT, _RAW_INPUT = (
+    number << 3 | LENGTH for number in (1, 2, 3, 5, 6, 7)
+)
 
 
 class _Tensor:
@@ -103,36 +108,94 @@ def decode(data: bytes) -> tuple[InferRequest, bool]:
 def _read_raw(data: bytes) -> InferRequest | None:
     """The request of a small message with raw bytes; None for any other to be judged.
 
-    So few bytes cannot make many objects, so the library parses them, in a third of the time.
+    A caller's requests differ in their raw bytes, and perhaps their ids: what it says of a tensor
+    is read once, and remembered.
     """
+    model = version = request_id = ""
+    inputs: list[_Described] = []
+    raws: list[bytes] = []
+    outputs: list[str] = []
+    at, size = 0, len(data)
     try:
-        message = _REQUEST.FromString(data)
-    except DecodeError:
+        while at < size:
+            tag = data[at]
+            length = data[at + 1]
+            at += 2
+            if length > 0x7F:
+                length, at = read_varint(data, at - 1)
+            content = data[at : at + length]
+            at += length
+            if tag == _RAW_INPUT:
+                raws.append(content)
+            elif tag == _MODEL:
+                model = content.decode()
+            elif tag == _VERSION:
+                version = content.decode()
+            elif tag == _ID:
+                request_id = content.decode()
+            elif length > _LONGEST_KEPT:
+                return None
+            elif tag == _INPUT and (described := _described(content)) is not None:
+                inputs.append(described)
+            elif tag == _OUTPUT and (output := _wanted(content)) is not None:
+                outputs.append(output)
+            else:
+                return None
+    except (ValueError, IndexError):
         return None
-    raws = message.raw_input_contents
-    if message.parameters or not raws or len(raws) != len(message.inputs):
+    if at > size or not raws or len(raws) != len(inputs) or len(outputs) > MAX_TENSORS:
         return None
-    found = InferRequest(message.id, model=message.model_name, version=message.model_version)
-    for tensor, raw in zip(message.inputs, raws, strict=True):
-        dtype = _FIXED.get(tensor.datatype)
-        shape = tensor.shape
-        if (
-            dtype is None
-            or tensor.parameters
-            or tensor.HasField("contents")
-            or len(shape) > MAX_AXES
-            or prod(shape) * dtype.itemsize != len(raw)
-            or min(shape, default=1) < 1
-        ):
+    feed: Feed = {}
+    datatypes: dict[str, str] = {}
+    for (name, datatype, dtype, shape, octets), raw in zip(inputs, raws):  # noqa: B905 - as long
+        if name in feed or octets != len(raw):
             return None
-        found.add(tensor.name, tensor.datatype, np.frombuffer(raw, dtype).reshape(tuple(shape)))
-    names = []
-    for output in message.outputs:
-        if output.parameters:
-            return None
-        names.append(output.name)
-    found.outputs = tuple(names) or None
-    return found
+        feed[name] = np.ndarray(shape, dtype, raw)
+        datatypes[name] = datatype
+    if len(feed) > MAX_TENSORS:
+        return None
+    wanted = tuple(outputs) or None
+    return InferRequest(request_id, feed, datatypes, wanted, {}, False, model, version)
+
+
+class _Described(NamedTuple):
+    """What the message of an input with raw bytes says."""
+
+    name: str
+    datatype: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    octets: int
+
+
+@lru_cache(maxsize=1024)
+def _described(message: bytes) -> _Described | None:
+    """An input of which any raw bytes of the right length are numbers; None for any other."""
+    try:
+        tensor = _tensor(Walker(message, _MOST_FIELDS), 0, len(message))
+        numbers = numbers_of(message, np.dtype("<i8"), tensor.shape, DecodeBudget(0))
+    except (PackageError, ValueError, IndexError):
+        return None
+    dtype = _FIXED.get(tensor.datatype)
+    shape = tuple(numbers.tolist())
+    if (
+        dtype is None
+        or tensor.contents
+        or tensor.texts
+        or len(shape) > MAX_AXES
+        or min(shape, default=1) < 1
+    ):
+        return None
+    return _Described(tensor.name, tensor.datatype, dtype, shape, prod(shape) * dtype.itemsize)
+
+
+@lru_cache(maxsize=1024)
+def _wanted(message: bytes) -> str | None:
+    """The name of a requested output; None where its message is to be judged."""
+    try:
+        return _output(Walker(message, _MOST_FIELDS), 0, len(message))
+    except (PackageError, ValueError, IndexError):
+        return None
 
 
 def _decode(data: bytes) -> tuple[InferRequest, bool]:
@@ -321,20 +384,33 @@ def _message(
 ) -> bytes:
     """A request or a response, which differ in the number of the field of raw bytes."""
     raw = raw or any(each.datatype == BF16 or each.datatype == "FP16" for each in tensors)
-    pieces = [_text(1, model), _text(2, version)]
+    pieces = [_of_model(model, version)]
     if request_id:
         pieces.append(_text(3, request_id))
     behind: list[bytes] = []
     for each in tensors:
-        about = [_text(1, each.name), _text(2, each.datatype), _packed(3, each.array.shape)]
+        about = _about(each.name, each.datatype, each.array.shape)
         if raw:
             octets = oip.to_raw(each)
             behind += (_tag(raws), varint(len(octets)), octets)
+            pieces += (b"\x2a", varint(len(about)), about)
         else:
             contents = _contents(each)
-            about += (b"\x2a", varint(sum(map(len, contents))), *contents)
-        pieces += (b"\x2a", varint(sum(map(len, about))), *about)
+            size = sum(map(len, contents))
+            head = b"%b\x2a%b" % (about, varint(size))
+            pieces += (b"\x2a", varint(len(head) + size), head, *contents)
     return join_bytes([*pieces, *wanted, *behind])
+
+
+@lru_cache(maxsize=1024)
+def _of_model(model: str, version: str) -> bytes:
+    return _text(1, model) + _text(2, version)
+
+
+@lru_cache(maxsize=1024)
+def _about(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    """What the message of a tensor says of it."""
+    return _text(1, name) + _text(2, datatype) + _packed(3, shape)
 
 
 def _contents(tensor: OutTensor) -> list[bytes]:

@@ -124,6 +124,8 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 def join_bytes(pieces: Iterable[bytes | memoryview]) -> bytes:
     """Join pieces, copying no more than a megabyte at a time."""
+    if isinstance(pieces, list) and sum(map(len, pieces)) <= _COPIED:
+        return b"".join(pieces)
     whole = io.BytesIO()
     for piece in pieces:
         if len(piece) <= _COPIED:

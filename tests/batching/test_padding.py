@@ -3,15 +3,19 @@
 from fractions import Fraction
 from math import prod
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.batching import joining as joining_module
+from penstock.batching import stack as stack_module
 from penstock.batching.joining import Joined, Joining, pieces_of, put_together
 from penstock.batching.padding import Padding, filled_in
-from penstock.errors import InferenceFailed
+from penstock.errors import InferenceFailed, InputMismatch
+from penstock.request import Feed
 from penstock.tensor import TensorSpec
 
 SHAPES = st.lists(st.integers(0, 50), min_size=2, max_size=2).map(tuple)
@@ -188,3 +192,55 @@ def test_a_feed_that_runs_alone_is_passed_through() -> None:
     feed = {"x": np.ones((3, 2)), "y": np.ones((2, 2))}
     assert Joining(True).layout(feed) is None
     assert Joining(True).stack([feed]) == Joined(feed, [0], {})
+
+
+@st.composite
+def _feeds(draw: st.DrawFn) -> list[Feed]:
+    """Feeds that are often alike: the same names, dtypes and rows, but for one or another."""
+    names = draw(st.lists(st.sampled_from(["x", "y", "x.lod"]), min_size=1, unique=True))
+    feeds: list[Feed] = []
+    for _ in range(draw(st.integers(1, 4))):
+        rows = draw(st.integers(0, 3))
+        feed: Feed = {}
+        for name in draw(st.permutations(names)):
+            odd = draw(st.integers(0, 9))
+            shape = {0: (), 1: (rows, 3), 2: (1, 2)}.get(odd, (rows, 2))
+            dtype = np.int64 if odd == 3 else np.float32
+            feed[name] = "text" if odd == 4 else np.full(shape, draw(st.integers(0, 9)), dtype)
+        feeds.append(feed)
+    return feeds
+
+
+@given(_feeds())
+def test_feeds_that_are_alike_are_joined_as_all_others_are(feeds: list[Feed]) -> None:
+    joinings = Joining(True), Joining(False)
+    found = [_joined(each, feeds) for each in joinings]
+    with (
+        mock.patch.object(joining_module, "rows_alike", return_value=None),
+        mock.patch.object(stack_module, "rows_alike", return_value=None),
+    ):
+        assert found == [_joined(each, feeds) for each in joinings]
+
+
+def _joined(joining: Joining, feeds: list[Feed]) -> Any:
+    """Who shares a batch, and what becomes of each batch; with and without a Joining."""
+
+    def plain(feed: Feed) -> Any:
+        return {name: repr((each.dtype, each.tolist())) if isinstance(each, np.ndarray) else each
+                for name, each in feed.items()}  # fmt: skip
+
+    seen: list[Any] = []
+    for groups, stacked in (
+        (joining.groups(feeds), lambda each: joining.stack(each)[:2]),
+        (stack_module.group(feeds), stack_module.stack),
+    ):
+        seen.append(groups)
+        for members in groups:
+            if len(members) > 1:
+                try:
+                    feed, rows = stacked([feeds[member] for member in members])
+                except InputMismatch as error:
+                    seen.append(str(error))
+                else:
+                    seen.append((plain(feed), rows))
+    return seen

@@ -395,6 +395,41 @@ def test_what_a_caller_writes_a_server_reads_and_the_other_way_round(datatype: s
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("binary", [False, True])
+def test_an_answer_is_the_same_whatever_its_memory_is_like(binary: bool) -> None:
+    plain = np.arange(12, dtype=np.float32).reshape(3, 4)
+    wide = np.zeros((3, 8), np.float32)
+    wide[:, ::2] = plain
+    request = InferRequest(all_binary=binary)
+    answers = [
+        (oip_message.encode(request, binary, "m", "1", [tensor]),
+         oip_json.encode(request, "m", "1", [tensor]))
+        for array in (plain, plain.astype(">f4"), np.asfortranarray(plain), wide[:, ::2])
+        for tensor in [OutTensor("y", "FP32", array)]
+    ]  # fmt: skip
+    assert [*plain.reshape(-1)] == [*oip_message.decode_response(answers[0][0])["y"].reshape(-1)]
+    assert answers == answers[:1] * 4
+
+
+def test_what_callers_say_of_tensors_is_remembered_without_mixing_them_up() -> None:
+    for _ in range(2):
+        for name, datatype, shape in (
+            ("x", "FP32", [2]),
+            ("x", "INT32", [2]),
+            ("y", "FP32", [2, 1]),
+        ):
+            message = INFER(model_name="m", id=name)
+            message.inputs.add(name=name, datatype=datatype, shape=shape)
+            message.raw_input_contents.append(bytes(8))
+            request, _ = oip_message.decode(message.SerializeToString())
+            assert request.datatypes == {name: datatype}
+            assert request.feed[name].dtype == oip.DTYPES[datatype]
+            assert request.feed[name].shape == tuple(shape)
+            message.raw_input_contents[0] = bytes(4)
+            with pytest.raises(PackageError, match="is 8 bytes, got 4"):
+                oip_message.decode(message.SerializeToString())
+
+
 @pytest.mark.parametrize("answer", [b"\xff", b"\x2a\x7f", b"\x32\x01\x00"])
 def test_an_answer_that_is_none_is_refused(answer: bytes) -> None:
     with pytest.raises((Undecodable, PackageError)):
