@@ -1,1 +1,1 @@
-"""Batching and padding: pure, no threads, sockets or clocks."""
+"""What runs together: pure, no threads, sockets or clocks."""

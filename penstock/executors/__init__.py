@@ -1,1 +1,1 @@
-"""Executors, which run the batches of one op: here, in threads, processes, or elsewhere."""
+"""Where a batch runs."""

@@ -1,1 +1,1 @@
-"""The graph of ops and one request's way through it: pure, no threads, sockets or clocks."""
+"""What runs after what: pure, no threads, sockets or clocks."""

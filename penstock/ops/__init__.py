@@ -1,1 +1,1 @@
-"""Op classes, their hooks, and models and functions as ops."""
+"""What a user writes."""

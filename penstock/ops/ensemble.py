@@ -9,14 +9,14 @@ from penstock.ops.op import Op
 from penstock.request import Feed
 
 SEPARATOR: Final = "/"
-"""Separates an engine's name from its output's."""
+"""Stands between an engine's name and that of its output."""
 
 
 class Ensemble(Op):
-    """Joins the outputs of several ops; each is named ``engine/output``.
+    """Joins what several ops answer: each output is called ``engine/output``.
 
     Args:
-        engines: the ops, whose names have no slash.
+        engines: the ops that answer, which have names without a slash.
         name: the op's name.
     """
 

@@ -1,1 +1,1 @@
-"""External workers: the service does not start them; they connect to a socket of the service."""
+"""In workers that connect to a socket of the service, started by hand or by others."""

@@ -1,6 +1,6 @@
-"""Converts samples and outcomes to plain values and back, for worker processes.
+"""Samples and outcomes as plain values, for the way to a worker process and back.
 
-Workers send plain values only: an invalid answer is a FrameError, and the worker is ended.
+What a worker sends is plain values: an answer that does not fit is a FrameError, and it ends.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TEXT: Final = frozenset((str,))
 
 
 def batches_out(batches: Sequence[Sequence[Sample]], now: float) -> Plain:
-    """The samples of these batches as plain values; deadlines as the time left."""
+    """What a worker has to know of the samples of these batches; deadlines as the time left."""
     samples = list(chain.from_iterable(batches))
     sizes = None if len(samples) == len(batches) else list(map(len, batches))
     numbers = [(each.data_id, each.log_id, each.deadline - now) for each in samples]
@@ -36,9 +36,9 @@ def batches_out(batches: Sequence[Sequence[Sample]], now: float) -> Plain:
 
 
 def batches_in(value: Plain, now: float) -> Iterator[list[Sample]]:
-    """For the worker: yields the batches one by one; the engine is trusted.
+    """The worker's batches, each until the next is asked for; the engine is trusted.
 
-    Earlier batches are not kept in memory.
+    Nothing is kept of earlier ones.
     """
     sizes, numbers, inputs = value
     inputs.reverse()
@@ -52,10 +52,10 @@ def batches_in(value: Plain, now: float) -> Iterator[list[Sample]]:
 
 
 def outcomes_out(batch: Batch, outcomes: Sequence[Outcome]) -> Plain:
-    """For the worker: a batch's answer, with its times, and its outcomes in order.
+    """The worker's answer to a batch: its times, and its outcomes in order.
 
     Raises:
-        FrameError: an output is no dict with texts as keys.
+        FrameError: an output is no dict whose keys are texts.
     """
     flat: Plain = [batch.began, batch.ran, batch.prepared, batch.processed]
     for each in outcomes:
@@ -67,10 +67,10 @@ def outcomes_out(batch: Batch, outcomes: Sequence[Outcome]) -> Plain:
 
 
 def outcomes_in(value: Any, batch: Batch) -> list[Outcome]:
-    """Decode the outcomes, one for each sample of the batch, and set the batch's times.
+    """As many outcomes as the batch has samples; its times are set.
 
     Raises:
-        FrameError: the value is invalid.
+        FrameError: it is anything else.
     """
     try:
         batch.began, batch.ran, batch.prepared, batch.processed = value[:_TIMES]
@@ -84,8 +84,7 @@ def outcomes_in(value: Any, batch: Batch) -> list[Outcome]:
 
 
 def output(value: Feed) -> Feed:
-    """An op's output as a plain dict: a subclass would be pickled, and the engine does not
-    unpickle.
+    """An op's output as it leaves: subclasses would be pickles, which the engine does not open.
 
     Raises:
         FrameError: a key is no text, or it cannot be read.
@@ -106,7 +105,7 @@ def _error_out(error: RequestError) -> Plain:
     number = error.number if isinstance(error, NumberedError) else 0
     by_client = isinstance(error, DeadlineExceeded) and error.by_client
     if isinstance(error, InvalidInput):
-        # As JSON, so that the decoded details are plain values.
+        # As JSON, so that what comes back cannot hold anything but plain values.
         return [_code_of(error), orjson.dumps(error.details, default=str).decode(), 0, False]
     return [_code_of(error), str(error), number, by_client]
 
@@ -116,7 +115,7 @@ def _outcome_in(value: Any, error: Any, jump: bool) -> Outcome:
 
 
 def _code_of(error: RequestError) -> str:
-    """The code of its class, or of its nearest base class that the engine knows."""
+    """Its own, or that of the nearest class that we know."""
     for kind in type(error).__mro__:
         code = str(kind.__dict__.get("code"))
         if _KINDS.get(code) is kind:
@@ -141,7 +140,7 @@ def _kinds(kind: type[RequestError]) -> Iterator[type[RequestError]]:
         yield from _kinds(each)
 
 
-# Without classes of a user's script, which may already be imported, and may inherit our codes.
+# Not those of a user's script, which may have been read before this: they may inherit our codes.
 _KINDS: Final = {
     kind.code: kind
     for kind in _kinds(RequestError)

@@ -1,0 +1,73 @@
+"""The picture readers under the name of the original's module."""
+
+from paddle_serving_app.reader.detection import (
+    DetectionBGR2RGB,
+    DetectionFile2Image,
+    DetectionNormalize,
+    DetectionPadStride,
+    DetectionResize,
+    DetectionSequential,
+    DetectionTranspose,
+)
+from paddle_serving_app.reader.results import (
+    BlazeFacePostprocess,
+    RCNNPostprocess,
+    SegPostprocess,
+    generate_colormap,
+)
+from paddle_serving_app.reader.text_boxes import (
+    DBPostProcess,
+    FilterBoxes,
+    GetRotateCropImage,
+    SortedBoxes,
+)
+from paddle_serving_app.reader.transforms import (
+    BGR2RGB,
+    RGB2BGR,
+    Base64ToImage,
+    CenterCrop,
+    Div,
+    File2Image,
+    ImageReader,
+    Normalize,
+    PadStride,
+    Resize,
+    ResizeByFactor,
+    Sequential,
+    String2Image,
+    Transpose,
+    URL2Image,
+)
+
+__all__ = [
+    "BGR2RGB",
+    "RGB2BGR",
+    "Base64ToImage",
+    "BlazeFacePostprocess",
+    "CenterCrop",
+    "DBPostProcess",
+    "DetectionBGR2RGB",
+    "DetectionFile2Image",
+    "DetectionNormalize",
+    "DetectionPadStride",
+    "DetectionResize",
+    "DetectionSequential",
+    "DetectionTranspose",
+    "Div",
+    "File2Image",
+    "FilterBoxes",
+    "GetRotateCropImage",
+    "ImageReader",
+    "Normalize",
+    "PadStride",
+    "RCNNPostprocess",
+    "Resize",
+    "ResizeByFactor",
+    "SegPostprocess",
+    "Sequential",
+    "SortedBoxes",
+    "String2Image",
+    "Transpose",
+    "URL2Image",
+    "generate_colormap",
+]

@@ -1,0 +1,48 @@
+"""Libraries that only some readers need. Each is imported when a reader that needs it is made."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from types import ModuleType
+
+
+def opencv(user: str) -> ModuleType:
+    """OpenCV, for the reader named ``user``.
+
+    Raises:
+        ImportError: OpenCV is not installed; the message names the package.
+    """
+    try:
+        return import_module("cv2")
+    except ImportError as error:
+        raise _missing(user, "OpenCV", "opencv-python-headless") from error
+
+
+def pillow(user: str) -> ModuleType:
+    """Pillow's module ``PIL.Image``, for the reader named ``user``.
+
+    Raises:
+        ImportError: Pillow is not installed; the message names the package.
+    """
+    try:
+        return import_module("PIL.Image")
+    except ImportError as error:
+        raise _missing(user, "Pillow", "pillow") from error
+
+
+def pyclipper(user: str) -> ModuleType:
+    """Pyclipper, for the reader named ``user``.
+
+    Raises:
+        ImportError: pyclipper is not installed; the message names the package.
+    """
+    try:
+        return import_module("pyclipper")
+    except ImportError as error:
+        raise _missing(user, "pyclipper", "pyclipper") from error
+
+
+def _missing(user: str, library: str, package: str) -> ImportError:
+    return ImportError(
+        f"{user} needs {library}: install {package}, or penstock-paddle[readers]", name=package
+    )
