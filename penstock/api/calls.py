@@ -517,7 +517,111 @@ class GrpcCall(Call):
         inbox.wake(ended=ended)
 
 
-class HttpCall(Call):
+class BodyCall(Call):
+    """A call whose one body comes in pieces, perhaps packed.
+
+    A kind says what the body is for (``take``), how it is unpacked, and how it is refused.
+    """
+
+    __slots__ = ("partial",)
+
+    partial: PartialBody | None
+
+    @property
+    @abstractmethod
+    def is_packed(self) -> bool:
+        """Whether the body is compressed."""
+
+    @abstractmethod
+    def unpack(self, body: bytes) -> bytes:
+        """The body in plain; from any thread.
+
+        Raises:
+            RequestError: it is corrupt, or unpacks to too much.
+        """
+
+    @abstractmethod
+    def take(self, body: bytes) -> None:
+        """All of the body is here, unpacked."""
+
+    @abstractmethod
+    def refuse(self, error: RequestError) -> None:
+        """The body is not taken."""
+
+    def expect(self, announced: int) -> bool:
+        """Reserve a body of so many bytes that is to come. Returns False when it is refused."""
+        exchange = self.exchange
+        try:
+            if announced > self.shared.most:
+                raise TooLarge(f"the body is over {self.shared.most} bytes")
+            if announced <= SMALL:
+                exchange.take_small(announced)
+            elif self.is_packed:
+                exchange.take(announced)
+            else:
+                exchange.announce(announced)
+        except RequestError as error:
+            self.refuse(error)
+            return False
+        self.expect_body()
+        return True
+
+    def collect(self, piece: bytes, ended: bool) -> bytes | None:
+        """Put the pieces together, and unpack them. None while they are not all there, and where a
+        thread goes on: a large or compressed body is not waited for by others.
+
+        Raises:
+            RequestError: they are too many, or not packed as was said.
+        """
+        most = self.shared.most
+        body = piece
+        partial = self.partial
+        if partial is not None or not ended:
+            if partial is None:
+                partial = self.partial = PartialBody()
+            partial.add(piece)
+            if partial.size > most:
+                raise TooLarge(f"the body is over {most} bytes")
+            if not ended:
+                return None
+            self.partial = None
+            if partial.size > LARGE:
+                self.aside(self._open(partial))
+                return None
+            body = partial.join()
+        if self.is_packed:
+            if len(body) > SMALL_PACKED:
+                partial = PartialBody()
+                partial.add(body)
+                self.aside(self._open(partial))
+                return None
+            body = self.unpack(body)
+            self.exchange.take(len(body))
+        return body
+
+    def give_up(self, error: RequestError) -> None:
+        """The body is not taken, perhaps in the middle of it."""
+        self.partial = None
+        self.stop()
+        self.refuse(error)
+
+    async def _open(self, partial: PartialBody) -> None:
+        try:
+            body = await run_aside(self.shared.threads, self._whole, partial)
+            if self.is_packed:
+                self.exchange.take(len(body))
+        except RequestError as error:
+            self.refuse(error)
+        else:
+            self.exchange.on_gone = None
+            self.take(body)
+
+    def _whole(self, partial: PartialBody) -> bytes:
+        body = partial.join()
+        return self.unpack(body) if self.is_packed else body
+
+
+class HttpCall(BodyCall):
     """One request to an HTTP route.
 
     Attributes:
@@ -525,10 +629,9 @@ class HttpCall(Call):
         values: what stands in the path for the placeholders of the route's pattern, decoded once.
     """
 
-    __slots__ = ("_encoding", "_partial", "route", "values")
+    __slots__ = ("_encoding", "route", "values")
 
     is_grpc = False
-    _partial: PartialBody | None
 
     def __init__(
         self,
@@ -546,7 +649,7 @@ class HttpCall(Call):
         self.route = route
         self.values = values
         self._encoding = encoding
-        self.inbox = self._partial = None
+        self.inbox = self.partial = None
 
     @property
     def label(self) -> str:
@@ -576,20 +679,7 @@ class HttpCall(Call):
         if announced is None:
             self.expect_body()
             return self
-        try:
-            if announced > self.shared.most:
-                raise TooLarge(f"the body is over {self.shared.most} bytes")
-            if announced <= SMALL:
-                exchange.take_small(announced)
-            elif self._encoding is not None:
-                exchange.take(announced)
-            else:
-                exchange.announce(announced)
-        except RequestError as error:
-            self._refuse(error)
-            return None
-        self.expect_body()
-        return self
+        return self if self.expect(announced) else None
 
     def reply(self, status: int, headers: Headers, body: bytes, *, close: bool = False) -> None:
         """Give the whole answer."""
@@ -636,7 +726,6 @@ class HttpCall(Call):
     def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
         """See ``Receiver``: takes the body, which is whole in one piece as a rule."""
         most = self.shared.most
-        body = piece
         try:
             if exchange.head.content_length is None or self.inbox is not None:
                 if len(piece) > most:
@@ -648,35 +737,13 @@ class HttpCall(Call):
                 self.inbox.feed(piece)
                 self.inbox.wake(ended=ended)
                 return
-            partial = self._partial
-            if partial is not None or not ended:
-                if partial is None:
-                    partial = self._partial = PartialBody()
-                partial.add(piece)
-                if partial.size > most:
-                    raise TooLarge(f"the body is over {most} bytes")
-                if not ended:
-                    return
-                self._partial = None
-                if partial.size > LARGE:
-                    self.aside(self._open(partial))
-                    return
-                body = partial.join()
-            if self._encoding is not None:
-                if len(body) > SMALL_PACKED:
-                    partial = PartialBody()
-                    partial.add(body)
-                    self.aside(self._open(partial))
-                    return
-                body = decompress(self._encoding, body, most)
-                exchange.take(len(body))
+            body = self.collect(piece, ended)
         except RequestError as error:
-            self._partial = None
-            self.stop()
-            self._refuse(error)
+            self.give_up(error)
             return
-        assert self.route.whole is not None
-        self.route.whole(self, body)
+        if body is not None:
+            assert self.route.whole is not None
+            self.route.whole(self, body)
 
     def late(self, exchange: Exchange) -> None:
         """See ``Receiver``: the body took too long to arrive."""
@@ -686,26 +753,23 @@ class HttpCall(Call):
         else:
             self.send(self.route.refusal(408, "the request took too long to arrive"))
 
-    async def _open(self, partial: PartialBody) -> None:
-        """A large or compressed body, which others do not have to wait for."""
+    @property
+    def is_packed(self) -> bool:
+        """See ``BodyCall``."""
+        return self._encoding is not None
+
+    def unpack(self, body: bytes) -> bytes:
+        """See ``BodyCall``."""
+        assert self._encoding is not None
+        return decompress(self._encoding, body, self.shared.most)
+
+    def take(self, body: bytes) -> None:
+        """See ``BodyCall``."""
         assert self.route.whole is not None
-        try:
-            body = await run_aside(self.shared.threads, self._whole, partial)
-            if self._encoding is not None:
-                self.exchange.take(len(body))
-        except RequestError as error:
-            self._refuse(error)
-        else:
-            self.exchange.on_gone = None
-            self.route.whole(self, body)
+        self.route.whole(self, body)
 
-    def _whole(self, partial: PartialBody) -> bytes:
-        body = partial.join()
-        encoding = self._encoding
-        return body if encoding is None else decompress(encoding, body, self.shared.most)
-
-    def _refuse(self, error: RequestError) -> None:
-        """The body is not taken."""
+    def refuse(self, error: RequestError) -> None:
+        """See ``BodyCall``."""
         count_refusal(self.exchange, error)
         self.route.failed(self, error)
 
@@ -816,7 +880,7 @@ class Grpc(Described):
 
 
 def decode_body(
-    call: HttpCall | GrpcCall,
+    call: Call,
     size: int,
     decode: Callable[[], Decoded],
     submit: Callable[[Decoded, float | None], None],
@@ -849,7 +913,7 @@ def decode_body(
 
 
 async def _decode_aside(
-    call: HttpCall | GrpcCall,
+    call: Call,
     size: int,
     decode: Callable[[], Decoded],
     submit: Callable[[Decoded, float | None], None],

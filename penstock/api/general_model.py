@@ -1,10 +1,11 @@
-"""The protocol of the original's model server: ``GeneralModelService``, over HTTP and gRPC.
+"""The protocol of the original's model server: ``GeneralModelService``, over HTTP, gRPC and
+baidu_std.
 
 ``inference`` and ``debug`` do the same. The only graph answers; where there are several, the one
 that the path names behind the service (``/GeneralModelService/{model}/inference``) or that the
 request's ``model`` does. An answer over HTTP has the request's form, JSON or protobuf. A failure is
 an answer with ``err_no`` and ``err_msg`` and a status of its own; over gRPC it is a status, with
-``err-no`` beside it.
+``err-no`` beside it, over baidu_std an error code.
 
 Source: ``docs/compatibility.md`` (the model server's protocol).
 """
@@ -19,6 +20,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
+from penstock.api.baidu_std import BaiduStd, BaiduStdCall
 from penstock.api.body import LARGE
 from penstock.api.calls import (
     JSON,
@@ -113,6 +115,8 @@ _ANSWER: Final[Contents] = {
 }
 
 
+Call: TypeAlias = HttpCall | GrpcCall | BaiduStdCall
+
 Choice: TypeAlias = str | Mapping[str, str] | None
 """The graph of a service: by its name, or by the request's ``model``; None: as the request says."""
 Services: TypeAlias = Mapping[str, str | Mapping[str, str]]
@@ -142,13 +146,13 @@ class _Asked(NamedTuple):
     """What is remembered of a request until its answer.
 
     Attributes:
-        call: of HTTP or gRPC.
+        call: of whichever protocol.
         form: of the request, and of its answer.
         request: decoded.
         begun: when it was read, and when that was done, in microseconds.
     """
 
-    call: HttpCall | GrpcCall
+    call: Call
     form: _Form
     request: GeneralRequest
     begun: tuple[int, int]
@@ -176,7 +180,7 @@ class GeneralModelApplication:
         self._services: Services = services or {}
         self._ensembles = ensembles
 
-    def routes(self) -> Iterator[Http | Grpc]:
+    def routes(self) -> Iterator[Http | Grpc | BaiduStd]:
         """What to serve."""
         failures = {
             status: Answer(text=each.text, contents=_ANSWER, headers=each.headers)
@@ -201,7 +205,8 @@ class GeneralModelApplication:
                 )
                 listed = partial(self._listed, route) if "{model}" in path else None
                 yield replace(route, listed=listed)
-            yield Grpc(f"/{GENERAL_MODEL}/{method}", self._grpc, failed=_failed_grpc)
+            yield Grpc(f"/{GENERAL_MODEL}/{method}", self._rpc, failed=_failed_rpc)
+            yield BaiduStd(GENERAL_MODEL, method, self._rpc, failed=_failed_rpc)
 
     def _listed(self, route: Http) -> Iterator[Http]:
         for graph in self._engine.graphs:
@@ -236,12 +241,12 @@ class GeneralModelApplication:
             return
         self._take(call, form, choice, "".join(call.values), body, _failed)
 
-    def _grpc(self, call: GrpcCall, message: bytes) -> None:
-        self._take(call, _PROTO, self._services.get(SERVICE), "", message, _failed_grpc)
+    def _rpc(self, call: GrpcCall | BaiduStdCall, message: bytes) -> None:
+        self._take(call, _PROTO, self._services.get(SERVICE), "", message, _failed_rpc)
 
     def _take(
         self,
-        call: HttpCall | GrpcCall,
+        call: Call,
         form: _Form,
         choice: Choice,
         name: str,
@@ -268,7 +273,7 @@ class GeneralModelApplication:
 
     def _submit(
         self,
-        call: HttpCall | GrpcCall,
+        call: Call,
         form: _Form,
         started: int,
         asks: _Asks,
@@ -277,7 +282,8 @@ class GeneralModelApplication:
         graph, request, feed = asks
         asked = _Asked(call, form, request, (started, _now()))
         # The engine's ids are signed numbers; the caller's comes back as it was.
-        log_id = asked.request.log_id % 2**63 or random.getrandbits(63)
+        log_id = request.log_id or (call.log_id if isinstance(call, BaiduStdCall) else 0)
+        log_id = log_id % 2**63 or random.getrandbits(63)
         submission = Submission(graph, feed, timeout, log_id, asked)
         submission.call = asked.call
         submission.start(self._answered)
@@ -347,10 +353,10 @@ def _form_of(call: HttpCall) -> _Form:
 
 
 def _send(asked: _Asked, body: bytes) -> None:
-    if isinstance(asked.call, GrpcCall):
-        asked.call.reply(body)
-    else:
+    if isinstance(asked.call, HttpCall):
         send_packed(asked.call, 200, (asked.form.header,), body, _PACKED_FROM)
+    else:
+        asked.call.reply(body)
 
 
 def _failed(call: HttpCall, error: RequestError) -> None:
@@ -362,12 +368,12 @@ def _failed(call: HttpCall, error: RequestError) -> None:
     _fail(call, form, error)
 
 
-def _failed_grpc(call: GrpcCall, error: RequestError) -> None:
+def _failed_rpc(call: GrpcCall | BaiduStdCall, error: RequestError) -> None:
     _fail(call, _PROTO, error)
 
 
 def _fail(
-    call: HttpCall | GrpcCall,
+    call: Call,
     form: _Form,
     error: RequestError,
     request: GeneralRequest | None = None,
@@ -388,6 +394,9 @@ def _fail(
         if isinstance(error, ServiceBusy):
             beside += PUSH_BACK
         call.fail(status_of(error).grpc, text, beside)
+        return
+    if isinstance(call, BaiduStdCall):
+        call.fail_with(error, text)
         return
     response = GeneralResponse(
         err_no=number, err_msg=text, log_id=0 if request is None else request.log_id

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import orjson
 
+from penstock.api.baidu_std import BaiduStd
 from penstock.api.calls import Answer, Contents, Grpc, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import errors
@@ -45,7 +46,7 @@ class OpenApiApplication:
         title: the service's name.
     """
 
-    def __init__(self, routes: Iterable[Http | Grpc], title: str) -> None:
+    def __init__(self, routes: Iterable[Http | Grpc | BaiduStd], title: str) -> None:
         described = [each for each in routes if isinstance(each, Http)]
         self._document = orjson.dumps(document([*described, *self.routes()], title))
         self._page, self._page_headers = _page()

@@ -1,4 +1,5 @@
-"""The pipeline protocol's routes: ``POST /{name}/{method}`` and ``PipelineService/inference``.
+"""The pipeline protocol's routes: ``POST /{name}/{method}``, and ``PipelineService/inference`` by
+gRPC or baidu_std.
 
 Each decodes a call, hands it to the protocol, and encodes the reply. Errors over HTTP have the form
 of the original's gateway. Source: ``docs/compatibility.md``.
@@ -11,10 +12,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from penstock.api.baidu_std import BaiduStd, BaiduStdCall
 from penstock.api.body import SMALL
 from penstock.api.calls import (
     JSON,
     Answer,
+    Call,
     Grpc,
     GrpcCall,
     Http,
@@ -91,7 +94,7 @@ class PaddleApplication:
         self._http = HttpPort(protocol)
         self._grpc = GrpcPort(protocol)
 
-    def routes(self) -> list[Http | Grpc]:
+    def routes(self) -> list[Http | Grpc | BaiduStd]:
         """What to serve."""
         return [
             Http(
@@ -110,6 +113,7 @@ class PaddleApplication:
                 },
             ),
             Grpc(f"/{SERVICE}/inference", self._call, failed=self._grpc.failed),
+            BaiduStd(SERVICE, "inference", self._call, failed=self._grpc.failed),
         ]
 
     def _request(self, call: HttpCall, body: bytes) -> None:
@@ -125,7 +129,7 @@ class PaddleApplication:
             return
         call.exchange.on_gone = self._protocol.start(decoded, call.timeout, self._http, call)
 
-    def _call(self, call: GrpcCall, message: bytes) -> None:
+    def _call(self, call: GrpcCall | BaiduStdCall, message: bytes) -> None:
         if len(message) > _AT_ONCE:
             decode = partial(paddle_message.decode, message, self._protocol.names)
             self._larger(call, len(message), decode, self._grpc)
@@ -172,7 +176,7 @@ class PaddleApplication:
         exchange.on_gone = self._protocol.start(decoded, left, port, call)
 
 
-def _reserve(call: HttpCall | GrpcCall, size: int) -> None:
+def _reserve(call: Call, size: int) -> None:
     """Take room for a reply; see ``Port``."""
     limit = call.exchange.limit
     if size > limit:
@@ -228,11 +232,11 @@ class GrpcPort(HttpPort):
     encode = staticmethod(paddle_message.encode)
 
     @staticmethod
-    def reply(call: GrpcCall, body: bytes) -> None:
+    def reply(call: GrpcCall | BaiduStdCall, body: bytes) -> None:
         """Answer with an encoded reply."""
         call.reply(body)
 
     @staticmethod
-    def fail(call: GrpcCall, error: RequestError) -> None:
-        """End the call with a status."""
+    def fail(call: GrpcCall | BaiduStdCall, error: RequestError) -> None:
+        """End the call with a status, or an error code."""
         call.fail_with(error)

@@ -1,13 +1,13 @@
 """Which handler answers a request: the one application behind a door.
 
 Applications name their routes when the service is built: a method of HTTP and a pattern of the path
-(``Http``), or a gRPC method (``Grpc``). A path is looked up in a dict; one that only a pattern
-matches is remembered. A path that a route names as it is belongs to such routes alone; of two
-patterns that match, the one with the earlier literal segment counts. Two routes that match the same
-paths with the same method are an error at the start.
+(``Http``), a gRPC method (``Grpc``), or one that is called by baidu_std (``BaiduStd``). A path is
+looked up in a dict; one that only a pattern matches is remembered. A path that a route names as it
+is belongs to such routes alone; of two patterns that match, the one with the earlier literal
+segment counts. Two routes that match the same paths with the same method are an error at the start.
 
 What no route answers is answered here: 404, 405 with ``Allow``, 415 for a gRPC method that is not
-called by gRPC, UNIMPLEMENTED for an unknown gRPC method.
+called by gRPC, UNIMPLEMENTED for an unknown gRPC method, ENOSERVICE or ENOMETHOD over baidu_std.
 Source: RFC 9110, the gRPC over HTTP/2 protocol, ``docs/compatibility.md`` (the HTTP gateway).
 """
 
@@ -19,6 +19,7 @@ from concurrent.futures import Executor
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from penstock.api.baidu_std import BaiduStd, BaiduStdCall
 from penstock.api.calls import (
     JSON,
     PUSH_BACK,
@@ -29,12 +30,13 @@ from penstock.api.calls import (
     Shared,
     failure,
 )
+from penstock.door.baidu_std import BaiduStdExchange
 from penstock.door.exchange import Exchange, HttpReply, Limit, Receiver
 from penstock.errors import RequestError, StartupError, Undecodable
 from penstock.protocols import grpc, paddle_json
 from penstock.protocols.grpc import GrpcError, parse_timeout
 from penstock.protocols.heads import HTTP_2, Headers, RequestHead
-from penstock.protocols.status import GRPC_OF_HTTP, GrpcCode
+from penstock.protocols.status import GRPC_OF_HTTP, BrpcCode, GrpcCode
 
 TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 
@@ -88,7 +90,7 @@ class Router:
 
     def __init__(
         self,
-        routes: Iterable[Http | Grpc],
+        routes: Iterable[Http | Grpc | BaiduStd],
         *,
         max_message_bytes: int,
         threads: Executor | None = None,
@@ -100,12 +102,19 @@ class Router:
         self._not_found = not_found
         self._shared = Shared(max_message_bytes, threads)
         self._static: dict[bytes, Target] = {}
+        self._services: dict[str, dict[str, BaiduStd]] = {}
         patterns: dict[tuple[bool, ...], list[_Pattern]] = {}
         seen: set[tuple[str, ...]] = set()
         for route in self.routes:
             if isinstance(route, Grpc):
                 key: tuple[str, ...] = ("gRPC", route.path)
                 self._static.setdefault(route.path.encode(), Target()).grpc = route
+            elif isinstance(route, BaiduStd):
+                key = ("baidu_std", route.path)
+                methods = self._services.setdefault(route.service, {})
+                methods[route.method] = route
+                # Some clients leave the package out; brpc's servers take that too.
+                self._services.setdefault(route.service.rpartition(".")[2], methods)
             elif "{" in route.pattern:
                 pattern = _Pattern(route)
                 key = (route.method, *pattern.shape)
@@ -136,6 +145,8 @@ class Router:
             (kind == _GRPC and head.version == HTTP_2) or (kind[:16] == _GRPC and is_grpc(head))
         ):
             return self._begin_grpc(exchange, head, None if target is None else target.grpc)
+        if kind is None and isinstance(exchange, BaiduStdExchange):
+            return self._begin_baidu_std(exchange)
         try:
             if target is None:
                 target = self._find(head)
@@ -185,6 +196,24 @@ class Router:
             call.fail(GrpcCode.RESOURCE_EXHAUSTED, _TOO_MANY_CALLS, PUSH_BACK)
             return None
         return call.begin()
+
+    def _begin_baidu_std(self, exchange: BaiduStdExchange) -> Receiver | None:
+        told = exchange.meta.call
+        assert told is not None, "the door begins no exchange without it"
+        methods = self._services.get(told.service)
+        if methods is None:
+            exchange.fail_call(BrpcCode.ENOSERVICE, f"there is no service {told.service[:200]!r}")
+            return None
+        method = methods.get(told.method)
+        if method is None:
+            text = f"{told.service} has no method {told.method[:200]!r}"
+            exchange.fail_call(BrpcCode.ENOMETHOD, text)
+            return None
+        if exchange.over_limit:
+            exchange.count_refusal(Limit.CALLS)
+            exchange.fail_call(BrpcCode.ELIMIT, _TOO_MANY_CALLS)
+            return None
+        return BaiduStdCall(exchange, self._shared, method).begin()
 
     def _is_gateways(self, path: bytes) -> bool:
         """Whether the path is like those of the pipeline protocol, which is answered as it says."""

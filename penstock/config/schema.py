@@ -311,7 +311,8 @@ class DoorConfig(Section):
     )
     http2_idle: Seconds = Field(
         default=300.0,
-        description="Seconds a connection of HTTP/2 (gRPC too) without open streams is kept open.",
+        description="Seconds a connection of HTTP/2 (gRPC too) without open streams is kept open,"
+        " or one of baidu_std without open calls.",
     )
     tls_timeout: Seconds = Field(
         default=10.0, description="Seconds within which a TLS handshake must be over."
@@ -343,7 +344,7 @@ class DoorConfig(Section):
     max_header_fields: Count = Field(default=100, description="Most headers of a request.")
     max_header_field: Count = Field(default=8 << 10, description="Most bytes of one header.")
     max_streams: Count = Field(
-        default=128, description="Most requests at once on one connection of HTTP/2."
+        default=128, description="Most requests at once on one connection of HTTP/2 or baidu_std."
     )
     stream_window: Annotated[int, Field(ge=65_535, le=MAX_INT32)] = Field(
         default=1 << 20,

@@ -1,4 +1,4 @@
-"""A connection's first bytes: which HTTP it speaks."""
+"""A connection's first bytes: which HTTP it speaks, or baidu_std."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import asyncio
 from time import monotonic
 from typing import Final, cast
 
+from penstock.door.baidu_std import BaiduStdSession
 from penstock.door.connection import Connection, wire
 from penstock.door.http1 import Http1Session
 from penstock.door.http2 import Http2Session
 from penstock.door.state import DoorState, ListenerQuota
+from penstock.protocols.baidu_std import MAGIC
 from penstock.protocols.http2 import PREFACE
 
 PROTOCOLS: Final = ["h2", "http/1.1"]
@@ -62,7 +64,9 @@ class ProtocolDetection(Connection):
             self._become(Http1Session(shared, transport, self.due))
 
     def data_received(self, data: bytes) -> None:
-        """Tell the protocols apart by the 24 bytes that HTTP/2 begins with."""
+        """Tell the protocols apart by the 24 bytes that HTTP/2 begins with, and the four of every
+        message of baidu_std.
+        """
         if self.closing:
             return
         data = self._early + data if self._early else data
@@ -70,6 +74,10 @@ class ProtocolDetection(Connection):
             self._early = data
         elif data.startswith(PREFACE):
             self._become(Http2Session(self.shared, self.transport), data)
+        elif data.startswith(MAGIC):
+            self._become(BaiduStdSession(self.shared, self.transport), data)
+        elif len(data) < len(MAGIC) and MAGIC.startswith(data):
+            self._early = data
         else:
             session = Http1Session(self.shared, self.transport, self.due)
             if data[0] == _TLS_HANDSHAKE:
@@ -95,7 +103,7 @@ class ProtocolDetection(Connection):
     def check(self, now: float) -> None:
         """The first bytes did not come in time."""
         if self._early:
-            # It is no request of HTTP/2 yet, and so a late one of HTTP/1.1.
+            # It is no beginning of another protocol, and so a late one of HTTP/1.1.
             self._become(Http1Session(self.shared, self.transport, self.due), self._early)
         else:
             self.shared.counters.heads_late += 1

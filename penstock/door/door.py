@@ -1,4 +1,4 @@
-"""The door: where connections arrive, and which HTTP they speak.
+"""The door: where connections arrive, and which protocol they speak.
 
     door = Door(application, DoorLimits(), budget)
     await door.listen(bind("127.0.0.1", 8000, "http_port"))
@@ -8,8 +8,8 @@
     await door.close(10.0)
 
 One door serves any number of listeners, over TCP and Unix sockets, with TLS or without, and speaks
-HTTP/1.1 and HTTP/2 on each. Everything that clients may do is bounded by ``DoorLimits``; what they
-do not read is counted by the budget. Belongs to one loop.
+HTTP/1.1, HTTP/2 and baidu_std on each. Everything that clients may do is bounded by ``DoorLimits``;
+what they do not read is counted by the budget. Belongs to one loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""gzip, unpacked within bounds. Pure; safe from any thread, and lets other threads run."""
+"""gzip and zlib, unpacked within bounds. Pure; safe from any thread, and lets other threads run."""
 
 from __future__ import annotations
 
@@ -9,33 +9,37 @@ from penstock.errors import TooLarge, Undecodable
 
 WINDOW: Final = 16 + zlib.MAX_WBITS
 """With gzip's header and checksum."""
+ZLIB_WINDOW: Final = zlib.MAX_WBITS
+"""With those of zlib."""
 FREE: Final = 1 << 20
 MOST_RATIO: Final = 200
 """How many times its size a packed body may unpack to, beyond ``FREE`` bytes. Texts and numbers
 that mean something are packed 2 to 20 times."""
 
 
-def unpack(data: bytes, most: int) -> bytes:
-    """The bytes in one gzip member.
+def unpack(data: bytes, most: int, window: int = WINDOW) -> bytes:
+    """The bytes in one gzip member, or one zlib stream.
 
     Args:
         data: packed.
         most: bytes that they may unpack to; the work is bounded by it.
+        window: ``ZLIB_WINDOW`` for zlib.
 
     Raises:
         Undecodable: corrupt, cut short, or with bytes behind its end.
         TooLarge: they are more than ``most``, or too many times the packed ones.
     """
-    stream = zlib.decompressobj(WINDOW)
+    stream = zlib.decompressobj(window)
+    name = "gzip" if window == WINDOW else "zlib"
     try:
         plain = stream.decompress(data, most_of(data, most) + 1)
     except zlib.error as error:
-        raise Undecodable("the data is not gzip") from error
+        raise Undecodable(f"the data is not {name}") from error
     check_size(len(plain), data, most)
     if not stream.eof:
-        raise Undecodable("the gzip data is cut short")
+        raise Undecodable(f"the {name} data is cut short")
     if stream.unused_data:
-        raise Undecodable("the gzip data has bytes behind its end")
+        raise Undecodable(f"the {name} data has bytes behind its end")
     return plain
 
 

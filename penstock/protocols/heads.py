@@ -14,6 +14,8 @@ Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 HTTP_1_0: Final = "1.0"
 HTTP_1_1: Final = "1.1"
 HTTP_2: Final = "2"
+BAIDU_STD: Final = "baidu_std"
+"""Stands for the version of a call by that protocol, which has no head of HTTP."""
 
 BLANKS: Final = b" \t"
 TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]"
@@ -62,7 +64,7 @@ class RequestHead:
         path: raw, before the ``?``; ``*`` for the asterisk form.
         query: raw, behind the ``?``; empty when there is none.
         authority: the one valid Host or ``:authority``; empty when HTTP/1.0 gave none.
-        version: ``1.0``, ``1.1`` or ``2``.
+        version: ``1.0``, ``1.1`` or ``2``; ``baidu_std`` of a call by that protocol.
         headers: without pseudo-headers.
         fields: the same as a dict; of repeated names the last one.
         content_length: as announced; None when it is not.

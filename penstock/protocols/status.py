@@ -1,7 +1,8 @@
 """Which number a caller sees for which error: the only place that knows.
 
 Servers read the table forwards (error class to numbers), the client backwards (``err_no`` to error
-class). Sources: ``docs/compatibility.md`` (error codes), the gRPC status codes, RFC 9110.
+class). Sources: ``docs/compatibility.md`` (error codes), the gRPC status codes, RFC 9110, and
+``errno.proto`` of brpc.
 """
 
 from __future__ import annotations
@@ -54,6 +55,23 @@ class GrpcCode(IntEnum):
     UNAUTHENTICATED = 16
 
 
+class BrpcCode(IntEnum):
+    """Error codes of brpc, those that we give or know. After ELIMIT, ELOGOFF and EOVERCROWDED its
+    clients call another server.
+    """
+
+    ENOSERVICE = 1001
+    ENOMETHOD = 1002
+    EREQUEST = 1003
+    ERPCAUTH = 1004
+    ERPCTIMEDOUT = 1008
+    EOVERCROWDED = 1011
+    EINTERNAL = 2001
+    ERESPONSE = 2002
+    ELOGOFF = 2003
+    ELIMIT = 2004
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """How one class of error looks on each surface.
@@ -64,6 +82,7 @@ class Status:
         grpc: likewise for gRPC.
         transport: True when the Paddle routes fail the call itself instead of answering ``err_no``.
         retryable: whether the same request may succeed later, unchanged.
+        brpc: the error code of baidu_std; None: what ``BRPC_OF_GRPC`` says.
     """
 
     err_no: CustomExceptionCode
@@ -71,6 +90,7 @@ class Status:
     grpc: GrpcCode
     transport: bool = False
     retryable: bool = False
+    brpc: BrpcCode | None = None
 
 
 _Code = CustomExceptionCode
@@ -80,27 +100,39 @@ STATUS: dict[type[RequestError], Status] = {
         _Code.RPC_PACKAGE_ERROR, 400, GrpcCode.INVALID_ARGUMENT, transport=True
     ),
     errors.UnknownEncoding: Status(
-        _Code.RPC_PACKAGE_ERROR, 415, GrpcCode.UNIMPLEMENTED, transport=True
+        _Code.RPC_PACKAGE_ERROR,
+        415,
+        GrpcCode.UNIMPLEMENTED,
+        transport=True,
+        brpc=BrpcCode.EREQUEST,
     ),
     errors.UnknownMediaType: Status(
         _Code.RPC_PACKAGE_ERROR, 415, GrpcCode.INVALID_ARGUMENT, transport=True
     ),
     errors.TooLarge: Status(
-        _Code.RPC_PACKAGE_ERROR, 413, GrpcCode.RESOURCE_EXHAUSTED, transport=True
+        _Code.RPC_PACKAGE_ERROR,
+        413,
+        GrpcCode.RESOURCE_EXHAUSTED,
+        transport=True,
+        brpc=BrpcCode.EREQUEST,
     ),
     errors.UnknownService: Status(_Code.NO_SERVICE, 404, GrpcCode.NOT_FOUND),
     errors.PackageError: Status(_Code.RPC_PACKAGE_ERROR, 400, GrpcCode.INVALID_ARGUMENT),
     errors.InputMismatch: Status(_Code.INPUT_PARAMS_ERROR, 400, GrpcCode.INVALID_ARGUMENT),
     errors.InvalidInput: Status(_Code.INPUT_PARAMS_ERROR, 422, GrpcCode.INVALID_ARGUMENT),
     errors.WrongType: Status(_Code.TYPE_ERROR, 500, GrpcCode.INTERNAL),
-    errors.NotProvided: Status(_Code.NOT_IMPLEMENTED, 500, GrpcCode.UNIMPLEMENTED),
+    errors.NotProvided: Status(
+        _Code.NOT_IMPLEMENTED, 500, GrpcCode.UNIMPLEMENTED, brpc=BrpcCode.EINTERNAL
+    ),
     errors.ServiceBusy: Status(
         _Code.SERVICE_BUSY, 429, GrpcCode.RESOURCE_EXHAUSTED, retryable=True
     ),
     errors.ServiceClosed: Status(_Code.CLOSED_ERROR, 503, GrpcCode.UNAVAILABLE, retryable=True),
     errors.DeadlineExceeded: Status(_Code.TIMEOUT, 504, GrpcCode.DEADLINE_EXCEEDED, retryable=True),
     errors.OpTimeout: Status(_Code.TIMEOUT, 504, GrpcCode.DEADLINE_EXCEEDED, retryable=True),
-    errors.InferenceFailed: Status(_Code.CLIENT_ERROR, 503, GrpcCode.UNAVAILABLE, retryable=True),
+    errors.InferenceFailed: Status(
+        _Code.CLIENT_ERROR, 503, GrpcCode.UNAVAILABLE, retryable=True, brpc=BrpcCode.EINTERNAL
+    ),
     errors.KillsWorkers: Status(_Code.CLIENT_ERROR, 500, GrpcCode.INTERNAL),
     errors.HookFailed: Status(_Code.UNKNOW, 500, GrpcCode.INTERNAL),
     errors.DeclaredError: Status(_Code.UNKNOW, 500, GrpcCode.INTERNAL),
@@ -125,6 +157,33 @@ GRPC_OF_HTTP: dict[int, GrpcCode] = {
     504: GrpcCode.DEADLINE_EXCEEDED,
 }
 
+BRPC_OF_GRPC: dict[GrpcCode, BrpcCode] = {
+    GrpcCode.INVALID_ARGUMENT: BrpcCode.EREQUEST,
+    GrpcCode.OUT_OF_RANGE: BrpcCode.EREQUEST,
+    GrpcCode.FAILED_PRECONDITION: BrpcCode.EREQUEST,
+    GrpcCode.NOT_FOUND: BrpcCode.ENOSERVICE,
+    GrpcCode.UNIMPLEMENTED: BrpcCode.ENOMETHOD,
+    GrpcCode.DEADLINE_EXCEEDED: BrpcCode.ERPCTIMEDOUT,
+    GrpcCode.CANCELLED: BrpcCode.ERPCTIMEDOUT,
+    GrpcCode.RESOURCE_EXHAUSTED: BrpcCode.ELIMIT,
+    GrpcCode.UNAVAILABLE: BrpcCode.ELOGOFF,
+    GrpcCode.PERMISSION_DENIED: BrpcCode.ERPCAUTH,
+    GrpcCode.UNAUTHENTICATED: BrpcCode.ERPCAUTH,
+}
+"""What a caller of baidu_std reads for a gRPC status; EINTERNAL for any other."""
+
+GRPC_OF_BRPC: dict[int, GrpcCode] = {
+    BrpcCode.ENOSERVICE: GrpcCode.UNIMPLEMENTED,
+    BrpcCode.ENOMETHOD: GrpcCode.UNIMPLEMENTED,
+    BrpcCode.EREQUEST: GrpcCode.INVALID_ARGUMENT,
+    BrpcCode.ERPCAUTH: GrpcCode.UNAUTHENTICATED,
+    BrpcCode.ERPCTIMEDOUT: GrpcCode.DEADLINE_EXCEEDED,
+    BrpcCode.EOVERCROWDED: GrpcCode.RESOURCE_EXHAUSTED,
+    BrpcCode.ELOGOFF: GrpcCode.UNAVAILABLE,
+    BrpcCode.ELIMIT: GrpcCode.RESOURCE_EXHAUSTED,
+}
+"""What a client of ours makes of a server's error code; INTERNAL of any other."""
+
 
 def status_of(error: RequestError) -> Status:
     """The row of the error's nearest ancestor in the table."""
@@ -133,6 +192,17 @@ def status_of(error: RequestError) -> Status:
         if row is not None:
             return row
     return INTERNAL
+
+
+def brpc_code_of(error: RequestError) -> BrpcCode:
+    """The error code that a caller of baidu_std reads."""
+    row = status_of(error)
+    return row.brpc or brpc_code_of_grpc(row.grpc)
+
+
+def brpc_code_of_grpc(code: GrpcCode) -> BrpcCode:
+    """The same where there is only a gRPC status."""
+    return BRPC_OF_GRPC.get(code, BrpcCode.EINTERNAL)
 
 
 def err_no_of(error: RequestError) -> int:

@@ -12,6 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
+from penstock.api.baidu_std import BaiduStd
 from penstock.api.calls import Grpc, Http
 from penstock.config.load import Loaded
 from penstock.config.problems import Problem
@@ -527,7 +528,7 @@ def problems_of_socket(options: OpOptions, config: ServiceConfig) -> Iterator[Pr
 class Application(Protocol):
     """One protocol, or some pages."""
 
-    def routes(self) -> Iterable[Http | Grpc]:
+    def routes(self) -> Iterable[Http | Grpc | BaiduStd]:
         """What it answers, and by which handlers; called once."""
 
 

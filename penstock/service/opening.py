@@ -11,6 +11,7 @@ from typing import Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
+from penstock.api.baidu_std import BaiduStd
 from penstock.api.calls import Grpc, Http
 from penstock.api.errors import no_route
 from penstock.api.general_model import GeneralModelApplication
@@ -115,7 +116,7 @@ def open_door(config: ServiceConfig, engine: Engine, router: Router) -> Door:
 
 
 def open_metrics_door(
-    config: ServiceConfig, routes: Iterable[Http | Grpc], threads: Executor
+    config: ServiceConfig, routes: Iterable[Http | Grpc | BaiduStd], threads: Executor
 ) -> Door:
     """A door with the metrics alone, not listening yet."""
     router = Router(routes, max_message_bytes=config.max_message_bytes, threads=threads)

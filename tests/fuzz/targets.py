@@ -18,6 +18,7 @@ MODULES = {
     "paddle_json": "tests.fuzz.paddle_json",
     "oip": "tests.fuzz.oip",
     "general_model": "tests.fuzz.general_model",
+    "baidu_std": "tests.fuzz.baidu_std",
     "frame": "tests.fuzz.frame",
 }
 

@@ -37,6 +37,7 @@ from tests.hostile.bad_tensors import (
 )
 from tests.hostile.conftest import LIMITS
 from tests.hostile.holding import held
+from tests.kit import baidu_std
 from tests.kit import frames as f
 from tests.kit.frames import Heard, message
 from tests.kit.http1 import PATIENCE, Closed, Reply, connected
@@ -47,6 +48,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
 SCRIPT = Path(__file__).with_name("models.py")
 STATUSES = {400: INVALID_ARGUMENT, 404: 5, 413: RESOURCE_EXHAUSTED}
+BRPC_CODES = {400: 1003, 404: 1001, 413: 1003}
 STREAM = f"/{messages.INFERENCE}/ModelStreamInfer".encode()
 _, STREAMED = messages.inference_messages("ModelStreamInfer")
 INFERRED, ANSWERED = (
@@ -174,6 +176,23 @@ def test_every_bad_message_of_the_open_inference_protocol_over_grpc(
 def test_every_bad_message_of_general_model_service_over_grpc(service: ServiceProcess) -> None:
     good = GENERAL(**GENERAL_GOOD).SerializeToString()
     assert refused_over_grpc(service, GENERAL_CALL, general_messages(), good) > 60
+
+
+def test_every_bad_message_of_general_model_service_over_baidu_std(service: ServiceProcess) -> None:
+    good = baidu_std.request(GENERAL(**GENERAL_GOOD).SerializeToString())
+    wrong, count = [], 0
+    with baidu_std.connected(service.http_port) as client:
+        for count, bad in enumerate(general_messages(), 1):
+            try:
+                answer = client.ask(baidu_std.request(bad.data, id=count))
+                assert (answer.id, answer.code) == (count, BRPC_CODES[bad.status])
+                assert answer.payload == b""
+                check_text(answer.text, bad.text)
+                assert client.ask(good).code == 0
+            except AssertionError as error:
+                wrong.append((bad.rule, error))
+    assert wrong == []
+    assert count > 60
 
 
 @pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ModelStatistics"])

@@ -1,0 +1,167 @@
+"""A call by baidu_std as its handler sees it, and what such a method is called.
+
+The payload is taken as an HTTP body is: within the limits, in pieces, unpacked. An attachment is
+passed over, as the original's model server did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+
+from penstock.api.body import SMALL
+from penstock.api.calls import BodyCall, Shared, count_refusal
+from penstock.door.baidu_std import BaiduStdExchange
+from penstock.door.exchange import Exchange, Receiver
+from penstock.errors import RequestError, Undecodable
+from penstock.protocols.baidu_std import Compression, decompress
+from penstock.protocols.heads import Headers
+from penstock.protocols.status import (
+    BrpcCode,
+    GrpcCode,
+    brpc_code_of,
+    brpc_code_of_grpc,
+)
+
+
+class BaiduStdCall(BodyCall):
+    """One call.
+
+    Attributes:
+        exchange: what carries it.
+        method: what serves it.
+    """
+
+    __slots__ = ("method",)
+
+    exchange: BaiduStdExchange
+    is_grpc = False
+
+    def __init__(self, exchange: BaiduStdExchange, shared: Shared, method: BaiduStd) -> None:
+        told = exchange.meta.call
+        assert told is not None, "the door begins no exchange without it"
+        self.exchange = exchange
+        self.shared = shared
+        self.timeout = told.timeout_ms / 1000 if told.timeout_ms > 0 else None
+        self.inbox = self.partial = None
+        self.started = False
+        self.method = method
+
+    @property
+    def label(self) -> str:
+        """See ``Call``."""
+        return self.method.path
+
+    @property
+    def log_id(self) -> int:
+        """The caller's trace id; 0 where it gave none."""
+        told = self.exchange.meta.call
+        return 0 if told is None else told.log_id
+
+    def begin(self) -> Receiver | None:
+        """The call may be answered. What was announced is reserved before it is read."""
+        exchange = self.exchange
+        meta = exchange.meta
+        whole = exchange.whole
+        size = exchange.head.content_length or 0
+        plain = not (
+            meta.compression or meta.attachment_bytes or meta.is_chunk or meta.opens_stream
+        )
+        small = size <= min(SMALL, self.shared.most)
+        if whole is not None and plain and small and exchange.try_small(size):
+            # What nearly every call is, without the steps that others need.
+            self.method.whole(self, whole)
+            return None
+        problem = ""
+        if meta.is_chunk or meta.opens_stream:
+            problem = "messages in chunks, and streams, are not spoken"
+        elif not 0 <= meta.attachment_bytes <= size:
+            problem = f"a payload of {size} bytes has no attachment of {meta.attachment_bytes}"
+        if problem:
+            self.refuse(Undecodable(problem))
+            return None
+        if self.timeout is not None:
+            exchange.deadline = monotonic() + self.timeout
+        return self if self.expect(size) else None
+
+    def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
+        """See ``Receiver``."""
+        try:
+            if exchange.to_come:
+                exchange.arrive(len(piece))
+            if ended:
+                exchange.body_deadline = inf
+            body = self.collect(piece, ended)
+        except RequestError as error:
+            self.give_up(error)
+            return
+        if body is not None:
+            self.take(body)
+
+    def late(self, exchange: Exchange) -> None:
+        """See ``Receiver``: the payload took too long to arrive."""
+        self.stop()
+        self.exchange.fail_call(BrpcCode.ERPCTIMEDOUT, "the request took too long to arrive")
+
+    def reply(self, message: bytes) -> None:
+        """Answer."""
+        self.exchange.respond(message)
+
+    def fail_with(self, error: RequestError, text: str | None = None) -> None:
+        """End the call with the code of an error, and its text or another."""
+        self.exchange.fail_call(brpc_code_of(error), str(error) if text is None else text)
+
+    def fail(self, code: GrpcCode, text: str, metadata: Headers = ()) -> None:
+        """See ``Call``."""
+        self.exchange.fail_call(brpc_code_of_grpc(code), text)
+
+    def finish(self) -> None:
+        """See ``Call``."""
+        self.exchange.finish()
+
+    @property
+    def is_packed(self) -> bool:
+        """See ``BodyCall``; to cut an attachment off is part of it."""
+        meta = self.exchange.meta
+        return bool(meta.compression or meta.attachment_bytes)
+
+    def unpack(self, body: bytes) -> bytes:
+        """See ``BodyCall``."""
+        meta = self.exchange.meta
+        message = body[: len(body) - meta.attachment_bytes]
+        if meta.compression == Compression.NONE:
+            return message
+        return decompress(meta.compression, message, self.shared.most)
+
+    def take(self, body: bytes) -> None:
+        """See ``BodyCall``."""
+        self.method.whole(self, body)
+
+    def refuse(self, error: RequestError) -> None:
+        """See ``BodyCall``."""
+        count_refusal(self.exchange, error)
+        self.method.failed(self, error)
+
+
+@dataclass(frozen=True, slots=True)
+class BaiduStd:
+    """A method that is called by baidu_std.
+
+    Attributes:
+        service: its full name.
+        method: its name.
+        whole: is called with each call and its message.
+        failed: answers what goes wrong before that (too many bytes in flight).
+    """
+
+    service: str
+    method: str
+    whole: Callable[[BaiduStdCall, bytes], None]
+    failed: Callable[[BaiduStdCall, RequestError], None] = BaiduStdCall.fail_with
+
+    @property
+    def path(self) -> str:
+        """What names it in lists: as a gRPC method."""
+        return f"/{self.service}/{self.method}"

@@ -1,0 +1,468 @@
+"""baidu_std on one connection of a door: messages of the reader to the application, answers back.
+
+Calls run side by side and are answered in any order. With as many open as one connection may have,
+or while its client does not read, nothing more is read of it: the protocol has no other way to make
+a client wait. A message is refused alone; what is no message ends the connection. A client that
+closes its half has left, as it has for brpc itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from math import inf
+from time import monotonic
+from typing import Final
+
+from penstock.door.connection import Connection
+from penstock.door.exchange import STOPPING, DoorExchange, Peer, guarded
+from penstock.door.state import DoorState
+from penstock.protocols.baidu_std import (
+    MessageBegun,
+    Meta,
+    PayloadPart,
+    ProtocolBroken,
+    Reader,
+    encode_failure,
+    encode_response,
+)
+from penstock.protocols.heads import BAIDU_STD, Headers, RequestHead
+from penstock.protocols.status import GRPC_OF_HTTP, BrpcCode, GrpcCode, brpc_code_of_grpc
+
+_SLICE: Final = 16
+"""Messages after which we look at the time."""
+
+_TURN: Final = 0.002
+"""Seconds that one read may take; then others have their turn."""
+
+_JOINED: Final = 16 << 10
+"""Bytes of output up to which it is joined to be written."""
+
+_SWALLOWED: Final = 1 << 20
+"""Bytes of a refused message that are read and thrown away. If more are missing the connection
+ends, after the answers that are due on it."""
+
+
+class BaiduStdExchange(DoorExchange):
+    """One of the exchanges that its connection has open.
+
+    Its head has the path ``/service/method``, no fields, and the payload's size as the length.
+
+    Args:
+        session: its connection.
+        meta: what the message says.
+        size: bytes of its payload.
+        payload: all of it, if it is there.
+
+    Attributes:
+        meta: as given.
+    """
+
+    __slots__ = ("_pieces", "_session", "meta")
+
+    def __init__(
+        self, session: BaiduStdSession, meta: Meta, size: int, payload: bytes | None
+    ) -> None:
+        shared = session.shared
+        call = meta.call
+        path = "/" if call is None else f"/{call.service}/{call.method}"
+        head = RequestHead(
+            "BRPC", path.encode(), (), version=BAIDU_STD, authority=b"", content_length=size
+        )
+        super().__init__(head, shared.budget)
+        self.shared = shared
+        self.receiver = None
+        self.over = self.started = self.paused = False
+        self.over_limit = shared.calls > shared.most_calls
+        self.meta = meta
+        self.whole = payload
+        self._pieces: list[bytes] = []
+        self._session = session
+
+    @property
+    def peer(self) -> Peer:
+        """See ``Exchange``."""
+        return self._session.peer
+
+    def respond(self, message: bytes) -> None:
+        """Answer with a message."""
+        if self.over:
+            return
+        try:
+            head = encode_response(self.meta.correlation_id, len(message))
+        except ValueError:
+            self.fail_call(BrpcCode.ERESPONSE, "the answer is too large for the protocol")
+        else:
+            self._session.out += (head, message)
+            self._answered()
+
+    def fail_call(self, code: BrpcCode, text: str) -> None:
+        """Answer that the call failed."""
+        if not self.over:
+            self.count_error(code.name)
+            self._session.out.append(encode_failure(self.meta.correlation_id, code, text))
+            self._answered()
+
+    def _answered(self) -> None:
+        session = self._session
+        shared = self.shared
+        self.status = 200
+        self.close()
+        session.mark()
+        if not shared.calls:
+            shared.flush()  # nothing can come any more that would be written together with it
+
+    def reply(
+        self,
+        status: int,
+        headers: Headers,
+        body: bytes = b"",
+        trailers: Headers = (),
+        *,
+        close: bool = False,
+    ) -> None:
+        """See ``Exchange``: an error's body is its text."""
+        if status < 400:
+            self.respond(body)
+        else:
+            self.fail_call(_code_of_http(status), body.decode(errors="replace"))
+
+    def start(self, status: int, headers: Headers) -> None:
+        """See ``Exchange``. An answer is one message, so its pieces wait for the last one."""
+        self.started = True
+        self.status = status
+
+    def send(self, piece: bytes) -> None:
+        """See ``Exchange``."""
+        if not self.over:
+            self._pieces.append(piece)
+
+    def finish(self, trailers: Headers = ()) -> None:
+        """See ``Exchange``."""
+        self.reply(self.status, (), b"".join(self._pieces))
+
+    def abort(self) -> None:
+        """See ``Exchange``."""
+        self.fail_call(BrpcCode.EINTERNAL, "the answer was broken off")
+
+    def refuse(self, status: int, text: str) -> None:
+        """See ``DoorExchange``."""
+        if self.over:
+            return
+        on_gone, self.on_gone = self.on_gone, None
+        self.fail_call(_code_of_http(status), text)
+        if on_gone is not None:
+            guarded(on_gone)
+
+    def close(self) -> None:
+        """See ``DoorExchange``."""
+        super().close()
+        self._pieces.clear()
+        self._session.ended(self)
+
+    @property
+    def unsent(self) -> int:
+        """See ``Exchange``; all that waits on its connection."""
+        return 0 if self.over else self._session.unsent()
+
+    def pause(self) -> None:
+        """See ``Exchange``."""
+        self.paused = True
+        self._session.pace()
+
+    def resume(self) -> None:
+        """See ``Exchange``."""
+        self.paused = False
+        self._session.mark()
+
+
+def _code_of_http(status: int) -> BrpcCode:
+    return brpc_code_of_grpc(GRPC_OF_HTTP.get(status, GrpcCode.INTERNAL))
+
+
+class BaiduStdSession(Connection):
+    """A connection that speaks baidu_std.
+
+    Attributes:
+        out: what is to be written.
+    """
+
+    __slots__ = (
+        "_arriving",
+        "_backlog_bytes",
+        "_behind",
+        "_calls",
+        "_core",
+        "_idle_since",
+        "_late_at",
+        "_leaving",
+        "_most",
+        "_partial_at",
+        "_partial_since",
+        "_resuming",
+        "_stopped",
+        "out",
+    )
+
+    def __init__(self, shared: DoorState, transport: asyncio.Transport) -> None:
+        super().__init__(shared, transport)
+        self.out: list[bytes] = []
+        self.due = shared.sweeper.after(shared.period)
+        self._core = Reader()
+        self._calls: set[BaiduStdExchange] = set()  # those without an answer
+        self._most = shared.limits.http2.max_streams
+        self._arriving: BaiduStdExchange | None = None  # whose payload comes in parts
+        self._late_at = inf  # when the rest of that is late
+        self._partial_at = -1  # the message whose meta is not all there, by its number
+        self._partial_since = inf
+        self._behind = False  # there may be events that nobody asked for yet
+        self._backlog_bytes = 0  # what waits for that, as the budget counts it
+        self._resuming = False
+        self._stopped = False  # nothing more is taken
+        self._leaving = False  # ends when no call is open
+        self._idle_since = shared.sweeper.now
+
+    # Input.
+
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
+        if not self.closing:
+            self._core.receive(data)
+            self._take()
+
+    @property
+    def _is_full(self) -> bool:
+        return self.lagging or (self._arriving is None and len(self._calls) >= self._most)
+
+    def wants_data(self) -> bool:
+        """See ``Connection``."""
+        arriving = self._arriving
+        return not (
+            self._stopped
+            or self._behind
+            or self._is_full
+            or (arriving is not None and arriving.paused)
+        )
+
+    def _take(self) -> None:
+        """Pass on what has come, until the turn is over or there are as many calls as may be."""
+        self.dirty = True
+        reader = self._core
+        until = inf
+        left = _SLICE
+        try:
+            while not (self._stopped or self.closing):
+                self._behind = reader.kept > 0
+                if self._is_full:
+                    break
+                if not left:
+                    now = monotonic()
+                    until = min(until, now + _TURN)
+                    if now >= until:
+                        break
+                    left = _SLICE
+                left -= 1
+                event = reader.next_event()
+                if event is None:
+                    self._behind = False
+                    break
+                if isinstance(event, PayloadPart):
+                    self._pass_on(event)
+                else:
+                    self._begin(event)
+            self._see_partial()
+        except ProtocolBroken:
+            self.shared.counters.malformed += 1
+            self._write()
+            self.end(linger=True)
+            self.gone()
+        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+            self.broken()
+        self.flush()
+
+    def _see_partial(self) -> None:
+        """Remember since when a message's meta is incomplete."""
+        reader = self._core
+        if reader.is_between or self._arriving is not None:
+            self._partial_at = -1
+        elif self._partial_at != reader.begun:
+            self._partial_at = reader.begun
+            self._partial_since = self.shared.sweeper.now
+
+    def _begin(self, event: MessageBegun) -> None:
+        meta, size, payload = event
+        if meta.call is None:
+            raise ProtocolBroken("the message is no request")
+        shared = self.shared
+        shared.counters.requests += 1
+        shared.calls += 1
+        exchange = BaiduStdExchange(self, meta, size, payload)
+        self._calls.add(exchange)
+        if payload is None:
+            self._arriving = exchange
+            self._late_at = exchange.body_deadline = shared.sweeper.now + shared.body_time
+        try:
+            receiver = shared.application.begin(exchange)
+            if receiver is not None and not exchange.over:
+                exchange.receiver = receiver
+                if payload is not None:
+                    receiver.data(exchange, payload, True)
+                elif shared.leaving:
+                    exchange.refuse(503, STOPPING)
+                else:
+                    exchange.body_deadline = min(exchange.body_deadline, exchange.deadline)
+                    self.due = min(self.due, exchange.body_deadline)
+        except Exception:  # noqa: BLE001 - this request fails by it, and no other
+            exchange.fail()
+
+    def _pass_on(self, event: PayloadPart) -> None:
+        exchange = self._arriving
+        assert exchange is not None, "a message begins before its payload"
+        if event.ended:
+            self._arriving = None
+        else:
+            self._late_at += len(event.data) / self.shared.limits.body_pace
+            exchange.arrived(len(event.data))
+        if exchange.receiver is not None:
+            try:
+                exchange.receiver.data(exchange, event.data, event.ended)
+            except Exception:  # noqa: BLE001 - this request fails by it, and no other
+                exchange.fail()
+
+    def _stop(self) -> None:
+        """Take nothing more, and end when the calls that are open have been answered."""
+        self._stopped = self._leaving = True
+        self._behind = False
+
+    # The input backlog.
+
+    def _wait_for_turn(self) -> None:
+        """Go on after the others' turn; where that waits for an answer or for the client to read,
+        a later flush comes here.
+        """
+        self._count_backlog(self._core.kept)
+        if not (self._resuming or self._is_full):
+            self._resuming = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._resuming = False
+        if not self.closing:
+            self._take()
+
+    def _count_backlog(self, count: int) -> None:
+        budget = self.shared.budget
+        budget.release(self._backlog_bytes)
+        budget.add(count)
+        self._backlog_bytes = count
+
+    # Output.
+
+    def ended(self, exchange: BaiduStdExchange) -> None:
+        """An exchange is over."""
+        self._calls.discard(exchange)
+        self._idle_since = self.shared.sweeper.now
+        if self._arriving is exchange and self._core.missing > _SWALLOWED:
+            self._stop()
+
+    def flush(self) -> None:
+        """See ``Connection``."""
+        self.dirty = False
+        try:
+            self._write()
+            if self.closing:
+                return
+            if self._behind:
+                self._wait_for_turn()
+            elif self._backlog_bytes:
+                self._count_backlog(0)
+            if self._leaving and not self._calls and self._may_end():
+                self.end(linger=True)
+            else:
+                self.pace()
+        except Exception:  # noqa: BLE001 - nothing but this connection ends by it
+            self.broken()
+
+    def _may_end(self) -> bool:
+        """Whether no message is on its way, or it has had its time."""
+        shared = self.shared
+        in_time = shared.sweeper.now < shared.last_head
+        return self._stopped or self._core.is_between or not in_time
+
+    def _write(self) -> None:
+        out = self.out
+        if out and not self.closing:
+            if self.secure or sum(map(len, out)) <= _JOINED:
+                self.write_joined(out)
+            else:
+                self.write_pieces(out)
+        out.clear()
+        if self.lagging or self.counted:
+            self.count()
+
+    def unsent(self) -> int:
+        """Bytes that wait for the client to read."""
+        waiting = sum(map(len, self.out))
+        return waiting + self.waiting() if self.lagging else waiting
+
+    # What takes too long.
+
+    def check(self, now: float) -> None:
+        """See ``Connection``."""
+        shared = self.shared
+        limits = shared.limits
+        self.due = now + shared.period
+        if shared.draining:
+            self._leaving = True
+        arriving = self._arriving
+        if not self.wants_data():  # what it waits for may have come
+            self._late_at = max(self._late_at, now + limits.body_timeout)
+            self._partial_since = now
+            self._idle_since = now
+            self.mark()
+            return
+        if arriving is not None:
+            self._idle_since = now
+            if not arriving.over and now >= arriving.body_deadline:
+                arriving.end_late()
+            if now >= self._late_at:
+                self._stop()
+            elif not arriving.over:
+                self.due = min(self.due, arriving.body_deadline)
+        elif self._partial_at >= 0:
+            self._idle_since = now
+            if now - self._partial_since >= limits.header_timeout:
+                shared.counters.heads_late += 1
+                self._stop()
+        elif self._calls:
+            self._idle_since = now
+        elif now - self._idle_since > limits.http2_idle:
+            shared.counters.idle += 1
+            self._leaving = True
+        self.mark()
+
+    # The end.
+
+    def gone(self) -> None:
+        """See ``Connection``."""
+        self._count_backlog(0)
+        for exchange in list(self._calls):
+            self.shared.counters.gone += 1
+            exchange.leave()
+
+    def drain(self) -> None:
+        """See ``Connection``. No message tells a client of it: when no call is open, the connection
+        ends.
+        """
+        self.due = min(self.due, self.shared.sweeper.after(self.shared.period))
+
+    def refuse_partial(self) -> None:
+        """See ``Connection``."""
+        arriving = self._arriving
+        if arriving is not None and arriving.awaits_body:
+            arriving.refuse(503, STOPPING)
+
+    def leave(self) -> None:
+        """See ``Connection``."""
+        self._leaving = True
+        self.due = min(self.due, self.shared.last_head)
+        self.mark()
