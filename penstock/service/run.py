@@ -56,6 +56,7 @@ from penstock.service import flags, op_servers
 from penstock.service.banner import announce, banner, check_reports
 from penstock.service.blueprint import Application, Deployment
 from penstock.service.build import Works, begun
+from penstock.service.legacy import restore_numpy
 from penstock.service.listening import (
     METRICS,
     Listeners,
@@ -118,6 +119,7 @@ def run_deployment(deployment: Deployment) -> None:
     now.served.append(" and ".join(graph.called for graph in deployment.graphs))
     if deployment.config.otel:
         _import_otel()
+    restored = restore_numpy() if deployment.legacy else None
     if now.check_only:
         if now.opens:
             begun(deployment.in_threads())
@@ -139,6 +141,8 @@ def run_deployment(deployment: Deployment) -> None:
         logging_to_files(_log_dir(deployment)),
         logging_to_stderr(options, at_once=deployment.is_supervised),
     ):
+        if restored is not None:
+            _log.info("%s", restored)
         for warning in (*deployment.warnings, raise_descriptor_limit(deployment.processes)):
             if warning is not None:
                 _log.warning("%s", warning)

@@ -1,0 +1,56 @@
+"""numpy as services that were written for the original expect it; in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from penstock.service.legacy import fromstring
+
+
+@pytest.mark.parametrize("data", [b"\1\2\3\4", "\1\2\3\4", memoryview(b"\1\2\3\4")])
+def test_bytes_are_read_and_may_be_changed(data: bytes | str) -> None:
+    got = fromstring(data, np.uint8)
+    assert got.tolist() == [1, 2, 3, 4]
+    got[0] = 7
+    assert fromstring(data, "<u2").tolist() == [0x201, 0x403]
+    assert fromstring(data, np.uint8, 2).tolist() == [1, 2]
+    assert fromstring(b"", np.uint8).size == 0
+    with pytest.raises(ValueError, match="multiple of element size"):
+        fromstring(data, "<u8")
+
+
+def test_text_is_read_as_ever() -> None:
+    assert fromstring("1, 2", dtype=int, sep=",").tolist() == [1, 2]
+    assert fromstring("1 2 3", sep=" ", count=2).tolist() == [1, 2]
+
+
+CODE = """
+import threading
+import numpy as np
+from penstock.service.legacy import restore_numpy
+before = str([np.float32(0.2)])
+import penstock.service.run  # changes nothing
+assert str([np.float32(0.2)]) == before
+print(restore_numpy())
+
+def show():
+    print([np.float32(0.2), np.int64(3), np.bool_(True)], repr(np.float32([0.2])))
+    print(np.fromstring(b"ab", np.uint8))
+
+show()
+thread = threading.Thread(target=show)
+thread.start()
+thread.join()
+"""
+
+
+def test_scalars_print_as_numbers_in_every_thread() -> None:
+    run = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
+    told, *shown = run.stdout.splitlines()
+    expected = "numpy.fromstring reads bytes here, and scalars print as in numpy 1, as services"
+    assert told.startswith(expected)
+    assert shown == ["[0.2, 3, True] array([0.2], dtype=float32)", "[97 98]"] * 2
