@@ -1,1 +1,1 @@
-"""The only place that completes requests."""
+"""The engine: admits requests, dispatches batches, and completes requests."""

@@ -1,4 +1,4 @@
-"""Time and turns, as the engine asks for them; the one asyncio version.
+"""The engine's interface to time and later turns of the loop, and its asyncio implementation.
 
 Only the monotonic clock is used, so a step of the wall clock changes nothing.
 """
@@ -12,20 +12,20 @@ from typing import Any, Protocol
 
 
 class Alarm(Protocol):
-    """Something that was asked for and can be called off."""
+    """A scheduled action that can be cancelled."""
 
     def cancel(self) -> None:
-        """Do not ring."""
+        """Cancel the action."""
 
 
 class Clock(Protocol):
-    """The engine's only source of time and of later turns. Everything runs on one loop."""
+    """The engine's only source of time and later turns. Everything runs on one loop."""
 
     def now(self) -> float:
         """Monotonic seconds."""
 
     def soon(self, action: Callable[[], Any]) -> None:
-        """Run the action after what is running now."""
+        """Run the action after the current one."""
 
     def at(self, when: float, action: Callable[[], Any]) -> Alarm:
         """Run the action at that monotonic time, or a little later."""

@@ -1,7 +1,7 @@
-"""Which requests are due: a wheel of coarse buckets, one alarm for all of them.
+"""Deadlines of requests: a timer wheel of coarse buckets, with one alarm for all.
 
 A timer object per request would cost more than the request. Deadlines are rounded up to the next
-tick, so nothing is reported early and everything within one tick.
+tick, so nothing expires early, and everything within one tick.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Generic, TypeAlias, TypeVar
 Item = TypeVar("Item")
 
 Due: TypeAlias = dict[Item, None]
-"""Those who are due at the same tick. Who takes himself out of it is watched no more."""
+"""The items of one tick. An item is no longer watched after its removal from this dict."""
 
 TICK = 0.02
-"""Seconds; a fifth of what answers may be late by (100 ms)."""
+"""Seconds; a fifth of the allowed lateness of answers (100 ms)."""
 
 
 class Deadlines(Generic[Item]):
@@ -35,7 +35,7 @@ class Deadlines(Generic[Item]):
         return sum(map(len, self._buckets.values()))
 
     def add(self, item: Item, deadline: float) -> Due[Item]:
-        """Watch an item (hashable, once) until it is due or taken out of what this returns."""
+        """Watch an item (hashable, once) until it is due or removed from the returned dict."""
         tick = int(deadline / TICK) + 1
         bucket = self._buckets.get(tick)
         if bucket is not None:
@@ -48,13 +48,13 @@ class Deadlines(Generic[Item]):
         return bucket
 
     def next_due(self) -> float | None:
-        """The monotonic time to call ``expire`` at; None when nothing is watched."""
+        """The monotonic time of the next ``expire``; None when nothing is watched."""
         while self._ticks and not self._buckets[self._ticks[0]]:
             del self._buckets[heapq.heappop(self._ticks)]
         return self._ticks[0] * TICK if self._ticks else None
 
     def expire(self, now: float) -> list[Item]:
-        """Take out every item that is due, earliest tick first."""
+        """Remove and return every item that is due, earliest tick first."""
         due: list[Item] = []
         while self._ticks and self._ticks[0] * TICK <= now:
             due.extend(self._buckets.pop(heapq.heappop(self._ticks)))

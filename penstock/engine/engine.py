@@ -1,16 +1,16 @@
-"""The engine: admits requests, walks each through its graph, answers each exactly once.
+"""The engine: admits requests, runs each through its graph, and answers each exactly once.
 
-The only place that completes requests. It holds the graphs, and joins the pure parts (flight,
-batcher, deadlines) with their stages; time and turns come through a Clock, so the whole engine runs
-under a virtual clock too. Limits, ids and deadlines are the engine's, queues and workers a graph's.
+The only place that completes requests. It holds the graphs, and connects the pure parts (flight,
+batcher, deadlines) with the stages. Time comes from a Clock, so that the whole engine also runs
+with a virtual clock. Limits, ids and deadlines belong to the engine, queues and workers to a graph.
 
 Guarantees:
     - an admitted request is answered exactly once, or cancelled by its caller; admitted = answered
       + cancelled when the engine is at rest;
     - nothing is dispatched past its deadline, and the answer comes within one tick after it;
-    - capacity is bounded: what does not fit is refused at once, before anything has started;
+    - capacity is bounded: a request beyond it is refused at once, before anything has started;
     - late, double and unknown results are dropped and recorded, never raised;
-    - a graph that is drained finishes what was admitted to it, and takes nothing new.
+    - a draining graph finishes its admitted requests, and refuses new ones.
 
 Thread: everything runs on one loop. Source: ``docs/compatibility.md`` (ids, deadlines, capacity).
 """
@@ -49,14 +49,15 @@ IDS_WRAP = 10**18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """How much the engine takes on.
+    """Limits of the engine.
 
     Attributes:
         max_requests: the most requests admitted at once; one more is refused.
-        max_running: the most of them inside the graphs (``worker_num``); the others wait.
-            None means no bound of its own.
-        time_limit: seconds that a request may take, unless its caller gives it less.
-        first_id, id_step: data ids start here and step so, to be unique among several engines.
+        max_running: the most of them inside the graphs (``worker_num``); the others wait. None
+            means no separate limit.
+        time_limit: deadline of a request in seconds, unless its caller sets an earlier one.
+        first_id, id_step: first data id, and the step between ids, so that they are unique among
+            several engines.
     """
 
     max_requests: int = 1024
@@ -86,11 +87,11 @@ class EngineStatistics:
 
 
 class Engine:
-    """See the module. It begins without a graph: ``add`` gives it one.
+    """See the module. It has no graph until ``add``.
 
     Attributes:
-        graphs: those that serve or drain, oldest first.
-        names: what requests call the graphs by that serve.
+        graphs: the serving and draining graphs, oldest first.
+        names: the serving graphs by the names that requests use.
     """
 
     def __init__(
@@ -122,11 +123,11 @@ class Engine:
         return [stage for graph in self.graphs for stage in graph.stages]
 
     def graph(self, name: str, version: str | None = None) -> ServedGraph | None:
-        """What serves requests for that name; None when nothing does.
+        """The graph that serves requests with that name, or None.
 
         Args:
-            name: as a request calls it; empty for the only graph that serves.
-            version: None for the one that was added last.
+            name: the name in the request; empty for the only serving graph.
+            version: None for the graph that was added last.
         """
         if version is None:
             return self.names.get(name, self._unnamed if name else self._for_no_name)
@@ -136,10 +137,10 @@ class Engine:
         return None
 
     def add(self, graph: ServedGraph) -> None:
-        """Let a graph serve whose workers are ready.
+        """Start to serve a graph, whose workers are ready.
 
         Raises:
-            GraphError: another one has its name and version, or it has served before.
+            GraphError: another graph has its name and version, or it has served before.
         """
         for other in self.graphs:
             if (other.name, other.version) == (graph.name, graph.version):
@@ -149,9 +150,9 @@ class Engine:
         self._name_graphs()
 
     def drain_graph(self, graph: ServedGraph, at_rest: Callable[[], None]) -> None:
-        """Let a graph finish what was admitted to it; then call ``at_rest``, once.
+        """Let a graph finish its admitted requests; then call ``at_rest``, once.
 
-        What comes meanwhile for its name goes to another graph of that name, or is refused.
+        New requests for its name go to another graph of that name, or are refused.
         """
         graph.become(GraphState.DRAINING)
         self._name_graphs()
@@ -160,10 +161,10 @@ class Engine:
         self._go_on()
 
     def remove(self, graph: ServedGraph) -> None:
-        """Forget a graph that was drained. Its workers are still to be closed.
+        """Remove a drained graph. The caller closes its workers.
 
         Raises:
-            GraphError: it serves, or has not finished.
+            GraphError: it is serving, or has not finished.
         """
         if graph.inside:
             raise GraphError(f"graph {graph} has {graph.inside} requests inside")
@@ -173,14 +174,14 @@ class Engine:
     def replace(
         self, graph: ServedGraph, at_rest: Callable[[ServedGraph], None]
     ) -> list[ServedGraph]:
-        """Let a graph serve in place of all others of its name, which drain.
+        """Start to serve a graph, and drain all others of its name.
 
         Args:
             graph: the new version; its workers are ready.
-            at_rest: called with each of the old ones, when it has finished.
+            at_rest: called with each old graph when it has finished.
 
         Returns:
-            the old ones.
+            the old graphs.
         """
         old = [each for each in self.graphs if each.name == graph.name and _serves(each)]
         self.add(graph)
@@ -189,7 +190,7 @@ class Engine:
         return old
 
     def statistics(self) -> EngineStatistics:
-        """How the engine stands now."""
+        """A snapshot of the engine's state."""
         return EngineStatistics(
             admitted=self._admitted,
             replied=self._replied,
@@ -203,11 +204,11 @@ class Engine:
 
     @property
     def _running(self) -> int:
-        """How many are admitted and have started."""
+        """The number of requests that are inside the graphs."""
         return len(self._admitted_now) - len(self._waiting)
 
     def why_stuck(self) -> str | None:
-        """Why requests cannot be answered now, for probes; None when they can."""
+        """Why requests cannot be answered now, for probes; None if they can."""
         for graph in self.graphs:
             for stage in graph.stages:
                 if stage.lost and _serves(graph):
@@ -221,7 +222,7 @@ class Engine:
         Raises:
             ServiceBusy: at capacity; a later retry may succeed.
             ServiceClosed: draining; a retry elsewhere may succeed.
-            DeadlineExceeded: its time is over already.
+            DeadlineExceeded: its deadline has already passed.
         """
         now = self.clock.now()
         options = self.options
@@ -255,9 +256,10 @@ class Engine:
             self._start(submission, now)
 
     def cancel(self, submission: Submission) -> None:
-        """The caller went away: queued work is dropped, running calls end if they can, no answer.
+        """Cancel a request whose caller has disconnected: drop queued work, end running calls if
+        possible, send no answer.
 
-        What was not submitted yet is not admitted any more.
+        A request that was not submitted yet will not be admitted.
         """
         if submission.over:
             return
@@ -280,14 +282,16 @@ class Engine:
         self._go_on()
 
     def close(self) -> None:
-        """Answer whoever is still inside with ServiceClosed, now."""
+        """Answer all remaining requests with ServiceClosed, now."""
         self._draining = True
         for submission in sorted(self._admitted_now, key=lambda each: each.data_id):
             self._reply(submission, Outcome(None, ServiceClosed("dag closed.")))
         self._alarm.cancel()
 
     def settle(self, sample: Sample, outcome: Outcome) -> None:
-        """An op answered a sample. Called by its stage; what is no longer wanted is ignored."""
+        """Process an op's outcome of a sample. Called by its stage; outcomes of ended requests are
+        ignored.
+        """
         if sample.gone:
             return
         sample.gone = True
@@ -316,7 +320,7 @@ class Engine:
             self._put(submission, answer, self.clock.now())
 
     def _collect(self, sample: Sample, outcome: Outcome) -> Outcome | None:
-        """A piece has its outcome: that of the whole, if it is known by now."""
+        """Process the outcome of a piece; returns that of the whole sample, if known."""
         pieces, index = sample.piece
         whole: Outcome | None = pieces.take(index, outcome)
         if whole is not None:
@@ -328,9 +332,9 @@ class Engine:
         return whole
 
     def _name_graphs(self) -> None:
-        """Which graph takes which name, after one has come or begun to go."""
+        """Update which graph serves which name, after a change of the graphs."""
         serving = [graph for graph in self.graphs if _serves(graph)]
-        self.names.clear()  # in place: protocols look into it
+        self.names.clear()  # in place: protocols hold a reference
         self.names.update((graph.name, graph) for graph in serving if graph.name is not None)
         self._unnamed = None
         for graph in serving:
@@ -340,7 +344,7 @@ class Engine:
         self._for_no_name = self._unnamed or only
 
     def _refuse(self, submission: Submission, now: float) -> None:
-        """Raise what the request is refused for, if it is."""
+        """Raise the reason of a refusal, if any."""
         refusal = self._refusal(submission, now)
         if refusal is not None:
             self._refused += 1
@@ -368,7 +372,7 @@ class Engine:
         return None
 
     def _start(self, submission: Submission, now: float) -> None:
-        # It is the ops' now, and goes when they let it go.
+        # The ops own it now; it is freed when they drop it.
         feed, submission.feed = submission.feed, {}
         straight = submission.plan.straight
         if straight is None:
@@ -377,9 +381,9 @@ class Engine:
             self._offer(submission, straight, {REQUEST_OP_NAME: feed}, now)
 
     def _put(self, submission: Submission, puts: Sequence[Put], now: float) -> None:
-        """Offer what is ready to its ops."""
+        """Offer ready samples to their ops."""
         for op, inputs in puts:
-            if submission.over:  # a full queue has ended it just now
+            if submission.over:  # a full queue has just ended it
                 return
             self._offer(submission, op, inputs, now)
 
@@ -410,7 +414,7 @@ class Engine:
                 self._offer_pieces(submission, op, pieces, now)
                 return
         if attempt < stage.options.retry:
-            # The call that is given up may still edit the dicts it was handed.
+            # A call that has timed out may still change its input dicts.
             sample.spare = {name: dict(feed) for name, feed in inputs.items()}
         submission.samples.append(sample)
         try:
@@ -426,7 +430,7 @@ class Engine:
             self._offer(submission, op, inputs, now, piece=(pieces, index))
 
     def _try_again(self, submission: Submission, sample: Sample) -> bool:
-        """After a time-out: whether the op has an attempt left, which then begins."""
+        """After a timeout, start the op's next attempt; returns whether one was left."""
         if sample.spare is None:
             return False
         attempt = sample.attempt + 1
@@ -434,13 +438,13 @@ class Engine:
         return True
 
     def _reply(self, submission: Submission, outcome: Outcome) -> None:
-        if submission.over:  # another's end, or what its caller did then, has ended this one too
+        if submission.over:  # another request, or its callback, has ended this one as well
             return
         self._replied += 1
         tell = self.instruments.replied
         if tell is not None:
             tell(submission, outcome.error, self.clock.now())
-        # What _finish does, without the call.
+        # ``_finish``, inlined.
         submission.over = True
         self._admitted_now.discard(submission)
         submission.graph.inside -= 1
@@ -457,7 +461,7 @@ class Engine:
             self._go_on()
 
     def _finish(self, submission: Submission) -> None:
-        """Forget the request and what it still has in queues."""
+        """Remove the request, and its samples in queues."""
         submission.over = True
         self._admitted_now.discard(submission)
         submission.graph.inside -= 1
@@ -470,7 +474,9 @@ class Engine:
         self._waiting.pop(submission, None)
 
     def _go_on(self) -> None:
-        """After an end, when its answer has been delivered: start the next, or tell of rest."""
+        """After an answer was delivered: start a waiting request, or report that the engine is at
+        rest.
+        """
         if self._waiting and not self._starting:
             self._start_waiting()
         if self._at_rest:
@@ -481,11 +487,11 @@ class Engine:
                 tell()
 
     def _rests(self, graph: ServedGraph | None) -> bool:
-        """Whether nothing is inside a graph; None for all of them."""
+        """Whether a graph has no requests; None for all graphs."""
         return not (self._admitted_now if graph is None else graph.inside)
 
     def _forget_samples(self, submission: Submission) -> None:
-        """Drop what is queued; what runs is ended, or will find that nobody wants it."""
+        """Drop queued samples; running ones are ended, or their outcomes ignored."""
         self._drop(submission, submission.samples)
 
     @staticmethod
@@ -501,7 +507,7 @@ class Engine:
         samples.clear()
 
     def _start_waiting(self) -> None:
-        """Start those that have waited longest, as many as may run."""
+        """Start the requests that have waited longest, up to the limit."""
         most = self.options.max_running
         self._starting = True
         try:
@@ -518,9 +524,9 @@ class Engine:
             self._alarm.at(due)
 
     def _expire(self) -> None:
-        """Answer everybody whose time is over."""
+        """Answer all requests whose deadline has passed."""
         for submission in self._deadlines.expire(self.clock.now()):
-            if submission.over:  # the end of another has ended this one too
+            if submission.over:  # the end of another request has ended this one as well
                 continue
             late = self._too_late(submission.deadline_by_client)
             samples = submission.samples
@@ -537,13 +543,13 @@ class Engine:
 
 
 def _log_late(submission: Submission, how: str) -> None:
-    """Log that a request's time is over, unless its caller gave it no more."""
+    """Log that a request's deadline has passed, unless its caller set it."""
     if not submission.deadline_by_client:
         _log.warning("%s (data_id=%s log_id=%s)", how, submission.data_id, submission.log_id)
 
 
 def log_dropped(instrument: Instrument, error: Exception) -> None:
-    """For Instruments: say which one is called no more."""
+    """For Instruments: log that an instrument is disabled."""
     _log.error("instrument %r raised and is dropped", instrument, exc_info=error)
 
 

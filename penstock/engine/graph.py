@@ -1,7 +1,7 @@
-"""A graph in an engine: its name and version, its stages, and what becomes of it.
+"""A graph in an engine: its name, version, stages and state.
 
-A graph is built aside, added, and drained; then it is at rest and can be removed. Meanwhile the
-engine's other graphs serve: this is what replacing a model's version by another one is made of.
+A graph is built, added, drained, and removed when it is at rest, while the engine's other graphs
+serve. A model's version can be replaced this way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class GraphState(Enum):
-    """What a graph does."""
+    """The states of a graph."""
 
     ASIDE = "aside"
     SERVING = "serving"
@@ -50,7 +50,7 @@ class GraphStatistics:
     """A snapshot of one graph.
 
     Attributes:
-        inside: requests that are admitted and not over.
+        inside: requests that are admitted and not ended.
         stages: of its ops, in the plan's order.
     """
 
@@ -65,21 +65,21 @@ class ServedGraph:
     """One version of a graph. ``add_op`` or ``add_stage`` give it its stages, in the plan's order.
 
     Args:
-        engine: admits its requests, and walks them through it.
+        engine: admits its requests, and runs them through it.
         plan: what runs after what.
-        name: what requests call it by; None for one that takes every name that no other has.
-        version: tells it from others of its name.
-        ends: makes feeds of messages, and messages of outcomes; None where no protocol needs it.
-        declared: gives its inputs and outputs where they are known, which may be only when its
-            workers have started.
+        name: its name in requests; None for a graph that serves every name that no other graph has.
+        version: distinguishes graphs of the same name.
+        ends: converts messages to feeds, and outcomes to messages; None if no protocol needs it.
+        declared: returns its inputs and outputs if they are known, maybe only after its workers
+            have started.
 
     Attributes:
         state: see GraphState.
-        inside: requests that are admitted and not over.
-        stages: of its ops, in the plan's order.
-        bounded: those whose queues can be full.
-        guarded: whether the engine has to look closer before it admits a request.
-        time_limit: seconds that a request may take.
+        inside: requests that are admitted and not ended.
+        stages: those of its ops, in the plan's order.
+        bounded: the stages with a limited queue.
+        guarded: whether the engine must check more before it admits a request.
+        time_limit: deadline of a request in seconds.
         now: the engine's clock.
     """
 
@@ -112,7 +112,7 @@ class ServedGraph:
 
     @property
     def signature(self) -> Signature | None:
-        """Its inputs and outputs; None where they are not known, or not yet."""
+        """Its inputs and outputs; None if they are unknown, or not known yet."""
         if self._signature is None:
             self._signature = self._declared()
         return self._signature
@@ -152,20 +152,20 @@ class ServedGraph:
         """Make every worker ready.
 
         Raises:
-            StartupError: one cannot work; those of its op are ended, others may run.
+            StartupError: a worker cannot start; the workers of its op are ended, others may run.
         """
         await asyncio.gather(*(stage.executor.start() for stage in self.stages))
 
     async def close(self, timeout: float) -> bool:
-        """Stop the workers; whether every call has returned within ``timeout`` seconds."""
+        """Stop the workers; returns whether every call ended within ``timeout`` seconds."""
         closing = [stage.executor.close(timeout) for stage in self.stages]
         return all(await asyncio.gather(*closing))
 
     def become(self, state: GraphState) -> None:
-        """Go on to another state; the engine's step.
+        """Change the state; for the engine.
 
         Raises:
-            GraphError: there is no such way.
+            GraphError: the transition is illegal.
         """
         if (self.state, state) not in _MOVES:
             raise GraphError(f"graph {self} is {self.state.value} and cannot be {state.value}")
@@ -173,12 +173,12 @@ class ServedGraph:
         self.guarded = bool(self.bounded) or state is not GraphState.SERVING
 
     def drain_stages(self) -> None:
-        """No company will come any more: nobody waits for it."""
+        """No more requests will come: batches need not wait to fill."""
         for stage in self.stages:
             stage.drain()
 
     def statistics(self) -> GraphStatistics:
-        """How it stands now."""
+        """A snapshot of its state."""
         return GraphStatistics(
             name=self.name,
             version=self.version,

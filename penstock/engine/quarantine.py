@@ -1,22 +1,22 @@
-"""Decides what becomes of the requests that a worker process died with.
+"""Quarantine of requests that may kill workers: decides what happens to a lost batch's requests.
 
-One request of the batch may have killed the worker, and nobody knows which one. So the inputs of
-all of them are suspected for a short while: a request with the same inputs runs alone, in a batch
-and a hand-over of its own. If a worker dies of it then, these inputs are refused for a while; if it
-comes back, they are cleared. Where the op says ``retry_on_crash``, the requests of the lost batch
-are run once more at once, each alone, instead of being answered.
+One request of the batch may have killed the worker, and it is unknown which. So the inputs of all
+of them are suspected for a short time: a request with the same inputs runs alone, in its own batch
+and hand-over. If a worker dies again, these inputs are refused for a time; if it succeeds, they are
+cleared. With ``retry_on_crash`` the requests of the lost batch run once more at once, each alone,
+before they are answered.
 
-It is told the time, and never runs or answers anything itself.
+Time is an argument; it never runs or answers requests itself.
 
 Guarantees:
-    - nothing is looked at while nobody is suspected; otherwise each sample is looked at once, when
-      its batch is about to run, for some microseconds whatever its size;
-    - inputs are refused only after a worker died while it ran them and nothing else, after another
-      had died with them; for ``BAN`` seconds, doubled each time up to ``LONGEST_BAN``. Then they
-      run again, alone: the fault may have been the card's, which is back;
-    - suspicion ends with a good run, or after ``SUSPICION`` seconds: nothing is kept for good;
-    - a request is run at most twice, and the second time alone;
-    - a request that is answered already, or too late, is not run again.
+    - without suspects samples are not checked; otherwise each is checked once, when its batch is
+      about to run, in some microseconds whatever its size;
+    - inputs are refused only after a worker died while it ran them alone, after another had died
+      with them; for ``BAN`` seconds, doubled each time up to ``LONGEST_BAN``. Then they run again,
+      alone: the cause may have been a GPU that has recovered;
+    - suspicion ends with a successful run, or after ``SUSPICION`` seconds;
+    - a request runs at most twice, the second time alone;
+    - a request that has been answered, or whose deadline has passed, does not run again.
 """
 
 from __future__ import annotations
@@ -41,27 +41,28 @@ _log = logging.getLogger(__name__)
 SUSPICION: Final = 10.0
 """Seconds for which inputs are suspected after a worker died with them."""
 BAN: Final = 10.0
-"""Seconds for which inputs are refused after the first worker that died of them alone. Less than a
-probe's usual interval would let each of them cost a worker while the card is away."""
+"""Seconds for which inputs are refused after the first worker died while it ran them alone. If it
+were less than the usual interval of probes, each probe would cost a worker while the GPU is
+unavailable."""
 LONGEST_BAN: Final = 60.0
 MOST: Final = 1_000
-"""Inputs of one op that are remembered; the oldest go first."""
+"""Most suspected inputs of one op; the oldest are dropped first."""
 
 _TURN: Final = 0.001
-"""Seconds that the screening of one turn of the loop may take, like its handing over."""
+"""Most seconds of screening in one turn of the loop; as for hand-overs."""
 _DEEPEST: Final = 16
-_VALUES: Final = 256  # of a list or a dict
-_OCTETS: Final = 16 << 10  # of a text or an array
+_VALUES: Final = 256  # most values of a list or dict in a digest
+_OCTETS: Final = 16 << 10  # most octets of a text or array in a digest
 
 Polled: TypeAlias = Batch | float | None
-"""What ``Batcher.poll`` answers."""
+"""The result of ``Batcher.poll``."""
 
 
 class Suspicion:
-    """Marks a sample that shares its batch with nobody, as its ``key``: no two of them are equal.
+    """The ``key`` of a sample that must run alone: no two are equal.
 
     Args:
-        digest: of its inputs, None where they have none.
+        digest: the digest of its inputs; None if they have none.
     """
 
     __slots__ = ("digest",)
@@ -72,12 +73,12 @@ class Suspicion:
 
 @dataclass(slots=True)
 class _Suspect:
-    """Inputs that are remembered.
+    """Suspected inputs.
 
     Attributes:
-        bans: how often they were refused for a while.
+        bans: number of bans.
         banned_until: when the last ban ends.
-        forget_at: when they are suspected no more.
+        forget_at: when the suspicion ends.
     """
 
     bans: int = 0
@@ -86,17 +87,17 @@ class _Suspect:
 
 
 class Quarantine:
-    """One op's.
+    """The quarantine of one op.
 
     Args:
         op: its name.
-        rerun: whether the requests of a batch that died are run once more.
+        rerun: whether the requests of a lost batch run once more.
 
     Attributes:
-        active: whether anybody is suspected or waits to run alone; otherwise there is nothing to
-            ask.
-        deaths: how many batches were lost with their worker.
-        refused: how many requests were refused unseen.
+        active: whether there are suspects, or requests that wait to run alone; otherwise no check
+            is needed.
+        deaths: number of batches lost with their worker.
+        refused: number of requests refused without a run.
     """
 
     def __init__(self, op: str, *, rerun: bool) -> None:
@@ -110,12 +111,12 @@ class Quarantine:
         self._lone_last = False
 
     def __len__(self) -> int:
-        """How many requests wait here to run alone."""
+        """The number of requests that wait to run alone."""
         return len(self._lone)
 
     @property
     def suspects(self) -> int:
-        """How many inputs are remembered."""
+        """The number of suspected inputs."""
         return len(self._known)
 
     def died(
@@ -124,7 +125,7 @@ class Quarantine:
         """A worker died while it ran this batch.
 
         Returns:
-            the samples that are to be answered, and how; the others will be run again.
+            the samples to answer, with their outcomes; the others will run again.
         """
         self.active = True
         self.deaths += 1
@@ -145,10 +146,9 @@ class Quarantine:
         return over, answers
 
     def came_back(self, batch: Batch, outcomes: list[Outcome], now: float) -> None:
-        """A batch is back, and no worker has died of it."""
+        """A batch came back without a worker's death."""
         for sample, outcome in zip(batch.samples, outcomes, strict=True):
-            # A call that nobody waits for may have been ended by us; one that failed so has perhaps
-            # not run.
+            # A call whose requests had ended may have been killed by us, maybe before it ran.
             failed = type(outcome.error) is InferenceFailed
             if runs_alone(sample) and not sample.gone and not failed:
                 self._known.pop(sample.key.digest, None)
@@ -161,16 +161,16 @@ class Quarantine:
         again: Callable[[float], Batch | None],
         poll: Callable[[], Polled],
     ) -> tuple[list[Batch], float | None, list[Sample]]:
-        """The batches of one hand-over: several that are above suspicion, or one that runs alone.
+        """The batches of one hand-over: several without suspects, or one that runs alone.
 
         Args:
-            most: how many.
-            clock: tells monotonic seconds.
-            again: gives what was taken back from another worker.
-            poll: gives what has been queued.
+            most: the most batches.
+            clock: returns monotonic seconds.
+            again: returns batches that were taken back from another worker.
+            poll: returns batches from the queue.
 
         Returns:
-            the batches; when to ask again, where there are too few; and samples to be refused.
+            the batches; the time to ask again, if there are too few; and samples to refuse.
         """
         batches: list[Batch] = []
         refused: list[Sample] = []
@@ -198,7 +198,7 @@ class Quarantine:
         return batches, None, refused
 
     def _take_in_turn(self, now: float, poll: Callable[[], Polled]) -> Polled:
-        """From here or from the queue, in turns, so that neither waits for all of the other."""
+        """Take alternately from here and from the queue, so that neither starves the other."""
         lone = None if self._lone_last else self._take(now)
         polled = lone or poll()
         if not isinstance(polled, Batch):
@@ -207,7 +207,7 @@ class Quarantine:
         return lone or polled
 
     def _take(self, now: float) -> Batch | None:
-        """The next one that is to run alone and is still wanted."""
+        """The next request that must run alone and has not ended."""
         while self._lone:
             batch = self._lone.popleft()
             (sample,) = batch.samples
@@ -216,7 +216,9 @@ class Quarantine:
         return None
 
     def _screen(self, batch: Batch, now: float, refused: list[Sample]) -> Batch | None:
-        """Take the suspects out of a batch that is about to run; they run alone, or are refused."""
+        """Remove the suspects from a batch that is about to run; they will run alone, or are
+        refused.
+        """
         left: list[Sample] = []
         for sample in batch.samples:
             alone = runs_alone(sample)
@@ -261,7 +263,7 @@ class Quarantine:
         )
 
     def _forget(self, now: float) -> None:
-        """Forget the oldest suspects whose time is over; stop looking where nothing is left."""
+        """Drop expired suspects; end the checks if none is left."""
         known = self._known
         while known:
             oldest = next(iter(known))
@@ -277,10 +279,10 @@ def runs_alone(sample: Sample) -> bool:
 
 
 def digest_of(inputs: dict[str, Feed]) -> bytes | None:
-    """A short name of an op's inputs, equal for equal ones; None where they hold other objects.
+    """A digest of an op's inputs, equal for equal inputs; None if they have other objects.
 
-    Of large texts, lists and arrays only the length, the ends and evenly some of what is between
-    them are read. Two inputs that differ elsewhere alone are taken for one.
+    Of large texts, lists and arrays it covers the length, the ends, and evenly spaced parts between
+    them. Inputs that differ only elsewhere have the same digest.
     """
     try:
         return blake2b(marshal.dumps(_excerpt(inputs, 0), 2), digest_size=16).digest()
@@ -289,7 +291,7 @@ def digest_of(inputs: dict[str, Feed]) -> bytes | None:
 
 
 def _excerpt(value: Any, depth: int) -> Any:
-    """What is told of a value, as plain values that ``marshal`` writes in one way only."""
+    """The parts of a value for the digest, as plain values with one ``marshal`` encoding."""
     kind = type(value)
     if kind in _SCALARS:
         return value
@@ -321,7 +323,7 @@ _SCALARS: Final = frozenset((type(None), bool, int, float))
 
 
 def _some(sequence: Any, most: int) -> Any:
-    """All of a sequence, or some of it."""
+    """All of a sequence, or the sampled parts."""
     first, *others = [sequence[part] for part in _some_of(len(sequence), most)]
     for each in others:
         first = first + each
@@ -329,7 +331,7 @@ def _some(sequence: Any, most: int) -> Any:
 
 
 def _some_of(length: int, most: int) -> list[slice]:
-    """All of so many, or the ends and, evenly, some between them."""
+    """All indices, or the ends and evenly spaced ones between them."""
     if length <= most:
         return [slice(None)]
     each = most // 3

@@ -1,4 +1,6 @@
-"""What workers have given back: settled in order, no longer than a turn of the loop allows."""
+"""The queue of results from workers: settled in order, for a limited time in each turn of the
+loop.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from penstock.request import Batch, Outcome, Sample
 _log = logging.getLogger(__name__)
 
 _TURN = 0.001
-"""Seconds that one op settles in one turn of the loop."""
+"""Most seconds for which one op settles results in one turn of the loop."""
 
 
 class ResultQueue:
@@ -26,12 +28,12 @@ class ResultQueue:
         op: its name.
         clock: the engine's.
         settle: the engine's; called with each sample and its Outcome, once.
-        quarantine: decides what becomes of those whom a worker died with.
-        instruments: are told what comes back.
-        settled: called when nothing waits any more.
+        quarantine: decides about requests of lost batches.
+        instruments: notified of returned batches.
+        settled: called when the queue is empty again.
 
     Attributes:
-        waiting: has come back, and is not settled yet.
+        waiting: results that are not settled yet.
     """
 
     def __init__(
@@ -52,14 +54,14 @@ class ResultQueue:
         self._settled = settled
 
     def take_in(self, results: Iterable[Result]) -> None:
-        """Settle what has been run, in this turn or, where answers are large, in several."""
+        """Settle results, in this turn or, if they are large, in several."""
         idle = not self.waiting
         self.waiting.extend(results)
         if idle:
             self._settle_some()
 
     def tell_late(self, batches: Iterable[Batch]) -> None:
-        """Of batches that have come back when they were settled already."""
+        """Record batches that came back after they had been settled."""
         for batch in batches:
             _log.info("op %s: late results dropped (data_ids=%s)", self._op, batch.data_ids)
             if self._instruments.late is not None:
@@ -90,7 +92,7 @@ class ResultQueue:
                     if outcome.error is not None:
                         failed += 1
                 tell(self._op, batch, failed, now())
-            # Without the keyword, which costs more than what it runs through.
+            # Without the keyword argument, which costs more than the loop's body.
             for sample, answer in zip(samples, answers):  # noqa: B905
                 if sample.gone:
                     _log.info("op %s: late result dropped (data_id=%s)", self._op, sample.data_id)
@@ -106,7 +108,7 @@ class ResultQueue:
         self._settled()
 
     def _judge(self, batch: Batch, outcomes: list[Outcome]) -> tuple[list[Sample], list[Outcome]]:
-        """Learn from the batch who harms workers; who of it is to be answered, and how."""
+        """Update the quarantine; returns the samples to answer, with their outcomes."""
         samples, now = batch.samples, self._clock.now()
         if type(outcomes[0].error) is WorkerDied:
             samples, outcomes = self._quarantine.died(batch, outcomes, now)

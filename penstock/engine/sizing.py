@@ -1,7 +1,7 @@
-"""How large an op's samples are: which share a batch, how much of it they fill, and what is split.
+"""Measures an op's samples: which can share a batch, how many rows they have, and which are split.
 
-A sample that is larger than a batch runs in pieces, each a sample of its own, in any workers. Their
-outcomes are put together when all have come; the first error is that of the whole.
+A sample that is larger than a batch is split into pieces, which are samples themselves and run in
+any workers. Their outcomes are joined when all have arrived; the first error is that of the whole.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from penstock.errors import RequestError
 from penstock.request import Batch, Feed, Outcome, Sample
 
 MOST_PIECES: Final = 1024
-"""Of one sample; beyond that they are longer than a batch. As many as ``max_requests`` by default:
-a request costs the engine no more than so many."""
+"""Most pieces of one sample; larger samples get larger pieces. Equal to the default of
+``max_requests``, so that one request costs the engine at most as much as that many."""
 
 
 class Pieces:
     """The pieces of one sample.
 
     Args:
-        inputs: of the pieces.
-        rows: of the pieces.
-        shared: outputs that do not follow the rows.
+        inputs: the inputs of each piece.
+        rows: the rows of each piece.
+        shared: outputs that are not split.
 
     Attributes:
         ended: whether the outcome of the whole is known.
@@ -46,7 +46,7 @@ class Pieces:
         self._outcomes: list[Outcome] = [Outcome(None)] * len(rows)
 
     def take(self, index: int, outcome: Outcome) -> Outcome | None:
-        """A piece has its outcome. Returns that of the whole, if it is known by now."""
+        """Store a piece's outcome. Returns the outcome of the whole sample, if known."""
         self._outcomes[index] = outcome
         self._missing -= 1
         if outcome.error is None and self._missing:
@@ -64,17 +64,17 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """How an op's samples are measured, as far as their inputs tell.
+    """How an op's samples are measured, from their inputs.
 
     Attributes:
         joining: how its feeds are joined.
         most: the most rows of a batch.
-        splits: whether a sample of more rows runs in pieces.
-        shared: outputs that do not follow the rows.
-        fills: whether a sample, or a piece, always fills a batch: the model takes no other number
-            of rows.
-        reads: whether ``preprocess`` makes arrays of lists and texts; samples that have such wait
-            together, whatever their sizes.
+        splits: whether a sample with more rows is split.
+        shared: outputs that are not split.
+        fills: whether a sample, or a piece, always fills a batch, because the model has a fixed
+            number of rows.
+        reads: whether ``preprocess`` converts lists and texts to arrays; samples with such share a
+            batch, whatever their sizes.
     """
 
     joining: Joining
@@ -86,12 +86,12 @@ class Sizing:
 
     @property
     def joins(self) -> Callable[[Sequence[Shape], Sequence[Shape]], Sequence[Shape] | None] | None:
-        """What tells whether sizes share a batch; None where they are part of the key."""
+        """Decides whether sizes share a batch; None if they are part of the key."""
         return None if self.joining.padding is None else self.joining.padding.join
 
     def measure(self, sample: Sample) -> bool:
-        """Set its key, its rows, and what of it may be padded. Returns whether it has more rows
-        than a batch, or might have: ``split`` tells.
+        """Set its key, its rows, and the shapes that may be padded. Returns whether it may have more
+        rows than a batch; ``split`` decides.
         """
         sample.shapes, sample.elements = (), 0
         (feed,) = sample.inputs.values()
@@ -113,12 +113,13 @@ class Sizing:
         if self.joining.padding is not None:
             sample.shapes, sample.elements = layout.shapes, layout.elements
             if sample.piece is not None:
-                # Padded with others, its outputs might have other sizes than the other pieces'.
+                # If a piece were padded, its outputs might have other sizes than those of the other
+                # pieces.
                 sample.key = (layout.key, id(sample.piece[0]))
         return layout.rows > self.most
 
     def split(self, inputs: dict[str, Feed]) -> Pieces | None:
-        """The pieces of a sample that is larger than a batch; None if it runs whole."""
+        """Split a sample that is larger than a batch into pieces; None if it runs whole."""
         if not self.splits:
             return None
         ((source, feed),) = inputs.items()
@@ -135,7 +136,7 @@ class Sizing:
         return Pieces([{source: piece} for piece in pieces], rows, self.shared)
 
     def filled_in(self, batch: Batch) -> tuple[int, int]:
-        """How many elements a batch has that may be padded, and how many of them are filled in."""
+        """The number of elements in padded arrays of a batch, and how many of them are padding."""
         if self.joining.padding is None:
             return 0, 0
         return filled_in([(each.shapes, each.rows, each.elements) for each in batch.samples])

@@ -1,19 +1,19 @@
-"""One op at work: its queue, its workers' slots, and the hand-overs between them.
+"""The stage of an op: its queue, its worker slots, and the dispatch of batches.
 
-The batcher decides what runs together, HandOver how much one hand-over carries; the stage obeys
-them whenever a slot and a sample meet. It never runs an op itself and never answers a request.
+The batcher decides which samples form a batch, HandOver how many batches one hand-over carries; the
+stage applies both whenever there are an idle slot and a sample. It never runs an op or answers a
+request.
 
 Guarantees:
-    - at most ``executor.workers`` Works are out at any moment; a Work whose batch was given up
-      keeps its slot until the call really returns;
-    - every batch handed over is settled exactly once: by its outcomes, or given up at its
-      ``timeout``; what comes back afterwards is recorded as late and dropped;
-    - a call whose requests have all gone is ended, where the executor can end calls at all;
-    - a batch that was handed over to a thread but has not begun goes to another worker when the one
-      before it is given up, or takes long while another worker is idle;
-    - answers leave when they are there, though a later batch of their hand-over takes long;
-    - a request that a worker may have died of runs in a Work of its own, and takes turns with the
-      queue.
+    - at most ``executor.workers`` Works are out at any time; a Work whose batch has timed out
+      occupies its slot until the call really returns;
+    - every dispatched batch is settled exactly once: by its outcomes, or at its ``timeout``;
+      results that arrive afterwards are recorded as late and dropped;
+    - a call whose requests have all ended is ended, if the executor can end calls;
+    - a batch that was handed over to a thread but has not begun goes to another worker if the one
+      before it times out, or takes long while another worker is idle;
+    - results are settled when they arrive, even if a later batch of their hand-over takes long;
+    - a suspected request (see quarantine) runs in a Work of its own, alternating with the queue.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from penstock.request import Batch, Feed, Outcome, Sample
 _log = logging.getLogger(__name__)
 
 _TURN = 0.001
-"""Seconds that a stage hands over, inline ops included, in one turn of the loop."""
+"""Most seconds for which a stage hands over, inline ops included, in one turn of the loop."""
 
 REDISPATCH_AFTER = 4 * HAND_OVER_BUDGET
-"""Seconds after which a hand-over of several batches was predicted wrongly."""
+"""Seconds after which a hand-over of several batches counts as mispredicted."""
 
 
 class Stage:
@@ -53,14 +53,12 @@ class Stage:
         name: the op's name.
         batcher: the op's queue.
         executor: runs its batches.
-        options: time-out and retries, and what is retried after a death.
+        options: timeout and retries.
         clock: the engine's time and turns.
         settle: the engine's; called with each sample and its Outcome, once.
         instruments: the engine's.
-        key_of: what samples of one batch must have in common, as far as their inputs tell; None
-            when only ``preprocess`` knows.
-        sizing: measures samples where batches are counted in rows or padded; takes the place of
-            ``key_of``.
+        key_of: the batching key of a sample, from its inputs; None if it depends on ``preprocess``.
+        sizing: measures samples if batches are counted in rows or padded; replaces ``key_of``.
     """
 
     def __init__(
@@ -93,9 +91,9 @@ class Stage:
         self.sizing = sizing
         self._busy = 0
         self._hand_over = HandOver()
-        self._out: dict[Work, float] = {}  # and when each was handed over
+        self._out: dict[Work, float] = {}  # with the time of the hand-over
         self._again: deque[Batch] = deque()  # taken back from a worker that hangs or died
-        self._overdue = False  # some hand-over takes longer than was predicted
+        self._overdue = False  # a hand-over takes longer than predicted
         self._pumping = False
         self._ending = False
         self._window = Timer(clock, self._ring)
@@ -106,7 +104,7 @@ class Stage:
         self._elements = self._filled_in = 0
 
     def statistics(self) -> StageStatistics:
-        """How the stage stands now."""
+        """A snapshot of the stage's state."""
         return StageStatistics(
             name=self.name,
             workers=self.executor.workers,
@@ -124,11 +122,13 @@ class Stage:
 
     @property
     def _idle(self) -> int:
-        """Slots that are free; an executor may come to have fewer workers than Works are out."""
+        """The number of idle slots; an executor may come to have fewer workers than running
+        Works.
+        """
         return max(0, self.executor.workers - self._busy)
 
     def offer(self, sample: Sample, now: float) -> None:
-        """Queue a sample; it leaves with the turn's company, or with whoever is there by then.
+        """Queue a sample; it is dispatched at the end of the turn, with others that arrived in it.
 
         Raises:
             ServiceBusy: the queue is full.
@@ -147,26 +147,26 @@ class Stage:
 
     @property
     def lost(self) -> bool:
-        """Whether nothing can run: every worker is in a call that was given up, or has died."""
+        """Whether nothing can run: every worker has died, or is in a call that has timed out."""
         return not self.executor.alive or (
             self._idle == 0
             and all(work.current is not None and work.current.settled for work in self._out)
         )
 
     def nobody_waits(self) -> None:
-        """Some sample that has left the queue is no longer wanted: its call may be in vain."""
+        """A dispatched sample has been cancelled or has expired: its call may be useless."""
         if self._out and not self._ending:
             self._ending = True
-            self._clock.soon(self._end_vain_calls)  # once for all who go in this turn
+            self._clock.soon(self._end_vain_calls)  # once for all samples of this turn
 
     def drain(self) -> None:
-        """No company will come any more: nobody waits for it."""
+        """No more requests will come: batches need not wait to fill."""
         self.draining = True
         if not self._pumping:
             self._pump()
 
     def _gather(self) -> None:
-        """Hand over what came in this turn, or see first what the next one brings."""
+        """Hand over the samples of this turn, or defer to the next turn."""
         if (
             self._idle
             and self.executor.takes_several
@@ -177,9 +177,9 @@ class Stage:
             self._pump()
 
     def _pump(self) -> None:
-        """Hand over batches while there are both: free slots and something to run."""
-        # Stays set meanwhile: an inline worker reports before ``submit`` returns, and must find the
-        # loop below, not start another one inside it.
+        """Hand over batches while there are idle slots and samples."""
+        # Set meanwhile: an inline worker reports before ``submit`` returns, and must not start a
+        # nested loop.
         self._pumping = True
         more = False
         try:
@@ -190,9 +190,9 @@ class Stage:
             self._clock.soon(self._pump)
 
     def _hand_out(self) -> bool:
-        """Returns whether there may be more to do after the loop has taken a breath."""
+        """Hand over for one turn; returns whether there may be more to do in the next."""
         now = began = self._clock.now()
-        # Not faster than answers can be given: what has come back is memory, too.
+        # Not faster than results are settled: unsettled results use memory, too.
         while (idle := self._idle) and not self._results.waiting:
             if now - began > _TURN:
                 return True
@@ -210,7 +210,7 @@ class Stage:
         return False
 
     def _take(self, idle: int, now: float) -> tuple[list[Batch], float | None]:
-        """The batches of the next hand-over; or when to ask again."""
+        """The batches of the next hand-over; or the time to ask again."""
         most = self._hand_over.batches(idle) if self.executor.takes_several else 1
         if self.quarantine.active:
             return self._take_warily(most, now)
@@ -224,7 +224,7 @@ class Stage:
         return again + more, wait
 
     def _take_warily(self, most: int, now: float) -> tuple[list[Batch], float | None]:
-        """The same where workers have died: a suspect has its Work for itself."""
+        """The same with suspects: each has a Work of its own."""
         poll = partial(self._poll, now)
         batches, wait, refused = self.quarantine.fill(most, self._clock.now, self._take_again, poll)
         for sample in refused:
@@ -238,14 +238,15 @@ class Stage:
         return polled
 
     def _refuse(self, sample: Sample) -> None:
-        """Answer a culprit unrun, in a turn of its own."""
-        # Whoever is answered may cancel what is just on its way, and knows his own request by then.
+        """Refuse a sample whose inputs kill workers, in a later turn."""
+        # Deferred by one turn: reply callbacks may cancel other requests, and expect ``submit`` to
+        # have returned.
         self._clock.soon(partial(self._settle, sample, Outcome(None, kills_workers(self.name))))
 
     def _take_again(self, now: float) -> Batch | None:
-        """A batch that was taken back, without those whom nobody waits for any more."""
+        """A batch that was taken back, without its ended samples."""
         if self._overdue:
-            # Here a worker is idle: it takes what waits behind a slow batch of its neighbours'.
+            # A worker is idle: it takes batches that wait behind another worker's slow batch.
             self._overdue = False
             for work, since in self._out.items():
                 if work.crowded and now >= since + REDISPATCH_AFTER:
@@ -259,7 +260,7 @@ class Stage:
         return None
 
     def _give(self, work: Work, batches: list[Batch], now: float) -> None:
-        """A Work is about to be handed over."""
+        """Prepare a Work for the hand-over."""
         tell = self.instruments.dispatched
         if tell is not None:
             for batch in batches:
@@ -282,7 +283,7 @@ class Stage:
                 tell(self.name, batch, now)
 
     def _watch(self, work: Work, now: float) -> None:
-        """A Work was handed over: look after it, unless it is back."""
+        """Watch a Work that was handed over, unless it has already finished."""
         if work in self._out:
             if work.crowded:
                 self._looking.at(now + REDISPATCH_AFTER)
@@ -290,54 +291,55 @@ class Stage:
                 self._looking.at(now + self.options.timeout)
 
     def _finished(self, work: Work, results: list[Result]) -> None:
-        """A worker is free again and reports."""
-        if self._out.pop(work, None) is None:  # it has reported already
+        """A worker has finished a Work."""
+        if self._out.pop(work, None) is None:  # it has already been reported
             self._results.tell_late([batch for batch, _ in results])
             return
         self._busy -= 1
         if work.pending:
             self._take_back(work)  # its worker died, or its turn was over
         if results:
-            self._take_in(results)  # hands over the next, now or when all of it is settled
+            self._take_in(results)  # hands over the next batches when all results are settled
         elif not self._pumping:
             self._pump()
 
     def _take_in(self, results: list[Result]) -> None:
         if results:
-            # A batch that was lost or refused took no time, which teaches nothing of the others.
+            # A batch that was lost or refused has no run time to learn from.
             ran = [batch.ran for batch, _ in results if batch.ran]
             if ran:
                 self._hand_over.learn(sum(ran) / len(ran))
             self._results.take_in(results)
 
     def _settled(self) -> None:
-        """All that has come back is settled: hand over what there is."""
+        """All results are settled: hand over waiting batches."""
         if not self._pumping and (
             self._out or self._again or self.quarantine.active or self.batcher
         ):
             self._pump()
 
     def _take_back(self, work: Work) -> None:
-        """What has not begun there will be handed over again."""
+        """Take back the batches that have not begun, to hand them over again."""
         batches = self.executor.take_back(work)
-        self._again.extendleft(reversed(batches))  # older than what waits there, as a rule
+        self._again.extendleft(reversed(batches))  # usually older than those that wait there
         tell = self.instruments.taken_back
         if tell is not None:
             for batch in batches:
                 tell(self.name, batch, self._clock.now())
 
     def _look(self) -> None:
-        """Look at the Works that are out: some take too long."""
+        """Check the running Works for timeouts and slow batches."""
         now = self._clock.now()
         for work, since in list(self._out.items()):
             self._look_at(work, since, now)
         self._ring()
 
     def _look_at(self, work: Work, since: float, now: float) -> None:
-        """Take what is done, free what waits behind a slow batch, end a call over its ``timeout``.
+        """Settle the results so far, take back batches behind a slow one, end a call over its
+        ``timeout``.
 
-        A Work is watched until it is back, because its worker may begin another batch between our
-        look at the running one and our taking back the rest.
+        A Work is watched until it finishes, because its worker may begin another batch between our
+        check of the running one and taking back the rest.
         """
         self.executor.look(work)
         if work.crowded:
@@ -358,7 +360,7 @@ class Stage:
             batch.settled = True
             self._timeouts += 1
             self._take_back(work)
-            if work.current is batch:  # else it has gone on to another, which is not to be harmed
+            if work.current is batch:  # else it runs the next batch, which must not be killed
                 self.executor.abandon(work)
             self._looking.at(now + timeout)
             self._give_up(batch)
@@ -367,7 +369,7 @@ class Stage:
         self._ending = False
         for work in list(self._out):
             if any(_in_vain(each) for each in list(work.pending)):
-                self._take_back(work)  # whoever of them is still waited for is handed over again
+                self._take_back(work)  # those with live requests are handed over again
             batch = work.current
             if batch is None or batch.settled or work.pending:
                 continue
@@ -375,7 +377,7 @@ class Stage:
                 self.executor.abandon(work)
 
     def _give_up(self, batch: Batch) -> None:
-        """Its samples end with the time-out; whether they are tried again is not decided here."""
+        """Its samples end with OpTimeout; the engine decides about retries."""
         tell = self.instruments.given_up
         if tell is not None:
             tell(self.name, batch, self._clock.now())
@@ -391,5 +393,5 @@ class Stage:
 
 
 def _in_vain(batch: Batch) -> bool:
-    """Whether nobody waits for any of it."""
+    """Whether all its requests have ended."""
     return all(sample.gone for sample in batch.samples)

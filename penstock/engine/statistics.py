@@ -1,4 +1,4 @@
-"""How one op stands, in numbers."""
+"""Counters and gauges of one op."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ class StageStatistics:
     """A snapshot for tests, logs and status pages.
 
     Attributes:
-        deaths: batches that a worker died with.
-        suspects: inputs that are remembered for that.
-        refused: requests that were not run because workers die of their like.
-        elements: of arrays that may be padded, in all batches, with what was filled in.
-        filled_in: how many of them were.
+        deaths: batches whose worker died.
+        suspects: inputs that are suspected of killing workers.
+        refused: requests refused because their inputs have killed workers.
+        elements: elements of arrays that may be padded, in all batches, padding included.
+        filled_in: elements of padding.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""One request to a graph, the same for every protocol: from its decoding until its one answer.
+"""A submission: one request to a graph, from its decoding to its one answer, for every protocol.
 
-A protocol decodes a request, makes a Submission of it, starts it, and encodes the outcome that it
-is called with. Everything in between is the engine's: the deadline, admission, cancellation, the
-bytes that are reserved for it, and that there is exactly one answer.
+A protocol decodes a request, makes a Submission of it, starts it, and encodes the outcome in its
+callback. The engine does everything in between: deadline, admission, cancellation, reserved bytes,
+and exactly one answer.
 
 Thread: the engine's loop only. Source: ``docs/compatibility.md`` (deadlines, ids, capacity).
 """
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
     from penstock.engine.graph import ServedGraph
 
 NO_ID = -1
-"""Stands for the data id of a request that was not admitted."""
+"""The data id of a request that was not admitted."""
 
 OnAnswer: TypeAlias = Callable[[Any, Outcome], None]
-"""Takes a submission and its answer; called on the engine's loop, once."""
+"""Called once with a submission and its outcome, on the engine's loop."""
 
 
 class Reserved(Protocol):
-    """Bytes that are counted as in flight while a request is."""
+    """The bytes in flight of a request."""
 
     def release(self) -> None:
-        """They are free again."""
+        """Release them."""
 
 
 class Submission(Flight):
     """See the module.
 
-    A protocol that has to remember more of a request than ``context`` makes a subclass with slots.
+    A protocol that needs more than ``context`` for a request makes a subclass with slots.
 
     Args:
-        graph: what is to answer it.
-        feed: the request's dict; the first ops own it, and may edit it. It may be set later, before
-            ``start``.
-        timeout: seconds from now that its caller gives it, which may lower the engine's own limit
-            and never raises it; None when the caller says nothing.
+        graph: the graph that runs it.
+        feed: the request's dict; the first ops own it, and may change it. It may be set later,
+            before ``start``.
+        timeout: the caller's timeout in seconds from now; it may lower the engine's limit, never
+            raise it. None if the caller sets none.
         log_id: the caller's trace id (int64), not unique.
-        context: what the protocol knows the request by.
+        context: the protocol's own object for the request.
 
     Attributes:
-        deadline: monotonic seconds after which nothing of it is dispatched.
+        deadline: monotonic seconds; nothing of the request is dispatched later.
         deadline_by_client: whether the caller set that deadline itself.
-        call: of the door, which brought it; None when none did.
-        reservation: bytes that are released when it is over; None when somebody else sees to that.
-        data_id: its id in this engine, NO_ID before the admission, and after a refusal.
+        call: the call from the door; None if it did not come over a connection.
+        reservation: released when the request ends; None if its owner releases it.
+        data_id: its id in this engine; NO_ID before the admission, and after a refusal.
         over: answered, refused or cancelled.
-        due: those whose time is over together with its own; set when it is admitted.
+        due: the bucket of deadlines that has it; set when it is admitted.
         admitted_at: monotonic seconds; set when it is admitted.
-        samples: what of it is queued or running; set when it is admitted.
+        samples: its samples that are queued or running; set when it is admitted.
     """
 
     __slots__ = (
@@ -112,33 +112,34 @@ class Submission(Flight):
 
     @property
     def refused(self) -> bool:
-        """Whether the engine has not taken it on; nothing of it has run then."""
+        """Whether the engine refused it; then nothing of it has run."""
         return self.over and self.data_id == NO_ID
 
     def start(self, on_answer: OnAnswer) -> None:
-        """Hand it to the engine. What was cancelled before is dropped.
+        """Submit it to the engine. A submission that was cancelled before is dropped.
 
         Args:
-            on_answer: called once, unless it is cancelled first: now with the refusal, or later
-                with the answer.
+            on_answer: called once, unless it is cancelled first: now with a refusal, or later with
+                the outcome.
         """
         if self.over:
             return
         try:
             self.graph.engine.submit(self, on_answer)
         except RequestError as refusal:
-            # Its frames hold the request, and hold the error: together they would outlive the call.
+            # The traceback's frames refer to the request and the error: a cycle that would outlive
+            # the call.
             refusal.__traceback__ = None
             self.over = True
             self.release()
             on_answer(self, Outcome(None, refusal))
 
     def cancel(self) -> None:
-        """The caller went away: nothing more is run for it, and nobody is called."""
+        """Cancel it, because its caller has disconnected: no further work, no callback."""
         self.graph.engine.cancel(self)
 
     def release(self) -> None:
-        """Give back the bytes that are reserved for it."""
+        """Release its reserved bytes."""
         reservation, self.reservation = self.reservation, None
         if reservation is not None:
             reservation.release()

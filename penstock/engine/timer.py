@@ -1,4 +1,4 @@
-"""One alarm for many wishes: whoever watches many things need not set an alarm for each."""
+"""A timer that combines many requested wake-ups into one alarm."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.engine.clock import Alarm, Clock
 
 
 class Timer:
-    """It rings at the earliest time that was asked for; whoever still waits asks again."""
+    """Fires at the earliest requested time; those that still wait request it again."""
 
     def __init__(self, clock: Clock, action: Callable[[], None]) -> None:
         self._clock = clock
@@ -17,7 +17,7 @@ class Timer:
         self._at = 0.0
 
     def at(self, when: float) -> None:
-        """Ring at that time, or earlier."""
+        """Fire at that time, or earlier."""
         if self._alarm is not None and self._at <= when:
             return
         self.cancel()
@@ -25,7 +25,7 @@ class Timer:
         self._alarm = self._clock.at(when, self._ring)
 
     def cancel(self) -> None:
-        """Do not ring."""
+        """Cancel the alarm."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
