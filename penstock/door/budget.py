@@ -1,7 +1,7 @@
-"""How many bytes are in flight: bodies, decoded tensors and answers not yet read.
+"""The budget of bytes in flight: bodies, decoded tensors, and answers that clients have not read.
 
-One budget for all ports. What does not fit is refused at once, before its body is read where the
-transport allows it.
+One budget for all ports. A request that does not fit is refused at once, before its body is read if
+the transport allows it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from penstock.errors import ServiceBusy
 
 DEFAULT_MOST = 2 << 30
 _BEYOND = 10
-"""One of so many parts of the limit may be used beyond it: for decoders' copies, and for small
-requests, which are served even while large ones that only say that they will come have the rest."""
+"""The limit may be exceeded by a tenth: for decoders' copies, and for small requests, which are
+served even while announced large bodies have reserved the rest."""
 
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -23,12 +23,12 @@ _CGROUP_LIMITS = (
 
 
 class ByteBudget:
-    """Bytes in flight against a limit. One loop owns it.
+    """The bytes in flight and their limit. Owned by one loop.
 
     Attributes:
         limit: bytes.
-        most: with what may go beyond it.
-        to_come: bytes among the used ones that are reserved, and known not to be there yet.
+        most: the limit plus the allowed excess.
+        to_come: bytes that are reserved, but have not arrived yet.
     """
 
     def __init__(self, limit: int) -> None:
@@ -40,36 +40,36 @@ class ByteBudget:
 
     @property
     def there(self) -> int:
-        """Bytes that are there."""
+        """Bytes that have arrived."""
         return self.used - self.to_come
 
     def reserve(self, count: int) -> None:
-        """Take ``count`` bytes.
+        """Reserve ``count`` bytes.
 
         Raises:
-            ServiceBusy: they do not fit; nothing was taken, a later retry may succeed.
+            ServiceBusy: they do not fit; nothing was reserved, a later retry may succeed.
         """
         if self.used + count > self.limit:
             raise self.refuse()
         self.used += count
 
     def refuse(self) -> ServiceBusy:
-        """Count what does not fit, and say so."""
+        """Count a refusal, and raise ServiceBusy."""
         self.refused += 1
         return ServiceBusy("too many bytes in flight; try again later")
 
     def add(self, count: int) -> None:
-        """Count bytes that exist already (an answer), even beyond the limit."""
+        """Add bytes that already exist (an answer), even beyond the limit."""
         self.used += count
 
     def release(self, count: int) -> None:
-        """Give back what was reserved or added."""
+        """Release bytes that were reserved or added."""
         self.used -= count
         assert self.used >= 0, "more bytes were given back than taken"
 
 
 class Reservation:
-    """What one exchange has taken from a budget; ``release`` gives all of it back."""
+    """The bytes that one exchange has reserved; ``release`` releases all of them."""
 
     __slots__ = ("_budget", "taken", "to_come")
 
@@ -83,24 +83,24 @@ class Reservation:
         return self._budget.limit
 
     def another(self) -> Reservation:
-        """One of the same budget, for what may be over before this is, or after it."""
+        """Another reservation of the same budget, with a lifetime of its own."""
         return Reservation(self._budget)
 
     def take(self, count: int) -> None:
-        """Reserve more; raises ServiceBusy when it does not fit."""
+        """Reserve more; raises ServiceBusy if it does not fit."""
         self._budget.reserve(count)
         self.taken += count
 
     def take_small(self, count: int) -> None:
-        """The same for a small request, for which there is some room beyond the limit."""
+        """The same for a small request, which may exceed the limit."""
         if not self.try_small(count):
             raise self._budget.refuse()
 
     def try_small(self, count: int) -> bool:
-        """``take_small`` where it fits; says whether it did."""
+        """``take_small`` if it fits; returns whether it did."""
         budget = self._budget
         used = budget.used + count
-        # Much of what ``reserve`` does, without the call: nearly every request comes here.
+        # ``reserve``, inlined: nearly every request comes here.
         if used > budget.most:
             return False
         budget.used = used
@@ -108,14 +108,14 @@ class Reservation:
         return True
 
     def announce(self, size: int, there: int = 0) -> None:
-        """Reserve a body that is to come, and what it decodes to.
+        """Reserve an announced body, and its decoded size.
 
-        Whoever is let in here is not refused when all of it has been read, as long as nobody's
-        body decodes to more than its size, and all large ones were announced.
+        A request that is admitted here is not refused after its body has been read, as long as no
+        body decodes to more than its size, and all large bodies were announced.
 
         Args:
-            size: its bytes; ``arrive`` tells when they come.
-            there: so many of them have come, and are reserved already.
+            size: its bytes; ``arrive`` reports their arrival.
+            there: the bytes that have arrived, and are already reserved.
 
         Raises:
             ServiceBusy: they do not fit.
@@ -126,17 +126,17 @@ class Reservation:
         self._expect(2 * size - there)
 
     def arrive(self, count: int) -> None:
-        """Bytes are there, which perhaps were reserved ahead."""
+        """Bytes have arrived, which may have been reserved before."""
         come = min(count, self.to_come)
         self.to_come -= come
         self._budget.to_come -= come
 
     def decode(self, size: int) -> None:
-        """Reserve what a body of ``size`` bytes decodes to, as far as that was not done ahead.
+        """Reserve the decoded size of a body of ``size`` bytes, unless it was reserved before.
 
-        While it is decoded there are three of that size: the body, what it decodes to, and the copy
-        that decoders read from. The copy goes before anybody else has a turn, so there is never
-        more than one, and it may go beyond the limit by a little.
+        While it is decoded, there are three objects of that size: the body, the result, and the
+        decoder's copy. The copy is freed within the same turn, so there is never more than one, and
+        it may exceed the limit.
 
         Raises:
             ServiceBusy: they do not fit.
@@ -148,12 +148,12 @@ class Reservation:
             raise budget.refuse()
 
     def decoded(self, size: int, kept: int) -> None:
-        """A body of ``size`` bytes is gone, and ``kept`` bytes of what it decoded to are there.
+        """A body of ``size`` bytes was freed, and its decoded value has ``kept`` bytes.
 
-        What it had reserved beyond that stays so, for what is made of them.
+        The rest of its reservation stays, for values that are made of it.
 
         Raises:
-            ServiceBusy: they are more than the body had, and do not fit.
+            ServiceBusy: the value is larger than the body, and does not fit.
         """
         more = kept - size
         if more > 0:
@@ -165,18 +165,18 @@ class Reservation:
         self.to_come = reserved
 
     def add(self, count: int) -> None:
-        """Count bytes that exist already."""
+        """Add bytes that already exist."""
         self._budget.add(count)
         self.taken += count
 
     def give_back(self, count: int) -> None:
-        """Give back some of it."""
+        """Release a part."""
         self._budget.release(count)
         self.taken -= count
 
     def release(self) -> None:
-        """Give everything back; the exchange is over."""
-        # What ``ByteBudget.release`` does, without the call.
+        """Release everything; the exchange has ended."""
+        # ``ByteBudget.release``, inlined.
         budget = self._budget
         budget.used -= self.taken
         assert budget.used >= 0, "more bytes were given back than taken"
@@ -190,7 +190,7 @@ class Reservation:
 
 
 def largest_body(limit: int) -> int:
-    """Bytes of the largest body that a budget lets be decoded when nothing else is in flight."""
+    """The largest body that can be decoded within a budget when nothing else is in flight."""
     return (limit + limit // _BEYOND) // 3
 
 

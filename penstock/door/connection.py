@@ -1,9 +1,8 @@
-"""What every connection of a door has, whichever HTTP it speaks.
+"""The base class of connections, for both versions of HTTP.
 
-Its transport, when it is due to be looked at, what waits for its reader, and how it ends: an
-orderly end never loses the last answer. Output is written once per turn of the loop for all
-connections that have some (``DoorState.flush``), at the end of a read, or at once where one piece
-is all there is to write.
+It has the transport, the next check for timeouts, the unsent output, and the shutdown: an orderly
+shutdown never loses the last answer. Output is written once per turn of the loop for all
+connections (``DoorState.flush``), at the end of a read, or at once if it is a single piece.
 """
 
 from __future__ import annotations
@@ -28,38 +27,38 @@ from penstock.door.state import DoorState, ListenerQuota
 _log = logging.getLogger(__name__)
 
 HIGH_MARK: Final = 64 << 10
-"""Bytes in a transport's buffer from which on its connection is not read any more."""
+"""Bytes in a transport's buffer from which on its connection is not read."""
 
 _LOW_MARK: Final = 16 << 10
 
 _JOIN_LIMIT: Final = 16 << 10
-"""Bytes of pieces that are joined to be written at once; larger ones are handed on one by one."""
+"""Most bytes of pieces that are joined into one write; larger ones are written one by one."""
 
 _SLICE: Final = 64 << 10
-"""Bytes given to TLS at once. Of a larger write it would not say how much waits: it encrypts all of
-it, and the layer below keeps that."""
+"""Most bytes of one write to TLS. It encrypts a larger write at once into the buffer of the layer
+below, so that its pending bytes would be unknown."""
 
 PAUSE: Final = 0.001
-"""Seconds between two parts of a large read. A loop that somebody floods never rests otherwise, and
-worker threads wait for the interpreter's lock until it does."""
+"""Seconds between two parts of a large read. Otherwise a flooded loop would never sleep, and worker
+threads would wait for the GIL."""
 
 NEVER: Final = inf
 
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
-"""Of SO_LINGER: what the peer has not taken is dropped with the socket."""
+"""SO_LINGER: close drops data that the peer has not received."""
 
 
 class Pace:
-    """Whether a client takes what waits for it fast enough.
+    """Decides whether a client reads its answer fast enough.
 
-    It has a while to begin, and what it takes buys it more at a pace, but never more than that
-    while from now on: so neither one that stops nor one that takes a byte now and then goes on for
-    long, and one that was quick before has no advantage of it.
+    The client has a timeout to begin; bytes that it reads extend its deadline at a pace, but never
+    beyond the timeout from now: so a client that stops, or reads single bytes, is detected soon,
+    and earlier fast reads give no credit.
 
     Args:
-        taken: bytes until now.
+        taken: bytes read so far.
         now: monotonic seconds.
-        timeout: seconds that it has.
+        timeout: seconds.
     """
 
     __slots__ = ("_taken", "_timeout", "_until")
@@ -70,12 +69,12 @@ class Pace:
         self._until = now + timeout
 
     def is_late(self, taken: int, now: float, pace: float) -> bool:
-        """Whether its time is over.
+        """Whether its deadline has passed.
 
         Args:
-            taken: bytes until now.
+            taken: bytes read so far.
             now: not before that of the last call.
-            pace: bytes that buy a second.
+            pace: bytes that extend the deadline by a second.
         """
         until = self._until + max(taken - self._taken, 0) / pace
         self._taken = taken
@@ -84,18 +83,18 @@ class Pace:
 
 
 class Connection(asyncio.Protocol, ABC):
-    """One connection; a subclass speaks one protocol on it.
+    """One connection; each subclass implements one protocol.
 
     Attributes:
-        quota: of the listener by which it came, when it counts.
-        due: when the wheel is to look at it.
-        closing: it is ending: input is thrown away, and nothing more is begun.
-        dirty: it will be flushed in this turn anyway.
-        lagging: its client does not read what we write; so it is not read either.
-        counted: bytes of it that the budget counts as buffered for its client.
-        piece: bytes of the largest piece that was written since its client last read everything.
-        secure: it speaks TLS.
-        written: bytes written until now.
+        quota: the quota of its listener, once it is counted.
+        due: when the sweeper must check it.
+        closing: it is shutting down: input is discarded, and no request is begun.
+        dirty: it will be flushed in this turn.
+        lagging: its client does not read our output, so we do not read its input.
+        counted: its buffered output, as counted in the budget.
+        piece: the largest piece written since its output was last empty, in bytes.
+        secure: it uses TLS.
+        written: bytes written so far.
     """
 
     __slots__ = (
@@ -142,7 +141,7 @@ class Connection(asyncio.Protocol, ABC):
         self._lingers = False
         self._looked = 0.0
         self._peer: Peer | None = None
-        self._reader: Pace | None = None  # while something waits for it
+        self._reader: Pace | None = None  # while output is unsent
         self._reading = True
 
     @property
@@ -154,44 +153,44 @@ class Connection(asyncio.Protocol, ABC):
             self._peer = Peer(address, port, self.transport.get_extra_info("peercert") or None)
         return self._peer
 
-    # What a subclass adds.
+    # Methods of subclasses.
 
     @abstractmethod
     def flush(self) -> None:
-        """Write what there is to say."""
+        """Write the pending output."""
 
     @abstractmethod
     def check(self, now: float) -> None:
-        """``due`` has passed, and the client reads: end what takes too long, set ``due`` anew."""
+        """``due`` has passed, and the client reads: enforce timeouts, and set ``due``."""
 
     @abstractmethod
     def gone(self) -> None:
-        """The connection is no more: tell those whose exchanges are open."""
+        """The connection is lost: notify its open exchanges."""
 
     @abstractmethod
     def drain(self) -> None:
-        """The door takes no more requests: say so."""
+        """The door is draining: announce it to the client."""
 
     @abstractmethod
     def refuse_partial(self) -> None:
-        """No request is admitted any more: answer those that are not whole."""
+        """No more requests are admitted: answer those that are incomplete."""
 
     @abstractmethod
     def leave(self) -> None:
         """The door closes: end as soon as no exchange is open, and no first request is expected
-        (``DoorState.last_head``). ``drain`` came before, and so did ``refuse_partial``.
+        (``DoorState.last_head``). Called after ``drain`` and ``refuse_partial``.
         """
 
     def pending(self) -> int:
-        """Bytes that wait behind the peer's windows."""
+        """Bytes that are blocked by the peer's flow control."""
         return 0
 
     def buffered(self) -> int:
-        """Bytes that are kept for those: of a long piece all while any of it waits."""
+        """Memory held by data blocked on flow control. A partly sent buffer counts in full."""
         return 0
 
     def start(self, data: bytes) -> None:
-        """Take over the transport, with what was read from it before."""
+        """Take over the transport, with the data that was already read."""
         self.secure = self.transport.get_extra_info("ssl_object") is not None
         self.transport.set_write_buffer_limits(HIGH_MARK, _LOW_MARK)
         self.transport.set_protocol(self)
@@ -200,18 +199,18 @@ class Connection(asyncio.Protocol, ABC):
         else:
             self.mark()
 
-    # The write side.
+    # Writing.
 
     def mark(self) -> None:
-        """Have it flushed at the end of this turn."""
+        """Flush it at the end of this turn."""
         if not self.dirty:
             self.dirty = True
             self.shared.mark(self)
 
     def write(self, data: bytes) -> None:
-        """Write, slice by slice where that is needed to know what waits.
+        """Write, in slices over TLS, so that the unsent bytes are known.
 
-        What is for a client that has gone in this very turn, before we were told, is dropped.
+        Drops the data if the connection was lost in this turn.
         """
         if self.transport.is_closing():
             return
@@ -228,14 +227,14 @@ class Connection(asyncio.Protocol, ABC):
             self._pour()
 
     def write_joined(self, pieces: Sequence[bytes]) -> None:
-        """Write several pieces: small ones as one."""
+        """Write several pieces, small ones joined."""
         if len(pieces) > 1 and sum(map(len, pieces)) <= _JOIN_LIMIT:
             pieces = (b"".join(pieces),)
         for piece in pieces:
             self.write(piece)
 
     def write_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
-        """Write without joining, where the loop can; not over TLS."""
+        """Write without joining, if the loop can; not over TLS."""
         if self.transport.is_closing():
             return
         size = sum(map(len, pieces))
@@ -255,21 +254,21 @@ class Connection(asyncio.Protocol, ABC):
             self.transport.write(data)
 
     def waiting(self) -> int:
-        """Bytes that were written and not yet taken by the system."""
+        """Bytes that were written, but not yet accepted by the system."""
         return self._backlog_size + self.transport.get_write_buffer_size()
 
     def unread(self) -> int:
-        """Bytes that wait for the client to read, and not with the system."""
+        """Bytes that wait for the client, outside of the system's buffer."""
         if self._cut:
             return 0
         return self.pending() + self.waiting() if self.lagging else self.pending()
 
     def count(self) -> None:
-        """Let the budget know what is buffered for the client to read."""
+        """Update the budget with the output that is buffered for the client."""
         shared = self.shared
         buffered = 0 if self._cut else self.buffered()
         if self.lagging and not self._cut:
-            # What has gone of a large piece is memory of ours as long as the rest of it is.
+            # The sent part of a large piece uses memory as long as the rest of it is unsent.
             buffered += max(self.waiting() + self._in_system(), self.piece)
         more = buffered - self.counted
         if more:
@@ -283,25 +282,27 @@ class Connection(asyncio.Protocol, ABC):
             shared.relieve()
 
     def _in_system(self) -> int:
-        """Bytes that the system has taken and the client's has not."""
+        """Bytes in the system's send buffer."""
         if self.transport.is_closing():
             return 0
         descriptor = self.transport.get_extra_info("socket").fileno()
         return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
     def give_up(self) -> None:
-        """The budget is used up, and this connection holds the most: hold less, with ``count``."""
+        """The budget is exhausted, and this connection holds the most: drop output, and call
+        ``count``.
+        """
         self.abort()
         self.count()
 
     def pause_writing(self) -> None:
-        """The transport's buffer is above its mark; called by it."""
+        """Called by the transport: its buffer is above the mark."""
         self.lagging = True
         self.due = min(self.due, self.shared.sweeper.after(self.shared.period))
         self.pace()
 
     def resume_writing(self) -> None:
-        """The transport's buffer has been read; called by it."""
+        """Called by the transport: its buffer is below the mark."""
         self.lagging = False
         if self._backlog:
             self._pour()
@@ -313,14 +314,14 @@ class Connection(asyncio.Protocol, ABC):
             self.pace()
             self.mark()
 
-    # The read side.
+    # Reading.
 
     def wants_data(self) -> bool:
-        """Whether it could do with more input."""
+        """Whether it can process more input."""
         return not self.lagging
 
     def pace(self) -> None:
-        """Read, or leave the input with the kernel and so with the client."""
+        """Resume or pause reading; unread input stays in the kernel, and so with the client."""
         reading = self.closing or self.wants_data()
         if reading is not self._reading and not self.eof and not self.transport.is_closing():
             self._reading = reading
@@ -329,10 +330,10 @@ class Connection(asyncio.Protocol, ABC):
             else:
                 self.transport.pause_reading()
 
-    # Its end.
+    # Shutdown.
 
     def look(self, now: float) -> None:
-        """End what takes too long; called by the wheel."""
+        """Enforce timeouts; called by the sweeper."""
         try:
             waiting = self.waiting()
             if not waiting:
@@ -352,10 +353,10 @@ class Connection(asyncio.Protocol, ABC):
             self.broken()
 
     def _stalls(self, waiting: int, now: float) -> bool:
-        """Whether the client has read too little of what waits for too long."""
+        """Whether the client reads too slowly."""
         limits = self.shared.limits
-        # The kernel takes more only in bursts, of a megabyte even; what it holds shrinks steadily
-        # while the client reads.
+        # The kernel accepts data in bursts of up to a megabyte; its buffer shrinks steadily while
+        # the client reads.
         read = self.written - waiting - self._in_system()
         before, self._looked = self._looked, now
         if self._reader is None or now - before > self.shared.glance:
@@ -363,13 +364,13 @@ class Connection(asyncio.Protocol, ABC):
         return self._reader.is_late(read, now, limits.body_pace)
 
     def end(self, *, linger: bool = False) -> None:
-        """Close once everything is written.
+        """Close after everything has been written.
 
         Args:
             linger: the client may still be sending. Closing a socket with unread input makes the
-                kernel send a reset, and the client may lose an answer that it has not read yet.
-                So only our half is closed, and input is thrown away until the client closes its
-                half, or for ``DoorLimits.linger``.
+                kernel send a reset, and the client may lose an answer that it has not read yet. So
+                only our half is closed, and input is discarded until the client closes its half, or
+                for ``DoorLimits.linger``.
         """
         if self.closing:
             return
@@ -380,7 +381,7 @@ class Connection(asyncio.Protocol, ABC):
             self._finish()
 
     def _finish(self) -> None:
-        """Everything is with the transport: close, or wait for the client to do so."""
+        """Everything has been written: close, or wait for the client to do so."""
         self._linger_until = self.shared.sweeper.after(self.shared.limits.linger)
         if self._lingers:
             try:
@@ -393,17 +394,17 @@ class Connection(asyncio.Protocol, ABC):
             self.transport.close()
 
     def abort(self) -> None:
-        """Cut it off; who has not read what was written sees a reset."""
+        """Abort it; a client that has not read everything sees a reset."""
         self.closing = self._cut = True
         self.due = NEVER
         if self.waiting():
-            # The system would keep megabytes of it for a minute, and offer them again and again.
+            # Otherwise the system would keep and retransmit megabytes of it for a minute.
             link = self.transport.get_extra_info("socket")
             link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
         self.transport.abort()
 
     def broken(self) -> None:
-        """The exception that is being handled is a fault of ours; this connection ends by it."""
+        """Log the exception that is being handled as a bug, and abort the connection."""
         _log.exception("a connection failed inside penstock; please report this")
         self.shared.counters.errors += 1
         try:
@@ -412,7 +413,7 @@ class Connection(asyncio.Protocol, ABC):
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The transport's last word."""
+        """Called by the transport: the connection is lost."""
         self.closing = True
         shared = self.shared
         shared.buffered -= self.counted
@@ -425,7 +426,7 @@ class Connection(asyncio.Protocol, ABC):
 
 
 def wire(reply: HttpReply, date: bytes) -> bytes:
-    """The last answer of an HTTP/1.1 connection, outside of any exchange."""
+    """Encode the last answer of an HTTP/1.1 connection, outside of any exchange."""
     head = b"HTTP/1.1 %d %s\r\n" % (reply.status, HTTPStatus(reply.status).phrase.encode())
     fields = b"".join(b"%s: %s\r\n" % pair for pair in reply.headers)
     end = b"%bconnection: close\r\ncontent-length: %d\r\n\r\n" % (date, len(reply.body))

@@ -1,4 +1,4 @@
-"""A connection's first bytes: which HTTP it speaks, or baidu_std."""
+"""Protocol detection: HTTP/1.1, HTTP/2 or baidu_std, by a connection's first bytes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from penstock.protocols.baidu_std import MAGIC
 from penstock.protocols.http2 import PREFACE
 
 PROTOCOLS: Final = ["h2", "http/1.1"]
-"""What TLS may agree on; a client that agrees on nothing is judged by its first bytes."""
+"""Protocols offered by ALPN; a client without ALPN is detected by its first bytes."""
 
 _TLS_HANDSHAKE: Final = 0x16
 
 
 class ProtocolDetection(Connection):
-    """A connection of which it is not known yet what it speaks.
+    """A connection whose protocol is not known yet.
 
     Args:
         shared: of the door.
         quota: of the listener.
-        counted: it is within the cap on connections already.
+        counted: it already counts in the limit of connections.
     """
 
     def __init__(self, shared: DoorState, quota: ListenerQuota, *, counted: bool = False) -> None:
@@ -36,12 +36,12 @@ class ProtocolDetection(Connection):
         self._early = b""
 
     def connection_made(self, made: asyncio.BaseTransport) -> None:
-        """Take it in, or turn it away when there are too many."""
+        """Accept the connection, or refuse it if there are too many."""
         shared = self.shared
         transport = self.transport = cast(asyncio.Transport, made)
         if not self._counted and shared.is_full(self._by):
             shared.refuse()
-            # Without lingering: whoever opens many connections must not keep them.
+            # Without lingering: a client that opens many connections must not keep them.
             self.closing = True
             transport.write(
                 wire(shared.failure(None, 503, "too many connections"), shared.date_line)
@@ -64,9 +64,7 @@ class ProtocolDetection(Connection):
             self._become(Http1Session(shared, transport, self.due))
 
     def data_received(self, data: bytes) -> None:
-        """Tell the protocols apart by the 24 bytes that HTTP/2 begins with, and the four of every
-        message of baidu_std.
-        """
+        """Detect the protocol by the 24 bytes of the HTTP/2 preface, or the four of a baidu_std message."""
         if self.closing:
             return
         data = self._early + data if self._early else data
@@ -98,12 +96,12 @@ class ProtocolDetection(Connection):
             session.leave()
 
     def flush(self) -> None:
-        """Nothing is ever written."""
+        """Nothing to write."""
 
     def check(self, now: float) -> None:
-        """The first bytes did not come in time."""
+        """The first bytes did not arrive in time."""
         if self._early:
-            # It is no beginning of another protocol, and so a late one of HTTP/1.1.
+            # Not yet another protocol, so it counts as a late HTTP/1.1 request.
             self._become(Http1Session(self.shared, self.transport, self.due), self._early)
         else:
             self.shared.counters.heads_late += 1
@@ -113,11 +111,11 @@ class ProtocolDetection(Connection):
         """See ``Connection``."""
 
     def drain(self) -> None:
-        """Nothing to say yet."""
+        """Nothing to announce yet."""
 
     def refuse_partial(self) -> None:
         """See ``Connection``; no request has begun."""
 
     def leave(self) -> None:
-        """See ``Connection``; who has just connected is about to say something."""
+        """See ``Connection``; a new client is about to send its first bytes."""
         self.due = min(self.due, self.shared.last_head)

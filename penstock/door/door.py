@@ -1,4 +1,4 @@
-"""The door: where connections arrive, and which protocol they speak.
+"""The door: accepts connections, and serves their requests with an application.
 
     door = Door(application, DoorLimits(), budget)
     await door.listen(bind("127.0.0.1", 8000, "http_port"))
@@ -8,8 +8,8 @@
     await door.close(10.0)
 
 One door serves any number of listeners, over TCP and Unix sockets, with TLS or without, and speaks
-HTTP/1.1, HTTP/2 and baidu_std on each. Everything that clients may do is bounded by ``DoorLimits``;
-what they do not read is counted by the budget. Belongs to one loop.
+HTTP/1.1, HTTP/2 and baidu_std on each. ``DoorLimits`` bounds everything that clients send; output
+that they do not read counts in the budget. Belongs to one loop.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.instrument import Instruments
 
 __all__ = ["Door", "DoorLimits", "DoorStatistics"]
 
-# Dead peers are found after two minutes, even by streams that only wait.
+# Dead peers are detected after two minutes, even on idle streams.
 _KEEPALIVE: Final = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
@@ -41,19 +41,19 @@ _KEEPALIVE: Final = (
 )
 
 _FIRST_WORDS: Final = 0.5
-"""Seconds in which a client that has just connected says something, where the door closes; a guess
-at a TLS handshake across a network."""
+"""Seconds for a new client to send its first bytes while the door closes; a guess at a TLS
+handshake across a network."""
 
 
 class Door:
-    """Takes connections and gives their requests to an application.
+    """Accepts connections and passes their requests to an application.
 
     Args:
-        application: answers.
-        limits: of connections.
+        application: answers the requests.
+        limits: limits of connections.
         budget: bytes in flight, shared by all ports.
-        failure: makes the answers that the door gives itself.
-        instruments: are told of connections.
+        failure: makes the door's own error answers.
+        instruments: notified of connections.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Door:
                 its oldest version to 1.2 unless that is stricter already.
 
         Raises:
-            OSError: another socket listens there.
+            OSError: another socket listens on the address.
         """
         shared = self._shared
         shared.sweeper.start()
@@ -109,7 +109,9 @@ class Door:
         )
 
     def drain(self) -> None:
-        """Every answer from now on ends its connection; new ones are still accepted and served."""
+        """Every answer from now on ends its connection; new connections are still accepted and
+        served.
+        """
         shared = self._shared
         if not shared.draining:
             shared.draining = True
@@ -119,8 +121,8 @@ class Door:
     async def told(self) -> None:
         """Wait, after ``drain``, until every client of HTTP/2 has acknowledged it.
 
-        What a client sent before has come by then. One that does not acknowledge has two periods of
-        the limits.
+        Requests that a client sent before have then arrived. A client that does not acknowledge has
+        two periods of the limits.
         """
         shared = self._shared
         if shared.untold:
@@ -129,22 +131,22 @@ class Door:
             await told.wait()
 
     def refuse_partial(self) -> None:
-        """Answer requests that are not whole: 503, or UNAVAILABLE. Those that begin later may come
-        to their end.
+        """Answer incomplete requests: 503, or UNAVAILABLE. Requests that begin later may still
+        complete.
         """
         for connection in list(self._shared.connections):
             if not connection.closing:
                 connection.refuse_partial()
 
     async def hand_over(self, timeout: float) -> bool:
-        """Accept no more, because another process listens on the same sockets, and serve on until
+        """Stop accepting, because another process listens on the same sockets, and serve until
         every connection has ended, each with its next answer.
 
         Args:
             timeout: seconds.
 
         Returns:
-            Whether all have ended in time.
+            whether all have ended in time.
         """
         handshakes = self._stop_listening()
         self.drain()
@@ -162,7 +164,7 @@ class Door:
         return True
 
     def _stop_listening(self) -> list[TlsListener]:
-        """Accept no more; those with handshakes, which may come to their end."""
+        """Stop accepting; returns the listeners with pending handshakes, which may complete."""
         handshakes = []
         for one, _ in self._listeners:
             if isinstance(one, TlsListener):
@@ -174,12 +176,12 @@ class Door:
         return handshakes
 
     async def close(self, timeout: float, *, for_good: bool = False) -> None:
-        """Stop accepting, refuse requests that are not whole, let the others finish, close.
+        """Stop accepting, refuse incomplete requests, let the others finish, close.
 
         Args:
-            timeout: seconds after which open exchanges are cut off.
-            for_good: nobody else accepts on these sockets, now or later: whoever has connected is
-                answered, if he says soon what he wants.
+            timeout: seconds after which open exchanges are aborted.
+            for_good: no other process accepts on these sockets, now or later: clients that have
+                already connected are answered, if they send a request soon.
         """
         self.drain()
         loop = asyncio.get_running_loop()
