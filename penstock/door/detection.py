@@ -64,7 +64,7 @@ class ProtocolDetection(Connection):
             self._become(Http1Session(shared, transport, self.due))
 
     def data_received(self, data: bytes) -> None:
-        """Detect the protocol by the 24 bytes of the HTTP/2 preface, or the four of a baidu_std message."""
+        """Detect the protocol by the 24 bytes of the HTTP/2 preface, or the magic of baidu_std."""
         if self.closing:
             return
         data = self._early + data if self._early else data

@@ -90,8 +90,8 @@ class Sizing:
         return None if self.joining.padding is None else self.joining.padding.join
 
     def measure(self, sample: Sample) -> bool:
-        """Set its key, its rows, and the shapes that may be padded. Returns whether it may have more
-        rows than a batch; ``split`` decides.
+        """Set its key, its rows, and the shapes that may be padded. Returns whether it may have
+        more rows than a batch; ``split`` decides.
         """
         sample.shapes, sample.elements = (), 0
         (feed,) = sample.inputs.values()
