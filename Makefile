@@ -17,7 +17,7 @@ FOURS  := -n 4 --dist worksteal
 FAULTS ?= faults
 REAL   ?= real or peers
 
-.PHONY: help setup setup-dev setup-runtimes demo test check fmt test-real test-faults test-runtimes examples fuzz fuzz-api bench plans peers proto lock clean
+.PHONY: help setup setup-dev setup-runtimes demo test check fmt test-real test-faults test-runtimes test-paddle examples fuzz fuzz-api bench plans peers proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -60,6 +60,9 @@ test-faults: $(READY) ## break things on purpose, with real processes (about thr
 
 test-runtimes: $(RUNTIMES) ## models in the form of every library (about a minute)
 	$(BIN)/python -m pytest $(PAIRS) tests/runtimes
+
+test-paddle: $(RUNTIMES) ## projects for Paddle Serving as they are, with models of Paddle's (minutes)
+	$(BIN)/python -m pytest $(PAIRS) tests/paddle
 
 check: $(READY) ## format, lint, types, floors, spelling, documents (about a minute)
 	$(BIN)/ruff format --check .

@@ -34,7 +34,7 @@
     │   └── Cancelled           the caller went away; nobody is answered
     └── InternalError           us: this should never happen, please report it
 
-The words at the left of each line say who must act so that it does not happen again.
+The word before each description says who must act to prevent the error.
 
 Requests' errors travel as values (an ``Outcome`` holds one); they are raised only inside the hooks
 and decoders that make them. Which number or status a caller sees is decided in one place,
@@ -106,7 +106,7 @@ class RequestError(PenstockError):
     code = "request"
 
     def with_text(self, text: str) -> Self:
-        """The same error in other words."""
+        """A copy of the error with another text."""
         twin = Exception.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.args = (text,)
@@ -114,19 +114,19 @@ class RequestError(PenstockError):
 
 
 class Undecodable(RequestError):
-    """The bytes are not the message they should be."""
+    """The bytes are not a valid message."""
 
     code = "undecodable"
 
 
 class UnknownEncoding(Undecodable):
-    """The body is compressed in a way that we do not speak, or in several ways at once."""
+    """The body has a content coding that we do not support, or several."""
 
     code = "unknown_encoding"
 
 
 class UnknownMediaType(Undecodable):
-    """The body is of a type that the route does not read."""
+    """The body's media type is not accepted by the route."""
 
     code = "unknown_media_type"
 
@@ -185,7 +185,7 @@ class WrongType(RequestError):
 
 
 class NotProvided(RequestError):
-    """The op leaves something out that this graph needs (such as joining several inputs)."""
+    """The op does not implement what this graph needs (such as joining several inputs)."""
 
     code = "not_provided"
 
@@ -209,9 +209,9 @@ class NoWorker(ServiceClosed):
 
 
 class DeadlineExceeded(RequestError):
-    """The request's time is over.
+    """The request's deadline has passed.
 
-    ``by_client`` tells whose limit it was: the caller's own, or the server's.
+    ``by_client``: whether it was the caller's own deadline, or else the server's.
     """
 
     code = "deadline"
@@ -221,7 +221,7 @@ class DeadlineExceeded(RequestError):
         self.by_client = by_client
 
     def with_text(self, text: str) -> Self:
-        """The same error in other words; whose limit it was is not known to a further caller."""
+        """A copy with another text, and ``by_client`` False: a further caller does not know it."""
         twin = super().with_text(text)
         twin.by_client = False
         return twin
@@ -249,7 +249,7 @@ class WorkerDied(InferenceFailed):
 
 
 class KillsWorkers(InferenceFailed):
-    """Two workers have died of these very inputs. A retry does not help."""
+    """Two workers have died while running these inputs. A retry does not help."""
 
     code = "kills_workers"
 
@@ -274,7 +274,7 @@ class NumberedError(RequestError):
 
     Raises:
         TypeError: the number is none.
-        ValueError: no reply can hold it, or it would say that all is well.
+        ValueError: the number is 0, or no int32.
     """
 
     code = "numbered"
@@ -302,13 +302,13 @@ class ProductError(NumberedError):
 
 
 class Cancelled(RequestError):
-    """The caller went away. It is recorded, and answered to nobody."""
+    """The caller disconnected. The request is recorded, and not answered."""
 
     code = "cancelled"
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says. Those of users' classes cannot always say that: then what it is."""
+    """The text of an exception, or its class's name if the ``__str__`` of a user's class raises."""
     try:
         return str(error)
     except BaseException:  # noqa: BLE001 - nobody else raises there

@@ -1,10 +1,10 @@
 """Instruments: listeners to what happens to requests, batches, workers and connections.
 
-Whoever decides something tells the moment; no instrument is asked anything. A hook runs on the
-engine's loop, must be quick and must not block or raise: one that raises is logged, and its
-instrument is never called again; the others are. Times are monotonic seconds.
+Hooks are notified of events; their results are ignored. A hook runs on the engine's loop, must be
+quick, and must not block or raise: if it raises, that is logged, and its instrument is never called
+again. Times are monotonic seconds.
 
-A moment that nobody listens to costs one test. Who tells one writes::
+An event without listeners costs one test. The code that notifies writes::
 
     tell = instruments.queued
     if tell is not None:
@@ -21,10 +21,10 @@ from penstock.request import Batch, Sample
 
 
 class GraphInfo(Protocol):
-    """What an instrument may know of a graph.
+    """The properties of a graph that instruments may read.
 
     Attributes:
-        stages: of its ops, each with its ``name``, in the order by which samples count them.
+        stages: one for each op, with its ``name``; ``Sample.op`` is an index into them.
     """
 
     name: str | None
@@ -33,12 +33,12 @@ class GraphInfo(Protocol):
 
 
 class ExchangeInfo(Protocol):
-    """What an instrument may know of an HTTP request and its answer; a gRPC call is one, too.
+    """The properties of an HTTP exchange (also a gRPC call) that instruments may read.
 
     Attributes:
         head: with ``method``, ``path`` as sent, and ``fields``.
-        began: when the head had come, and of most requests the body as well.
-        over: the answer is complete, or was broken off.
+        began: when the head was complete, and for most requests the body as well.
+        over: the answer is complete, or was aborted.
     """
 
     head: Any
@@ -47,15 +47,16 @@ class ExchangeInfo(Protocol):
 
 
 class RequestInfo(Protocol):
-    """What an instrument may know of a request.
+    """The properties of a request that instruments may read.
 
     Attributes:
-        data_id: its id in this engine; -1 of one that was refused.
+        data_id: its id in this engine; -1 if it was refused.
         log_id: its caller's trace id.
-        call: of the door, with its ``exchange``; None of a request that came through no door.
-        admitted_at: when the engine took it on; what has passed since then is its duration.
+        call: the call from the door, with its ``exchange``; None if it did not come over a
+            connection.
+        admitted_at: when the engine admitted it; its duration counts from there.
         deadline: when it must be answered.
-        samples: what of it is queued or running.
+        samples: its samples that are queued or running.
     """
 
     data_id: int
@@ -71,20 +72,20 @@ class RequestInfo(Protocol):
 
 
 class Instrument:
-    """Base class with silent hooks; override those that you care about.
+    """Base class whose hooks do nothing; override the hooks that you need.
 
     ``op`` is an op's name, with its graph's before it (``ocr/detect``) where an engine has several
     graphs. ``worker`` is a worker's number within its op.
     """
 
     def admitted(self, request: RequestInfo, now: float) -> None:
-        """A request got its id, and will be answered exactly once or cancelled."""
+        """A request was admitted; it will be answered exactly once or cancelled."""
 
     def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
         """A request was not admitted."""
 
     def queued(self, op: str, sample: Sample, now: float) -> None:
-        """A request waits for an op; its inputs are complete."""
+        """A request entered the queue of an op; its inputs are complete."""
 
     def batch_closed(self, op: str, batch: Batch, now: float) -> None:
         """A batch takes no more samples, for ``batch.reason``."""
@@ -96,37 +97,37 @@ class Instrument:
         """A batch that its worker had not begun was taken back; it will be handed over again."""
 
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
-        """A batch came back, ``errors`` of its samples with an error; they are settled next.
+        """A batch's results arrived, ``errors`` of them errors; the samples are settled next.
 
-        ``batch.ran`` says how long the worker took, ``batch.phases`` how much of that each phase.
+        ``batch.ran`` is the worker's time, ``batch.phases`` the time of each phase.
         """
 
     def given_up(self, op: str, batch: Batch, now: float) -> None:
-        """A batch took longer than its op's ``timeout``: its samples have that outcome."""
+        """A batch exceeded its op's ``timeout``; its samples end with OpTimeout."""
 
     def late(self, op: str, batch: Batch, now: float) -> None:
-        """The results of a batch that had been given up arrived and were dropped."""
+        """The results of a batch that had timed out arrived, and were dropped."""
 
     def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
         """A request was answered."""
 
     def cancelled(self, request: RequestInfo, now: float) -> None:
-        """The caller went away first; the request counts as ended."""
+        """The caller disconnected before the answer; the request has ended."""
 
     def worker_started(self, op: str, worker: int, now: float) -> None:
-        """A worker can take batches: at the start, or in place of one that has ended."""
+        """A worker is ready for batches: at the start, or as a replacement."""
 
     def worker_died(self, op: str, worker: int, why: str, now: float) -> None:
-        """A worker ended by itself."""
+        """A worker died."""
 
     def worker_replaced(self, op: str, worker: int, why: str, now: float) -> None:
-        """A worker that could go on was ended, and another takes its place."""
+        """A working worker was ended and replaced, for the reason ``why``."""
 
     def exchange_ended(self, exchange: ExchangeInfo, status: int, now: float) -> None:
-        """The answer is complete and is being sent; status 0 when it was broken off before."""
+        """The answer is complete and is being sent; status 0 if it was aborted before."""
 
     def connection_opened(self, peer: object, now: float) -> None:
-        """A client has connected; ``peer`` is its address, as the socket gives it."""
+        """A client has connected; ``peer`` is its address from the socket."""
 
     def connection_closed(self, peer: object, now: float) -> None:
         """A connection has ended."""
@@ -138,11 +139,11 @@ Dropped: TypeAlias = Callable[[Instrument, Exception], object]
 
 
 class Instruments:
-    """Those that are installed. Each moment is an attribute: what to call, or None.
+    """The installed instruments. Each event is an attribute: the function to call, or None.
 
     Args:
-        instruments: to be told of every moment, in this order.
-        dropped: is told of an instrument that has raised.
+        instruments: notified of every event, in this order.
+        dropped: called with an instrument that has raised, and its exception.
     """
 
     admitted: Callable[[RequestInfo, float], None] | None
@@ -171,7 +172,7 @@ class Instruments:
         self._listen()
 
     def install(self, instrument: Instrument) -> None:
-        """Tell one more of what happens from now on, after all others."""
+        """Notify one more instrument from now on, after all others."""
         self.installed.append(instrument)
         self._listen()
 
@@ -186,7 +187,7 @@ class Instruments:
             setattr(self, moment, self._teller(hooks) if hooks else None)
 
     def _teller(self, hooks: list[tuple[Instrument, Callable[..., None]]]) -> Callable[..., None]:
-        if len(hooks) == 1:  # as a rule: without a loop it takes half the time
+        if len(hooks) == 1:  # the usual case: without a loop it takes half the time
             ((only, to_call),) = hooks
 
             def tell_it(*facts: Any) -> None:
@@ -207,7 +208,7 @@ class Instruments:
         return tell
 
     def _drop(self, instrument: Instrument, error: Exception) -> None:
-        if instrument in self.installed:  # else it has raised while it was told something else
+        if instrument in self.installed:  # else it has already raised in another hook
             self.installed.remove(instrument)
             self._listen()
             self._dropped(instrument, error)

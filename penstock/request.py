@@ -1,4 +1,4 @@
-"""What travels inside a graph: Samples go through ops in Batches, Outcomes come back.
+"""The values that pass through a graph: Samples go to ops in Batches, Outcomes come back.
 
 Pure values. A request is one Sample per op; Samples that run together are a Batch; an op answers
 each Sample with an Outcome, which holds a value or an error, never both.
@@ -13,16 +13,16 @@ from typing import Any, TypeAlias
 from penstock.errors import RequestError
 
 Feed: TypeAlias = dict[str, Any]
-"""Names to values: arrays, texts, numbers, lists of texts. What hooks see and give."""
+"""Names to values (arrays, texts, numbers, lists of texts), as hooks take and return them."""
 
 REQUEST_OP_NAME = "@DAGExecutor"
-"""The name under which ops find the request's feed, as the original has it."""
+"""The name under which ops find the request's feed; the original's."""
 
 
 class Outcome:
-    """What one op made of one sample: ``value`` when ``error`` is None.
+    """The result of one op for one sample: ``value`` when ``error`` is None.
 
-    ``jump`` says that the op asked to skip over the targets named in ``jump_to_ops``.
+    ``jump``: the op jumps over the targets named in ``jump_to_ops``.
     """
 
     __slots__ = ("error", "jump", "value")
@@ -48,18 +48,18 @@ class Sample:
         log_id: the caller's trace id.
         inputs: predecessor name -> its output dict; this op owns the inner dicts.
         deadline: monotonic seconds.
-        arrived: monotonic seconds when the sample was offered; not there before.
-        rows: how much of a batch it fills, 1 or more.
-        key: samples of unlike keys never share a batch (None is a key like any other).
-        shapes: the sizes of its arrays, for an op that pads them; not there for others.
-        elements: how many these arrays hold.
+        arrived: monotonic seconds when the sample was offered; unset before.
+        rows: its rows in a batch, 1 or more.
+        key: samples with different keys never share a batch (None is a key like any other).
+        shapes: the shapes of its arrays, for an op that pads them; else unset.
+        elements: the number of elements of these arrays.
         attempt: 1 for the first dispatch.
         spare: a copy of ``inputs`` for a later attempt, None when there will be none.
-        waiting: True while it stands in an op's queue.
-        gone: True once it is answered, cancelled or expired; it must not be dispatched any more.
+        waiting: True while it is in an op's queue.
+        gone: True once it is answered, cancelled or expired; it must not be dispatched.
         flight: the submission it belongs to; opaque here.
         op: index of the op in the graph.
-        piece: which part it is of a sample that was split; None for whole ones.
+        piece: the index of this piece of a split sample; None for a whole one.
     """
 
     __slots__ = (
@@ -137,15 +137,15 @@ class Batch:
         rows: the sum of their rows.
         reason: why it was closed.
         closed: monotonic seconds when it was closed.
-        began: monotonic seconds when its worker took it up; None when none has.
+        began: monotonic seconds when its worker began it; None before.
         started: monotonic seconds when the running ``process`` call began, None outside of one.
             Written by the worker, read by the engine's time-out check.
         worker: the number of the worker that ran it, within the op.
         ran: seconds the worker spent on it, set by the worker at the end.
         prepared: seconds of that before the first ``process`` call.
         processed: seconds of that inside ``process`` calls.
-        settled: True once the engine has taken its outcomes, or given it up.
-        deaths: of workers that had it to do next, and had not begun it as far as they said.
+        settled: True once the engine has taken its outcomes, or it has timed out.
+        deaths: number of workers that died with this batch next in their hand-over, not begun.
     """
 
     __slots__ = (

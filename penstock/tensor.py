@@ -1,4 +1,4 @@
-"""What a tensor is called, what it holds, and how ``lod`` cuts it into sequences.
+"""Names, dtypes and shapes of tensors, and how a lod splits rows into sequences.
 
 A lod ("level of detail") is a list of offsets into axis 0: ``[0, 3, 7]`` cuts seven rows into two
 sequences of three and four. Only one level is used, as in the original. A value ``x`` has its lod
@@ -28,10 +28,10 @@ class TensorSpec:
         dtype: numpy dtype; ``object`` for texts.
         shape: every dimension, batch axis included; None where it varies. None as a whole when
             even the rank is unknown.
-        is_lod: whether its rows are cut into sequences.
-        bf16: whether it travels as BF16, which numpy lacks: its arrays are float32.
-        axes: what the model calls its dimensions, None for those without a name; empty when it
-            names none.
+        is_lod: whether a lod splits its rows into sequences.
+        bf16: whether it is BF16 on the wire; numpy lacks it, so its arrays are float32.
+        axes: the model's names of its dimensions, None for those without; empty if no dimension has
+            a name.
     """
 
     name: str
@@ -47,7 +47,7 @@ Declared: TypeAlias = Mapping[str, tuple[Any, Sequence[int | None] | None]] | It
 
 
 class Signature:
-    """What a model, or a service, is fed with, and what it answers.
+    """The inputs and outputs of a model or a service.
 
     Args:
         inputs, outputs: by name, a datatype and a shape: ``{"x": ("FP32", [-1, 13])}``. Datatypes

@@ -1,1 +1,1 @@
-"""What runs together: pure, no threads, sockets or clocks."""
+"""Batching and padding: pure, no threads, sockets or clocks."""

@@ -1,4 +1,4 @@
-"""Decides which samples run together and when: the queue in front of one op.
+"""The queue of one op: decides which samples form a batch, and when.
 
 It knows no threads, sockets or clocks, nor what a sample holds; time is an argument.
 
@@ -7,12 +7,12 @@ Guarantees:
       deadline has passed (the engine, which watches deadlines, answers it);
     - a batch holds at most ``max_rows`` rows (a single sample larger than that runs alone; with
       ``overrun`` the last one may go beyond), one key only, in order of arrival;
-    - with ``join`` a batch's sizes join one after the other; those that do not fit keep their
-      places, and lead batches of their own;
+    - with ``join`` a sample joins if its sizes fit the batch's; one that does not keeps its place,
+      and starts another batch;
     - with a slot idle (that is: whenever ``poll`` is called) no sample waits past its arrival plus
       the window, and without a window none waits at all;
     - samples of other keys never delay a sample: a full group goes ahead of an older one that
-      still waits for company;
+      still waits to fill;
     - nothing whose deadline has passed is put into a batch;
     - at most ``capacity`` samples wait; one more is refused, never blocked.
 
@@ -44,7 +44,7 @@ class BatchPolicy:
         window: seconds that the oldest sample may wait for others; None means that it never waits.
         capacity: the maximum length of the queue; None means unbounded.
         overrun: whether a sample joins a batch that it makes longer than ``max_rows``.
-        join: the sizes of a batch that a sample of such sizes has joined; None where it may not.
+        join: computes the sizes of a batch after a sample joins it; None if the sample may not.
             Without it, samples of one key always join.
     """
 
@@ -56,7 +56,8 @@ class BatchPolicy:
 
 
 _PASSED_BY = 128
-"""Samples that do not fit a batch, after which it looks no further: some 100 us. A guess."""
+"""Most samples that are skipped, because they do not fit, in the search for a batch: some 100 us. A
+guess."""
 
 
 class FifoQueue:

@@ -1,26 +1,27 @@
 """Decides how many batches one hand-over to a worker carries, and whether to wait for more of them.
 
-Waking a worker costs more than a cheap op's work, so batches that are predicted to be done within
-half a millisecond together travel together while no other worker is idle. Where samples have had
-company of late, a hand-over of cheap batches, or of a batch that is not full, is put off for as
-long as each turn of the loop brings more: a loop that finds requests to read goes on reading, and
-hands over when it would sleep otherwise. Seen in one run each with a detector and a recogniser
+Waking a worker costs more than a cheap op's work, so one hand-over carries several batches if they
+are predicted to take half a millisecond together and no other worker is idle. If hand-overs have
+recently carried several samples, a hand-over of cheap batches, or of a partial batch, is deferred
+for as long as each turn of the loop brings more samples: the loop goes on reading requests, and
+hands over when it would otherwise sleep. Measured once with a detector and a recogniser
 (``benchmarks --only graph``, 32 connections, one core): batches of 28 rows instead of 19. Each
-batch is still run, timed and answered by itself. Pure: it learns only from what it is told.
+batch is still run, timed and answered separately. Pure: it learns only from its arguments.
 """
 
 from __future__ import annotations
 
 HAND_OVER_BUDGET = 0.0005
-"""Seconds of predicted work one hand-over may carry. Measured: with a thread worker's echo, one
+"""Seconds of predicted work that one hand-over may carry.
+Measured: with a thread worker's echo, one
 batch per hand-over gave 26,000 a second, 8 gave 73,000, 32 gave 83,000; half a millisecond is
-where the gain ends and a neighbour's wait would start to be felt."""
+where the gain ends and the delay of other ops would begin."""
 
 MOST_BATCHES = 32
 _SMOOTHING = 0.2
 _COMPANY = 1.5
-"""Samples of a hand-over, on average, from which on it is put off: whoever comes alone does not
-wait. Measured with a thread worker's echo and 32 connections over HTTP: a hand-over carried 8 or 9
+"""Mean samples per hand-over from which on it is deferred: a single request does not wait.
+Measured with a thread worker's echo and 32 connections over HTTP: a hand-over carried 8 or 9
 batches without this and nearly always 32 with it, and there were a quarter more answers a second.
 """
 
@@ -34,7 +35,7 @@ class HandOver:
         self._seen = 0
 
     def learn(self, seconds: float) -> None:
-        """A batch ran for so long. Slow ones are believed at once, quick ones little by little."""
+        """Record a batch's run time; a slower one counts at once, a faster one little by little."""
         mean = self._mean
         if mean is None or seconds > mean * 4:
             self._mean = seconds
@@ -42,7 +43,7 @@ class HandOver:
             self._mean = mean + _SMOOTHING * (seconds - mean)
 
     def batches(self, idle_workers: int) -> int:
-        """How many batches the next hand-over may carry, with so many workers idle (>= 1)."""
+        """How many batches the next hand-over may carry; ``idle_workers`` is at least 1."""
         mean = self._mean
         if idle_workers > 1 or mean is None:
             return 1
@@ -51,11 +52,12 @@ class HandOver:
         return max(1, int(HAND_OVER_BUDGET / mean))
 
     def carried(self, count: int) -> None:
-        """A hand-over with so many samples was made."""
+        """Record the number of samples of a hand-over."""
         self._company += _SMOOTHING * (count - self._company)
 
     def look_again(self, waiting: int, max_rows: int) -> bool:
-        """Whether to see first what the loop's next turn brings; asked in each until it says no.
+        """Whether to defer the hand-over by one turn of the loop; asked each turn until it is
+        False.
 
         Args:
             waiting: samples that could be handed over now.

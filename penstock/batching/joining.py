@@ -1,11 +1,11 @@
-"""How the feeds of an op that counts rows, or pads, are told apart, joined, and cut into pieces.
+"""Groups, joins and splits the feeds of ops that count rows (``batch_rows``) or pad.
 
 The rows of a feed are the sizes of axis 0 of its arrays, or the number of sequences where an array
-has a lod. With ``by_rows`` arrays of one row beside others of several belong to all rows; feeds
-whose arrays of that kind differ share no batch. A feed whose arrays have several numbers of rows,
-and one with a list or without an array, shares its batch with no other.
+has a lod. With ``by_rows``, an array of one row beside arrays of several applies to all rows; feeds
+in which such arrays differ do not share a batch. A feed whose arrays disagree in their rows, or
+that has a list or no array, runs alone.
 
-Ops that do neither are joined by ``penstock.batching.stack`` alone, whose guarantees hold here too.
+Other ops use ``penstock.batching.stack`` only, whose guarantees hold here too.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from penstock.tensor import LOD_SUFFIX, cut_by_lod, lod_offsets
 
 
 class Layout(NamedTuple):
-    """What tells whether a feed can share a batch.
+    """The properties of a feed that decide which batch it can join.
 
     Attributes:
-        key: feeds that share one have the same, and sizes that join.
-        rows: how many it has.
+        key: feeds in a batch have equal keys, and sizes that join.
+        rows: its number of rows.
         names: its arrays that may be padded.
-        shapes: their sizes, rounded up.
-        elements: how many they hold.
+        shapes: their shapes, rounded up.
+        elements: their number of elements.
     """
 
     key: Any
@@ -50,12 +50,12 @@ class Layout(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Feeds as one.
+    """Joined feeds.
 
     Attributes:
-        feed: what is run.
-        rows: of each member.
-        padded: the sizes of arrays that may be padded.
+        feed: the joined feed.
+        rows: the rows of each member.
+        padded: the shapes to which arrays are padded.
     """
 
     feed: Feed
@@ -69,14 +69,14 @@ class Joining:
 
     Attributes:
         by_rows: whether batches are counted in rows.
-        padding: how feeds of unlike sizes are padded; None: they share no batch.
+        padding: how feeds of different sizes are padded; None: they do not share a batch.
     """
 
     by_rows: bool = False
     padding: Padding | None = None
 
     def layout(self, feed: Feed) -> Layout | None:
-        """What the feed looks like; None when it can share a batch with no other."""
+        """The feed's layout; None if it must run alone."""
         if len(feed) == 1 and self.padding is None:
             ((name, value),) = feed.items()
             if type(value) is np.ndarray and value.ndim:
@@ -172,7 +172,7 @@ class Joining:
         try:
             for name, value in first.items():
                 if counts.get(name, known[0].rows) != known[0].rows:
-                    joined[name] = value  # for all rows, and the same in all feeds
+                    joined[name] = value  # applies to all rows, and is equal in all feeds
                 elif name in padded:
                     assert self.padding is not None
                     arrays = [feed[name] for feed in feeds]
@@ -188,7 +188,7 @@ class Joining:
     ) -> list[Feed]:
         """Split a batch's result among its members, as ``stack.scatter`` does.
 
-        An output of one row where the batch has several goes whole to every member, ``by_rows``.
+        With ``by_rows``, an output of one row for a batch of several goes whole to every member.
 
         Raises:
             InferenceFailed: an output does not follow the batch, or its padded input.
@@ -203,7 +203,7 @@ class Joining:
         return [cut(part, feed, joined.padded) for part, feed in zip(parts, feeds, strict=True)]
 
     def _sizes(self, layouts: Sequence[Layout]) -> dict[str, Shape]:
-        """What the sizes of arrays that may be padded become."""
+        """The common shapes of the arrays that may be padded."""
         first = layouts[0]
         return {
             name: tuple(map(max, *shapes, shapes[0]))
@@ -211,7 +211,7 @@ class Joining:
         }
 
     def _fixed(self, name: str, value: Any) -> tuple[int | None, ...]:
-        """The sizes of an array's axes but those that may be padded."""
+        """The sizes of an array's axes that may not be padded."""
         assert self.padding is not None
         axes = self.padding.axes_of(name, value) or ()
         return tuple(
@@ -221,7 +221,7 @@ class Joining:
 
 
 def pieces_of(feed: Feed, rows: int, most: int) -> list[Feed]:
-    """A feed that has a Layout, cut into pieces of at most so many rows; arrays are views."""
+    """Split a feed that has a Layout into pieces of at most ``most`` rows; arrays are views."""
     counts = _counts(feed)
     pieces: list[Feed] = []
     for start in range(0, rows, most):
@@ -244,15 +244,15 @@ def pieces_of(feed: Feed, rows: int, most: int) -> list[Feed]:
 
 
 def put_together(results: Sequence[Feed], rows: Sequence[int], shared: Collection[str]) -> Feed:
-    """The result of a feed that ran in pieces.
+    """Join the results of a feed that ran in pieces.
 
     Args:
-        results: of the pieces, in their order.
+        results: the results of the pieces, in order.
         rows: of the pieces.
-        shared: outputs that do not follow the rows; the first piece's are taken.
+        shared: outputs that are not split; the first piece's are used.
 
     Raises:
-        InferenceFailed: an output has not the rows of its piece.
+        InferenceFailed: an output does not have its piece's number of rows.
     """
     joined: Feed = {}
     for name, value in results[0].items():
@@ -281,7 +281,7 @@ def _concatenated(name: str, values: Sequence[Any]) -> Any:
 
 
 def _counts(feed: Feed) -> dict[str, int]:
-    """The rows of each array that has an axis.
+    """The number of rows of each array that has an axis.
 
     Raises:
         ValueError: a lod is malformed, or does not fit its array.

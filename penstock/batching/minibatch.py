@@ -38,8 +38,8 @@ def explode(
 
     Args:
         feeds: for each member, what ``preprocess`` returned; None for members that do not run.
-        joining: tells which can; without it those of equal signature.
-        joined: False where feeds need not be alike to share a call.
+        joining: decides which can; without it, feeds of equal signature.
+        joined: False if any feeds may share a call.
     """
     single = [position for position, feed in enumerate(feeds) if isinstance(feed, dict)]
     calls: list[Call] = []

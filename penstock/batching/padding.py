@@ -1,13 +1,13 @@
-"""Feeds of unlike sizes in one batch: which of them may be padded to a common size, and how.
+"""Decides which feeds of different sizes share a batch, pads them, and crops the outputs.
 
 Sizes are those of all axes but the first, which is the rows. Pure arithmetic on shapes, and copies
 of arrays.
 
-The rule: a feed joins those that are in a batch already if, for each of its arrays, padding costs
-little. ``p`` is the number of elements of a row at the size that both would have, ``a`` at the size
-that the batch has so far, ``b`` at the feed's own: either ``p - a`` and ``p - b`` are at most
-``max_elements``, or ``a / p`` and ``b / p`` are at least ``min_similarity``. The batch then has the
-size of both, against which the next feed is judged. Equal sizes always join.
+The rule: a feed joins a batch if, for each of its arrays, padding costs little. ``p`` is the number
+of elements of a row at the common size, ``a`` at the batch's size so far, ``b`` at the feed's size:
+either ``p - a`` and ``p - b`` are at most ``max_elements``, or ``a / p`` and ``b / p`` are at least
+``min_similarity``. The batch then has the common size, with which the next feed is compared. Equal
+sizes always join.
 
 Source: ``docs/compatibility.md`` (requests of different sizes).
 """
@@ -40,13 +40,13 @@ class Padding:
     """How an op's feeds are padded.
 
     Attributes:
-        inputs: axes of each input that may be padded, by name; those of one name have one size in a
-            request. None: all axes of all inputs, of which no output is cut back.
-        outputs: axes of outputs; one that has the name of an input's axis is cut back to the size
-            that this has in the request.
-        values: what is filled in, by input; 0 for others.
+        inputs: axes of each input that may be padded, by name; axes of one name have one size in a
+            request. None: all axes of all inputs, and no output is cropped.
+        outputs: axes of outputs; one that has the name of an input's axis is cropped to that axis's
+            size in the request.
+        values: the padding value, by input; 0 by default.
         sizes: each size is rounded up to a multiple of this number, or to the next of these
-            numbers, rising; None leaves sizes as they are.
+            ascending numbers; None: no rounding.
         max_elements, min_similarity: see the module.
     """
 
@@ -58,7 +58,7 @@ class Padding:
     min_similarity: Fraction = Fraction(1, 2)
 
     def of_model(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Padding:
-        """With the axes that a model leaves open, where none are declared.
+        """A copy that uses the model's variable axes where no axes are declared.
 
         Raises:
             ValueError: a name is not the model's, or a value is none of its input's datatype.
@@ -69,9 +69,7 @@ class Padding:
         return replace(self, inputs=_axes(inputs), outputs=self.outputs or _axes(outputs))
 
     def kept(self) -> list[str]:
-        """Outputs with an axis that varies and has the name of no input's axis: none is cut back
-        there, whatever it follows.
-        """
+        """Outputs with a variable axis that has no input axis's name: that axis is not cropped."""
         named = {axis for axes in (self.inputs or {}).values() for axis in axes}
         return [name for name, axes in self.outputs.items() if {*axes} - named - {None}]
 
@@ -85,8 +83,8 @@ class Padding:
         return axes if axes is not None and len(axes) == value.ndim and any(axes[1:]) else None
 
     def measure(self, feed: Feed) -> dict[str, Shape]:
-        """The sizes, rounded up, of the inputs that may be padded; none of them where axes of one
-        name have several sizes.
+        """The shapes, rounded up, of the inputs that may be padded; none if axes of one name differ
+        in size.
         """
         shapes: dict[str, Shape] = {}
         named: dict[str, int] = {}
@@ -104,7 +102,7 @@ class Padding:
         return shapes
 
     def join(self, batch: Sequence[Shape], feed: Sequence[Shape]) -> Sequence[Shape] | None:
-        """The sizes of a batch that a feed has joined; None where it may not."""
+        """The shapes of a batch after a feed joins it; None if it may not."""
         if batch == feed:
             return batch
         joined = [tuple(map(max, one, other)) for one, other in zip(batch, feed, strict=True)]
@@ -115,7 +113,7 @@ class Padding:
         return joined
 
     def pad(self, name: str, arrays: Sequence[NDArray[Any]], shape: Shape) -> NDArray[Any]:
-        """The arrays of an input, one after the other, each filled up at the end of its axes."""
+        """Concatenate the arrays of an input, each padded at the end of its axes."""
         rows = sum(map(len, arrays))
         first = arrays[0]
         value = self.values.get(name, 0)
@@ -131,15 +129,15 @@ class Padding:
         return joined
 
     def cut(self, result: Feed, feed: Feed, padded: Mapping[str, Shape]) -> Feed:
-        """A request's part of a result, without what follows from what was filled in.
+        """A request's part of a result, cropped to the sizes that it has without padding.
 
         Args:
             result: its rows of the outputs.
             feed: its inputs.
-            padded: what their sizes became.
+            padded: the padded shapes.
 
         Raises:
-            InferenceFailed: an output that is to be cut has another size than the padded input.
+            InferenceFailed: an output that is to be cropped has another size than the padded input.
         """
         sizes: dict[str, tuple[int, int]] = {}
         for name, shape in padded.items():
@@ -196,10 +194,10 @@ class Padding:
 
 
 def filled_in(measured: Sequence[tuple[Sequence[Shape], int, int]]) -> tuple[int, int]:
-    """How many elements a batch has, and how many of them are filled in.
+    """How many elements a batch has, and how many of them are padding.
 
     Args:
-        measured: of each of its requests, the sizes, the rows, and the elements of its own.
+        measured: for each of its requests: the shapes, the rows, and its own elements.
     """
     sizes = [
         tuple(map(max, *each, each[0]))
@@ -210,7 +208,7 @@ def filled_in(measured: Sequence[tuple[Sequence[Shape], int, int]]) -> tuple[int
 
 
 def _axes(specs: Sequence[TensorSpec]) -> dict[str, Axes]:
-    """The axes that a model leaves open, by its own names for them where it has such."""
+    """The model's variable axes, by their names if they have any."""
     found: dict[str, Axes] = {}
     for spec in reversed(specs):  # should one's alias be another's real name, the alias wins
         if spec.shape is None:

@@ -20,10 +20,11 @@ from penstock.tensor import LOD_SUFFIX, cut_by_lod, join_lods, lod_offsets
 def signature(feed: Feed) -> tuple[Any, ...]:
     """A hashable key: feeds with equal keys can share a batch.
 
-    Of an array: name, dtype and all dimensions but the first. Anything else (a text, a number, an
+    For an array: name, dtype and all dimensions but the first. Any other
+    value (a text, a number, an
     array without axes) cannot be joined along axis 0, so the value itself is part of the key.
     """
-    if len(feed) == 1:  # as most have; the general way takes twice as long
+    if len(feed) == 1:  # the usual case; the general code takes twice as long
         ((name, value),) = feed.items()
         if type(value) is np.ndarray and value.ndim:
             return ((name, value.dtype.str, value.shape[1:]),)
@@ -71,7 +72,7 @@ def rows_alike(feeds: Sequence[Feed]) -> list[int] | None:
     """The rows of each feed, where all have the same names, and arrays that differ only in their
     rows; None for any others.
 
-    Most batches are like that, and this takes a tenth of the time of comparing signatures.
+    True for most batches, and ten times as fast as comparing signatures.
     """
     first = feeds[0]
     expected = []
@@ -107,8 +108,8 @@ def concatenated(feeds: Sequence[Feed]) -> Feed:
 def _may_share(feed: Feed) -> bool:
     """Whether the feed can be joined with others and its result be split again.
 
-    All arrays must have the same number of rows, and there must be an array: texts, numbers and
-    lists have no batch axis, so it is unknown how many rows of the result would be theirs.
+    The feed must have an array, and all its arrays the same number of rows: texts, numbers and
+    lists have no batch axis, so it is unknown how many rows of the result would belong to them.
     """
     found = False
     try:
@@ -239,7 +240,7 @@ def _scatter_sequences(
 
 
 def _like(original: Any, offsets: list[int]) -> Any:
-    """Offsets in the form the caller's lod had: an array of its dtype, or a list."""
+    """Offsets in the type of the caller's lod: an array of its dtype, or a list."""
     if isinstance(original, np.ndarray):
         return np.asarray(offsets, dtype=original.dtype)
     return offsets
@@ -252,7 +253,7 @@ def _length(value: Any) -> int | None:
 
 
 def not_following(name: str, got: int | None, total: int) -> InferenceFailed:
-    """The error of an output that has not the rows it should."""
+    """The error for an output with the wrong number of rows."""
     size = "no batch axis" if got is None else f"{got} rows"
     return InferenceFailed(
         f"output {name!r} has {size} where the batch has {total}; an output that does not follow "

@@ -1,1 +1,1 @@
-"""Where a batch runs."""
+"""Executors, which run the batches of one op: here, in threads, processes, or elsewhere."""

@@ -1,8 +1,8 @@
-"""An event between threads that is signalled without holding the interpreter's lock.
+"""An event between threads that is signalled without holding the GIL.
 
-A thread that is woken through a lock or a queue runs into the interpreter's lock, which the waker
-still holds: two needless switches at each end of a hand-over. Here the waker gives the lock up for
-the length of its one system call, and whoever it wakes finds it free.
+A thread that is woken through a lock or a queue blocks on the GIL, which the waker still holds: two
+needless context switches at each end of a hand-over. Here the waker releases the GIL during its one
+system call, so that the woken thread finds it free.
 Source: Linux eventfd(2).
 """
 
@@ -16,26 +16,26 @@ class EventFd:
     """Counts signals. Any thread may send one; others ``wait``, or a loop watches ``fileno``.
 
     Args:
-        watched: whether a loop watches it, which takes all signals so far at once; otherwise each
-            wakes one of those that wait.
+        watched: whether a loop watches it, which consumes all signals at once; otherwise each
+            signal wakes one waiting thread.
     """
 
     def __init__(self, *, watched: bool = False) -> None:
         kind = os.EFD_NONBLOCK if watched else os.EFD_SEMAPHORE
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | kind)
-        # Closed with the last thread that knows it: its number would be another file's by then.
+        # Closed with the last thread that uses it: the descriptor's number may be reused.
         weakref.finalize(self, os.close, self._fd)
 
     def fileno(self) -> int:
-        """What a loop watches; readable while there are signals that nobody has taken."""
+        """The descriptor for a loop to watch; readable while signals are unconsumed."""
         return self._fd
 
     def signal(self) -> None:
-        """Wake one thread that waits, or the loop."""
+        """Wake one waiting thread, or the loop."""
         os.eventfd_write(self._fd, 1)
 
     def wait(self) -> None:
-        """Block until a signal that nobody else has taken."""
+        """Block until a signal, and consume it."""
         while True:
             try:
                 os.eventfd_read(self._fd)
@@ -44,7 +44,7 @@ class EventFd:
             return
 
     def clear(self) -> None:
-        """The loop's: take all signals so far; it may have been woken for none."""
+        """For the loop: consume all signals so far, of which there may be none."""
         try:
             os.eventfd_read(self._fd)
         except BlockingIOError:

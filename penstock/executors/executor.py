@@ -1,8 +1,8 @@
-"""The port behind which batches run: inline, in threads, on the loop, in processes, elsewhere.
+"""The interface of executors, and Work, the batches of one hand-over to a worker.
 
-An executor has ``workers`` slots. The engine never gives it more Works than that, so an executor
-needs no queue policy of its own; a Work keeps its slot until it is reported finished, even when the
-engine has long answered for it.
+An executor has ``workers`` slots. The engine never submits more Works than that, so an executor
+needs no queue; a Work occupies its slot until it is reported finished, even if its requests have
+long been answered.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Work:
 
     Attributes:
         pending: batches not begun. The worker takes from the left; the engine may take back from
-            the right at any moment (both ends of a deque are safe across threads).
+            the right at any time (both ends of a deque are thread-safe).
         current: the batch that is running.
         crowded: whether it carries several batches.
-        results: what has been run and was not taken yet, in order. The worker only adds at the
-            end; the engine takes with ``take_results``.
+        results: results that the engine has not taken, in order. The worker appends; the engine
+            calls ``take_results``.
     """
 
     __slots__ = ("crowded", "current", "pending", "results")
@@ -38,16 +38,16 @@ class Work:
         self.results: list[Result] = []
 
     def begin_next(self) -> Batch | None:
-        """The worker's step: the next batch, now ``current``; None at the end."""
+        """For the worker: the next batch, now ``current``; None at the end."""
         try:
-            # To ask costs far less than an exception at the end of each Work.
+            # The test costs far less than an exception at the end of each Work.
             batch = self.current = self.pending.popleft() if self.pending else None
         except IndexError:  # the engine has just taken the last one back
             self.current = batch = None
         return batch
 
     def take_back(self) -> list[Batch]:
-        """The engine's step: every batch that has not begun, in order; they will not begin here."""
+        """For the engine: take back every batch that has not begun, in order."""
         taken: list[Batch] = []
         while True:
             try:
@@ -57,14 +57,14 @@ class Work:
                 return taken
 
     def add_result(self, batch: Batch, outcomes: list[Outcome]) -> None:
-        """The worker's step: a batch has been run."""
+        """For the worker: add the result of a batch."""
         self.results.append((batch, outcomes))
 
     def take_results(self) -> list[Result]:
-        """What has been run and was not taken yet, in order. On the engine's loop only.
+        """Take the results so far, in order. On the engine's loop only.
 
-        Executors take at the end; the engine may take earlier what would else wait for a batch that
-        hangs.
+        Executors take them at the end; the engine may take earlier ones that would wait for a slow
+        batch.
         """
         taken = self.results[:]
         del self.results[: len(taken)]  # the worker only adds at the end
@@ -72,21 +72,21 @@ class Work:
 
 
 Finished: TypeAlias = Callable[[Work, list[Result]], None]
-"""Called on the engine's loop, once per Work, with the batches that ran and were not taken yet.
-What is still ``pending`` then did not run: the worker died, or its turn was over."""
+"""Called on the engine's loop, once per Work, with the results that were not taken. Batches that
+are still ``pending`` did not run: the worker died, or its turn was over."""
 
 
 class Executor(Protocol):
     """Runs Works for one op.
 
     Attributes:
-        workers: how many Works run at once; fewer while one is not waited for. None only while
-            workers are waited for that others start.
-        takes_several: whether several batches may travel in one Work, because a hand-over costs
-            more than a cheap batch.
+        workers: number of slots; fewer while some are disabled. 0 only while no external worker is
+            connected.
+        takes_several: whether a Work may have several batches, because a hand-over costs more than
+            a cheap batch.
         instruments: set by the engine.
-        grown: set by the engine; called on its loop when ``workers`` has become more.
-        loaded: by worker, what it has told of its model, device and memory; None where it has not.
+        grown: set by the engine; called on its loop when ``workers`` has increased.
+        loaded: by worker, its report of its model, device and memory; None before it.
     """
 
     workers: int
@@ -97,35 +97,35 @@ class Executor(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether there is a worker that works."""
+        """Whether there is a working worker."""
 
     async def start(self) -> None:
-        """Make the workers ready; nothing is submitted before.
+        """Start the workers; nothing is submitted before.
 
         Raises:
-            StartupError: one cannot work; none is left.
+            StartupError: a worker cannot start; all have been ended.
         """
 
     def submit(self, work: Work, finished: Finished) -> None:
         """Run a Work; ``finished`` is called exactly once, on the loop, maybe before this returns.
 
-        Never blocks on a worker and never raises for what an op does.
+        Never blocks on a worker, and never raises for a failure of the op.
         """
 
     def look(self, work: Work) -> None:
-        """Bring ``current`` and ``pending`` of a Work that is out up to date."""
+        """Update ``current`` and ``pending`` of a running Work."""
 
     def take_back(self, work: Work) -> list[Batch]:
-        """Every batch of a Work that has not begun, in order; they will not begin here."""
+        """Take back every batch of a Work that has not begun, in order."""
 
     def abandon(self, work: Work) -> None:
-        """The running batch was given up, or nobody waits for it: end it if that is possible.
+        """The running batch has timed out, or no request waits for it: end its call if possible.
 
-        May be said more than once of a Work.
+        May be called more than once for a Work.
         """
 
     async def close(self, timeout: float) -> bool:
-        """Stop the workers, waiting ``timeout`` seconds for calls that still run.
+        """Stop the workers, waiting ``timeout`` seconds for running calls.
 
         Returns:
             False when some call did not return in time.
@@ -133,9 +133,7 @@ class Executor(Protocol):
 
 
 class LocalExecutor:
-    """What is the same for all that know of a Work in this process how far it is, and cannot end a
-    call.
-    """
+    """Base class of executors in this process, which cannot end a running call."""
 
     instruments: Instruments
     grown: Callable[[], None]
@@ -143,22 +141,22 @@ class LocalExecutor:
 
     @property
     def alive(self) -> bool:
-        """See Executor; they cannot die by themselves."""
+        """See Executor; workers in this process cannot die."""
         return True
 
     async def start(self) -> None:
-        """See Executor; there is nothing to wait for."""
+        """See Executor; needs no preparation."""
 
     def look(self, work: Work) -> None:
-        """See Executor; it is up to date."""
+        """See Executor; always up to date."""
 
     def take_back(self, work: Work) -> list[Batch]:
         """See Executor."""
         return work.take_back()
 
     def abandon(self, work: Work) -> None:
-        """See Executor; a call here cannot be ended from outside and keeps its slot."""
+        """See Executor; a call here cannot be ended from outside, and occupies its slot."""
 
     async def close(self, timeout: float) -> bool:
-        """See Executor; there is nothing to stop."""
+        """See Executor; has nothing to stop."""
         return True

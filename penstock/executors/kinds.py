@@ -1,7 +1,7 @@
-"""Kinds of executors, as values: what the rest of the service has to know of each.
+"""Kinds of executors, with the properties that the rest of the service needs.
 
-A further kind is added from outside: ``register`` it, or name it in a package's entry points, group
-``penstock.executors``. Then the key ``executor`` of an op takes its name.
+Other packages add kinds by ``register``, or by entry points in the group ``penstock.executors``.
+The name is then a value of an op's key ``executor``.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ ENTRY_POINTS: Final = "penstock.executors"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorSpec:
-    """What an executor is made of.
+    """The arguments of ``ExecutorKind.make``.
 
     Attributes:
-        ops: a copy of the op for each worker; none where the kind opens none here.
-        spawner: starts worker processes; None where no op of the service needs any.
-        supervision: how worker processes are looked after.
-        listener: bound to the op's socket, which workers connect to; None where it has none.
-        media: the type of bodies on that socket.
-        conf: what the ``client_config`` of a remote op says.
-        outgoing: what a remote op sends with a call, beside the request.
+        ops: a copy of the op for each worker; empty if the kind opens none here.
+        spawner: starts worker processes; None if no op of the service needs any.
+        supervision: limits of worker processes.
+        listener: bound to the op's socket, to which workers connect; None if it has none.
+        media: the media type of bodies on that socket.
+        conf: the contents of a remote op's ``client_config``.
+        outgoing: makes further header fields of a remote op's calls.
     """
 
     op: str
@@ -59,15 +59,14 @@ class ExecutorKind:
     """One way to run an op's batches.
 
     Attributes:
-        name: as the key ``executor`` has it.
-        make: an executor for an op.
-        own_processes: its workers are processes of this machine, which may die, be killed and have
-            limits, CPUs and cards of their own; each opens the op for itself.
-        elsewhere: its workers are started by others, here or on other machines; each opens the op
-            for itself.
+        name: its value of the key ``executor``.
+        make: makes an executor for an op.
+        own_processes: its workers are processes on this machine, which may die, be killed, and have
+            their own limits, CPUs and GPUs; each opens the op itself.
+        elsewhere: its workers are not started by the service; each opens the op itself.
         needs_socket: its workers connect to the op's ``socket``.
-        on_loop: it runs on the engine's loop, so that a call of it holds up everything else.
-        one_worker: there is one, whatever the op's concurrency.
+        on_loop: it runs on the engine's loop, so that a call blocks everything else.
+        one_worker: it has one worker, whatever the op's concurrency.
     """
 
     name: str
@@ -119,9 +118,9 @@ THREAD: Final = ExecutorKind(name="thread", make=lambda spec: ThreadExecutor(spe
 COROUTINE: Final = ExecutorKind(
     name="coroutine", make=lambda spec: CoroutineExecutor(spec.ops, spec.loop), on_loop=True
 )
-"""What an op runs by whose ``process`` is a coroutine, whatever its configuration says."""
+"""The kind of every op whose ``process`` is a coroutine, whatever its configuration."""
 REMOTE: Final = ExecutorKind(name="coroutine", make=_remote, on_loop=True)
-"""What an op runs by whose model is in another server; its ``process`` is a coroutine of ours."""
+"""The kind of remote ops; their ``process`` is a coroutine of ours."""
 PROCESS: Final = ExecutorKind(name="process", make=_process, own_processes=True)
 EXTERNAL: Final = ExecutorKind(name="external", make=_external, elsewhere=True, needs_socket=True)
 
@@ -130,15 +129,15 @@ _registered: dict[str, ExecutorKind] = {kind.name: kind for kind in BUILT_IN}
 
 
 def register(kind: ExecutorKind) -> None:
-    """Let configurations name this kind; in place of another one of its name, if there is one."""
+    """Add a kind; it replaces another one of the same name."""
     _registered[kind.name] = kind
 
 
 def kind_named(name: str) -> ExecutorKind:
-    """The kind of that name.
+    """The kind with that name.
 
     Raises:
-        ConfigError: there is none, or its package cannot be imported.
+        ConfigError: it does not exist, or its package cannot be imported.
     """
     found = _registered.get(name)
     if found is not None:

@@ -1,4 +1,4 @@
-"""Runs batches in this process: in the caller, in threads, or as coroutines on the loop."""
+"""Executors in this process: inline, in threads, and as coroutines on the loop."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from penstock.request import Batch, Feed, Outcome
 _log = logging.getLogger(__name__)
 
 TURN: Final = 0.001
-"""Seconds of work after which no further batch of a Work is begun: they were predicted wrongly, and
-others wait, for the worker or for what has been run."""
+"""Seconds after which no further batch of a Work is begun: the prediction was wrong, and others
+wait for the worker or for the results."""
 
 _CANCEL_TIMEOUT = 1.0
-"""Seconds that cancelled calls are given at the end; a guess that covers closing a connection."""
+"""Seconds for cancelled calls to end at the close; a guess that covers closing a connection."""
 
 
 def take_turn(op: BoundOp, work: Work, limit: float | None = None) -> None:
-    """Run the Work's batches in the calling thread; what the turn is too short for stays pending.
+    """Run the Work's batches in the calling thread; batches beyond ``TURN`` stay pending.
 
     Args:
         op: the worker's copy.
-        work: its results are added one by one, for an engine that looks in between.
-        limit: as ``run_batch`` has it.
+        work: its results are added one by one, so that the engine can take them earlier.
+        limit: as in ``run_batch``.
     """
     results = work.results
     pending = work.pending
     left = TURN
     while pending and left > 0.0:
         try:
-            # What ``begin_next`` does, without the call.
+            # ``begin_next``, inlined.
             batch = work.current = pending.popleft()
         except IndexError:  # the engine has just taken the last one back
             break
@@ -50,7 +50,7 @@ def take_turn(op: BoundOp, work: Work, limit: float | None = None) -> None:
 
 class InlineExecutor(LocalExecutor):
     """Runs batches in the caller, for ops that take microseconds: its one worker is the engine's
-    loop, and nothing else runs meanwhile.
+    loop, which blocks meanwhile.
     """
 
     takes_several = True
@@ -60,17 +60,17 @@ class InlineExecutor(LocalExecutor):
         self._op = op
 
     def submit(self, work: Work, finished: Finished) -> None:
-        """Run the Work now, or as much of it as one turn allows, and report before returning."""
+        """Run the Work now, within one turn's limit, and report before returning."""
         take_turn(self._op, work, self._op.options.timeout)
         finished(work, work.take_results())
 
 
 class ThreadExecutor(LocalExecutor):
-    """Runs batches in ``len(ops)`` threads, each with a copy of the op of its own.
+    """Runs batches in ``len(ops)`` threads, each with its own copy of the op.
 
-    The loop puts a Work into one queue that all threads of the op read, and signals an event; what
-    has been run returns through another queue, with another event. A thread that hangs in a call
-    keeps its slot: the engine hands out no more Works than there are threads.
+    The loop puts a Work into one queue that all threads of the op read, and signals an event;
+    results return through another queue, with another event. A thread that hangs in a call occupies
+    its slot: the engine submits no more Works than there are threads.
     """
 
     takes_several = True
@@ -96,17 +96,17 @@ class ThreadExecutor(LocalExecutor):
             thread.start()
 
     def submit(self, work: Work, finished: Finished) -> None:
-        """Give the Work to whichever thread is free."""
+        """Queue the Work for an idle thread."""
         self._queue.append((work, finished))
         self._asked.signal()
 
     @property
     def thread_ids(self) -> list[int]:
-        """The workers, as the system numbers them."""
+        """The system's ids of the worker threads."""
         return [each.native_id for each in self._threads if each.native_id is not None]
 
     async def close(self, timeout: float) -> bool:
-        """End the threads after the calls they are in."""
+        """End the threads after their running calls."""
         for _ in self._threads:
             self._queue.append(None)
             self._asked.signal()
@@ -134,10 +134,12 @@ class ThreadExecutor(LocalExecutor):
             answered.signal()
 
     def _report(self) -> None:
-        """On the loop, where the engine may have taken some of the results before."""
+        """On the loop: report finished Works; the engine may have taken some of their results
+        before.
+        """
         self._answered.clear()
         done = self._done
-        for _ in range(len(done)):  # what comes meanwhile signals again, and waits for its turn
+        for _ in range(len(done)):  # Works that finish meanwhile signal again
             work, finished = done.popleft()
             finished(work, work.take_results())
 
@@ -147,7 +149,7 @@ class CoroutineExecutor(LocalExecutor):
     ``len(ops)`` batches run at once.
 
     Args:
-        ops: one bound copy for each, so that hooks may keep a request's values on ``self``.
+        ops: one bound copy for each slot, so that hooks may keep a request's values on ``self``.
         loop: the engine's loop.
     """
 
@@ -166,13 +168,13 @@ class CoroutineExecutor(LocalExecutor):
         self._tasks[work] = task
 
     def abandon(self, work: Work) -> None:
-        """Cancel the running ``process``, once; its slot is free as soon as it has ended."""
+        """Cancel the running ``process``, once; the slot is free when it has ended."""
         task = self._tasks.get(work)
-        if task is not None and not task.cancelling():  # twice would cut its clearing up short
+        if task is not None and not task.cancelling():  # a second time would interrupt its cleanup
             task.cancel()
 
     async def close(self, timeout: float) -> bool:
-        """Wait for the tasks, then cancel those that are left."""
+        """Wait for the tasks, then cancel those that still run."""
         tasks = set(self._tasks.values())
         if not tasks:
             return True
@@ -190,7 +192,7 @@ class CoroutineExecutor(LocalExecutor):
             while (batch := work.begin_next()) is not None:
                 work.add_result(batch, await self._run_safely(op, batch))
         except (asyncio.CancelledError, GeneratorExit):
-            # Given up by the engine, which took back what had not begun; or the loop ends.
+            # Abandoned by the engine, which took back the other batches; or the loop ends.
             lost = work.take_back()
             if work.current is not None:
                 lost.insert(0, work.current)
@@ -239,11 +241,11 @@ class CoroutineExecutor(LocalExecutor):
         except asyncio.CancelledError as error:
             if _is_cancelled():
                 raise
-            # Something that the hook waited for was cancelled, which is its own failure.
+            # An awaited task of the hook was cancelled, which is a failure of the hook.
             return process_raised(op.name, error, log_id)
 
 
 def _is_cancelled() -> bool:
-    """Whether somebody wants the running task to end."""
+    """Whether the running task is being cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

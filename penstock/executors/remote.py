@@ -1,4 +1,6 @@
-"""Runs batches of ops whose model is in another server: as coroutines, which hold no thread."""
+"""The executor of remote ops, whose model is in another server: coroutines, which hold no
+thread.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ Outgoing: TypeAlias = Callable[[Batch], bytes]
 
 
 def passed_on(batch: Batch) -> bytes:
-    """The trace context of the first request that has one, as it came."""
+    """The incoming trace context of the first request that has one."""
     for sample in batch.samples:
         exchange = getattr(getattr(sample.flight, "call", None), "exchange", None)
         if exchange is not None and TRACEPARENT in exchange.head.fields:
@@ -38,15 +40,15 @@ def passed_on(batch: Batch) -> bytes:
 class RemoteExecutor(CoroutineExecutor):
     """A CoroutineExecutor whose ``process`` calls the op's endpoints.
 
-    A call may take as long as the last of its batch's requests waits, and no longer than the op's
-    ``timeout``: one whose time is over is answered meanwhile, and harms no other of its batch.
+    A call's deadline is the latest of its batch's requests, within the op's ``timeout``: a request
+    whose deadline passes earlier is answered then, without an effect on the others.
 
     Args:
-        ops: one bound copy for each call that may run at once.
+        ops: one bound copy for each concurrent call.
         loop: the engine's loop.
-        options: what is called.
-        conf: what the op's ``client_config`` says.
-        outgoing: further fields of a batch's call, as a header block.
+        options: the endpoints and the model.
+        conf: the contents of the op's ``client_config``.
+        outgoing: makes further header fields of a batch's call, as a header block.
     """
 
     def __init__(
@@ -65,9 +67,7 @@ class RemoteExecutor(CoroutineExecutor):
         self._channel: AsyncChannel | None = None
 
     async def start(self) -> None:
-        """Begin to connect; an endpoint that is not there yet does not keep the service from
-        starting.
-        """
+        """Begin to connect; an unreachable endpoint does not fail the start of the service."""
         options = self._options
         channel = AsyncChannel(options.endpoints, None, rounded=rounded_down_ms, told=self._tell)
         self._called: RemoteModel | RemotePipeline

@@ -1,4 +1,4 @@
-"""run_batch: runs a batch through an op; the same code in every kind of worker.
+"""run_batch: runs a batch through an op's hooks; the same code in every kind of worker.
 
     preprocess each sample -> group, stack -> process -> scatter -> postprocess each sample
 
@@ -8,8 +8,8 @@ is a generator that yields each call to be made and is sent its result.
 
 Guarantees: one Outcome per sample, in order; an exception in ``preprocess`` or ``postprocess``
 fails its own sample only; when ``process`` fails for several samples, they are run again in halves
-until only those fail that fail alone, unless the op opted out. Of n samples, one that fails costs
-at most 2*log2(n) + 1 calls; when all fail, it is 2*n - 1 calls.
+until only the samples that cause the error fail (``isolate_errors``). One failing sample of n costs
+at most 2*log2(n) + 1 calls; n of n cost 2*n - 1 calls.
 
 Source: ``docs/compatibility.md`` (life of a batch).
 """
@@ -64,7 +64,7 @@ Answer: TypeAlias = Feed | RequestError
 _monotonic = time.monotonic
 
 _OF_NO_SAMPLE = (OpTimeout, DeadlineExceeded, ServiceBusy, Unreachable)
-"""Errors of a call that say nothing of its feed: to run its halves again would repeat the work."""
+"""Errors that no sample causes: running halves would only repeat the work."""
 
 _GONE = Cancelled("nobody waits for it any more")
 
@@ -77,10 +77,10 @@ class WorkOptions:
         isolate_errors: whether a failed batch is split to find the samples that fail.
         timeout: seconds for one ``process`` call; None means no limit.
         retry: attempts of ``process`` after a timeout.
-        retry_on_crash: whether a batch that a worker died with is run once more, one by one.
-        process: what the log calls that hook, see ``Op.hook_name``.
-        remote: what the default ``process`` calls; None is the op's own model, if it has one.
-        joining: how feeds are joined; None: by ``penstock.batching.stack`` alone.
+        retry_on_crash: whether the requests of a batch whose worker died run once more, one by one.
+        process: the name of that hook in the log, see ``Op.hook_name``.
+        remote: the model that the default ``process`` calls; None is the op's own model, if any.
+        joining: how feeds are joined; None: with ``penstock.batching.stack`` only.
     """
 
     isolate_errors: bool = True
@@ -93,17 +93,17 @@ class WorkOptions:
 
 
 class BoundOp:
-    """A worker's own copy of an op, its hooks bound, its model at hand.
+    """A worker's copy of an op, with its bound hooks and its model.
 
     Args:
         op: the op after its ``init_op``; copied shallowly.
-        model: what the default ``process`` runs; None skips it.
+        model: the model that the default ``process`` runs; None skips it.
         index: the worker's number within the op.
 
     Attributes:
-        runs: whether the op has a ``process`` of its own, or a model, here or elsewhere.
-        fed_as_it_is: whether ``process`` gets the op's input unchanged: there is no ``preprocess``.
-        joining: the options', with what the model tells of its inputs.
+        runs: whether the op overrides ``process``, or has a model, local or remote.
+        fed_as_it_is: whether ``process`` gets the op's input unchanged, without a ``preprocess``.
+        joining: that of the options, with the model's axes.
         alters: whether even a feed that runs alone may be padded.
     """
 
@@ -123,7 +123,7 @@ class BoundOp:
         self.alters = self.joining is not None and self.joining.alters
 
     async def call_async(self, feed_batch: list[Feed], log_id: int) -> Answer:
-        """One ``process`` call of a coroutine hook; every failure of its own is a value."""
+        """One ``process`` call of a coroutine hook; returns its failures as values."""
         assert self.process is not None
         try:
             return read_process(self.op, await self.process(feed_batch, log_id))
@@ -134,10 +134,10 @@ class BoundOp:
 
 
 def joining_of(options: WorkOptions, model: Model | None) -> Joining | None:
-    """How an op's feeds are joined, with the axes that its model leaves open.
+    """How an op's feeds are joined, with the model's variable axes.
 
     Raises:
-        StartupError: what is declared of them does not suit the model.
+        StartupError: the declared axes do not match the model.
     """
     joining = options.joining
     if joining is None or joining.padding is None or model is None:
@@ -157,7 +157,7 @@ class Member:
         sample: the sample.
         feed: the input of ``process``: a dict, or a list of dicts; None when it does not run.
         result: the input of ``postprocess``.
-        error: why the sample failed; None while it has not.
+        error: its error, or None.
     """
 
     __slots__ = ("error", "feed", "result", "sample")
@@ -171,7 +171,7 @@ class Member:
         self.error = error
 
     def take(self, answer: Answer) -> None:
-        """Keep the result of ``process``."""
+        """Store the result of ``process``."""
         if isinstance(answer, RequestError):
             self.error = answer
         else:
@@ -184,8 +184,8 @@ def run_batch(op: BoundOp, batch: Batch, limit: float | None = None) -> list[Out
     Args:
         op: the worker's copy.
         batch: its samples.
-        limit: seconds for one ``process`` call, judged afterwards; for workers that nobody watches
-            meanwhile.
+        limit: seconds for one ``process`` call, checked afterwards; for workers that cannot be
+            watched meanwhile.
     """
     batch.worker = op.index
     began = batch.began = _monotonic()
@@ -250,7 +250,9 @@ def _make_calls(
 def _call(
     op: BoundOp, batch: Batch, feed_batch: list[Feed], log_id: int, limit: float | None
 ) -> Answer:
-    """Make one ``process`` call, marked in the batch while it runs; every failure is a value."""
+    """Make one ``process`` call, with its start set in the batch meanwhile; returns failures as
+    values.
+    """
     process = op.process
     answer: Answer
     try:
@@ -273,7 +275,7 @@ def _call(
 
 
 def broken(batch: Batch) -> list[Outcome]:
-    """The outcomes of a batch that failed inside Penstock."""
+    """The outcomes of a batch that failed by a bug of Penstock."""
     batch.started = None
     return [
         Outcome(None, InferenceFailed("the batch ended without a result")) for _ in batch.samples
@@ -286,7 +288,7 @@ def begin(op: BoundOp, samples: Sequence[Sample], now: float) -> list[Member]:
     Args:
         op: the worker's copy.
         samples: at least one.
-        now: monotonic seconds; whose deadline has passed by then runs no hook.
+        now: monotonic seconds; samples whose deadline has passed run no hook.
     """
     return [Member(sample, *_preprocess(op, sample, now)) for sample in samples]
 
@@ -300,7 +302,9 @@ def calls(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, Answer, No
 
 
 def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
-    """The last step: ``postprocess`` each sample that has not failed, and ask whether to jump."""
+    """The last step: ``postprocess`` each sample that has not failed, and call
+    ``check_jumping``.
+    """
     failed = [(each.sample, each.error) for each in members if each.error is not None]
     if failed:
         tell_culprits(op.name, failed, op.options.process)
@@ -332,7 +336,9 @@ def _run_call(op: BoundOp, members: Sequence[Member], call: Call) -> Generator[A
 
 
 def _run_together(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, Answer, None]:
-    """Run these members in one call; on failure in halves, until only the culprits fail."""
+    """Run these members in one call; on failure in halves, until only the cause of the error
+    fails.
+    """
     answer: Answer
     if all(member.sample.gone for member in members):
         _fail(members, _GONE)
@@ -353,7 +359,7 @@ def _run_together(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, An
             try:
                 parts = _parts(op, answer, joined, feeds)
             except RequestError as error:
-                # No sample's fault: an output does not have the batch's number of rows.
+                # Not caused by a sample: an output has a wrong number of rows.
                 _fail(members, batch_failed(op.name, error))
                 return
             for member, part in zip(members, parts, strict=True):
@@ -433,7 +439,7 @@ def _postprocess(op: BoundOp, sample: Sample, result: Any) -> Outcome:
 
 
 def _ask_to_jump(op: BoundOp, members: Sequence[Member], outcomes: list[Outcome]) -> None:
-    """Set ``jump`` of all good outcomes, as ``check_jumping`` says when it has seen them."""
+    """Set ``jump`` of all successful outcomes, as returned by ``check_jumping``."""
     good = [at for at, outcome in enumerate(outcomes) if outcome.error is None]
     if not good:
         return

@@ -1,1 +1,1 @@
-"""What runs after what: pure, no threads, sockets or clocks."""
+"""The graph of ops and one request's way through it: pure, no threads, sockets or clocks."""

@@ -21,7 +21,7 @@ REQUEST = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpSpec:
-    """What the graph needs to know of an op.
+    """The properties of an op that the graph needs.
 
     Attributes:
         key: tells ops apart whatever their names are.
@@ -153,7 +153,7 @@ def _check_roots(specs: Sequence[OpSpec], ops: list[OpSpec]) -> None:
 
 
 def _sort(ops: list[OpSpec], by_key: dict[int, OpSpec]) -> list[OpSpec]:
-    """Every op after its inputs; ops that could swap places stay in the order given."""
+    """Stable topological sort."""
     sorter = TopologicalSorter({spec.key: spec.inputs for spec in ops})
     try:
         sorter.prepare()

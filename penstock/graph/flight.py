@@ -35,7 +35,7 @@ _Item: TypeAlias = Feed | RequestError | _Skipped
 
 
 class _Joins:
-    """What one attempt has to remember where the graph is more than one op after the other.
+    """The state of one attempt in a graph with joins, forks or jumps.
 
     Attributes:
         waiting: inputs that have arrived for ops that wait for others: op -> {predecessor:
@@ -62,10 +62,10 @@ class Flight:
         self.attempt = 1
         self.ended = False
         self._feed: Feed | None = None
-        self._joins: _Joins | None = None  # made at the first need; most flights have none
+        self._joins: _Joins | None = None  # created when needed; most flights have none
 
     def begin(self, feed: Feed) -> list[Put]:
-        """Begin the first attempt; ``feed``, the request's dict, belongs to the first ops then."""
+        """Begin the first attempt; ``feed``, the request's dict, then belongs to the first ops."""
         plan = self.plan
         if plan.attempts > 1:
             self._feed = dict(feed)
@@ -75,10 +75,10 @@ class Flight:
         return self._deliver(REQUEST, REQUEST_OP_NAME, feed, plan.entry)
 
     def arrived(self, op: int, outcome: Outcome) -> list[Put] | Outcome:
-        """Take the outcome of an op; each put has one.
+        """Process the outcome of an op; each put has one.
 
         Returns:
-            what to put next, which may be nothing; or the request's outcome.
+            the next puts, maybe none; or the request's outcome.
         """
         if self.ended:
             return []
@@ -105,7 +105,7 @@ class Flight:
         return self._end(Outcome(None, joins.failure))
 
     def _end(self, outcome: Outcome) -> list[Put] | Outcome:
-        """End here, or run the graph once more when an op timed out and attempts are left."""
+        """End the flight, or repeat the graph if an op timed out and attempts are left."""
         if isinstance(outcome.error, OpTimeout) and self.attempt < self.plan.attempts:
             assert self._feed is not None
             self.attempt += 1
@@ -150,7 +150,7 @@ class Flight:
     def _join(
         self, joins: _Joins, op: int, slot: int, name: str, item: _Item
     ) -> dict[str, Feed] | RequestError | _Skipped | None:
-        """The op's inputs once all are there, or what it passes on instead; None before."""
+        """The op's inputs once all are there, or the error or skip to pass on; None before."""
         if op in joins.fired:
             return None
         slots = self.plan.inputs[op]
@@ -171,7 +171,7 @@ class Flight:
         return error or inputs or _SKIPPED
 
     def _jump(self, op: int, outcome: Outcome) -> list[Put] | Outcome:
-        """The op's result stands for the results of its targets; the ops in between are skipped."""
+        """The op's result replaces the results of its targets; the ops in between are skipped."""
         plan = self.plan
         joins = self._joins = self._joins or _Joins()
         targets = [target for target in plan.jump_to[op] if target not in joins.fired]

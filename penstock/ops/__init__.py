@@ -1,1 +1,1 @@
-"""What a user writes."""
+"""Op classes, their hooks, and models and functions as ops."""

@@ -1,4 +1,4 @@
-"""ChannelData: how user code sees one request's value or error at the end of the graph.
+"""ChannelData: one request's value or error, as user code gets it at the end of the graph.
 
 Only ``ResponseOp.pack_response_package`` and ``Op.check_jumping`` get one; inside, values travel as
 Outcomes. Names are the original's. Source: ``docs/compatibility.md`` (what travels).
@@ -34,8 +34,8 @@ class ChannelData:
         error_info: text.
         prod_error_code: the product's own number, or None.
         prod_error_info: text.
-        typed: whether the request carried tensors, so that the reply carries them too; only
-            ``pack_response_package`` is told.
+        typed: whether the request had tensors, so that the reply has them too; set for
+            ``pack_response_package`` only.
     """
 
     def __init__(self, outcome: Outcome, data_id: int, log_id: int, *, typed: bool = False) -> None:
@@ -74,7 +74,7 @@ class ChannelData:
         return self.npdata if self.npdata is not None else self.dictdata or {}
 
     def get_all_data(self) -> str:
-        """Everything as one line of text, for logs."""
+        """All fields as one line of text, for logs."""
         return (
             f"type[{ChannelDataType(self.datatype).name}], error_code[{self.error_code}], "
             f"data_id[{self.id}], log_id[{self.log_id}], names{sorted(self.parse())}"

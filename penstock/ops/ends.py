@@ -1,7 +1,7 @@
-"""RequestOp and ResponseOp: the two ends of a graph, where wire messages meet dicts.
+"""RequestOp and ResponseOp, the two ends of a graph: wire messages to dicts, dicts to replies.
 
-Users override ``unpack_request_package`` and ``pack_response_package``; everybody else gets the
-defaults, which read and write the wire's own light records without building messages. Source:
+Users may override ``unpack_request_package`` and ``pack_response_package``; the defaults read and
+write light records without building protobuf messages. Source:
 ``docs/compatibility.md`` (request and response ops).
 """
 
@@ -39,7 +39,7 @@ Unpacked: TypeAlias = tuple[Feed, int, RequestError | None]
 
 
 class RequestOp(Op):
-    """The graph's root: makes the first dict from a request.
+    """The graph's root: turns a request into the first dict.
 
     ``unpack_request_package`` may run for several requests at once, in several threads.
     """
@@ -67,7 +67,7 @@ class RequestOp(Op):
         return feed, request.logid, None, ""
 
     def proto_tensor_2_numpy(self, tensor: pb.Tensor) -> tuple[Any, np.ndarray[Any, Any] | None]:
-        """A wire tensor's value and its lod, or None.
+        """A wire tensor's value, and its lod or None.
 
         Raises:
             PackageError: its parts contradict each other.
@@ -76,7 +76,7 @@ class RequestOp(Op):
 
 
 class ResponseOp(Op):
-    """The graph's end: makes a reply from the last op's dict.
+    """The graph's end: turns the last op's dict into a reply.
 
     Args:
         input_ops: exactly one op.
@@ -136,11 +136,11 @@ class ResponseOp(Op):
 
 
 class Ends:
-    """Both ends of one service, with the user's hooks bound and the defaults short-cut.
+    """Both ends of one service, with the user's hooks bound, or the faster defaults.
 
     Attributes:
-        blocking_unpack, blocking_pack: user code runs there, which may take its time and must not
-            run on the loop.
+        blocking_unpack, blocking_pack: user code runs there, which may block and must not run on
+            the loop.
     """
 
     def __init__(self, request_op: RequestOp, response_op: ResponseOp) -> None:
@@ -156,7 +156,7 @@ class Ends:
     def unpack(self, call: paddle.Call) -> Unpacked:
         """The request's dict, its log id, and the error that ends it at once, if any.
 
-        Raises nothing: whatever goes wrong is the third value.
+        Never raises: every error is the third value.
         """
         if self._unpack is None:
             try:
@@ -180,10 +180,10 @@ class Ends:
         """The reply to a request.
 
         Args:
-            outcome: the graph's answer.
+            outcome: the graph's result.
             data_id: the request's id.
             log_id: the caller's trace id.
-            typed: whether the request carried tensors, so that the reply carries them too.
+            typed: whether the request had tensors, so that the reply has them too.
         """
         if self._pack is None:
             error = outcome.error
@@ -220,14 +220,14 @@ def _keys(value: Feed) -> str:
 
 
 def error_reply(error: RequestError) -> paddle.Reply:
-    """A reply that carries nothing but the error's number and text."""
+    """A reply with the error's number and text only."""
     return paddle.Reply(err_no=err_no_of(error), err_msg=text_of(error))
 
 
 def _read_unpacked(given: Any, log_id: Any) -> Unpacked:
-    """What a user's ``unpack_request_package`` gave: a dict, or the tuple of four.
+    """Read the result of a user's ``unpack_request_package``: a dict, or the tuple of four.
 
-    Without a log id of its own, the request's is taken.
+    A log id of None is the request's own.
 
     Raises:
         TypeError: it is neither, or its log id is no number.

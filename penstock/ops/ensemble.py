@@ -9,14 +9,14 @@ from penstock.ops.op import Op
 from penstock.request import Feed
 
 SEPARATOR: Final = "/"
-"""Stands between an engine's name and that of its output."""
+"""Separates an engine's name from its output's."""
 
 
 class Ensemble(Op):
-    """Joins what several ops answer: each output is called ``engine/output``.
+    """Joins the outputs of several ops; each is named ``engine/output``.
 
     Args:
-        engines: the ops that answer, which have names without a slash.
+        engines: the ops, whose names have no slash.
         name: the op's name.
     """
 

@@ -1,10 +1,9 @@
 """The texts of an op's errors, for the caller and for the log.
 
-Whatever a hook raised becomes a RequestError here, in the sentences that deployed clients know.
-Every failure is logged once, with op, hook, data ids and log id: a warning, with the traceback
-where the hook raised; a mere note where the op declared the error (CustomException). A failure of
-``process`` is logged only when it is known which samples caused it, so that the halves of a batch
-that is split do not each log it again.
+Exceptions of hooks become RequestErrors here, with the texts that deployed clients expect. Every
+failure is logged once, with op, hook, data ids and log id: as a warning, with the traceback if the
+hook raised, or as info if the op declared the error (CustomException). A failure of ``process`` is
+logged only when its samples are known, so that the halves of a split batch do not log it again.
 Source: ``docs/compatibility.md`` (texts of errors, CustomException).
 """
 
@@ -39,20 +38,20 @@ from penstock.request import Batch, Sample
 _log = logging.getLogger(__name__)
 
 HOOK_FAULTS = BaseException
-"""Exceptions of a hook that fail its request and nothing else. That is all of them: where they are
-caught, only the hook can have raised them (an awaiting coroutine excepted)."""
+"""Exceptions of a hook that fail only its request: all, because only the hook can raise where they
+are caught (except in a coroutine that awaits)."""
 
 
 _CALLERS = (NumberedError, InvalidInput, Undecodable, TooLarge)
-"""What an op declares, and what a typed function's caller sent wrong: nobody here has to act."""
+"""Errors that an op declares, or that a typed function's caller caused: not logged as warnings."""
 
 _MOST_TEXT = 16 << 10
-"""Characters of an exception's text in an answer; a guess at what anybody reads."""
-_SHOWN = 16  # ids of a batch in one line of the log; a guess at what anybody reads
+"""Most characters of an exception's text in an answer; a guess."""
+_SHOWN = 16  # most ids of a batch in one log line; a guess
 
 
 def failed_to_predict(op: str, text: str) -> str:
-    """The sentence deployed clients know around every failure of ``process``."""
+    """The sentence around every failure of ``process``, which deployed clients expect."""
     return (
         f"[{op}] failed to predict. {text}. Please check the input dict and checkout "
         f"PipelineServingLogs/pipeline.log for more details."
@@ -60,16 +59,17 @@ def failed_to_predict(op: str, text: str) -> str:
 
 
 def without_sentence(text: str) -> str:
-    """What stands within ``failed_to_predict``, for callers that do not look for that sentence."""
+    """The text inside ``failed_to_predict``, for protocols without that sentence."""
     head, between, rest = text.partition("] failed to predict. ")
     inner, _, _ = rest.rpartition(". Please check the input dict and checkout ")
     return f"op {head[1:]!r}: {inner}" if between and inner else text
 
 
 def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
-    """The error for what ``process`` raised; ours keep their class, texts are wrapped.
+    """The error for an exception of ``process``; RequestErrors keep their class, with the text
+    wrapped.
 
-    What was not declared is the error's cause until ``tell_culprits`` has logged it.
+    An undeclared exception is the error's cause until ``tell_culprits`` has logged it.
     """
     try:
         if isinstance(error, NumberedError):
@@ -80,7 +80,7 @@ def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
         if isinstance(error, CustomException):
             _log.info("op %s: process raised (log_id=%s)", op, log_id, exc_info=error)
             return declared_error(error, failed_to_predict(op, error.message))
-    except HOOK_FAULTS as fault:  # a class of the user's that lacks what its base has
+    except HOOK_FAULTS as fault:  # a user's subclass that breaks its base class
         error = fault
     failed = HookFailed(failed_to_predict(op, short_text_of(error)))
     failed.__cause__ = error
@@ -88,20 +88,20 @@ def process_raised(op: str, error: BaseException, log_id: int) -> RequestError:
 
 
 class _Reason(Exception):
-    """The cause of an error for which the user's code raised nothing; its text is for the log and
-    begins with the hook, ``process``.
+    """The cause of an error without an exception of user code; its text is for the log, and begins
+    with the hook, ``process``.
     """
 
 
 def tell_culprits(
     op: str, failed: Iterable[tuple[Sample, RequestError]], process: str = "process"
 ) -> None:
-    """Log what ``process`` did wrong: one line for each fault, with the samples that it ended.
+    """Log the failures of ``process``: one line for each error, with its samples.
 
     Args:
         op: its name.
         failed: samples with their errors.
-        process: what the log calls the hook, see ``Op.hook_name``.
+        process: the hook's name in the log, see ``Op.hook_name``.
     """
     ended: dict[int, tuple[RequestError, list[Sample]]] = {}
     for sample, error in failed:
@@ -116,7 +116,7 @@ def tell_culprits(
 
 
 def tell_fault(op: str, what: str, sample: Sample, error: RequestError) -> None:
-    """Log what a hook, or an external worker, gave for one sample, unless the op declared it."""
+    """Log the error of one sample from a hook or an external worker, unless the op declared it."""
     if not isinstance(error, NumberedError):
         _warn(op, f"{what}: {text_of(error)}", [sample], None)
 
@@ -136,14 +136,14 @@ def _warn(op: str, what: str, samples: Sequence[Sample], error: BaseException | 
 
 
 def process_gave_code(op: str, text: str, number: int) -> RequestError:
-    """The error for a code that ``process`` returned: the number is the op's choice."""
+    """The error for an error code that ``process`` returned; the op chooses the number."""
     if number not in INT32:
         return _failed(HookFailed, op, f"process gave the error code {number}, which is no int32")
     return DeclaredError(number, failed_to_predict(op, text))
 
 
 def process_gave(op: str, given: Any) -> RequestError:
-    """The error for something that is no result of ``process``."""
+    """The error for an invalid result of ``process``."""
     if given is None:
         return _failed(InferenceFailed, op, "process gave no result")
     return _failed(WrongType, op, f"process must give a dict, got {instead(given)}")
@@ -154,13 +154,13 @@ def _failed(kind: type[RequestError], op: str, text: str) -> RequestError:
 
 
 def _blamed(error: RequestError, why: str) -> RequestError:
-    """The error, for ``tell_culprits`` to log when it is known whose it was."""
+    """The error with its reason, which ``tell_culprits`` logs once its samples are known."""
     error.__cause__ = _Reason(why)
     return error
 
 
 def batch_failed(op: str, error: RequestError) -> RequestError:
-    """The error of a batch whose feeds cannot be joined, or whose result cannot be cut apart."""
+    """The error of a batch whose feeds cannot be joined, or whose result cannot be split."""
     text = str(error)
     if isinstance(error, InferenceFailed):
         error = InferenceFailed(failed_to_predict(op, text))
@@ -173,8 +173,8 @@ def timed_out(op: str, batch: Batch, limit: float | None, attempts: int) -> OpTi
     Args:
         op: its name.
         batch: the batch.
-        limit: seconds that one call may take.
-        attempts: calls that one sample is given in all.
+        limit: limit of one call, in seconds.
+        attempts: most calls for one sample.
     """
     times = "1 attempt" if attempts == 1 else f"{attempts} attempts"
     allowed = f" It may take {limit * 1000:g} ms, with {times}" if limit is not None else ""
@@ -190,31 +190,31 @@ def timed_out(op: str, batch: Batch, limit: float | None, attempts: int) -> OpTi
 
 
 def worker_died(op: str, worker: int) -> WorkerDied:
-    """The error of a batch whose worker process ended with it; the log says how."""
+    """The error of a batch whose worker process died; the log says how."""
     return WorkerDied(failed_to_predict(op, f"worker {worker} died with the batch it had"))
 
 
 def kills_workers(op: str) -> KillsWorkers:
-    """The error of a request that two workers have died of."""
+    """The error of a request whose inputs have killed two workers."""
     text = "two workers have died of this request, so it is refused for a while"
     return KillsWorkers(failed_to_predict(op, text))
 
 
 def cannot_travel(op: str, text: str, samples: Sequence[Sample]) -> WrongType:
-    """The error, now logged, of samples whose values cannot go to a worker process or come back."""
+    """Log and return the error of samples whose values cannot pass to or from a worker process."""
     _warn(op, text, samples, None)
     return WrongType(failed_to_predict(op, text))
 
 
 def tell_unsendable(op: str, data_id: int, log_id: int, error: Exception) -> WrongType:
-    """The error, now logged, of an answer that holds what cannot be written."""
+    """Log and return the error of a reply with a value that cannot be encoded."""
     text = f"the answer cannot be written: {error}"
     _log.warning("op %s: %s (data_id=%s log_id=%s)", op, text, data_id, log_id)
     return WrongType(f"op {op!r}: {text}")
 
 
 def not_a_feed(op: str, given: Any) -> WrongType:
-    """The error for something of ``preprocess`` that ``process`` cannot be fed."""
+    """The error for a result of ``preprocess`` that is no feed."""
     kind = type(given).__name__
     return WrongType(
         f"op {op!r}: preprocess must give a dict, or a list of dicts, to process; got {kind}"
@@ -222,14 +222,14 @@ def not_a_feed(op: str, given: Any) -> WrongType:
 
 
 def hook_raised(op: Op, hook: str, sample: Sample, error: BaseException) -> RequestError:
-    """The error for what a hook of one sample raised; ours are left as they are."""
+    """The error for an exception of a hook for one sample; RequestErrors are unchanged."""
     return hook_raised_for(op, hook, [sample], error)[0]
 
 
 def hook_raised_for(
     op: Op, hook: str, samples: Sequence[Sample], error: BaseException
 ) -> list[RequestError]:
-    """The errors of all the samples that one call of a hook was for."""
+    """The errors of all samples of one hook call."""
     try:
         if isinstance(error, RequestError):
             text = str(error)
@@ -252,7 +252,7 @@ def hook_raised_for(
 
 
 def _keys_there(sample: Sample) -> str:
-    """For an error about a missing key: what the op was given instead."""
+    """For an error about a missing key: the keys that the op's inputs have."""
     several = len(sample.inputs) > 1
     keys = [
         f"{source}.{key}" if several else str(key)
@@ -271,7 +271,7 @@ def _raise_message(op: Op, hook: str, sample: Sample, text: str) -> str:
 
 
 def short_text_of(error: BaseException) -> str:
-    """The text of a hook's exception, shortened; its type, if the text is not enough."""
+    """The text of a hook's exception, shortened; or its type, if it has no text."""
     text = text_of(error)[:_MOST_TEXT]
     if isinstance(error, KeyError) and text:
         return f"KeyError: {text}"
@@ -279,7 +279,7 @@ def short_text_of(error: BaseException) -> str:
 
 
 def instead(given: Any) -> str:
-    """What came where a dict was wanted, and what to do about it where that is known.
+    """The type that came instead of a dict, with advice for common mistakes.
 
     A coroutine is closed, to avoid the warning that it was never awaited.
     """

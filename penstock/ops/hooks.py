@@ -1,4 +1,4 @@
-"""Which generation of the API an op's hooks follow: decided at start, by their signatures.
+"""Detects which generation of the API an op's hooks follow, by their signatures, at the start.
 
     hook                     v0.3                   v0.4 to v0.6         v0.7 to v0.9
     preprocess               (inputs)               (inputs, data_id, log_id)
@@ -7,7 +7,8 @@
     unpack_request_package   (request)
     pack_response_package    (channeldata)
 
-Each is called with as many positional arguments as it takes; what it returned is read by its form.
+Each hook is called with as many positional arguments as it takes; the type of its result decides
+how it is read.
 Source: ``docs/compatibility.md`` (hooks of every generation).
 """
 
@@ -39,34 +40,35 @@ _HOOKS: dict[str, tuple[str, range]] = {
 
 
 def is_coroutine(function: Hook) -> bool:
-    """Whether calling it surely gives a coroutine."""
-    call = type(function).__call__  # of an object that stands in for a function
+    """Whether calling it certainly returns a coroutine."""
+    call = type(function).__call__  # of a callable object
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def may_be_coroutine(function: Hook) -> bool:
-    """Whether it is a plain function around a coroutine, which it may give on or run itself.
+    """Whether it is a plain function around a coroutine function; it may return the coroutine or
+    run it.
 
-    Only a call would tell which, so nothing can be decided by it.
+    Only a call would show which.
     """
     return not is_coroutine(function) and is_coroutine(inspect.unwrap(function))
 
 
 def own_hook(op: Op, hook: str) -> Hook | None:
-    """A hook as ``bind`` gives it; None where the op leaves it as it is in ``Op``."""
+    """A hook as returned by ``bind``; None if the op does not override it."""
     return bind(op, hook) if overrides(op, hook, Op) else None
 
 
 def overrides(op: Op, hook: str, base: type[Op]) -> bool:
-    """Whether the op brings its own version of a hook, by class or set on the object."""
+    """Whether the op overrides a hook, in its class or as an attribute of the object."""
     return hook in vars(op) or getattr(type(op), hook) is not getattr(base, hook)
 
 
 def bind(op: Op, hook: str) -> Hook:
-    """The hook as a callable that takes the newest generation's arguments.
+    """The hook as a callable with the newest generation's arguments.
 
     Raises:
-        HookError: it needs a number of arguments that no generation gives.
+        HookError: its number of arguments fits no generation.
     """
     function = getattr(op, hook)
     if hook != "process" and is_coroutine(function):
@@ -88,15 +90,15 @@ def bind(op: Op, hook: str) -> Hook:
 
 
 def is_generator(function: Hook) -> bool:
-    """Whether calling it gives something to iterate over instead of an answer."""
+    """Whether it is a generator function."""
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _count(function: Hook, op: Op, hook: str) -> int:
-    """With how many arguments to call a bound hook: the most that a generation gives it.
+    """The number of arguments for a bound hook: the most that a generation passes.
 
-    What stands outside takes the arguments, so a decorator's own signature is the law; where it
-    takes any number, that of the function inside decides.
+    A decorator's own signature decides; if it takes any number of arguments, that of the wrapped
+    function does.
     """
     low, high = _positional(function, op, hook, follow_wrapped=False)
     fitting = [count for count in _HOOKS[hook][1] if low <= count <= high]
@@ -112,7 +114,7 @@ def _count(function: Hook, op: Op, hook: str) -> int:
 
 
 def _positional(function: Hook, op: Op, hook: str, *, follow_wrapped: bool) -> tuple[int, float]:
-    """The fewest and the most positional arguments a bound hook takes."""
+    """The minimum and maximum number of positional arguments of a bound hook."""
     try:
         signature = inspect.signature(function, follow_wrapped=follow_wrapped)
     except (TypeError, ValueError) as error:
@@ -129,7 +131,7 @@ def _positional(function: Hook, op: Op, hook: str, *, follow_wrapped: bool) -> t
         elif (
             parameter.kind is parameter.KEYWORD_ONLY
             and parameter.default is parameter.empty
-            and not follow_wrapped  # a decorator may well give it
+            and not follow_wrapped  # a decorator may supply it
         ):
             raise HookError(
                 f"op {op.name!r}: {hook} needs the keyword {parameter.name!r}, but hooks are "

@@ -1,7 +1,7 @@
-"""Op: what a user derives from. Its hooks, and the options of its constructor.
+"""Op, the base class of users' ops: its hooks, and the options of its constructor.
 
-An op holds no threads, queues or clients of its own making; the service reads its options and
-gives it workers. Names, order of parameters and defaults are the original's. Source:
+An op creates no threads, queues or clients; the service reads its options and runs it in workers.
+Names, order of parameters and defaults are the original's. Source:
 ``docs/compatibility.md`` (the op API).
 """
 
@@ -25,16 +25,16 @@ class Op:
     """One node of the graph.
 
     Args:
-        name: unique in the graph; key in the configuration; the key under which its output reaches
-            its successors.
-        input_ops: predecessors; a single op may stand without a list.
+        name: unique in the graph; its key in the configuration, and in the inputs of its
+            successors.
+        input_ops: predecessors; a single op needs no list.
         server_endpoints, client_config, client_type: a remote model server.
-        fetch_list: output names wanted; None means all.
-        concurrency: workers of this op.
+        fetch_list: names of the outputs to fetch; None means all.
+        concurrency: number of workers.
         timeout: milliseconds for one ``process`` call; None or <= 0 means no limit.
-        retry: attempts of ``process`` after a time-out; 0 means "as configured".
+        retry: attempts of ``process`` in all, repeated after a timeout; 0 means "as configured".
         batch_size: the most requests joined into one batch.
-        auto_batching_timeout: milliseconds the oldest request waits for company.
+        auto_batching_timeout: milliseconds that the oldest request waits for its batch to fill.
         local_service_handler: a ready LocalServiceHandler.
         jump_to_ops: ops downstream whose place this op's result may take.
 
@@ -46,18 +46,18 @@ class Op:
     """
 
     shared_outputs: ClassVar[Sequence[str]] = ()
-    """Outputs of ``process`` that do not follow the batch and go whole to each of its requests."""
+    """Outputs of ``process`` that are not split: each request of the batch gets the whole value."""
 
     model_path: Path | None = None
-    """The model that the constructor was given, if any."""
+    """The constructor's model, if any."""
 
     batch_gives_way: bool = False
-    """Whether a model that takes a fixed number of rows lowers ``batch_size``, which is an error
-    otherwise: nobody has asked for just this size."""
+    """Whether ``batch_size`` is lowered for a model with a fixed number of rows; otherwise that is
+    an error. True where nobody has asked for that very size."""
 
     joins_feeds: bool = True
-    """Whether ``process`` gets one dict, into which those of the batch's requests are joined; if
-    not, it gets theirs as they are, and gives a dict of lists with an element for each."""
+    """Whether ``process`` gets one dict with the joined feeds of the batch; otherwise it gets a
+    list of feeds, and returns a dict of lists with an element for each."""
 
     def __init__(
         self,
@@ -103,33 +103,37 @@ class Op:
         return f"<{type(self).__name__} {self.name!r} after {inputs}>"
 
     def __copy__(self) -> Self:
-        """A worker's own copy: values are shared, methods kept on the object follow the copy."""
+        """A worker's copy: attribute values are shared, bound methods among them are bound to the
+        copy.
+        """
         twin = object.__new__(type(self))
         for name, value in vars(self).items():
             if inspect.ismethod(value) and value.__self__ is self:
-                # Left as it is, it would keep one worker's state on the object of all of them.
+                # Otherwise it would write one worker's state to the shared object.
                 value = MethodType(value.__func__, twin)
             vars(twin)[name] = value
         return twin
 
     @property
     def with_serving(self) -> bool:
-        """Whether the op has something to call: a model or a remote server."""
+        """Whether the op has a model or a remote server to call."""
         return self.client is not None
 
     def hook_name(self, hook: str) -> str:
-        """What messages call a hook of this op: what of the user's it runs, where that is known."""
+        """The name of a hook in messages: the user's function that it runs, if known."""
         return hook
 
     @property
     def loads(self) -> bool:
-        """Whether it has something to run before the service is ready."""
+        """Whether ``init_op`` has work to do before the service is ready."""
         return type(self).init_op is not Op.init_op
 
-    # What users override.
+    # Hooks that users override.
 
     def init_op(self) -> None:
-        """Prepare what the hooks need; runs once per op, before the service is ready."""
+        """Prepare resources of the hooks; runs once per op (in processes: per worker) before the
+        service is ready.
+        """
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Any:
         """One request: make the feed of ``process``.
@@ -168,7 +172,7 @@ class Op:
         """One request: make the op's output dict.
 
         Args:
-            input_data: the dicts that ``preprocess`` got, with its edits.
+            input_data: the input dicts of ``preprocess``, with its changes.
             fetch_data: this request's part of the result; a list of dicts when ``preprocess``
                 returned a list; what ``preprocess`` returned when ``process`` was skipped.
             data_id: as in ``preprocess``.
@@ -186,7 +190,7 @@ class Op:
         """Whether this batch's results jump over ``jump_to_ops``; data id to its result."""
         return False
 
-    # What users and the service ask.
+    # Accessors for users and the service.
 
     def get_input_ops(self) -> list[Op]:
         """The predecessors."""
@@ -214,11 +218,11 @@ class Op:
         return bool(self._jump_to_ops)
 
     def set_pack_tensor_format(self, is_tensor_format: bool = False) -> None:
-        """Whether a remote pipeline behind this op is asked with typed tensors."""
+        """Whether a remote pipeline is called with typed tensors."""
         self.pack_tensor_format = is_tensor_format
 
     def followers(self) -> list[Op]:
-        """Ops that have this one as an input."""
+        """The ops that have this op as an input."""
         return list(self._followers)
 
 

@@ -1,4 +1,4 @@
-"""Errors that an op declares itself: business numbers, and CustomException.
+"""Errors that an op declares: product errors, and CustomException.
 
 Source: ``docs/compatibility.md`` (product errors, CustomException).
 """
@@ -16,7 +16,7 @@ from penstock.protocols.status import CustomExceptionCode
 _log = logging.getLogger(__name__)
 
 RESERVED = range(3000, 10001)
-"""Numbers of the framework's own errors; a product may not use them, nor 0."""
+"""Numbers of the framework's errors; a product error may not use them, nor 0."""
 RECOMMENDED = range(50, 1000)
 
 _MOST_ADVISED = 16
@@ -36,8 +36,8 @@ class CustomException(Exception):
         isSendToUser: False answers 10000 with a generic text.
 
     Raises:
-        ValueError: ``code`` is no error of the framework; a product's own number is returned from
-            the hook instead.
+        ValueError: ``code`` is no error of the framework; return a product's own number from the
+            hook instead.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ def product_error(number: Any, text: Any) -> RequestError:
         text: becomes the reply's ``err_msg``.
 
     Returns:
-        a ProductError; or HookFailed when the number is none, or is reserved.
+        a ProductError; or HookFailed if the number is invalid or reserved.
     """
     value = number.value if isinstance(number, Enum) else number
     if isinstance(value, tuple) and len(value) == 1:
@@ -81,14 +81,14 @@ def product_error(number: Any, text: Any) -> RequestError:
 
 
 def _advise(number: int) -> None:
-    """Say once of each of the first few numbers that it is unusual."""
+    """Log once for each of the first few numbers that it is unusual."""
     if number not in _advised and len(_advised) < _MOST_ADVISED:
         _advised.add(number)
         _log.warning("product error number %s: numbers from 50 to 999 are recommended", number)
 
 
 def declared_error(error: CustomException, text: str) -> RequestError:
-    """The error for a CustomException raised in a hook; ``text`` is what its caller may read."""
+    """The error for a CustomException raised in a hook; ``text`` is for its caller."""
     if not error.send_to_user:
         return HookFailed("the op failed; the server's log has the details")
     return DeclaredError(error.code.value, text)

@@ -30,16 +30,17 @@ from penstock.request import Feed
 
 
 class Model(Op):
-    """An op that runs one saved model on its input, and answers with the model's outputs.
+    """An op that runs one saved model on its input, and returns the model's outputs.
 
     Args:
-        path: a model file, or a folder that holds one.
+        path: a model's file or folder.
         inputs: the op before it; None means the request.
-        name: the op's name; the path's last part without its suffix by default.
+        name: the op's name; by default the file name without its suffix.
         options: any other parameter of ``Op``.
 
-    Nested lists of numbers are read as arrays, and so are texts: ``"[[1, 2, 3]]"``. After another
-    Model whose outputs have other names than its inputs, it takes as many by their order.
+    Nested lists of numbers, and texts such as ``"[[1, 2, 3]]"``, are converted to arrays. After
+    another Model with other output names and the same number of outputs, inputs are matched by
+    position.
 
     Raises:
         GraphError: ``inputs`` is not one op, or an option is unknown.
@@ -63,7 +64,7 @@ class Model(Op):
             )
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Feed:
-        """The only input's dict, with texts read as arrays."""
+        """The input op's dict, with texts converted to arrays."""
         (feed,) = input_dicts.values()
         for source in self._input_ops:  # one at most
             if isinstance(source, Model):
@@ -74,7 +75,7 @@ class Model(Op):
 
 
 def _array(name: str, value: Any) -> Any:
-    """A text that is an array, a number, or nested lists of numbers, as an array."""
+    """Convert a text or nested lists of numbers to an array."""
     try:
         if isinstance(value, np.ndarray):
             return value
@@ -104,7 +105,7 @@ def _lists(feed_batch: list[Feed]) -> list[list[Any]]:
 
 
 class FunctionOp(Op):
-    """An op that is one function of its inputs' dicts. Made by ``op``; still callable.
+    """An op made of a function by ``op``; it remains callable.
 
     The function is the op's ``process``: it runs in the op's worker, a coroutine function on the
     service's loop, within the op's ``timeout``. With ``batch`` it is called for several requests at
@@ -146,7 +147,7 @@ class FunctionOp(Op):
         try:
             inspect.signature(self.function).bind(*names or ["the request"])
         except ValueError:
-            return  # a function of a library in C, which does not say what it takes
+            return  # a C function without a signature
         except TypeError as error:
             given = f"{len(names)} dicts, those of {' and '.join(names)}"
             if len(names) < 2:
@@ -166,7 +167,7 @@ class FunctionOp(Op):
         return hook
 
     def preprocess(self, input_dicts: dict[str, Feed], data_id: int = 0, log_id: int = 0) -> Any:
-        """The inputs as they are: dicts of dicts, which are never joined with another request's."""
+        """The inputs unchanged: dicts of dicts, which are never joined with another request's."""
         if len(input_dicts) < len(self._input_ops):
             got = " and ".join(input_dicts)
             raise NotProvided(f"op {self.name!r} got the dict of {got} only, not of all its inputs")
@@ -221,14 +222,14 @@ class FunctionOp(Op):
 def op(
     *inputs: Op, name: str | None = None, batch: int | None = None, **options: Any
 ) -> Callable[..., FunctionOp]:
-    """Make an op of a function: it is given the output dict of each input op, in order.
+    """Make an op of a function, which gets the output dict of each input op, in order.
 
     Args:
-        inputs: the ops before it; none means the request.
+        inputs: the input ops; none means the request.
         name: the op's name; the function's by default.
-        batch: the most requests that one call is for; the function then takes a list of dicts for
-            each input, and returns a list of dicts. None: it is called once for each request.
-        options: any other parameter of ``Op``, but no ``batch_size``.
+        batch: the most requests in one call; the function then takes a list of dicts for each
+            input, and returns a list of dicts. None: one call for each request.
+        options: other parameters of ``Op``, except ``batch_size``.
 
     The function returns a dict, or ``(dict, number, text)`` to end the request with a product
     error (``{}, 51, "no cat"``).

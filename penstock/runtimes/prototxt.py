@@ -1,4 +1,5 @@
-"""Reads ``serving_server_conf.prototxt``: a model's inputs and outputs with their aliases.
+"""Reads ``serving_server_conf.prototxt``: a model's inputs and outputs with their aliases; and
+writes it.
 
 The file is the protobuf text form of one message, ``GeneralModelConfig``: ``feed_var`` and
 ``fetch_var``, repeated, each with name, alias_name, is_lod_tensor, feed_type or fetch_type, shape.
@@ -85,6 +86,21 @@ def parse_model_conf(text: str, source: str = "prototxt") -> ModelConf:
         fetches=_variables("fetch", message.fetch_var, source),
         source=source,
     )
+
+
+def format_model_conf(conf: ModelConf) -> tuple[str, bytes]:
+    """The file's text, and its content in binary (``serving_server_conf.stream.prototxt``)."""
+    message: Any = _message_class()()
+    for kind, variables in (("feed", conf.feeds), ("fetch", conf.fetches)):
+        for each in variables:
+            getattr(message, f"{kind}_var").add(
+                name=each.name,
+                alias_name=each.alias,
+                is_lod_tensor=each.is_lod,
+                shape=each.shape,
+                **{f"{kind}_type": each.type},
+            )
+    return text_format.MessageToString(message), message.SerializeToString()
 
 
 def _variables(kind: str, given: Sequence[Any], source: str) -> tuple[Variable, ...]:

@@ -61,10 +61,18 @@ NAMES = {
     },
     "paddle_serving_client": ["Client", "HttpClient"],
     "paddle_serving_client.client": ["Client"],
+    "paddle_serving_client.convert": [],
     "paddle_serving_client.httpclient": ["HttpClient"],
+    "paddle_serving_client.io": [
+        "inference_model_to_serving",
+        "save_dygraph_model",
+        "save_model",
+    ],
     "paddle_serving_client.pipeline": ["PipelineClient"],
     "paddle_serving_client.utils": ["MultiThreadRunner", "benchmark_args", "show_latency"],
     "paddle_serving_app": [],
+    "paddle_serving_app.local_predict": ["LocalPredictor"],
+    "paddle_serving_app.package": [],
 }
 HEAVY = {
     "PIL",

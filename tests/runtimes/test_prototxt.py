@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ModelError
-from penstock.runtimes.prototxt import Variable, parse_model_conf
+from penstock.runtimes.prototxt import Variable, format_model_conf, parse_model_conf
 
 HOUSING = """\
 feed_var {
@@ -29,6 +29,14 @@ def test_a_published_file_is_read() -> None:
     conf = parse_model_conf(HOUSING)
     assert conf.feeds == (Variable(name="x", alias="features", type=1, shape=(13,)),)
     assert conf.fetches == (Variable(name="fc_0.tmp_1", alias="price", type=1, shape=(1,)),)
+
+
+def test_what_is_written_is_a_published_file() -> None:
+    text, stream = format_model_conf(parse_model_conf(HOUSING))
+    assert text == HOUSING
+    feed = b"\x0a\x01x\x12\x08features\x18\x00\x20\x01\x28\x0d"
+    fetch = b"\x0a\x0afc_0.tmp_1\x12\x05price\x18\x00\x20\x01\x28\x01"
+    assert stream == b"\x0a%c%b\x12%c%b" % (len(feed), feed, len(fetch), fetch)
 
 
 def test_defaults_are_those_of_the_message() -> None:

@@ -1,1 +1,1 @@
-"""In workers that connect to a socket of the service, started by hand or by others."""
+"""External workers: the service does not start them; they connect to a socket of the service."""

@@ -1,7 +1,8 @@
-"""One external worker as the engine sees it: what it was sent, what it says.
+"""The engine's connection to one external worker.
 
-It has one batch at a time. Nothing that it says is trusted: whatever breaks the protocol is a
-FrameError, which ends the connection. No read or write blocks the loop, nor takes long of a turn.
+A worker has one batch at a time. Its input is not trusted: a violation of the protocol is a
+FrameError, which ends the connection. Reads and writes do not block the loop, and are bounded per
+turn.
 """
 
 from __future__ import annotations
@@ -32,29 +33,30 @@ from penstock.request import Batch, Outcome, Sample
 _log = logging.getLogger(__name__)
 
 ANSWER_BYTES: Final = 1 << 30
-"""The largest answer that is read: as that of a worker process."""
+"""Most bytes of an answer; as for a worker process."""
 BATCH_BYTES: Final = 256 << 20
-"""Bytes of bodies beyond which a batch is sent in several frames, one after the other's answer."""
+"""Most bytes of bodies in a frame; a larger batch is sent in several frames, each after the answer
+to the one before."""
 
-_UNASKED_BYTES: Final = 1 << 10  # of what a worker without a batch may say
+_UNASKED_BYTES: Final = 1 << 10  # of input from a worker without a batch
 _AT_ONCE: Final = 256 << 10  # bytes of one read
 _READS_AT_ONCE: Final = 16
-"""Reads in one turn of the loop, a few milliseconds of it at most; the rest is for the next one."""
+"""Most reads in one turn of the loop, a few milliseconds; the rest waits for the next turn."""
 
-_PEER: Final = Struct("3i")  # Linux: pid, uid and gid of who has connected
+_PEER: Final = Struct("3i")  # Linux: pid, uid and gid of the peer
 
 
 class Owner(Protocol):
-    """Who is told of a connection's moments."""
+    """Receives the events of a connection."""
 
     def arrived(self, connection: Connection) -> None:
-        """It has said that it is ready."""
+        """The worker is ready."""
 
     def done(self, connection: Connection, work: Work, finished: Finished) -> None:
-        """It has answered what it had."""
+        """The worker has answered its batch."""
 
     def ended(self, connection: Connection, why: str | None) -> None:
-        """It is closed; ``why`` is what it did wrong, None where it left in order."""
+        """The connection is closed; ``why`` is the worker's fault, None if it left in order."""
 
 
 class Connection:
@@ -63,14 +65,14 @@ class Connection:
     Args:
         index: the worker's number within the op.
         link: the socket; closed with this.
-        kind: the media type that it reads and writes.
-        owner: see Owner; called at most once for each moment.
+        kind: the media type of the bodies.
+        owner: receives the events, each at most once.
 
     Attributes:
-        pid: of its process, as the system tells; 0 if it cannot be seen from here.
-        ready: whether it has said so.
-        leaving: whether it wants no further batch.
-        work: what it runs now.
+        pid: the worker's process id, from the system; 0 if it is in another namespace.
+        ready: whether the worker has sent its ready frame.
+        leaving: whether the worker has announced its end.
+        work: the Work that it runs now.
     """
 
     def __init__(
@@ -94,15 +96,15 @@ class Connection:
         self._owner = owner
         self._reader = FrameReader(_UNASKED_BYTES)
         self._unsent: deque[memoryview] = deque()
-        self._sent = False  # whether anything of the batch has been
+        self._sent = False  # whether any byte of the batch was sent
         self._closed = self._blocked = False
-        # An id is never used again, so that no answer is taken for a later batch's.
+        # Ids are never reused, so that an answer cannot be mistaken for a later batch's.
         self._first_part = str(uuid.uuid4())[:24]
         self._ids = 0
         self._finished: Finished | None = None
-        self._jobs: dict[str, Sample] = {}  # on their way
-        self._rest: Iterator[dict[str, bytes]] = iter(())  # of the batch, for later frames
-        self._waiting: dict[str, Sample] = {}  # of the batch, by id
+        self._jobs: dict[str, Sample] = {}  # sent, not answered
+        self._rest: Iterator[dict[str, bytes]] = iter(())  # bodies for later frames
+        self._waiting: dict[str, Sample] = {}  # samples of the batch not answered, by id
         self._outcomes: dict[Sample, Outcome] = {}
         loop.add_reader(link, self._read)
 
@@ -113,7 +115,7 @@ class Connection:
         """Send the Work's one batch; ``Owner.done`` may be called before this returns."""
         self.work, self._finished, self._sent = work, finished, False
         batch = work.begin_next()
-        if batch is None:  # it was taken back
+        if batch is None:  # it has been taken back
             self._done()
             return
         now = time.monotonic()
@@ -134,7 +136,7 @@ class Connection:
         self._send_next(batch)
 
     def close(self) -> None:
-        """Hang up; the owner is not told."""
+        """Close the connection without notifying the owner."""
         if self._closed:
             return
         self._closed = True
@@ -144,12 +146,12 @@ class Connection:
         self._unsent.clear()
 
     def bury(self) -> tuple[Work, Finished, Batch | None] | None:
-        """After its end: take away what it had, with the outcomes of a batch that was lost.
+        """After the end of the connection: return its Work, with the outcomes of a lost batch.
 
-        A batch of which it was not sent anything, because it had hung up, is pending again.
+        A batch of which no byte was sent is pending again.
 
         Returns:
-            Its Work, and the batch that was lost with it; None if it was idle.
+            Its Work, and the lost batch; None if it was idle.
         """
         work, finished = self.work, self._finished
         self.work = self._finished = None
@@ -167,7 +169,7 @@ class Connection:
         return work, finished, batch
 
     def _send_next(self, batch: Batch) -> None:
-        """The next part of the batch, or its end."""
+        """Send the next part of the batch, or end it."""
         part = next(self._rest, None)
         if part is None:
             self._end_of(batch)
@@ -230,7 +232,7 @@ class Connection:
         answer = read_answer(payload)
         self.leaving = self.leaving or answer.leaving
         if answer.leaving and not answer.bodies:
-            # Sent when it was idle; a batch that crossed it on the way is answered all the same.
+            # The worker was idle when it sent this; it still answers a batch that crossed it.
             if self.work is None:
                 self._end(None)
             return
@@ -268,7 +270,7 @@ class Connection:
                 self._blocked = True
                 self._loop.add_writer(self._link, self._write)
                 return
-            except OSError:  # it has ended, of which the reader hears
+            except OSError:  # it has ended, which the reader detects
                 unsent.clear()
                 break
             self._sent = True
@@ -287,7 +289,7 @@ class Connection:
 
 
 def _parts(bodies: dict[str, bytes]) -> Iterator[dict[str, bytes]]:
-    """The bodies in pieces of at most ``BATCH_BYTES``, or of one body that is larger."""
+    """Split the bodies into parts of at most ``BATCH_BYTES``, or of one larger body."""
     if sum(map(len, bodies.values())) <= BATCH_BYTES:
         if bodies:
             yield bodies

@@ -1,12 +1,14 @@
-"""Runs batches in external workers, which connect to a socket of the service and may leave.
+"""The executor for external workers, which connect to a socket of the service and may leave.
 
-Whoever is idle gets the next batch, so that fast workers get more. Nobody here starts, ends or
-restarts a worker. There are as many slots as there are workers: while there is none, requests wait
-in the op's queue, within their deadlines. Where none has been there for ``PATIENCE``, whether since
-the start or since the last one left, requests are refused at once, until one connects.
+The worker that has been idle for longest gets the next batch, so that fast workers get more.
+Workers are not started, ended or restarted here. There are as many slots as connected workers:
+without one, requests wait in the op's queue, within their deadlines. If no worker has been
+connected for ``PATIENCE``, since the start or since the last one left, requests are refused at
+once, until one connects.
 
-A worker that leaves with a batch has died with it, as a worker process has: the batch is answered
-or, where the op says so, run again. One that breaks the protocol is cut off and treated likewise.
+A worker whose connection ends with a batch counts as dead, like a worker process: the batch fails
+or, with ``retry_on_crash``, runs again. A worker that breaks the protocol is disconnected and
+treated likewise.
 """
 
 from __future__ import annotations
@@ -27,26 +29,26 @@ from penstock.request import Outcome, Sample
 _log = logging.getLogger(__name__)
 
 PATIENCE: Final = 30.0
-"""Seconds that requests wait for a worker to connect: a model that is loaded again takes less, and
-callers rarely wait longer. A guess."""
+"""Seconds that requests wait for a worker to connect. A guess: loading a model takes less, and
+callers rarely wait longer."""
 MOST_WORKERS: Final = 256
-"""Connections at once, workers or not."""
+"""Most open connections, ready workers or not."""
 
 _ACCEPTS_AT_ONCE: Final = 16
-_PAUSE: Final = 0.25  # seconds without accepting after the system refused: it lacks descriptors
-_SHOWN: Final = 16  # ids of a batch in one line of the log
+_PAUSE: Final = 0.25  # seconds without accepting after an error, such as no free descriptor
+_SHOWN: Final = 16  # most ids of a batch in one log line
 
 
 class ExternalExecutor(LocalExecutor):
     """See the module. Belongs to the engine's loop.
 
     Args:
-        listener: bound to the op's socket, and the caller's to close.
+        listener: bound to the op's socket; the caller closes it.
         kind: the media type that the workers read and write.
         patience: seconds that requests wait for a worker.
 
     Attributes:
-        media: the type of bodies that its workers read and write, the only one.
+        media: the media type of the bodies that its workers read and write.
     """
 
     takes_several = False
@@ -72,7 +74,7 @@ class ExternalExecutor(LocalExecutor):
         self._connections: dict[int, Connection] = {}  # by number
         self._idle: deque[Connection] = deque()
         self._busy: dict[Work, Connection] = {}
-        self._alone: asyncio.TimerHandle | None = None  # until the patience ends
+        self._alone: asyncio.TimerHandle | None = None  # until requests are refused
         self._accepting: asyncio.TimerHandle | None = None
         self._closing = False
         self._at_rest = asyncio.Event()
@@ -82,7 +84,7 @@ class ExternalExecutor(LocalExecutor):
 
     @property
     def alive(self) -> bool:
-        """See Executor: whether a worker is there."""
+        """See Executor: whether a worker is connected."""
         return bool(self._idle or self._busy)
 
     async def start(self) -> None:
@@ -93,7 +95,9 @@ class ExternalExecutor(LocalExecutor):
         self._count()
 
     def submit(self, work: Work, finished: Finished) -> None:
-        """Send the Work to the worker that has been idle for longest; refuse it without one."""
+        """Send the Work to the worker that has been idle for longest; refuse it if there is
+        none.
+        """
         if self._idle:
             connection = self._busy[work] = self._idle.popleft()
             connection.run(work, finished)
@@ -104,7 +108,7 @@ class ExternalExecutor(LocalExecutor):
         finished(work, work.take_results())
 
     async def close(self, timeout: float) -> bool:
-        """Let the workers answer what they have, and hang up."""
+        """Let the workers answer their batches, then close the connections."""
         self._closing = True
         self._loop.remove_reader(self._listener)
         for timer in (self._alone, self._accepting):
@@ -157,7 +161,7 @@ class ExternalExecutor(LocalExecutor):
         self._bury(connection, why)
 
     def _bury(self, connection: Connection, why: str | None) -> None:
-        """Tell of its end, and give back what it had."""
+        """Log the end of a connection, and report its Work."""
         left = connection.bury()
         if left is None:
             self._tell_end(connection, why, ())
@@ -203,7 +207,9 @@ class ExternalExecutor(LocalExecutor):
             self._at_rest.set()
 
     def _count(self) -> None:
-        """As many slots as workers; where there has long been none, one whose Works are refused."""
+        """Update the number of slots: that of the workers, or one, whose Works are refused, after
+        ``PATIENCE`` without any.
+        """
         if self._closing:
             return
         before, there = self.workers, len(self._idle) + len(self._busy)
@@ -219,7 +225,7 @@ class ExternalExecutor(LocalExecutor):
             self._alone = self._loop.call_later(self._patience, self._refuse_all)
 
     def _refuse_all(self) -> None:
-        """Nobody has come: refuse what waits, and what comes until somebody does."""
+        """No worker has connected: refuse waiting and new requests until one does."""
         _log.warning(
             "op %s: no worker has been connected for %g s: requests are refused until one connects",
             self._name,

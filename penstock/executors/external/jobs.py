@@ -1,7 +1,7 @@
-"""Samples to the bodies that external workers get, and what they answer to outcomes.
+"""Encodes samples as bodies for external workers, and decodes their answers to outcomes.
 
-A typed route's sample has its request's body, which goes out as it came. Any other sample is a dict
-of plain values, which is written in the workers' format.
+A typed route's sample has its request's body, which is sent unchanged. Any other sample is a dict
+of plain values, which is encoded in the workers' format.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from penstock.protocols import media
 from penstock.request import Outcome, Sample
 from penstock.typed.op import BODY, KIND
 
-_MOST_TEXT: Final = 16 << 10  # bytes of a refusal's text that are kept; a guess at what is read
+_MOST_TEXT: Final = 16 << 10  # most bytes of a refusal's text; a guess
 _MOST_DETAILS: Final = 100
 _CALLERS: Final = {
     each.code: each for each in (Undecodable, UnknownMediaType, TooLarge, InputMismatch)
 }
-"""What our own workers tell of their callers' mistakes, apart from InvalidInput."""
+"""Errors caused by callers that our own workers report, apart from InvalidInput."""
 
 
 def body_of(sample: Sample, kind: str, now: float) -> bytes:
@@ -47,7 +47,7 @@ def body_of(sample: Sample, kind: str, now: float) -> bytes:
         now: monotonic seconds.
 
     Raises:
-        RequestError: nobody waits for it any more, or it cannot be sent.
+        RequestError: its deadline has passed, or its body cannot be sent.
     """
     if sample.gone:
         raise Cancelled("nobody waits for it any more")
@@ -69,9 +69,9 @@ def body_of(sample: Sample, kind: str, now: float) -> bytes:
 
 
 def _may_be(given: str, kind: str) -> bool:
-    """Whether a body of a type may be what the workers read.
+    """Whether a body of a media type may be sent to the workers.
 
-    What is neither JSON nor msgpack nor a form, such as an image, is theirs to judge.
+    Types other than JSON, msgpack and forms, such as images, are left to the workers.
     """
     if media.is_json(given):
         return kind == media.JSON
@@ -81,7 +81,7 @@ def _may_be(given: str, kind: str) -> bool:
 
 
 def outcome_of(sample: Sample, body: bytes, kind: str) -> Outcome:
-    """A worker's good answer."""
+    """The outcome of a successful answer."""
     (feed,) = sample.inputs.values()
     if BODY in feed:
         return Outcome({BODY: body, KIND: kind})
@@ -93,14 +93,14 @@ def outcome_of(sample: Sample, body: bytes, kind: str) -> Outcome:
 
 
 def refusal_of(op: str, sample: Sample, body: bytes, kind: str, *, failed: bool) -> RequestError:
-    """The error of a request that a worker refuses, or failed with; the latter is now logged.
+    """The error of a request that a worker refused, or failed to run; a failure is logged here.
 
     Args:
         op: the op's name.
         sample: the request.
-        body: what the worker says: an error in our form, a list of details, or any text.
-        kind: in which form it writes.
-        failed: whether it says that this is its own fault.
+        body: the worker's text: an error in our format, a list of details, or any text.
+        kind: the media type that it writes.
+        failed: whether the worker reports a failure of its own.
     """
     try:
         told = media.decode(body, kind)
@@ -123,9 +123,9 @@ def refusal_of(op: str, sample: Sample, body: bytes, kind: str, *, failed: bool)
 
 
 def _details(told: Any) -> list[dict[str, Any]]:
-    """What is wrong, piece by piece: our own workers give it as an error's, others as pydantic's.
+    """The validation details, from an error of our workers or a list like pydantic's.
 
-    Nothing if it is neither.
+    Empty if it is neither.
     """
     own = isinstance(told, Mapping)
     listed = told.get("details") if own else told
@@ -149,17 +149,17 @@ def _detail(place: list[Any], text: str, sort: str) -> dict[str, Any]:
 
 
 def no_answer(op: str, sample: Sample) -> RequestError:
-    """The error, now logged, of a request that a worker left out of its answer."""
+    """Log and return the error of a request that a worker omitted from its answer."""
     error = InferenceFailed(f"op {op!r}: an external worker left the request out of its answer")
     tell_fault(op, "an external worker", sample, error)
     return error
 
 
 def refusal_body(error: RequestError, text: str, kind: str) -> bytes:
-    """The worker's side: an error in our form.
+    """For the worker: encode an error in our format.
 
     Args:
-        error: of one request.
+        error: the error of one request.
         text: what the caller may read.
         kind: the worker's media type.
     """
@@ -172,5 +172,5 @@ def refusal_body(error: RequestError, text: str, kind: str) -> bytes:
 
 
 def is_callers(error: RequestError) -> bool:
-    """Whether the request's caller has to act, and is told what a worker says."""
+    """Whether the request's caller caused the error, and gets the worker's text."""
     return isinstance(error, (InputMismatch, Undecodable, TooLarge, ProductError))

@@ -1,8 +1,8 @@
-"""An external worker: connects to a service's socket, runs the batches that come, connects again.
+"""An external worker: connects to a service's socket, runs its batches, and reconnects.
 
-Whatever the service does, the worker lasts: a connection that ends is made again, at first at once
-and then at growing intervals. Told to stop, it answers the batch that it has and tells the service
-that it leaves, so that no request is lost on its way.
+The worker survives restarts of the service: it reconnects at once, then with back-off. When it is
+stopped, it answers its current batch and tells the service that it leaves, so that no request is
+lost.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from penstock.typed.op import ANSWER, BODY, KIND
 _log = logging.getLogger(__name__)
 
 _FIRST_WAIT: Final = 0.05
-_LONGEST_WAIT: Final = 2.0  # to try is cheap: the socket is on this machine
-_FAREWELL: Final = 2.0  # seconds in which a service that knows of leaving hangs up; a guess
-_STUCK: Final = 60.0  # seconds in which the service reads some of an answer; a guess
+_LONGEST_WAIT: Final = 2.0  # an attempt is cheap: the socket is on this machine
+_FAREWELL: Final = 2.0  # seconds for a service that knows ``leaving`` to disconnect; a guess
+_STUCK: Final = 60.0  # seconds within which the service must read some of an answer; a guess
 _AT_ONCE: Final = 256 << 10  # bytes of one read
 
 
@@ -52,18 +52,18 @@ class WorkerProgram:
         self._path = path
         self._kind = kind
         self._stopped = False
-        self._told = False  # that it leaves, on the connection that there is
+        self._told = False  # ``leaving`` was sent on this connection
         self._requests = 0
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
 
     def stop(self) -> None:
-        """``run`` returns after the batch that it has. From any thread, or a signal's handler."""
+        """Make ``run`` return after the current batch. From any thread, or a signal handler."""
         self._stopped = True
         try:
             self._waker.send(b"\0")
-        except OSError:  # it has been woken often enough, or has returned
+        except OSError:  # the pipe is full, or ``run`` has returned
             return
 
     def run(self) -> None:
@@ -93,10 +93,10 @@ class WorkerProgram:
         self._waker.close()
 
     def _serve(self, link: socket.socket) -> None:
-        """Answer what comes over one connection, until it ends.
+        """Answer the batches of one connection, until it ends.
 
         Raises:
-            OSError, FrameError: it ended otherwise than in order.
+            OSError, FrameError: it ended with an error.
         """
         self._told = False
         link.sendall(READY)
@@ -107,7 +107,7 @@ class WorkerProgram:
             readable = self._wait(link)
             if not readable:
                 return
-            if link.fileno() not in readable:  # only told to stop
+            if link.fileno() not in readable:  # only woken by ``stop``
                 continue
             data = link.recv(_AT_ONCE)
             if not data:
@@ -124,8 +124,8 @@ class WorkerProgram:
             link.sendall(piece)
 
     def _wait(self, link: socket.socket) -> list[int]:
-        """Until something has come, or it is to say that it leaves; what is readable. Nothing if
-        the service does not hang up after that word, because it does not know it.
+        """Wait for input, or for ``stop``; returns what is readable. Empty if the service does not
+        disconnect after ``leaving``, because it does not know that key.
         """
         poll = select.poll()
         poll.register(link, select.POLLIN)
@@ -163,6 +163,6 @@ class WorkerProgram:
 
     def _refusal(self, sample: Sample, error: RequestError) -> bytes:
         text = without_sentence(str(error))
-        if not is_callers(error):  # what went wrong here is no business of the caller's
+        if not is_callers(error):  # the caller does not see errors of the worker
             text = f"the log of process {os.getpid()} says why, of data_id {sample.data_id}"
         return refusal_body(error, text, self._kind)

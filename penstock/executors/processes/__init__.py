@@ -1,1 +1,1 @@
-"""Worker processes: what the engine, its workers and their supervisor need to live together."""
+"""Worker processes: the executor, its protocol with workers and supervisor, and shared memory."""

@@ -1,8 +1,7 @@
 """The engine's end of the socket to one worker process: frames both ways, descriptors to it.
 
-The engine does not wait at the socket, but at an eventfd that the worker signals when there is
-something to be read: so it can send each answer as soon as there is one, and still wake the engine
-once for many.
+The engine does not watch the socket, but an eventfd that the worker signals: so the worker can send
+each answer at once, and still wake the engine once for many.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from penstock.executors.processes.frames import Frame, FrameError, FrameReader
 
 _AT_ONCE: Final = 256 << 10  # bytes of one read
 _READS_AT_ONCE: Final = 64
-"""Reads in one turn of the loop: more than a socket holds, unless the worker goes on writing."""
+"""Most reads in one turn of the loop: more than a socket's buffer, unless the worker goes on
+writing."""
 _MOST_PIECES: Final = 512  # of one write; the system takes 1024
 _CLOSED_ON_EXEC: Final = int(socket.MSG_CMSG_CLOEXEC)  # plain numbers: enumerations cost more
 _LOST: Final = int(socket.MSG_CTRUNC)
@@ -33,13 +33,13 @@ class Channel:
     Args:
         channel: the socket; closed with this.
         loop: the engine's.
-        heard: called with each frame. What it raises as FrameError ends the channel.
-        broken: called once, in a turn of its own, with the rule that the worker broke.
-        limit: the largest body that is taken, in bytes.
+        heard: called with each frame. A FrameError that it raises ends the channel.
+        broken: called once, in a later turn, with the worker's violation of the protocol.
+        limit: most bytes of a body.
 
     Attributes:
         event: the eventfd that the worker signals.
-        over: it has ended, or is closed: nothing more is heard.
+        over: it has ended, or is closed: nothing more is read.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class Channel:
         loop.add_reader(self.event, self._signalled)
 
     def send(self, pieces: Sequence[Piece], descriptors: Sequence[int] = ()) -> None:
-        """Write a frame's pieces, now or as soon as the worker reads.
+        """Write a frame's pieces, now or when the socket is writable.
 
-        The pieces must not change until they are written; the descriptors are taken.
+        The pieces must not change until they are written; the channel closes the descriptors.
         """
         if self.over or self._closed:
             for each in descriptors:
@@ -76,13 +76,13 @@ class Channel:
             self._write()
 
     def read(self) -> None:
-        """Hear what has come."""
+        """Read and dispatch the available frames."""
         for _ in range(_READS_AT_ONCE):
             if self.over:
                 return
             try:
                 data = self._channel.recv(_AT_ONCE)
-            except OSError:  # nothing is there as yet, or never again
+            except OSError:  # nothing to read now, or never again
                 return
             if not data:
                 return
@@ -97,13 +97,13 @@ class Channel:
         self._loop.call_soon(self.read)
 
     def end(self, error: FrameError) -> None:
-        """Hear nothing more: the worker broke a rule, here or elsewhere."""
+        """Stop reading: the worker violated the protocol, here or elsewhere."""
         if not self.over:
             self.over = True
             self._loop.call_soon(self._tell, error)
 
     def close(self) -> None:
-        """Hang up; ``broken`` is not called any more."""
+        """Close the socket; ``broken`` is not called any more."""
         if self._closed:
             return
         self.over = self._closed = True
@@ -135,9 +135,9 @@ class Channel:
                 self._loop.add_writer(self._channel, self._write)
                 return
             except OSError as error:
-                if descriptors:  # too many are on their way, or it has ended
+                if descriptors:  # too many are in flight, or it has ended
                     self.end(FrameError(f"a descriptor cannot be sent: {error}"))
-                self._loop.remove_writer(self._channel)  # else it has ended, of which we will hear
+                self._loop.remove_writer(self._channel)  # else it has ended; the reader detects it
                 return
             while descriptors:
                 os.close(descriptors.pop())
@@ -148,7 +148,7 @@ class Channel:
 
 
 def _drop(pieces: list[Piece], sent: int) -> None:
-    """Take so many bytes off the front."""
+    """Remove the bytes that were sent from the front."""
     whole = 0
     for piece in pieces:
         if len(piece) > sent:
@@ -166,8 +166,7 @@ def receive(channel: socket.socket, size: int, most: int) -> tuple[bytes, list[i
     Args:
         channel: a Unix socket.
         size: most bytes.
-        most: most descriptors; they are the caller's to close, and programs that it starts do not
-            inherit them.
+        most: most descriptors; the caller closes them, and child programs do not inherit them.
 
     Returns:
         The bytes, the descriptors, and whether some descriptors were lost.

@@ -1,9 +1,10 @@
-"""The worker process: batches come in over its socket, outcomes go out, one after the other.
+"""The worker process: reads batches from its socket, runs them, and writes their outcomes, in
+order.
 
-Single-threaded and blocking. Before each batch it says on its status page which one it begins, and
-before the next one its answer is in the socket, so its death takes along what it was at and nothing
-else. Batches travel together because they were predicted to be short: when they take longer, each
-answer is told of at once, and those that have not begun are given back.
+Single-threaded and blocking. Before each batch it writes the batch's number to its status page, and
+its answer is in the socket before the next batch begins, so that its death loses only the running
+batch. A hand-over has several batches because they were predicted to be short: if they take longer,
+each answer is signalled at once, and batches that have not begun are returned.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from penstock.request import Batch, CloseReason, Outcome, Sample
 _AT_ONCE: Final = 256 << 10
 _MOST_DESCRIPTORS: Final = 16
 _MOST_BODY: Final = (1 << 32) - 1
-_MOST_WORDS: Final = 8 << 10  # characters of why it cannot work; a guess at what is read
-_SLOW: Final = 200e-6  # seconds of a batch, after which its answer does not wait for company
+_MOST_WORDS: Final = 8 << 10  # most characters of the reason of a failed start; a guess
+_SLOW: Final = 200e-6  # seconds of a batch, from which on its answer is signalled at once
 _DO_NOT_WAIT: Final = int(socket.MSG_DONTWAIT)
 _UNOPENED: Final = object()
 
@@ -43,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Running(Batch):
-    """The batch that runs, whichever that is, with its progress on the status page."""
+    """The running batch, with its progress on the status page."""
 
     __slots__ = ("_page",)
 
@@ -62,11 +63,11 @@ class _Running(Batch):
 
 
 class Child:
-    """One worker's side of the conversation; waits for the engine's first words.
+    """The worker's end of the protocol; waits for the engine's HELLO.
 
     Args:
         channel: the socket, blocking.
-        answer_bytes: most bytes of an answer beside shared memory.
+        answer_bytes: most bytes of an answer outside of shared memory.
     """
 
     def __init__(self, channel: socket.socket, answer_bytes: int = _MOST_BODY) -> None:
@@ -79,8 +80,8 @@ class Child:
         self._granted: int | None = None
         self._decoder = Decoder(self._slabs.fetch, self._open)
         self._pickle: Callable[[Any], bytes] | None = _pickled
-        self._unopened: str | None = None  # why a value of the batch at hand could not be opened
-        self._ended = False  # nothing more is to be run
+        self._unopened: str | None = None  # why a value of the current batch could not be unpickled
+        self._ended = False  # no more batches are run
         self._writable = select.poll()
         self._writable.register(channel, select.POLLOUT)
         while len(self._descriptors) < 2 and not self._ended:
@@ -93,24 +94,24 @@ class Child:
         self._running = _Running(self._page)
 
     def step(self, doing: str) -> None:
-        """Say what is done before it is ready, in words."""
+        """Report the current step of the start, as a text."""
         self._say(Kind.STEP, doing)
 
     def ready(self, loaded: dict[str, Any]) -> None:
-        """Say that the model is open and ``init_op`` has run, and what was loaded."""
+        """Report that the model is open and ``init_op`` has run, and what was loaded."""
         self._say(Kind.READY, loaded)
 
     def failed(self, text: str) -> None:
-        """Say why not."""
+        """Report a failed start."""
         self._say(Kind.FAILED, text[:_MOST_WORDS])
 
     def serve(self, op: BoundOp, outside: str | None = None) -> None:
-        """Run batches until the engine says stop or has gone.
+        """Run batches until the engine sends STOP or closes the socket.
 
         Args:
-            op: what runs them.
-            outside: who reads its outputs and is no worker process, if anybody: only plain values
-                and arrays may go there.
+            op: the worker's copy of the op.
+            outside: a reader of its outputs that is no worker process, if any: it accepts only
+                plain values and arrays.
         """
         self._pickle = _pickled if outside is None else None
         while self._queue or not self._ended:
@@ -121,7 +122,7 @@ class Child:
 
     def _run_all(self, op: BoundOp, frame: Frame, outside: str | None) -> None:
         page, running, slabs = self._page, self._running, self._slabs
-        page.number = number = first = frame.number  # who dies of reading them dies of the first
+        page.number = number = first = frame.number  # a crash in reading counts for the first
         self._unopened = None
         *value, grant = self._decoder.decode(frame.body)
         last = first + len(value[0] or value[2]) - 1
@@ -146,7 +147,7 @@ class Child:
                 samples = running.samples = []
                 pieces = [*self._kept(), *pieces]
             self._send(pieces)
-            # Whoever is woken for each of many short ones gets nothing else done.
+            # To wake the engine for each of many short batches would keep it from other work.
             if number == last or running.ran > _SLOW:
                 os.eventfd_write(self._event, 1)
             left -= running.ran
@@ -158,14 +159,14 @@ class Child:
         os.eventfd_write(self._event, 1)
 
     def _kept(self) -> list[bytes]:
-        """Frames about shared memory in which the op still holds arrays."""
+        """KEPT frames for the slabs in which the op still holds arrays."""
         return [header(Kind.KEPT, each, 0) for each in self._slabs.end()]
 
     def _outcomes(self, op: BoundOp, samples: list[Sample]) -> list[Outcome]:
         batch = self._running
         if self._unopened is None:
             return run_batch(op, batch)
-        # Those of whom everything could be opened run; it is nobody else's fault.
+        # Samples whose values could all be unpickled run.
         why, batch.samples = self._unopened, [s for s in samples if not _unopened(s.inputs)]
         ran = iter(run_batch(op, batch) if batch.samples else ())
         opened = set(map(id, batch.samples))
@@ -176,7 +177,7 @@ class Child:
     def _body(
         self, op: BoundOp, outcomes: list[Outcome], outside: str | None
     ) -> list[bytes | memoryview]:
-        """The answer; where something in it cannot travel, it says so in its place."""
+        """The encoded outcomes; an outcome that cannot be encoded is replaced by its error."""
         samples = self._running.samples
         with suppress(FrameError):
             return self._encoded(outcomes_out(self._running, outcomes))
@@ -186,14 +187,14 @@ class Child:
         ]
         try:
             return self._encoded(outcomes_out(self._running, travels))
-        except FrameError as error:  # each could go, and all together are too large
+        except FrameError as error:  # each could be sent, but all together are too large
             refusal = Outcome(None, cannot_travel(op.name, f"its outputs: {error}", samples))
             return self._encoded(outcomes_out(self._running, [refusal] * len(samples)))
 
     def _that_travels(
         self, op: str, outcome: Outcome, sample: Sample, outside: str | None
     ) -> Outcome:
-        """The outcome, or the error that it cannot leave this process."""
+        """The outcome, or the error that it cannot be sent."""
         if outcome.error is not None:
             return outcome
         where = "its output"
@@ -218,7 +219,9 @@ class Child:
         return body
 
     def _need(self, nbytes: int) -> int:
-        """Ask for shared memory for an output, and wait: to send it otherwise takes far longer."""
+        """Request shared memory for an output, and wait: sending it through the socket takes far
+        longer.
+        """
         self._granted = None
         self._send([header(Kind.NEED, nbytes, 0)])
         os.eventfd_write(self._event, 1)
@@ -227,7 +230,9 @@ class Child:
         return self._granted or 0
 
     def _open(self, blob: Blob) -> Any:
-        """What another worker or the engine's own ops made; both are the user's code, as we are."""
+        """Unpickle a value of another worker or of an op in the engine, which run the same user
+        code.
+        """
         try:
             return pickle.loads(blob.data)  # noqa: S301 - never bytes from the network
         except HOOK_FAULTS as error:
@@ -245,14 +250,14 @@ class Child:
             while data:
                 try:
                     sent = self._channel.send(data, _DO_NOT_WAIT)
-                except BlockingIOError:  # nobody reads what was not told of
+                except BlockingIOError:  # the engine was not signalled, so it does not read
                     os.eventfd_write(self._event, 1)
                     self._writable.poll()
                     continue
                 data = memoryview(data)[sent:] if sent < len(data) else b""
 
     def _read(self) -> None:
-        """Take what the engine has sent."""
+        """Read and handle the engine's frames."""
         data, descriptors, lost = receive(self._channel, _AT_ONCE, _MOST_DESCRIPTORS)
         self._descriptors.extend(descriptors)
         if lost:
@@ -276,7 +281,7 @@ class Child:
 
 
 def _unopened(value: Any) -> bool:
-    """Whether something in the value could not be opened."""
+    """Whether a part of the value could not be unpickled."""
     if isinstance(value, dict):
         return any(map(_unopened, (*value, *value.values())))
     if isinstance(value, list | tuple):

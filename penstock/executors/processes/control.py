@@ -1,16 +1,15 @@
-"""The line between an engine and its supervisor: what they say, and the engine's end of it.
+"""The protocol between an engine and its supervisor, and the engine's end of it.
 
-One message a packet, in JSON; the socket keeps the bounds of packets (SOCK_SEQPACKET). The engine
-says ``Spawn`` for each worker that it wants, and then ``Ready`` or ``Failed``. It accepts
-connections from ``Serve`` on, until it hears ``Leave`` or ``Stop``; an engine that somebody else
-told to stop says ``Leaving`` and serves on until then. The supervisor answers each ``Spawn`` with
-``Forked`` or ``Refused`` of the same number, and says ``Exited`` when a worker has ended. With
-``Forked`` come two descriptors: the engine's end of the worker's socket pair, and a pidfd of the
-worker. A ready engine answers each ``Ping`` with a ``Pong``. An engine that says ``SumWanted``,
-with its own report, is given a ``Sum`` of the same number: the supervisor says ``ReportWanted`` to
-the others, and each says ``Report``. In the same way an engine that says ``Ask`` is given the
-``Answers`` of the others, whatever their size: the supervisor says ``Asked``, and each says
-``Answer``.
+One JSON message per packet (SOCK_SEQPACKET). The engine sends ``Spawn`` for each worker, and then
+``Ready`` or ``Failed``. It accepts connections after ``Serve``, until ``Leave`` or ``Stop``; an
+engine that got SIGTERM itself sends ``Leaving`` and serves on until then. The supervisor answers
+each ``Spawn`` with ``Forked`` or ``Refused`` of the same number, and sends ``Exited`` when a worker
+has ended. ``Forked`` carries two descriptors: the engine's end of the worker's socket pair, and a
+pidfd of the worker. A ready engine answers each ``Ping`` with a ``Pong``. An engine that sends
+``SumWanted``, with its own report, gets a ``Sum`` of the same number: the supervisor sends
+``ReportWanted`` to the others, and each answers with ``Report``. In the same way an engine that
+sends ``Ask`` gets the ``Answers`` of the others, whatever their size: the supervisor sends
+``Asked``, and each answers with ``Answer``.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ MOST_BYTES: Final = 131_072
 """Of one message."""
 
 MOST_TEXT: Final = 60_000
-"""Characters of a report, all of them ASCII, of which JSON may write each in two bytes."""
+"""Most characters of a report, all ASCII; JSON may write each as two bytes."""
 
 MOST_FDS: Final = 253
-"""Of one message: what Linux passes at once."""
+"""Most descriptors of one message: Linux's limit."""
 
-_MOST_REASON: Final = 1_000  # characters, each of which JSON may write in twelve bytes
+_MOST_REASON: Final = 1_000  # characters; JSON may write each as twelve bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The engine's workers can work: it could serve these models, each in a line for people."""
+    """The engine's workers are ready; ``models`` has a line of text for each model."""
 
     models: list[str] = field(default_factory=list)
 
@@ -56,7 +55,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """The engine is to stop, though perhaps not the service: another should take its place."""
+    """The engine was told to stop, maybe without the service: replace it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,29 +65,29 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Another engine accepts the connections from now on: finish those that are open, and end."""
+    """Another engine accepts connections from now on: finish the open ones, and end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The service stops; in a hurry when it was told so a second time."""
+    """The service stops; at once after a second signal."""
 
     hurry: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """The supervisor asks whether the engine's loop runs."""
+    """The supervisor checks whether the engine's loop runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """It does."""
+    """The answer to ``Ping``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """A worker is wanted."""
+    """Start a worker."""
 
     number: int
     op: str
@@ -97,7 +96,7 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """It runs. The two descriptors come with this."""
+    """The worker runs. The packet carries two descriptors."""
 
     number: int
     pid: int
@@ -105,7 +104,7 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """It could not be started."""
+    """The worker could not be started."""
 
     number: int
     reason: str
@@ -122,7 +121,7 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class SumWanted:
-    """The engine wants the sum of all engines' reports; this is its own."""
+    """The engine requests the sum of all engines' reports; this is its own."""
 
     number: int
     report: str
@@ -130,7 +129,7 @@ class SumWanted:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """The sum that was wanted, or that of those who have answered in time."""
+    """The sum over the engines that answered in time."""
 
     number: int
     report: str
@@ -138,7 +137,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class ReportWanted:
-    """The engine is to give its report."""
+    """Requests the engine's report."""
 
     number: int
 
@@ -153,7 +152,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The engine asks all others; each needs so many seconds for its answer."""
+    """The engine asks all others; each may take ``seconds`` for its answer."""
 
     number: int
     question: str
@@ -170,14 +169,14 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the engine answers. The descriptor of a file with its text comes with this."""
+    """The engine's answer. The packet carries the descriptor of a file with its text."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the others have answered in time. A descriptor for each comes with this."""
+    """The answers that came in time. The packet carries a descriptor for each."""
 
     number: int
 
@@ -192,14 +191,14 @@ _KINDS: Final = {cls.__name__: cls for cls in get_args(Message)}
 
 
 def encode(message: Message) -> bytes:
-    """One packet."""
+    """Encode a message as one packet."""
     if isinstance(message, Refused | Failed):
         message = replace(message, reason=message.reason[:_MOST_REASON])
     return json.dumps([type(message).__name__, *astuple(message)]).encode()
 
 
 def decode(data: bytes) -> Message:
-    """The message of one packet. Both ends are ours: what they say is not checked."""
+    """Decode the message of one packet. Both ends are trusted: it is not validated."""
     name, *values = json.loads(data)
     message: Message = _KINDS[name](*values)
     return message
@@ -207,13 +206,13 @@ def decode(data: bytes) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class Spawned:
-    """A worker process that has just been started.
+    """A new worker process.
 
     Attributes:
-        pid: its number, which ``exited`` wants.
-        pidfd: to be signalled by, without ever meaning a later process of the same number; readable
-            when the worker has ended. The receiver's to close.
-        socket: the engine's end of the pair, not blocking. The receiver's to close.
+        pid: its process id, the argument of ``exited``.
+        pidfd: for signals, without the risk of a reused pid; readable when the worker has ended.
+            The receiver closes it.
+        socket: the engine's end of the pair, non-blocking. The receiver closes it.
     """
 
     pid: int
@@ -225,23 +224,23 @@ class Spawner(Protocol):
     """Starts worker processes."""
 
     async def spawn(self, op: str, index: int) -> Spawned:
-        """Start one; its model is not open yet.
+        """Start one; it has yet to open its model.
 
         Raises:
-            StartupError: none can be started.
+            StartupError: it cannot be started.
         """
 
     async def exited(self, pid: int) -> Exited:
-        """How it has ended, when it has; asked once for each."""
+        """Wait for its end, and return its wait status; called once for each."""
 
 
 class SupervisorClient:
-    """Asks the supervisor for workers, and hears of their ends.
+    """The engine's client of its supervisor: starts workers, and waits for their ends.
 
     Args:
-        control: the engine's end of the line, taken over.
+        control: the engine's end of the socket; closed with this.
         loop: the engine's loop.
-        obey: called with what the supervisor wants of the engine.
+        obey: called with the supervisor's commands.
 
     Threads: the loop's only.
     """
@@ -260,25 +259,25 @@ class SupervisorClient:
         # One request at a time: the supervisor serves them one after the other anyhow, and so its
         # queue, which would refuse at some length, stays short.
         self._turn = asyncio.Lock()
-        self._asked: dict[int, asyncio.Future[Any]] = {}  # by the number of the question
+        self._asked: dict[int, asyncio.Future[Any]] = {}  # by the number of the request
         self._exits: dict[int, asyncio.Future[Exited]] = {}
         self._lost: str | None = None
         loop.add_reader(control, self._hear)
 
     def ready(self, models: Sequence[str] = ()) -> None:
-        """Tell the supervisor that this engine could serve, and which models it has opened."""
+        """Report that this engine is ready, and its open models."""
         self._say(Ready([*models]))
 
     def leaving(self) -> None:
-        """Tell it that this engine is to stop, and ask for another in its place.
+        """Report that this engine was told to stop, and request a replacement.
 
         Raises:
-            StartupError: it cannot be asked.
+            StartupError: the supervisor is gone.
         """
         self._say(Leaving())
 
     async def spawn(self, op: str, index: int) -> Spawned:
-        """Have a worker started.
+        """Start a worker.
 
         Raises:
             StartupError: the supervisor cannot start one, or is gone.
@@ -288,7 +287,7 @@ class SupervisorClient:
             return spawned
 
     def report(self, number: int, text: str) -> None:
-        """Give the report that was wanted.
+        """Send the requested report.
 
         Raises:
             StartupError: the supervisor is gone.
@@ -296,7 +295,7 @@ class SupervisorClient:
         self._say(Report(number, text))
 
     async def sum_up(self, text: str) -> str:
-        """The sum of all engines' reports, of which this is our own.
+        """Return the sum of all engines' reports; ``text`` is this engine's own.
 
         Raises:
             StartupError: the supervisor is gone.
@@ -305,7 +304,7 @@ class SupervisorClient:
         return summed
 
     async def ask_others(self, question: str, seconds: float) -> list[str]:
-        """Ask all other engines, each of which needs so long; the answers of those in time.
+        """Ask all other engines; each may take ``seconds``. Returns the answers that came in time.
 
         Raises:
             StartupError: the supervisor is gone.
@@ -314,7 +313,7 @@ class SupervisorClient:
         return [_read(each) for each in files]
 
     def answer(self, number: int, text: str) -> None:
-        """Give the answer that another engine asked for.
+        """Send the answer to another engine's question.
 
         Raises:
             StartupError: the supervisor is gone.
@@ -326,12 +325,12 @@ class SupervisorClient:
             self._say(Answer(number), file.fileno())
 
     async def exited(self, pid: int) -> Exited:
-        """Wait until a worker has ended; how, with its wait status as ``os.waitpid`` gives it.
+        """Wait until a worker has ended, and return its wait status, as of ``os.waitpid``.
 
-        To be asked once for each worker: the answer is not kept.
+        To be called once for each worker: the status is not stored.
 
         Raises:
-            LookupError: there is no such worker, or it was asked before.
+            LookupError: there is no such worker, or this was called before.
             StartupError: the supervisor is gone.
         """
         exit_ = self._exits[pid]
@@ -342,7 +341,7 @@ class SupervisorClient:
                 del self._exits[pid]
 
     def close(self) -> None:
-        """Hang up. Workers live on; who waits for one hears that the supervisor is gone."""
+        """Close the socket. Workers live on; pending calls fail with StartupError."""
         self._lose("the line to the supervisor is closed")
 
     async def _ask(self, message: Spawn | SumWanted | Ask) -> Any:
@@ -351,7 +350,7 @@ class SupervisorClient:
             self._say(message)
             return await answer
         except asyncio.CancelledError:
-            # In the very turn of the loop in which a worker came, perhaps.
+            # Maybe in the same turn of the loop in which a worker was reported.
             if answer.done() and not answer.cancelled() and answer.exception() is None:
                 self._forget(answer.result())
             raise
@@ -380,7 +379,7 @@ class SupervisorClient:
         message = decode(data)
         match message:
             case Forked(number) if lost:
-                # The worker ends when it finds that nobody holds the other end.
+                # The worker ends when it finds the other end closed.
                 for fd in fds:
                     os.close(fd)
                 self._answer(number, StartupError("the engine has no descriptor left"))
@@ -399,7 +398,7 @@ class SupervisorClient:
                 if pid in self._exits:
                     self._exits[pid].set_result(message)
             case Ping():
-                with suppress(StartupError):  # gone, or it will ask again
+                with suppress(StartupError):  # gone, or it will repeat the request
                     self._say(Pong())
             case Serve() | Leave() | Stop() | ReportWanted() | Asked():
                 self._obey(message)
@@ -414,7 +413,9 @@ class SupervisorClient:
             asked.set_result(answer)
 
     def _forget(self, answer: Any) -> None:
-        """Nobody waits for it any more; a worker ends when it finds its socket closed."""
+        """Nothing waits for the answer any more; close its descriptors, so that a new worker
+        ends.
+        """
         if isinstance(answer, Spawned):
             answer.socket.close()
             os.close(answer.pidfd)
@@ -432,25 +433,25 @@ class SupervisorClient:
         for future in (*self._asked.values(), *self._exits.values()):
             if not future.done():
                 future.set_exception(StartupError(why))
-                future.exception()  # nobody may be waiting, and that is no fault
+                future.exception()  # marks the exception as retrieved, in case nothing waits
 
 
 def _read(file: int) -> str:
-    """The text of a file in memory, which is closed."""
+    """Read the text of a memfd, and close it."""
     with open(file) as answer:
         answer.seek(0)
         return answer.read()
 
 
 def report_failure(control: socket.socket, reason: str) -> bool:
-    """Tell the supervisor why this engine cannot start; whether that could be said.
+    """Report to the supervisor why this engine cannot start; returns whether it could be sent.
 
     Args:
-        control: the engine's end of the line.
-        reason: for whoever starts the service.
+        control: the engine's end of the socket.
+        reason: the reason, for the operator.
     """
     try:
         control.send(encode(Failed(reason)))
-    except OSError:  # it has gone, or the line is closed
+    except OSError:  # it has gone, or the socket is closed
         return False
     return True

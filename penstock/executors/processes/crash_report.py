@@ -1,6 +1,6 @@
-"""Reports of workers that died: in the log, and as files for the service's own user alone.
+"""Reports of workers that died: in the log, and as files that only the service's user can read.
 
-Nothing that a request brought is in them but its number.
+They have no content of requests except their ids.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Final
 
 MOST_FILES: Final = 100
-"""In a folder; a worker that dies of each request must not fill the disk."""
+"""Most files in a folder, so that a worker that dies repeatedly does not fill the disk."""
 
 _MOST_IDS: Final = 16
 _INNERMOST: Final = 8
 _OUTERMOST: Final = 4
-"""Frames of a deep stack that are told: where it is, and which of the op's hooks that was."""
+"""Frames of a deep stack that are reported: the innermost show the current line, the outermost the
+op's hook."""
 _FRAME: Final = '  File "'
 _PACKAGE: Final = Path(__file__).parents[2]
 _OURS: Final = re.compile(f'  File "{re.escape(str(_PACKAGE))}/(executors|service)/')
@@ -60,8 +61,8 @@ def report(
 
 
 def frames_of_the_op(stacks: Sequence[str]) -> Iterator[str]:
-    """The lines, without the frames of a stack from the first one on in which we called the op's
-    code, the middle of what is left of it where that is deep, and the list of modules behind it.
+    """The lines of the stacks, without our own frames below the op's, without the middle of a deep
+    stack, and without the list of modules at the end.
     """
     frames: list[str] = []
     ours = False
@@ -79,13 +80,13 @@ def frames_of_the_op(stacks: Sequence[str]) -> Iterator[str]:
 
 
 def how_it_ended(status: int) -> str:
-    """A status of ``os.waitpid`` in words."""
+    """A wait status of ``os.waitpid`` as text."""
     code = os.waitstatus_to_exitcode(status)
     return signal_name(-code) if code < 0 else f"exit status {code}"
 
 
 def signal_name(number: int) -> str:
-    """Of one that may have none."""
+    """The name of a signal, or its number."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -93,7 +94,7 @@ def signal_name(number: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything escaped that is no character to be seen."""
+    """The text with unprintable characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

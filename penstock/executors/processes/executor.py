@@ -1,8 +1,8 @@
-"""Runs batches in processes of their own: a fault in native code costs one batch, not the service.
+"""The executor for worker processes: a crash in native code costs one batch, not the service.
 
-Each worker has one socket, over which all batches of a Work go out together and their outcomes come
-back in order. What it is doing stands on its status page. When it dies, the batch that ran is
-answered, those that had not begun go to another worker, and a new one is asked for.
+Each worker has one socket: all batches of a Work are sent together, and their outcomes come back in
+order. Its status page shows the running batch. When a worker dies, its running batch fails, batches
+that it had not begun go to another worker, and it is replaced.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ from penstock.request import Batch, Outcome
 _log = logging.getLogger(__name__)
 
 TRIM_EVERY: Final = 10.0
-"""Seconds from one look at idle shared memory to the next; what nobody has wanted between two of
-them is given up."""
+"""Interval in seconds at which idle shared memory is checked; slabs unused for one interval are
+freed."""
 TOLD_AFTER: Final = 30.0
-"""Seconds after which a start that goes on is told of for the first time; a guess at what makes
-people wonder."""
+"""Seconds after which a slow start is logged for the first time; a guess."""
 
 
 class NoProcessError(StartupError):
-    """A process could not even be started, which is not its own fault."""
+    """A process could not be started, for lack of resources."""
 
 
 class ProcessExecutor:
@@ -51,10 +50,10 @@ class ProcessExecutor:
 
     Args:
         spawner: starts them.
-        supervision: how they are looked after.
+        supervision: limits of the workers.
 
     Attributes:
-        loaded: by slot, what its worker has told of its model and memory; None before.
+        loaded: by slot, its worker's report of its model and memory; None before.
     """
 
     takes_several = True
@@ -80,30 +79,30 @@ class ProcessExecutor:
         self._trimming: asyncio.TimerHandle | None = None
         self._idle: deque[Worker] = deque()
         self._busy: dict[Work, Worker] = {}
-        self._waiting: deque[tuple[Work, Finished]] = deque()  # for a worker to be there again
+        self._waiting: deque[tuple[Work, Finished]] = deque()  # Works that wait for a worker
         self._alive: set[Worker] = set()
-        self._leaving: Worker | None = None  # asked to, and not gone yet
+        self._leaving: Worker | None = None  # told to leave, and not ended yet
         self._restarts = [Restarts() for _ in range(count)]  # by slot
-        self._given_up: set[int] = set()  # slots whose workers are not waited for
+        self._given_up: set[int] = set()  # disabled slots
         self._closing = False
         self._keepers: list[asyncio.Task[None]] = []
         self._watchdog = Watchdog(name, self._supervision, self._busy.values, loop)
 
     @property
     def alive(self) -> bool:
-        """Whether some worker is there that has not yet to prove that it survives a batch."""
+        """Whether there is a worker that is not on probation."""
         now = self._loop.time()
         return any(self._is_trusted(worker, now) for worker in self._alive)
 
     async def start(self) -> None:
-        """Start every worker; returns when all can work.
+        """Start every worker; returns when all are ready.
 
         Raises:
-            StartupError: one cannot, with what it said; the others are ended, ready or not.
+            StartupError: a worker failed to start, with its reason; the others are ended.
         """
         starts = [self._loop.create_task(self._start(index)) for index in range(self.workers)]
         try:
-            await asyncio.gather(*starts)  # whichever fails first is told of at once
+            await asyncio.gather(*starts)  # the first failure is raised at once
         except BaseException as error:
             for start in starts:
                 start.cancel()
@@ -115,7 +114,7 @@ class ProcessExecutor:
             self._keepers.append(self._loop.create_task(self._keep(worker)))
 
     def submit(self, work: Work, finished: Finished) -> None:
-        """Give the Work to an idle worker, or to the next one that is started."""
+        """Give the Work to an idle worker, or to the next one that starts."""
         if self._idle:
             self._hand(self._next_idle(), work, finished)
         elif len(self._given_up) == len(self._restarts) and not self._alive:
@@ -130,14 +129,15 @@ class ProcessExecutor:
             worker.look()
 
     def take_back(self, work: Work) -> list[Batch]:
-        """See Executor: what a process has been sent stays there."""
+        """See Executor: batches that were sent to a process stay there."""
         return [] if work in self._busy else work.take_back()
 
     def abandon(self, work: Work) -> None:
-        """A call beyond its time-out is ended with its worker, which tells where it was, if that is
-        wanted or others wait behind it; else it is left to return.
+        """Kill the worker of a call that exceeded its timeout, with its stack in the log, if
+        ``on_timeout`` says so or other batches wait behind it; otherwise let the call return.
 
-        One that merely nobody waits for is left: callers who come and go must not cost workers.
+        A call whose requests were only cancelled may run on: disconnecting clients must not cost
+        workers.
         """
         worker, batch = self._busy.get(work), work.current
         if worker is None or batch is None or not batch.settled or worker.condemned:
@@ -155,7 +155,7 @@ class ProcessExecutor:
             worker.abort()
 
     async def close(self, timeout: float) -> bool:
-        """Let the workers end after what they run, and end those that do not."""
+        """Let the workers end after their running batches, and kill those that do not."""
         self._closing = True
         self._watchdog.end()
         workers = list(self._alive)
@@ -176,7 +176,7 @@ class ProcessExecutor:
             task.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         for worker in list(self._alive):
-            worker.kill()  # some were just being started
+            worker.kill()  # some were still starting
             await worker.exit
             self._bury(worker)
             worker.close()
@@ -186,11 +186,11 @@ class ProcessExecutor:
         return not left
 
     async def _start(self, index: int) -> Worker:
-        """One more worker, which can work.
+        """Start a worker, and wait until it is ready.
 
         Raises:
-            NoProcessError: there is no room for a process.
-            StartupError: it cannot work, with what it said; it has ended.
+            NoProcessError: no process could be started.
+            StartupError: it failed to start, with its reason; it has ended.
         """
         try:
             spawned = await self._spawner.spawn(self.op, index)
@@ -211,7 +211,7 @@ class ProcessExecutor:
         except BaseException:
             worker.kill()
             while not worker.exit.done():
-                with suppress(asyncio.CancelledError):  # it has been killed, and ends
+                with suppress(asyncio.CancelledError):  # it has been killed, and is ending
                     await asyncio.wait((worker.exit,))
             worker.close()
             raise
@@ -223,10 +223,10 @@ class ProcessExecutor:
         return worker
 
     async def _ready(self, worker: Worker) -> dict[str, Any]:
-        """Wait until it is ready; what it has loaded.
+        """Wait until it is ready; returns its report of what it has loaded.
 
         Raises:
-            StartupError: it is not, or only after too long.
+            StartupError: it failed, or exceeded ``start_timeout``.
         """
         limit, began, tell_at = self._supervision.start_timeout, self._loop.time(), TOLD_AFTER
         who = (self.op, worker.index, worker.pid)
@@ -253,7 +253,7 @@ class ProcessExecutor:
                 )
             wait = (tell_at if limit is None else min(tell_at, limit)) - taken
             done, _ = await asyncio.wait(events, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-        worker.look()  # it may have spoken before it ended
+        worker.look()  # it may have sent a reason before it ended
         if not worker.ready.done():
             if worker.broken.done():
                 fault = worker.broken.result()
@@ -273,7 +273,7 @@ class ProcessExecutor:
         return loaded
 
     async def _keep(self, worker: Worker) -> None:
-        """Wait for a worker's end and replace it, for as long as the service runs."""
+        """Replace a worker whenever it ends, for as long as the service runs."""
         following: Worker | None = worker
         while following is not None:
             worker = following
@@ -281,7 +281,7 @@ class ProcessExecutor:
             following = None if self._closing else await self._replace(worker)
 
     async def _see_off(self, worker: Worker) -> None:
-        """Wait for a worker's end, give back what it had, and tell of it."""
+        """Wait for a worker's end, report its Work, and log it."""
         await asyncio.wait((worker.broken, worker.exit), return_when=asyncio.FIRST_COMPLETED)
         if worker.broken.done():
             fault = worker.broken.result()
@@ -315,7 +315,7 @@ class ProcessExecutor:
             )
 
     async def _replace(self, worker: Worker) -> Worker | None:
-        """A new worker in the place of one that died; None when the service ends before that."""
+        """Start a replacement, with back-off; None if the service ends before that."""
         restarts, index = self._restarts[worker.index], worker.index
         wait: float | None = 0.0
         if not worker.sent_away:
@@ -347,14 +347,14 @@ class ProcessExecutor:
         return None
 
     def _take_up(self, worker: Worker) -> None:
-        """It can work."""
+        """Add a ready worker."""
         if self._waiting:
             self._hand(worker, *self._waiting.popleft())
         else:
             self._idle.append(worker)
 
     def _next_idle(self) -> Worker:
-        """The worker that has been idle for longest; a doubtful one only if there is no other."""
+        """The worker that has been idle for longest; one on probation only if there is no other."""
         now = self._loop.time()
         for worker in self._idle:
             if self._is_trusted(worker, now):
@@ -363,7 +363,7 @@ class ProcessExecutor:
         return self._idle.popleft()
 
     def _is_trusted(self, worker: Worker, now: float) -> bool:
-        """Whether it has finished a batch, or its slot is not one whose workers die at once."""
+        """Whether it has finished a batch, or its slot is not on probation."""
         return bool(worker.batches) or not self._restarts[worker.index].is_doubtful(now)
 
     def _hand(self, worker: Worker, work: Work, finished: Finished) -> None:
@@ -380,7 +380,7 @@ class ProcessExecutor:
             self._trimming = self._loop.call_later(TRIM_EVERY, self._trim)
 
     def _done(self, worker: Worker, work: Work, finished: Finished) -> None:
-        """It has answered everything of a Work, or will not run the rest."""
+        """It has answered all batches of a Work, or will not run the rest."""
         del self._busy[work]
         work.current = None
         if not worker.condemned and not self._lets_go(worker):
@@ -388,10 +388,10 @@ class ProcessExecutor:
         finished(work, work.take_results())
 
     def _lets_go(self, worker: Worker) -> bool:
-        """Whether the idle worker leaves to be replaced.
+        """Whether the idle worker was told to leave, to be replaced.
 
-        One at a time, so that the others go on working meanwhile, however like they are; and none
-        where nobody would come in its place.
+        One at a time, so that the others serve meanwhile; and none if no replacement would be
+        started.
         """
         if self._leaving is not None or self._given_up or self._closing:
             return False
@@ -407,7 +407,9 @@ class ProcessExecutor:
         return True
 
     def _bury(self, worker: Worker) -> Batch | None:
-        """It is no more: answer for what it ran, give the rest back. Gives what it had begun."""
+        """Report the Work of a dead worker: its running batch fails, others are returned. Returns
+        the begun batches.
+        """
         self._alive.discard(worker)
         self.loaded[worker.index] = None
         if worker is self._leaving:
@@ -420,7 +422,7 @@ class ProcessExecutor:
         work, finished, lost = left
         for batch in lost[:1]:
             work.add_result(batch, self._fate(worker, batch))
-        for batch in lost[1:]:  # it cannot have died of these, too; but they may have run
+        for batch in lost[1:]:  # it cannot have died in these; but they may have run
             work.add_result(batch, broken(batch))
         del self._busy[work]
         work.current = None
@@ -428,15 +430,15 @@ class ProcessExecutor:
         return lost[0] if lost else None
 
     def _fate(self, worker: Worker, lost: Batch) -> list[Outcome]:
-        """What is answered for the batch that a worker ended with."""
-        if worker.sent_away or self._closing:  # it did not die of the batch: we ended it
+        """The error for the batch with which a worker ended."""
+        if worker.sent_away or self._closing:  # the batch did not kill it: we ended it
             return broken(lost)
         lost.started = None
         error = worker_died(self.op, worker.index)
         return [Outcome(None, error) for _ in lost.samples]
 
     def _give_up(self, index: int) -> None:
-        """A worker is not waited for. Its slot goes with it, or a Work would always wait for it."""
+        """Disable a slot, so that no Work waits for its worker."""
         if index not in self._given_up:
             self._given_up.add(index)
             self.workers = max(1, len(self._restarts) - len(self._given_up))
@@ -452,7 +454,7 @@ class ProcessExecutor:
                 self._refuse(*self._waiting.popleft())
 
     def _take_up_again(self, index: int) -> None:
-        """A worker came after all; it gets its slot back."""
+        """A worker started after all: enable its slot."""
         if index in self._given_up:
             self._given_up.discard(index)
             self.workers = len(self._restarts) - len(self._given_up)

@@ -1,11 +1,11 @@
-"""Frames, which engine and workers send each other: each a short header and a body. Pure.
+"""Frames between an engine and its worker processes: a short header and a body. Pure.
 
-Guarantees: however the bytes are cut, the same frames come out; no more is kept than one frame that
-is not yet whole; a body over the limit is refused when its header is there.
+Guarantees: the frames do not depend on how the bytes are split; at most one incomplete frame is
+buffered; a body over the limit is refused when its header has arrived.
 
     magic "PF" | version, 1 octet | kind, 1 octet | length of the body, 4 octets | number, 8 octets
 
-All numbers are little-endian. ``number`` is the batch's, and 0 where a frame is about none.
+All numbers are little-endian. ``number`` is the batch's, or 0.
 """
 
 from __future__ import annotations
@@ -23,46 +23,45 @@ _HEADER: Final = Struct("<2sBBIQ")
 
 
 class FrameError(Exception):
-    """Bytes that are no frame or no value, or a value that cannot travel.
+    """Bytes that are no frame or value, or a value that cannot be encoded.
 
-    Whoever sent such bytes is broken or hostile, and is to be ended. ``str(error)`` names no
-    content.
+    The sender is broken or hostile, and must be ended. ``str(error)`` contains no data.
     """
 
 
 class Kind(IntEnum):
-    """What a frame is about."""
+    """The type of a frame."""
 
     HELLO = 1
-    """Engine, first of all; the descriptors of the eventfd and of the status page come along."""
+    """Engine, first frame: carries the descriptors of the eventfd and of the status page."""
     READY = 2
-    """Worker: it can work; what it has loaded."""
+    """Worker: it is ready; what it has loaded."""
     FAILED = 3
-    """Worker: it could not start; why."""
+    """Worker: it could not start; the reason."""
     RUN = 4
-    """Engine: batches to be run, the first of which has the number."""
+    """Engine: batches to run; ``number`` is the first one's."""
     DONE = 5
     """Worker: a batch's outcomes."""
     REST = 6
-    """Worker: the batches from this number on were not begun, because those before took long."""
+    """Worker: the batches from this number on were not begun, because earlier ones took long."""
     SLAB = 7
-    """Engine: shared memory for large arrays; its descriptor comes along."""
+    """Engine: a slab of shared memory; carries its descriptor."""
     DROP = 8
-    """Engine: shared memory that will not be used again."""
+    """Engine: a slab that will not be used again."""
     KEPT = 9
-    """Worker: the op still holds arrays in this shared memory, which is its own from now on."""
+    """Worker: the op still holds arrays in this slab, which now belongs to the worker."""
     STOP = 10
-    """Engine: end when what is at hand is done."""
+    """Engine: end after the current batches."""
     NEED = 11
-    """Worker: so many bytes of shared memory are needed for outputs, beyond what was granted."""
+    """Worker: requests this many bytes of shared memory for outputs, beyond the granted slab."""
     GRANT = 12
-    """Engine: the shared memory for these; 0 is none."""
+    """Engine: the slab for these; 0 is none."""
     STEP = 13
-    """Worker: what it does before it can work, for people."""
+    """Worker: the current step of its start, as text."""
 
 
 class Frame(NamedTuple):
-    """One frame; ``body`` belongs to the receiver and never changes."""
+    """One frame; ``body`` is immutable."""
 
     kind: Kind
     number: int
@@ -93,17 +92,17 @@ class FrameReader:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._buffer = bytearray()  # of the frame that is not whole
-        self._wanted = 0  # how many bytes it has, as far as is known
+        self._buffer = bytearray()  # of the incomplete frame
+        self._wanted = 0  # its length in bytes, as far as known
 
     def receive(self, data: bytes) -> list[Frame]:
-        """Take the next bytes, cut anywhere.
+        """Process the next bytes, split anywhere.
 
         Returns:
-            The frames that are whole now.
+            The frames that are now complete.
 
         Raises:
-            FrameError: the bytes are no frames. Nothing more can be read from this sender.
+            FrameError: the bytes are no frames; the stream cannot be read any further.
         """
         frames: list[Frame] = []
         if self._buffer:
@@ -119,11 +118,11 @@ class FrameReader:
             frames.append(Frame(kind, number, data[start:end]))
             at = end
         if at < size:
-            self._buffer += data[at:]  # grows with what arrives: to promise many bytes is no use
+            self._buffer += data[at:]  # grows with the input, not with the announced length
         return frames
 
     def _complete(self, data: bytes, frames: list[Frame]) -> bytes:
-        """Put the beginning of the data to the frame that is not whole; gives the rest."""
+        """Complete the incomplete frame with the start of the data; returns the rest."""
         buffer = self._buffer
         missing = (self._wanted or HEADER_BYTES) - len(buffer)
         buffer += data[:missing]
@@ -135,7 +134,7 @@ class FrameReader:
             data = data[length:]
         if len(buffer) == self._wanted:
             kind, number, _ = self._read_header(buffer, 0)
-            # Handed over as it is: a second copy of many MiB would double their cost.
+            # Not copied: a second copy of many MiB would double the cost.
             body = memoryview(buffer).toreadonly()[HEADER_BYTES:]
             frames.append(Frame(kind, number, body))
             self._buffer = bytearray()

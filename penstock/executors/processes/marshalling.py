@@ -1,6 +1,6 @@
-"""Samples and outcomes as plain values, for the way to a worker process and back.
+"""Converts samples and outcomes to plain values and back, for worker processes.
 
-What a worker sends is plain values: an answer that does not fit is a FrameError, and it ends.
+Workers send plain values only: an invalid answer is a FrameError, and the worker is ended.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TEXT: Final = frozenset((str,))
 
 
 def batches_out(batches: Sequence[Sequence[Sample]], now: float) -> Plain:
-    """What a worker has to know of the samples of these batches; deadlines as the time left."""
+    """The samples of these batches as plain values; deadlines as the time left."""
     samples = list(chain.from_iterable(batches))
     sizes = None if len(samples) == len(batches) else list(map(len, batches))
     numbers = [(each.data_id, each.log_id, each.deadline - now) for each in samples]
@@ -36,9 +36,9 @@ def batches_out(batches: Sequence[Sequence[Sample]], now: float) -> Plain:
 
 
 def batches_in(value: Plain, now: float) -> Iterator[list[Sample]]:
-    """The worker's batches, each until the next is asked for; the engine is trusted.
+    """For the worker: yields the batches one by one; the engine is trusted.
 
-    Nothing is kept of earlier ones.
+    Earlier batches are not kept in memory.
     """
     sizes, numbers, inputs = value
     inputs.reverse()
@@ -52,10 +52,10 @@ def batches_in(value: Plain, now: float) -> Iterator[list[Sample]]:
 
 
 def outcomes_out(batch: Batch, outcomes: Sequence[Outcome]) -> Plain:
-    """The worker's answer to a batch: its times, and its outcomes in order.
+    """For the worker: a batch's answer, with its times, and its outcomes in order.
 
     Raises:
-        FrameError: an output is no dict whose keys are texts.
+        FrameError: an output is no dict with texts as keys.
     """
     flat: Plain = [batch.began, batch.ran, batch.prepared, batch.processed]
     for each in outcomes:
@@ -67,10 +67,10 @@ def outcomes_out(batch: Batch, outcomes: Sequence[Outcome]) -> Plain:
 
 
 def outcomes_in(value: Any, batch: Batch) -> list[Outcome]:
-    """As many outcomes as the batch has samples; its times are set.
+    """Decode the outcomes, one for each sample of the batch, and set the batch's times.
 
     Raises:
-        FrameError: it is anything else.
+        FrameError: the value is invalid.
     """
     try:
         batch.began, batch.ran, batch.prepared, batch.processed = value[:_TIMES]
@@ -84,7 +84,8 @@ def outcomes_in(value: Any, batch: Batch) -> list[Outcome]:
 
 
 def output(value: Feed) -> Feed:
-    """An op's output as it leaves: subclasses would be pickles, which the engine does not open.
+    """An op's output as a plain dict: a subclass would be pickled, and the engine does not
+    unpickle.
 
     Raises:
         FrameError: a key is no text, or it cannot be read.
@@ -105,7 +106,7 @@ def _error_out(error: RequestError) -> Plain:
     number = error.number if isinstance(error, NumberedError) else 0
     by_client = isinstance(error, DeadlineExceeded) and error.by_client
     if isinstance(error, InvalidInput):
-        # As JSON, so that what comes back cannot hold anything but plain values.
+        # As JSON, so that the decoded details are plain values.
         return [_code_of(error), orjson.dumps(error.details, default=str).decode(), 0, False]
     return [_code_of(error), str(error), number, by_client]
 
@@ -115,7 +116,7 @@ def _outcome_in(value: Any, error: Any, jump: bool) -> Outcome:
 
 
 def _code_of(error: RequestError) -> str:
-    """Its own, or that of the nearest class that we know."""
+    """The code of its class, or of its nearest base class that the engine knows."""
     for kind in type(error).__mro__:
         code = str(kind.__dict__.get("code"))
         if _KINDS.get(code) is kind:
@@ -140,7 +141,7 @@ def _kinds(kind: type[RequestError]) -> Iterator[type[RequestError]]:
         yield from _kinds(each)
 
 
-# Not those of a user's script, which may have been read before this: they may inherit our codes.
+# Without classes of a user's script, which may already be imported, and may inherit our codes.
 _KINDS: Final = {
     kind.code: kind
     for kind in _kinds(RequestError)

@@ -1,10 +1,10 @@
-"""When the worker of a slot that died is started again. Pure: it knows only the times it is told.
+"""Restarts of workers that died, with back-off. Pure: time is an argument.
 
 A death counts only if the worker had not finished a batch since its start. A worker that had is
-replaced at once, however often it dies. Otherwise the next start waits longer each time, and
-``MOST_DEATHS`` such deaths in a row within a minute mean that this slot does not work: it is given
-up, and a start is tried every ``LONGEST`` seconds, for what it lacks may come back. Each slot
-counts its own deaths, so that one bad card does not stop the workers on the others.
+replaced at once, however often it dies. Otherwise the next start is delayed, longer each time, and
+after ``MOST_DEATHS`` such deaths in a row within a minute the slot is disabled, and a start is
+tried every ``LONGEST`` seconds, because a missing resource may come back. Each slot counts its own
+deaths, so that one bad GPU does not stop the workers on the others.
 Source: Erlang/OTP's restart intensity.
 """
 
@@ -16,7 +16,7 @@ from typing import Final
 MOST_DEATHS: Final = 5
 WITHIN: Final = 60.0
 LONGEST: Final = 30.0
-"""Seconds between two attempts, also of a slot that is given up."""
+"""Most seconds between two attempts, also of a disabled slot."""
 
 _FIRST: Final = 0.1
 
@@ -25,7 +25,7 @@ class Restarts:
     """The history of one worker slot.
 
     Attributes:
-        given_up: whether too many of its workers have died, and none has worked since.
+        given_up: whether too many of its workers have died, and none has finished a batch since.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Restarts:
         self._wait = 0.0
 
     def died(self, now: float, *, had_worked: bool, had_begun: bool = False) -> float | None:
-        """Seconds until the next start; None to give the slot up.
+        """Seconds until the next start; None to disable the slot.
 
         Args:
             now: monotonic seconds.
@@ -51,7 +51,7 @@ class Restarts:
         early.append(now)
         while early[0] <= now - WITHIN:
             early.popleft()
-        if had_begun and len(early) > 1:  # a single one may well be its batch's fault
+        if had_begun and len(early) > 1:  # a single death may be caused by its batch
             self._doubtful_until = now + WITHIN
         self.given_up = self.given_up or len(early) >= MOST_DEATHS
         if self.given_up:
@@ -61,17 +61,17 @@ class Restarts:
         return wait
 
     def is_doubtful(self, now: float) -> bool:
-        """Whether the next worker must finish a batch before it counts as working.
+        """Whether the next worker is on probation: it must finish a batch to count as working.
 
-        So it is for a while after two in a row died, the last of its first batch: then to have
-        started proves nothing.
+        True for a while after two deaths in a row, the last during the first batch: a successful
+        start then proves nothing.
         """
         return now < self._doubtful_until
 
     def refused(self) -> float:
-        """Seconds until the next attempt after one for which there was no room on the machine.
+        """Seconds until the next attempt after one that failed for lack of resources.
 
-        That says nothing about the worker, so it never gives the slot up.
+        That does not count against the worker, so the slot is not disabled.
         """
         wait = self._wait or _FIRST
         self._wait = min(LONGEST, wait * 2)

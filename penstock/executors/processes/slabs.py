@@ -1,18 +1,17 @@
-"""Shared memory for large arrays on their way to a worker process and back.
+"""Shared memory for large arrays between the engine and worker processes.
 
-A slab is an anonymous file in memory, which the engine owns, and which it and the workers map. It
-copies the large arrays of a batch's inputs into one; and it grants another with the batch, into
-which the worker copies those of the outputs. What comes back so is read where it is, by the engine
-and by other workers: from one process to the next an array is copied once. Nothing has a name, so
-nothing is left when a process dies.
+A slab is an anonymous file in memory (memfd), which the engine owns, and which it and the workers
+map. The engine copies the large input arrays of a batch into one slab, and grants another with the
+batch, into which the worker copies the large outputs. The engine and other workers read the outputs
+in place: between two processes an array is copied once. Slabs have no names, so nothing is left
+when a process dies.
 
-A slab is used again when no batch that uses it is in flight, and nothing in the engine is a view of
-it. Where an op keeps a view beyond its batch, the worker says so, and the slab is its own from then
-on.
+A slab is reused when no batch that uses it is in flight, and the engine has no view of it. If an op
+keeps a view after its batch, the worker reports it, and the slab then belongs to the worker.
 
-Guarantees: whatever a worker writes, truncates or claims, a view can be read to its end (what it
-holds may change, if the worker breaks the rules). The seals are what this rests on: whoever reads
-behind the end of a file that has become shorter is killed by the system.
+Guarantees: whatever a worker writes, truncates or claims, a view can be read to its end (its
+content may change, if the worker breaks the rules). File seals ensure this: reading beyond the end
+of a truncated file would kill the reader (SIGBUS).
 """
 
 from __future__ import annotations
@@ -33,28 +32,28 @@ from penstock.executors.processes.frames import FrameError
 from penstock.executors.processes.values import LARGE, Array, Ref
 
 ALIGNMENT: Final = 64
-"""A line of cache, and more than any instruction on vectors asks for."""
+"""A cache line, and more than any vector instruction requires."""
 
 _SMALLEST_BYTES: Final = 1 << 20
-_MOST_SLABS: Final = 64  # of one op; each costs a descriptor and a mapping
+_MOST_SLABS: Final = 64  # most slabs of one op; each costs a descriptor and a mapping
 _MOST_IDLE: Final = 8
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _OCTET: Final = np.dtype(np.uint8)
-_numbers = itertools.count(1)  # no two slabs of an engine have the same
+_numbers = itertools.count(1)  # unique among the slabs of an engine
 
 
 class Lease(np.ndarray[Any, np.dtype[np.uint8]]):
-    """All bytes of a slab; every array in it is a view of this.
+    """All bytes of a slab as an array; every array in the slab is a view of this.
 
     Attributes:
-        slab: the engine's, None at a worker.
+        slab: the engine's slab; None in a worker.
     """
 
     slab: Slab | None = None
 
 
 Share: TypeAlias = Callable[["Slab", bool], bool]
-"""Tells a worker of a slab, before it hears of what is in it, and whether it will write there; says
+"""Sends a slab to a worker, before frames that refer to it, for reading or for writing; returns
 whether the worker has it now."""
 
 
@@ -62,15 +61,15 @@ class Reader(Protocol):
     """A worker that maps slabs."""
 
     def drop(self, slab: Slab) -> None:
-        """This one will not be used again."""
+        """Unmap a slab that will not be used again."""
 
 
 class Slab:
-    """One slab, at the engine.
+    """One slab, in the engine.
 
     Attributes:
         users: batches in flight that use it.
-        readers: workers that map it, and whether for writing too.
+        readers: workers that map it, and whether for writing as well.
     """
 
     def __init__(self, pool: SlabPool, size: int) -> None:
@@ -92,22 +91,22 @@ class Slab:
 
     @property
     def is_read(self) -> bool:
-        """Whether something in the engine is a view of it."""
+        """Whether the engine has a view of it."""
         return self._lease is not None and self._lease() is not None
 
     def lease(self) -> Lease:
-        """What its views hang on, for reading only."""
+        """The lease that read-only views refer to."""
         lease = self._lease() if self._lease is not None else None
         if lease is None:
             lease = Lease((self.size,), _OCTET, self.memory)
             lease.slab = self
             lease.flags.writeable = False
-            returned = self.pool.returned  # any thread, at any line of it: no more than this
+            returned = self.pool.returned  # may run in any thread at any point: no more than this
             self._lease = weakref.ref(lease, lambda _: returned.append(self))
         return lease
 
     def descriptor_for(self, *, writing: bool) -> int:
-        """A new one, which is the caller's."""
+        """A new descriptor, which the caller closes."""
         if writing:
             return os.dup(self.descriptor)
         return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
@@ -117,11 +116,11 @@ class SlabPool:
     """The slabs of one op.
 
     Args:
-        limit_bytes: the most that all together have.
+        limit_bytes: the most bytes of all slabs together.
 
     Attributes:
-        reply_bytes: what the large arrays of a batch's outputs took of late.
-        returned: slabs that nobody in the engine reads any more.
+        reply_bytes: recent size of a batch's large outputs.
+        returned: slabs of which the engine has no view any more.
 
     Thread: the loop's; the views may go in any.
     """
@@ -131,15 +130,15 @@ class SlabPool:
         self.returned: deque[Slab] = deque()
         self._limit = limit_bytes
         self._all: set[Slab] = set()
-        self._idle: dict[Slab, None] = {}  # the longest idle first
+        self._idle: dict[Slab, None] = {}  # idle for longest first
         self._size = 0
-        self._wanted = True  # whether any was since the last ``trim``
+        self._wanted = True  # whether a slab was taken since the last ``trim``
 
     def __len__(self) -> int:
         return len(self._all)
 
     def take(self, nbytes: int) -> Slab | None:
-        """One with room for so many bytes, and one user; None when there is none to be had."""
+        """Take a slab of at least ``nbytes`` bytes, with one user; None if none is available."""
         self._collect()
         self._wanted = True
         size = max(_SMALLEST_BYTES, 1 << (nbytes - 1).bit_length())
@@ -161,13 +160,13 @@ class SlabPool:
         return slab
 
     def release(self, slab: Slab) -> None:
-        """One batch that used it is not in flight any more."""
+        """A batch that used it is no longer in flight."""
         slab.users -= 1
         if not slab.users and not slab.is_read:
             self.returned.append(slab)
 
     def forget(self, slab: Slab) -> None:
-        """It is not used again; views of it may live on."""
+        """Remove it from the pool; views of it may live on."""
         if slab not in self._all:
             return
         self._all.discard(slab)
@@ -179,11 +178,11 @@ class SlabPool:
         slab.readers.clear()
 
     def trim(self) -> None:
-        """Forget what is idle, if nobody has wanted any since the last time."""
+        """Free the idle slabs, if none was taken since the last call."""
         self._collect()
         if not self._wanted:
             for slab in list(self._idle):
-                slab.memory.madvise(mmap.MADV_REMOVE)  # others may keep their mapping a while
+                slab.memory.madvise(mmap.MADV_REMOVE)  # workers may keep their mapping a while
                 self.forget(slab)
         self._wanted = False
 
@@ -206,12 +205,12 @@ class Loan:
     """The slabs that one hand-over to a worker uses.
 
     Args:
-        pool: gives them.
+        pool: the op's slabs.
         share: see Share.
 
     Attributes:
-        granted: those for the outputs, by number.
-        fetched: bytes that came back in them.
+        granted: the slabs for the outputs, by number.
+        fetched: bytes of outputs that were read from them.
     """
 
     def __init__(self, pool: SlabPool, share: Share) -> None:
@@ -224,7 +223,7 @@ class Loan:
         self._used = 0
 
     def place(self, array: Array) -> Ref | None:
-        """Where the worker finds an array: copied into a slab, unless it stands in one."""
+        """Put an array into a slab, unless it is in one, and return its place."""
         found = _found(array)
         if found is not None:
             slab, offset = found
@@ -245,10 +244,10 @@ class Loan:
         return ref
 
     def grant(self, nbytes: int | None = None) -> int:
-        """The number of a slab for the outputs; 0 where none is needed or to be had.
+        """The number of a slab for the outputs; 0 if none is needed or available.
 
         Args:
-            nbytes: how many the worker needs; None before it knows.
+            nbytes: the bytes that the worker needs; None if unknown.
         """
         if nbytes is None:
             nbytes = self._pool.reply_bytes
@@ -262,7 +261,7 @@ class Loan:
         """The memory of an array of the outputs.
 
         Raises:
-            FrameError: there are no such bytes.
+            FrameError: the reference is invalid.
         """
         slab = self.granted.get(ref.slab)
         if slab is None or not 0 < ref.nbytes <= slab.size - ref.offset:
@@ -271,10 +270,10 @@ class Loan:
         return slab.lease(), ref.offset
 
     def kept(self, number: int) -> None:
-        """The worker's op still holds arrays in this slab: it is not used again.
+        """The worker's op still holds arrays in this slab: do not reuse it.
 
         Raises:
-            FrameError: it was not lent.
+            FrameError: it was not granted.
         """
         slab = self._slabs.pop(number, None)
         if slab is None:
@@ -283,7 +282,7 @@ class Loan:
         slab.pool.forget(slab)
 
     def end(self) -> None:
-        """The worker has answered, or is gone."""
+        """The worker has answered, or has died."""
         for slab in self._slabs.values():
             slab.pool.release(slab)
         self._slabs.clear()
@@ -299,22 +298,22 @@ class Loan:
 
 
 class WorkerSlabs:
-    """The worker's side: maps slabs, reads inputs there, writes outputs into those granted.
+    """The worker's side: maps slabs, reads inputs from them, and writes outputs into granted ones.
 
     Args:
-        need: asks the engine for one with so many bytes; gives its number, or 0.
+        need: requests a slab of at least this many bytes from the engine; returns its number, or 0.
     """
 
     def __init__(self, need: Callable[[int], int] = lambda _: 0) -> None:
         self._need = need
         self._mapped: dict[int, mmap.mmap] = {}
-        self._leases: dict[int, Lease] = {}  # of the batches at hand
+        self._leases: dict[int, Lease] = {}  # of the current batches
         self._granted: mmap.mmap | None = None
         self._grant = 0
         self._used = 0
 
     def accept(self, number: int, descriptor: int) -> None:
-        """Map a slab; takes the descriptor."""
+        """Map a slab, and close the descriptor."""
         try:
             writes = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
             protection = mmap.PROT_READ | (mmap.PROT_WRITE if writes else 0)
@@ -324,15 +323,15 @@ class WorkerSlabs:
             os.close(descriptor)
 
     def drop(self, number: int) -> None:
-        """It will not be used again; arrays that the op holds there live on."""
+        """Unmap a slab; arrays that the op holds there stay valid."""
         self._mapped.pop(number, None)
 
     def begin(self, grant: int) -> None:
-        """Batches are at hand, with a slab for their outputs; 0 is none."""
+        """Begin a hand-over, with a slab for the outputs; 0 is none."""
         self._grant, self._granted, self._used = grant, self._mapped.get(grant), 0
 
     def fetch(self, ref: Ref) -> tuple[Lease, int]:
-        """The memory of an array of the inputs, for reading only."""
+        """The memory of an input array, read-only."""
         lease = self._leases.get(ref.slab)
         if lease is None:
             memory = self._mapped[ref.slab]
@@ -342,7 +341,7 @@ class WorkerSlabs:
         return lease, ref.offset
 
     def place(self, array: Array) -> Ref | None:
-        """Copy an array of the outputs into a granted slab; None when there is none for it."""
+        """Copy an output array into a granted slab; None if it does not fit."""
         if self._granted is None or self._used + array.nbytes > len(self._granted):
             grant = self._need(array.nbytes)
             if not grant:
@@ -354,7 +353,9 @@ class WorkerSlabs:
         return ref
 
     def end(self) -> list[int]:
-        """The batches are over: the slabs in which the op still holds arrays; they are its own."""
+        """End a hand-over; returns the slabs in which the op still holds arrays, which now belong
+        to it.
+        """
         held: list[int] = []
         while self._leases:
             number, lease = self._leases.popitem()
@@ -367,20 +368,20 @@ class WorkerSlabs:
 
 
 def _copy(array: Array, memory: mmap.mmap, offset: int) -> int:
-    """Copy an array, of any layout, to stand there in C order; gives the next place."""
+    """Copy an array, of any layout, in C order; returns the next free offset."""
     np.ndarray(array.shape, array.dtype, memory, offset)[...] = array
     return -(-(offset + array.nbytes) // ALIGNMENT) * ALIGNMENT
 
 
 def _found(array: NDArray[Any]) -> tuple[Slab, int] | None:
-    """In which of our slabs an array stands as a whole, and where; None where it does not."""
+    """The slab that contains the whole array, and its offset; None if there is none."""
     lease: Any = array.base
     while type(lease) is np.ndarray:
         lease = lease.base
     if type(lease) is not Lease or lease.slab is None or not array.flags.c_contiguous:
         return None
     offset = _address(array) - _address(lease)
-    # Elsewhere some native code would sum in another order, and so give other last bits.
+    # With another alignment native code may sum in another order, and change the last bits.
     return None if offset % ALIGNMENT else (lease.slab, offset)
 
 

@@ -1,4 +1,4 @@
-"""What a frame's body may say: plain values and arrays, typed, without pickles.
+"""Encodes and decodes the values in frames: plain values and arrays, without unpickling.
 
     body     = length of the plain part (4 octets) | the plain part | large arrays, in order
     plain    = one MessagePack value, in which
@@ -17,13 +17,13 @@
                it, and not the array, is in C order
     dtype    = length (1 octet), as numpy's ``dtype.str`` writes it
 
-All our numbers are little-endian. A value is a tree: what stands in it twice is written twice.
+All numbers are little-endian. A value is a tree: an object that occurs twice is written twice.
 
-Decides which values travel and how; must not know what they mean, nor what is in a blob: nothing
-here opens one. Guarantees: a value comes back equal, with its types, and an array in C or Fortran
-order in that order (others, and those of objects, in C order), as sums depend on it; any bytes give
-a value or a FrameError, in memory in proportion to them; nothing is evaluated. Values that contain
-themselves or are nested too deeply, and texts that are no UTF-8, do not travel.
+Decides which values can be encoded, and how; does not know their meaning, and never unpickles a
+blob. Guarantees: a decoded value is equal, with the same types, and arrays keep C or Fortran order,
+as sums depend on it (other arrays, and those of objects, become C order); any bytes give a value or
+a FrameError, with memory in proportion to the input; nothing is evaluated. Cyclic or too deeply
+nested values, and texts that are not valid UTF-8, cannot be encoded.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Array: TypeAlias = NDArray[Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 LARGE: Final = 64 * 1024
-"""Bytes from which on an array may go to shared memory, or is a part of its own, not copied."""
+"""Bytes from which on an array goes to shared memory, or is a separate part that is not copied."""
 
 TUPLE, OBJECTS, BIG_INT, NUMPY_STR, NUMPY_BYTES, SCALAR = range(1, 7)
 ARRAY, PART_ARRAY, SLAB_ARRAY, BLOB = range(7, 11)
@@ -86,11 +86,11 @@ _OBJECT: Final = type(np.dtype(object))
 
 
 class OnlyPickledError(FrameError):
-    """A value that travels as a pickle alone, where none may go."""
+    """A value that only a pickle can encode, where pickles are not allowed."""
 
 
 class Ref(NamedTuple):
-    """Where the bytes of an array are in shared memory."""
+    """The place of an array's bytes in shared memory."""
 
     slab: int
     offset: int
@@ -99,11 +99,11 @@ class Ref(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Blob:
-    """A value that only a worker may open.
+    """A pickled value, which only a worker may unpickle.
 
     Attributes:
         data: its pickle.
-        type_name: what it is, for people.
+        type_name: the name of its type, for messages.
     """
 
     data: bytes
@@ -111,9 +111,10 @@ class Blob:
 
 
 Place: TypeAlias = Callable[[Array], Ref | None]
-"""Copies an array of at least LARGE bytes into shared memory, or says None: it travels inline."""
+"""Copies an array of at least LARGE bytes into shared memory; or returns None: it is sent
+inline."""
 Fetch: TypeAlias = Callable[[Ref], tuple[Any, int]]
-"""Gives memory, and where in that the bytes of an array begin; they are known to be there."""
+"""Returns the memory and offset of an array's bytes, which are checked to exist."""
 
 
 def encode(
@@ -126,17 +127,17 @@ def encode(
     """Write a value.
 
     Args:
-        value: not to be changed before the pieces have been sent: large arrays are views of it.
+        value: must not change before the pieces have been sent: they have views of large arrays.
         place: see Place.
-        pickle: makes bytes of a value of any other type, which becomes a Blob.
-        blobs: whether there may be any, whoever made them.
+        pickle: pickles a value of any other type, which becomes a Blob.
+        blobs: whether blobs are allowed.
 
     Returns:
-        Pieces of a body, to be sent one after the other.
+        The pieces of a body, in order.
 
     Raises:
-        OnlyPickledError: there is a value of another type and no ``pickle``.
-        FrameError: that failed, or there is a blob and may be none, or the value cannot be written.
+        OnlyPickledError: a value has another type, and ``pickle`` is None.
+        FrameError: pickling failed, a blob is not allowed, or the value cannot be encoded.
     """
     writer = _Writer(place, pickle, blobs=blobs)
     try:
@@ -146,7 +147,7 @@ def encode(
         raise
     except StructError as error:
         raise FrameError("the value has too many bytes") from error
-    except Exception as error:  # it is changed meanwhile, or there is no memory
+    except Exception as error:  # it changed meanwhile, or there is no memory
         raise FrameError(f"the value cannot be read: {_told(error)}") from error
 
 
@@ -169,16 +170,16 @@ class _Writer:
         try:
             return ormsgpack.packb(value, self._other, _OPTIONS)
         except ormsgpack.MsgpackEncodeError:
-            if self._error is not None:  # which the library forgets
+            if self._error is not None:  # which the library drops
                 raise self._error from None
         self.parts.clear()
-        try:  # keys that are no texts cost a little more
+        try:  # keys that are no texts take a slower path
             return ormsgpack.packb(value, self._other, _OPTIONS | _ANY_KEYS)
         except ormsgpack.MsgpackEncodeError as error:
             raise self._error or FrameError(f"a value cannot travel: {error}") from None
 
     def _other(self, value: Any) -> Any:
-        """What the library cannot write by itself."""
+        """Encode a value that the library cannot."""
         try:
             return self._extension(value)
         except Exception as error:
@@ -195,7 +196,7 @@ class _Writer:
             octets = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
             return Ext(BIG_INT, octets)
         if kind is np.str_:
-            return Ext(NUMPY_STR, str.encode(value))  # str(value) would lose zeros at its end
+            return Ext(NUMPY_STR, str.encode(value))  # str(value) would lose trailing zeros
         if kind is np.bytes_:
             return Ext(NUMPY_BYTES, bytes(value))
         if isinstance(value, np.generic) and kind is value.dtype.type:
@@ -210,7 +211,7 @@ class _Writer:
             items = value.reshape(-1).tolist()
             if type(dtype) is _OBJECT and _SCALARS.issuperset(map(type, items)):
                 return Ext(OBJECTS, self.pack([list(value.shape), items]))
-        turned = value.ndim > 1 and value.flags.fnc  # in Fortran order, and not in C's as well
+        turned = value.ndim > 1 and value.flags.fnc  # in Fortran order, and not also in C order
         laid = value.T if turned else value
         head = _head(dtype, laid.shape, turned)
         if head is None:
@@ -234,7 +235,7 @@ class _Writer:
             raise OnlyPickledError(f"a value of type {name}{of} cannot travel")
         try:
             return Blob(self._pickle(value), name)
-        except BaseException as error:  # pickling runs users' code
+        except BaseException as error:  # pickling runs user code
             text = f"a value of type {name} cannot be pickled: {text_of(error)}"
             raise FrameError(text) from error
 
@@ -246,15 +247,15 @@ class _Writer:
 
 
 class Decoder:
-    """Reads one value after the other, of a sender who may be hostile.
+    """Decodes values from a sender that may be hostile.
 
-    Nothing is allocated before what it is made of has been seen to be there; the library that reads
-    the plain part keeps to that, too, and to a depth of its own.
+    Memory is allocated only for data that has arrived; the library for the plain part does the
+    same, and limits the depth.
 
     Args:
-        fetch: see Fetch; an array in shared memory is a view of that, and so only as writable as it
-            is. Arrays that came inline are the receiver's own, and writable.
-        open_blob: makes the value of a blob; without it the blob itself is the value.
+        fetch: see Fetch; an array in shared memory is a view, and as writable as that memory.
+            Inline arrays belong to the receiver, and are writable.
+        open_blob: unpickles a blob; without it the blob itself is the value.
     """
 
     def __init__(
@@ -267,7 +268,7 @@ class Decoder:
         self._error: Exception | None = None
 
     def decode(self, body: Buffer) -> Any:
-        """Read the one value that ``body`` holds, which may be given up afterwards.
+        """Decode the value in ``body``, which may be freed afterwards.
 
         Raises:
             FrameError: the bytes are no value.
@@ -282,7 +283,7 @@ class Decoder:
                 raise FrameError("bytes are missing, or follow the value")
         except FrameError:
             raise
-        except Exception as error:  # whatever of it is no number, name or shape where one should be
+        except Exception as error:  # an invalid number, name or shape
             raise FrameError("the bytes are no value") from error
         finally:
             self._parts = _NOTHING  # the body may be large
@@ -292,7 +293,7 @@ class Decoder:
         try:
             return ormsgpack.unpackb(plain, ext_hook=self._extension, option=_ANY_KEYS)
         except (ValueError, TypeError) as error:
-            raise self._error or error from None  # what our hook raised is forgotten by the library
+            raise self._error or error from None  # the library drops the hook's exception
 
     def _extension(self, code: int, data: bytes) -> Any:
         try:
@@ -339,7 +340,7 @@ class Decoder:
 
 
 def decode(body: Buffer) -> Any:
-    """Read the one value that ``body`` holds, without shared memory; see Decoder."""
+    """Decode the value in ``body``, without shared memory; see Decoder."""
     return Decoder().decode(body)
 
 
@@ -348,7 +349,7 @@ def _told(error: BaseException) -> str:
 
 
 def _name_of(dtype: np.dtype[Any]) -> bytes | None:
-    """What a dtype is called here; None for those that do not travel."""
+    """The encoded name of a dtype; None if it cannot be encoded."""
     known = _DTYPE_NAMES.get(dtype)
     if known is not None:
         return known
@@ -358,7 +359,7 @@ def _name_of(dtype: np.dtype[Any]) -> bytes | None:
 
 @lru_cache(maxsize=256)
 def _head(dtype: np.dtype[Any], shape: tuple[int, ...], turned: bool) -> bytes | None:
-    """The name of a dtype, and a shape, as arrays begin; None for a dtype that has none."""
+    """The head of an array; None if its dtype cannot be encoded."""
     name = _name_of(dtype)
     if name is None:
         return None
@@ -368,7 +369,7 @@ def _head(dtype: np.dtype[Any], shape: tuple[int, ...], turned: bool) -> bytes |
 
 
 def _dtype_in(data: bytes) -> tuple[np.dtype[Any], int]:
-    """The dtype that stands first, and where it ends."""
+    """Decode the leading dtype; returns it and its end."""
     end = 1 + data[0]
     name = data[1:end]
     known = _DTYPES.get(name)
@@ -380,26 +381,28 @@ def _dtype_in(data: bytes) -> tuple[np.dtype[Any], int]:
 
 
 def _head_of(data: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int, bool]:
-    """An array's dtype, shape and number of bytes, where its head ends, whether it is turned."""
+    """Decode an array's head: dtype, shape, number of bytes, the head's end, whether it is
+    transposed.
+    """
     axes_at = 1 + data[0]
     return _read_head(data[: axes_at + 1 + 8 * (data[axes_at] % _TURNED)])
 
 
 @lru_cache(maxsize=256)
 def _read_head(head: bytes) -> tuple[np.dtype[Any], tuple[int, ...], int, int, bool]:
-    """Those of a batch, and of one batch after the other, are mostly the same."""
+    """Cached, because the heads of a batch, and of successive batches, are mostly equal."""
     dtype, axes_at = _dtype_in(head)
     shape = unpack_from(f"<{head[axes_at] % _TURNED}Q", head, axes_at + 1)
     return dtype, shape, prod(shape) * dtype.itemsize, len(head), head[axes_at] >= _TURNED
 
 
 def _own(dtype: np.dtype[Any], shape: tuple[int, ...], data: Buffer, at: int) -> Array:
-    """An array that the receiver may change; numpy sees to it that its bytes are there."""
+    """A writable array; numpy checks that its bytes exist."""
     return np.ndarray(shape, dtype, data, at).copy()
 
 
 def _objects(shape: list[int], items: list[Any]) -> Array:
-    """An array of plain scalars of Python."""
+    """An array of plain Python scalars."""
     if type(items) is not list or not _SCALARS.issuperset(map(type, items)):
         raise FrameError("an array holds what does not belong there")
     array = np.empty(len(items), object)

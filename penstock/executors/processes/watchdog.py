@@ -1,10 +1,11 @@
-"""Looks at the busy workers of one op, a few times a second, and ends those that hang or grow.
+"""The watchdog: checks the busy workers of one op a few times a second, and ends those that hang or
+exceed their memory limit.
 
-A call that somebody waits for may take as long as it likes. Two things are a hang: a batch that a
-worker does not begin, and one that goes on long after the last who waited for it has left.
+A call may run as long as a request waits for it. A worker hangs if it does not begin a batch, or if
+a batch runs on long after its last request has ended.
 
-Time is told in steps, none longer than the usual one: an engine that was stopped together with its
-workers, or got no processor for a while, does not take its own absence for their hanging.
+Elapsed time is counted in steps of at most the usual interval, so that an engine that was stopped
+together with its workers, or got no CPU for a while, does not mistake that for a hang.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 LOOK: Final = 0.25
-"""Seconds between two looks."""
+"""Interval between two checks, in seconds."""
 BEGIN_LIMIT: Final = 5.0
 """Seconds within which a worker begins a batch, unless a shorter ``hang_limit`` says so; a guess,
 far above the milliseconds that it takes on a machine that is under load."""
 BEGIN_LEAST: Final = 1.0
-"""Seconds that it is given for that however short ``hang_limit`` is: several looks, so that the one
-after a time in which nobody ran, we or it, does not decide alone."""
+"""Least value of that limit, however short ``hang_limit`` is: several checks, so that a single one
+after a pause of the machine does not decide."""
 
 _RUNAWAY: Final = 1.5
-"""Times its memory limit, at which a worker is not given the time to finish its batch. A guess:
-batches need memory that is given back after them, and a leak does not come in one batch."""
+"""Factor of the memory limit at which a worker is killed before its batch ends. A guess: a batch
+frees its memory at the end, and a leak does not grow within one batch."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 _log = logging.getLogger(__name__)
@@ -35,11 +36,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supervision:
-    """How the workers of one op are looked after, as its keys say; None is no limit.
+    """The limits of an op's workers, from its keys; None is no limit.
 
     Attributes:
-        kill_late: whether a call beyond its time-out is ended with its worker, rather than left to
-            return.
+        kill_late: whether a call that exceeds its timeout is ended with its worker.
         memory_limit: bytes.
     """
 
@@ -52,12 +52,12 @@ class Supervision:
 
 
 class Doing(NamedTuple):
-    """What a worker has at hand.
+    """The current batch of a worker.
 
     Attributes:
         number: of the batch.
         begun: whether it runs.
-        wanted: whether somebody still waits for it.
+        wanted: whether a request still waits for it.
     """
 
     number: int
@@ -66,7 +66,7 @@ class Doing(NamedTuple):
 
 
 class Watched(Protocol):
-    """A worker, as far as it is looked after."""
+    """A worker, as the watchdog sees it."""
 
     index: int
     pid: int
@@ -74,17 +74,17 @@ class Watched(Protocol):
     watch: Watch
 
     def doing(self) -> Doing | None:
-        """What it has at hand; None when it is idle."""
+        """Its current batch; None when it is idle."""
 
     def kill(self) -> None:
         """End it now."""
 
     def abort(self) -> None:
-        """End it, but let it write down where it is."""
+        """End it, after it has written its stack."""
 
 
 class Watch:
-    """Whether one worker hangs. Pure: it is told what the worker does and how much time has passed.
+    """Decides whether one worker hangs. Pure: its state and the time passed are arguments.
 
     Args:
         hang_limit: see Supervision.
@@ -97,11 +97,11 @@ class Watch:
         self._for = 0.0
 
     def look(self, doing: Doing | None, passed: float) -> str | None:
-        """What the worker does wrong, in words; None when that is nothing.
+        """A text that describes the hang; None if there is none.
 
         Args:
             doing: None when it is idle.
-            passed: seconds since the last look.
+            passed: seconds since the last check.
         """
         if doing != self._doing:
             self._doing = doing
@@ -120,11 +120,11 @@ class Watch:
 
 
 class Watchdog:
-    """See the module. It rests while no worker is busy.
+    """See the module. It does not run while no worker is busy.
 
     Args:
-        supervision: what the workers are held to.
-        busy: gives those that have something to do.
+        supervision: the limits of the workers.
+        busy: returns the busy workers.
     """
 
     def __init__(
@@ -142,13 +142,13 @@ class Watchdog:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Some worker is busy now."""
+        """Start the checks: a worker is busy now."""
         if self._timer is None:
             self._last = self._loop.time()
             self._timer = self._loop.call_later(LOOK, self._look)
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop the checks."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -183,11 +183,11 @@ class Watchdog:
 
 
 def why_replaced(supervision: Supervision, batches: int, pid: int) -> str | None:
-    """Why an idle worker is to make room for a new one; None when it is not.
+    """Why an idle worker must be replaced; None if it need not.
 
     Args:
-        supervision: what it is held to.
-        batches: how many it has finished.
+        supervision: its limits.
+        batches: how many batches it has finished.
         pid: its process.
     """
     limit, most = supervision.memory_limit, supervision.max_batches
@@ -201,7 +201,7 @@ def why_replaced(supervision: Supervision, batches: int, pid: int) -> str | None
 
 
 def resident_bytes(pid: int) -> int | None:
-    """Memory of a process that has not been waited for, with what it shares; None if it has."""
+    """Resident memory of a process, shared memory included; None if it has been reaped."""
     try:
         with open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
             return int(file.read(128).split()[1]) * _PAGE

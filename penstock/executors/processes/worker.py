@@ -1,7 +1,7 @@
-"""One worker process as the engine sees it: what it was given, what it does, what it says.
+"""The engine's handle of one worker process: its Work, its state and its messages.
 
-It is given one Work at a time. Nothing that it says is trusted: whatever breaks the rules is a
-FrameError, which ends it.
+A worker has one Work at a time. Its messages are not trusted: a violation of the protocol is a
+FrameError, and the worker is ended.
 """
 
 from __future__ import annotations
@@ -32,13 +32,12 @@ ANSWER_BYTES: Final = 1 << 30
 """Most bytes of one answer that goes through the socket."""
 
 SLAB_BYTES: Final = 512 << 20
-"""Most bytes of shared memory for one op's large arrays; what does not fit goes through the
-socket."""
+"""Most bytes of shared memory for one op's large arrays; other arrays go through the socket."""
 
 _STACK_TIMEOUT: Final = 1.0
-"""Seconds that a worker which hangs is given to write down where."""
+"""Seconds for a hanging worker to write its stack."""
 _LEAVE_TIMEOUT: Final = 5.0
-"""Seconds within which an idle worker ends when it is asked to."""
+"""Seconds within which an idle worker ends after STOP."""
 
 
 class Worker:
@@ -47,23 +46,22 @@ class Worker:
     Args:
         index: its number within the op.
         exit: see below.
-        pool: memory for large arrays.
+        pool: the shared memory for large arrays.
         hang_limit: see Supervision.
-        done: called when it has answered all that it will of a Work.
+        done: called when a Work is finished.
 
     Attributes:
-        ready: done when it has said that it can work, with what it has loaded; fails with what it
-            said otherwise.
-        exit: done with its status when it has ended.
-        broken: done when it broke the rules, with the one that it broke.
+        ready: a future: done when it is ready, with what it has loaded; fails with its reason.
+        exit: a future: done with its wait status when it has ended.
+        broken: a future: done when it violated the protocol, with the violation.
         work: what it runs now.
         batches: how many it has finished.
         has_begun: whether it has begun one.
-        step: what it does as long as it is not ready, in words.
-        watch: whether it hangs.
+        step: the current step of its start, as text.
+        watch: decides whether it hangs.
         condemned: we are ending it.
-        sent_away: we are ending it though it did nothing wrong: that is no death.
-        late: we are ending it for a call beyond its time-out.
+        sent_away: we are ending it to replace it: this does not count as a death.
+        late: we are ending it because a call exceeded its timeout.
     """
 
     def __init__(
@@ -97,7 +95,7 @@ class Worker:
         self._loan = Loan(pool, self._share)
         self._slabs: set[Slab] = set()
         self._finished: Finished | None = None
-        self._in_flight: deque[Batch] = deque()  # not answered, in order
+        self._in_flight: deque[Batch] = deque()  # batches not answered, in order
         self._first = 1  # the number of the first of them
         self._begun = 0  # the last number that has begun
         self._closing: asyncio.TimerHandle | None = None
@@ -108,7 +106,7 @@ class Worker:
         self._channel.send([header(Kind.HELLO, 0, 0)], descriptors)
 
     def run(self, work: Work, finished: Finished) -> None:
-        """Send a Work's batches; or the first alone, if they cannot travel together."""
+        """Send a Work's batches; or only the first, if they do not fit into one frame."""
         self.work, self._finished = work, finished
         batches = list(work.pending)
         try:
@@ -120,7 +118,7 @@ class Worker:
             self._end()
 
     def _send_first(self, work: Work, batch: Batch) -> None:
-        """The others stay ``pending``, and are handed over again."""
+        """Send the first batch only; the others stay ``pending``, and are handed over again."""
         try:
             self._send([batch])
         except FrameError as error:
@@ -133,7 +131,7 @@ class Worker:
         try:
             value = batches_out([batch.samples for batch in batches], time.monotonic())
             value.append(loan.grant())
-            # Opening a blob runs users' code; if the worker dies of it, of one batch alone.
+            # Unpickling runs user code; if that kills the worker, only one batch is lost.
             body = encode(value, place=loan.place, pickle=_pickled, blobs=len(batches) == 1)
             head = header(Kind.RUN, self._first, sum(map(len, body)))
         except FrameError:
@@ -143,7 +141,7 @@ class Worker:
         self._channel.send([head, *body])
 
     def look(self) -> None:
-        """Bring the Work up to date with what has been answered, and with the status page."""
+        """Update the Work from the answers and the status page."""
         self._channel.read()
         if self._in_flight:
             page, first = self._page, self._first
@@ -154,7 +152,7 @@ class Worker:
                 self._channel.end(FrameError("the worker runs what it was not sent"))
 
     def ask_to_stop(self) -> None:
-        """It ends after what it runs."""
+        """Make it end after its current batches."""
         self._channel.send([header(Kind.STOP, 0, 0)])
 
     def doing(self) -> Doing | None:
@@ -172,7 +170,7 @@ class Worker:
         self._channel.send([header(Kind.DROP, slab.number, 0)])
 
     def leave(self) -> None:
-        """It ends as it is idle now, to make room for another; that is no death."""
+        """End an idle worker that is to be replaced; this does not count as a death."""
         self.condemned = self.sent_away = True
         self.ask_to_stop()
         self._closing = self._loop.call_later(_LEAVE_TIMEOUT, self.kill)
@@ -183,10 +181,10 @@ class Worker:
         self._signal(signal.SIGKILL)
 
     def abort(self) -> None:
-        """End it, but let it write down where it is: that needs no help of its interpreter.
+        """End it, after it has written its stack, which needs no help of its interpreter.
 
-        One that is stopped goes on for that, unless it would begin what another is to run instead:
-        while one of its threads obeys the signal, the others run on.
+        A stopped process is continued for that, unless it might begin a batch that another worker
+        will run: while one of its threads handles the signal, the others run on.
         """
         self.condemned = True
         self._signal(signal.SIGABRT)
@@ -195,15 +193,15 @@ class Worker:
         self._closing = self._loop.call_later(_STACK_TIMEOUT, self.kill)
 
     def stacks(self) -> list[str]:
-        """Where it was when a signal ended it."""
+        """The stacks that it wrote when a signal ended it."""
         return self._page.stacks()
 
     def bury(self) -> tuple[Work, Finished, list[Batch]] | None:
-        """It has ended: hear what it has still said, and give up what it had.
+        """After its end: read its remaining messages, and release its Work.
 
         Returns:
-            What it was at, and the batches that it had begun and not answered, of which it can have
-            died of the first only; None if it was idle.
+            Its Work, and the batches begun and not answered, of which only the first can have
+            killed it; None if it was idle.
         """
         self._channel.read()
         work, finished, in_flight = self.work, self._finished, self._in_flight
@@ -211,7 +209,7 @@ class Worker:
             at = self._page.number
             last = self._first + len(in_flight) - 1
             if at >= self._first:
-                self._begin(at if at <= last else self._first)  # else its word is worth nothing
+                self._begin(at if at <= last else self._first)  # else its status page is invalid
         begun = [*in_flight][: max(0, self._begun - self._first + 1)]
         in_flight.clear()
         self._loan.end()
@@ -220,7 +218,7 @@ class Worker:
         return None if work is None or finished is None else (work, finished, begun)
 
     def close(self) -> None:
-        """Give back what belongs to it."""
+        """Close its resources."""
         if self._closing is not None:
             self._closing.cancel()
         self._channel.close()
@@ -272,7 +270,7 @@ class Worker:
             self._end()
 
     def _begin(self, at: int) -> None:
-        """Everything up to this number has begun."""
+        """Mark the batches up to this number as begun."""
         work = self.work
         assert work is not None
         self.has_begun = True
@@ -282,7 +280,7 @@ class Worker:
             work.begin_next()
 
     def _end(self) -> None:
-        """Nothing more comes of the Work."""
+        """End the Work."""
         pool, loan = self._pool, self._loan
         pool.reply_bytes = max(loan.fetched, pool.reply_bytes * 7 // 8)
         loan.fetched = 0
@@ -295,12 +293,12 @@ class Worker:
         self._done(self, work, finished)
 
     def _share(self, slab: Slab, writing: bool) -> bool:
-        """See Loan: the worker maps the slab before it hears of what is in it."""
+        """See Share: send the slab before frames that refer to it."""
         writes = slab.readers.get(self)
         if writes is None or (writing and not writes):
             try:
                 descriptor = slab.descriptor_for(writing=writing)
-            except OSError:  # none is left
+            except OSError:  # no descriptor is left
                 return False
             self._channel.send([header(Kind.SLAB, slab.number, 0)], [descriptor])
             slab.readers[self] = writing
@@ -308,7 +306,7 @@ class Worker:
         return True
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._pidfd < 0:  # closed, but how it has ended may not have been told yet
+        if self._pidfd < 0:  # closed, but its wait status may not have arrived yet
             return
         try:
             signal.pidfd_send_signal(self._pidfd, number)
@@ -321,5 +319,5 @@ class Worker:
 
 
 def _pickled(value: Any) -> bytes:
-    """What an op in this process made, for the user's code in the worker; opened only there."""
+    """Pickle a value of an op in this process; only the worker unpickles it."""
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)

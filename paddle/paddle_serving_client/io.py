@@ -1,0 +1,193 @@
+"""Writes the two folders of a served model: its files with their configuration, and the client's.
+
+The program is copied as it is: Penstock opens those of every generation of Paddle.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.errors import ModelError
+from penstock.protocols import oip
+from penstock.protocols.general_model import CODES
+from penstock.runtimes.model import CONF_FILES, Model
+from penstock.runtimes.paddle_files import PaddleFiles, paddle_files
+from penstock.runtimes.prototxt import ModelConf, Variable, format_model_conf
+from penstock.runtimes.runtime import ModelOptions
+from penstock.tensor import TensorSpec
+
+__all__ = ["inference_model_to_serving", "save_dygraph_model", "save_model"]
+
+_PARAMS: Final = "params.pdiparams"
+_UNKNOWN_TYPE: Final = -1
+
+
+def inference_model_to_serving(
+    dirname: str,
+    serving_server: str = "serving_server",
+    serving_client: str = "serving_client",
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    encryption: bool = False,
+    key_len: int = 128,
+    encrypt_conf: Any = None,
+    show_proto: bool = False,
+    feed_alias_names: str | None = None,
+    fetch_alias_names: str | None = None,
+) -> tuple[list[str], list[str]]:
+    """Write both folders for a saved model.
+
+    Args:
+        dirname: the model's folder.
+        serving_server: the folder to write the model and its configuration to.
+        serving_client: that for the client's configuration.
+        model_filename: the program's file, if its name does not tell.
+        params_filename: the file of all parameters; without it and with ``model_filename`` each
+            has one of its own.
+        encryption: not available.
+        key_len: for encryption.
+        encrypt_conf: for encryption.
+        show_proto: only print the configuration.
+        feed_alias_names: public names of the inputs, with commas between.
+        fetch_alias_names: those of the outputs, in the order of their own names.
+
+    Returns:
+        The names of inputs and outputs inside the model.
+
+    Raises:
+        ModelError: there is no model of Paddle's, or it cannot be opened.
+        ValueError: there are more or fewer aliases than variables.
+    """
+    if encryption:
+        raise ModelError("penstock-paddle cannot encrypt models")
+    files = _files(Path(dirname), model_filename, params_filename)
+    with tempfile.TemporaryDirectory(prefix="serving-") as folder:
+        copy = Path(folder)
+        _copy(files, copy)
+        model = Model.open(ModelOptions(path=folder))
+        outputs = sorted(model.outputs, key=lambda spec: spec.name)
+        conf = ModelConf(
+            feeds=_variables("feed_alias_names", model.inputs, feed_alias_names),
+            fetches=_variables("fetch_alias_names", outputs, fetch_alias_names),
+            source=dirname,
+        )
+        if show_proto:
+            print(format_model_conf(conf)[0], end="")
+        else:
+            shutil.copytree(copy, serving_server, dirs_exist_ok=True)
+            _write(conf, Path(serving_server), CONF_FILES[0])
+            _write(conf, Path(serving_client), CONF_FILES[1])
+    return [each.name for each in conf.feeds], [each.name for each in conf.fetches]
+
+
+def save_model(
+    server_model_folder: str,
+    client_config_folder: str,
+    feed_var_dict: Mapping[str, Any],
+    fetch_var_dict: Mapping[str, Any],
+    main_program: Any = None,
+    encryption: bool = False,
+    key_len: int = 128,
+    encrypt_conf: Any = None,
+    model_filename: str | None = None,
+    params_filename: str | None = None,
+    show_proto: bool = False,
+    feed_alias_names: str | None = None,
+    fetch_alias_names: str | None = None,
+) -> None:
+    """Save what of a static program the variables need, and write both folders for it.
+
+    Args:
+        server_model_folder: the folder to write the model and its configuration to.
+        client_config_folder: that for the client's configuration.
+        feed_var_dict: the inputs by their public names.
+        fetch_var_dict: the outputs by their public names.
+        main_program: the program; without it the default one of Paddle.
+        encryption: not available.
+        key_len: for encryption.
+        encrypt_conf: for encryption.
+        model_filename: no effect; the files are called ``model.*`` and ``params.*``.
+        params_filename: no effect.
+        show_proto: only print the configuration.
+        feed_alias_names: other public names of the inputs, with commas between.
+        fetch_alias_names: those of the outputs, in the order of their names in the dict.
+    """
+    import paddle
+
+    fetches = sorted(fetch_var_dict)
+    with tempfile.TemporaryDirectory(prefix="serving-") as folder:
+        paddle.static.save_inference_model(
+            f"{folder}/model",
+            list(feed_var_dict.values()),
+            [fetch_var_dict[name] for name in fetches],
+            paddle.static.Executor(paddle.CPUPlace()),
+            program=main_program,
+        )
+        inference_model_to_serving(
+            folder,
+            server_model_folder,
+            client_config_folder,
+            encryption=encryption,
+            show_proto=show_proto,
+            feed_alias_names=feed_alias_names or ",".join(feed_var_dict),
+            fetch_alias_names=fetch_alias_names or ",".join(fetches),
+        )
+
+
+def save_dygraph_model(serving_model_folder: str, client_config_folder: str, model: Any) -> None:
+    """Write both folders for a layer that ``paddle.jit.to_static`` knows the inputs of."""
+    import paddle
+
+    with tempfile.TemporaryDirectory(prefix="serving-") as folder:
+        paddle.jit.save(model, f"{folder}/model")
+        inference_model_to_serving(folder, serving_model_folder, client_config_folder)
+
+
+def _files(folder: Path, program: str | None, params: str | None) -> PaddleFiles:
+    if program is None:
+        return paddle_files(folder)
+    own = None if params is None else folder / params
+    for file in filter(None, (folder / program, own)):
+        if not file.is_file():
+            raise ModelError(f"{file} does not exist")
+    return PaddleFiles(program=folder / program, params=own, separate=own is None)
+
+
+def _copy(files: PaddleFiles, to: Path) -> None:
+    """The model's files under the names that the original gives them."""
+    if files.separate:
+        for each in files.program.parent.iterdir():
+            if each.is_file() and "prototxt" not in each.name:
+                shutil.copy(each, to / ("__model__" if each == files.program else each.name))
+        return
+    shutil.copy(files.program, to / ("model.json" if files.is_json else "model.pdmodel"))
+    if files.params is not None:
+        shutil.copy(files.params, to / _PARAMS)
+
+
+def _variables(
+    parameter: str, specs: Sequence[TensorSpec], aliases: str | None
+) -> tuple[Variable, ...]:
+    names = [spec.name for spec in specs]
+    public = names if aliases is None else aliases.split(",")
+    if len(public) != len(names):
+        raise ValueError(f"{parameter} has {len(public)} names for {names}")
+    return tuple(
+        Variable(
+            name=spec.name,
+            alias=alias,
+            is_lod=spec.is_lod,
+            type=CODES.get(oip.datatype_of(spec), _UNKNOWN_TYPE),
+            shape=(-1,) if spec.is_lod else tuple(size for size in spec.shape or () if size),
+        )
+        for spec, alias in zip(specs, public, strict=True)
+    )
+
+
+def _write(conf: ModelConf, folder: Path, name: str) -> None:
+    text, stream = format_model_conf(conf)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    (folder / name.replace(".prototxt", ".stream.prototxt")).write_bytes(stream)

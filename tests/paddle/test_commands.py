@@ -1,0 +1,51 @@
+"""Command lines of the old packages that need no model."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from paddle_serving_app import package
+from paddle_serving_client.convert import main as convert
+from paddle_serving_server import serve
+
+
+def test_the_models_of_the_original_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert package.main(["--list_model"]) == 0
+    names = capsys.readouterr().out.split()
+    assert len(names) == 15
+    assert {"lac", "ocr_rec", "deeplabv3+cityscapes"} <= {*names}
+
+
+def test_no_model_is_fetched_but_its_place_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert package.main(["--get_model", "lac"]) == 1
+    said = capsys.readouterr()
+    assert said.err == "nothing was downloaded; get lac.tar.gz from\n"
+    assert said.out.endswith("/paddle_hub_models/text/LexicalAnalysis/lac.tar.gz\n")
+    assert package.main(["--get_model", "none"]) == 1
+    assert "there is no model 'none'" in capsys.readouterr().err
+    assert package.main(["--tutorial", "lac"]) == 0
+
+
+def test_check_says_what_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_paddle(name: str) -> str:
+        if name.startswith("paddle"):
+            raise PackageNotFoundError(name)
+        return "1.2.3"
+
+    monkeypatch.setattr(serve, "version", no_paddle)
+    assert serve.main(["check"]) == 1
+    said = capsys.readouterr().out
+    assert "penstock          1.2.3\n" in said
+    assert "paddlepaddle      not installed" in said
+    assert "install 'penstock-paddle[cpu]'" in said
+
+
+@pytest.mark.parametrize("text", ["maybe", ""])
+def test_show_proto_is_true_or_false(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        convert(["--dirname", ".", "--show_proto", text])
+    assert "true or false" in capsys.readouterr().err
