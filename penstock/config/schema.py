@@ -233,8 +233,8 @@ class TracerConfig(Section):
 
     interval_s: OffInt = Field(
         default=None,
-        description="Seconds between two reports of the tracer, with the times of each op, the rate"
-        " and latency of requests, and what waits; below 1 is off. See tracing.md.",
+        description="Seconds between two reports of the tracer, with the times of each op, the"
+        " rate and latency of requests, and queue lengths; below 1 is off. See tracing.md.",
     )
 
 
@@ -243,37 +243,38 @@ class DagConfig(Section):
 
     retry: Count = Field(
         default=1,
-        description="Attempts of the whole graph for one request, in all;"
-        " repeated only after a timeout, within the request's deadline.",
+        description="Attempts of the whole graph for one request, in all; repeated only after a"
+        " timeout, within the request's deadline.",
     )
     client_type: Literal["brpc", "grpc"] = Field(
-        default="brpc", description="Accepted for old files; no effect. What counts is an op's own."
+        default="brpc", description="Accepted for old files; no effect. The key of each op counts."
     )
     use_profile: bool = Field(
         default=False,
-        description="Write profile lines of all requests to standard error; see tracing.md.",
+        description="Write profile lines for all requests to standard error; see tracing.md.",
     )
     channel_size: OffCount = Field(
-        default=None, description="Most samples that wait for one op; 0 sets no limit of its own."
+        default=None,
+        description="Maximum length of each op's queue, in samples; 0 is no separate limit.",
     )
     is_thread_op: bool = Field(
         default=True,
-        description="Run ops in threads (true) or in processes of their own (false);"
-        " `executor` says it for one op.",
+        description="Run ops in threads (true) or in processes (false); `executor` overrides it"
+        " for one op.",
     )
     tracer: TracerConfig = Field(default=TracerConfig(), description="The periodic report.")
     channel_recv_frist_arrive: bool = Field(
         default=False,
-        description="An op with several inputs runs on the first that arrives"
-        " instead of waiting for all. The spelling is the original's.",
+        description="An op with several inputs runs on the first that arrives instead of waiting"
+        " for all. The spelling is the original's.",
     )
     enable_prometheus: bool = Field(
         default=False,
-        description="Serve metrics by the original's names as well; see metrics.md.",
+        description="Also serve metrics with the original's names; see metrics.md.",
     )
     prometheus_port: Port | None = Field(
         default=None,
-        description="A further port, which has the metrics alone, if `enable_prometheus` is true.",
+        description="A further port that serves the metrics only, if `enable_prometheus` is true.",
     )
 
 
@@ -284,11 +285,11 @@ class TlsConfig(Section):
 
     certificate: Text | None = Field(
         default=None,
-        description="PEM file of the server's certificate and the chain behind it.",
+        description="PEM file of the server's certificate and its chain.",
     )
     key: Text | None = Field(
         default=None,
-        description="PEM file of its private key; without it the certificate's file holds both.",
+        description="PEM file of the private key; by default the certificate's file contains both.",
     )
 
 
@@ -297,64 +298,67 @@ class DoorConfig(Section):
 
     never_blank = frozenset({"unix_socket"})
 
-    tls: TlsConfig = Field(default=TlsConfig(), description="Certificates; without them no TLS.")
+    tls: TlsConfig = Field(
+        default=TlsConfig(), description="Certificates; TLS is off without them."
+    )
     unix_socket: Text | None = Field(
         default=None,
-        description="Path of a Unix socket that is served as well, by every protocol."
-        " A socket file there that nobody serves any more is replaced; only the service's own user"
-        " may connect.",
+        description="Path of a Unix socket that also serves every protocol. A stale socket file"
+        " there is replaced; only the service's own user may connect.",
     )
     body_pace: Count = Field(
         default=64 << 10,
-        description="Bytes a second; what arrives of a body makes `body_timeout` longer at this"
-        " pace, and what is read of an answer `write_timeout`.",
+        description="Bytes a second; `body_timeout` is extended by the received bytes at this"
+        " pace, and `write_timeout` by the bytes of an answer that the client reads.",
     )
     http2_idle: Seconds = Field(
         default=300.0,
-        description="Seconds a connection of HTTP/2 (gRPC too) without open streams is kept open,"
-        " or one of baidu_std without open calls.",
+        description="Seconds for which a connection of HTTP/2 (also gRPC) without open streams,"
+        " or of baidu_std without open calls, is kept open.",
     )
     tls_timeout: Seconds = Field(
-        default=10.0, description="Seconds within which a TLS handshake must be over."
+        default=10.0, description="Seconds within which a TLS handshake must complete."
     )
     max_unsent: Count = Field(
         default=64 << 20,
-        description="Most bytes of answers that wait for one connection's reader; beyond it no"
-        " further request of it is begun.",
+        description="Most unsent bytes of answers of one connection; beyond it no further request"
+        " of the connection is started.",
     )
     busy_poll: Annotated[float, Field(ge=0, le=0.01)] = Field(
         default=0.001,
-        description="Seconds that the loop looks for the next request before it sleeps, when none"
-        " is open and the last ones came as quickly. It answers them sooner, and takes what is left"
-        " of its core from about a thousand requests a second on; 0 turns it off.",
+        description="Seconds for which the event loop polls for the next request before it"
+        " sleeps, when no request is open and the last ones came as quickly. It lowers latency,"
+        " and uses the rest of its core from about a thousand requests a second on; 0 turns it"
+        " off.",
     )
     half_close_probe: bool = Field(
         default=False,
-        description="Whether a client of HTTP/1.1 that has closed its half of the connection, while"
-        " a request is open, is asked by `100 Continue` if it is still there; the request of one"
-        " that has left is then cancelled. Otherwise it is answered as if the client were there.",
+        description="Whether an HTTP/1.1 client that closes its half of the connection while a"
+        " request is open is probed with `100 Continue`; if it has left, its request is cancelled."
+        " Otherwise the request is answered as if the client were there.",
     )
     max_request_line: Count = Field(
         default=8 << 10, description="Most bytes of the first line of a request in HTTP/1.1."
     )
     max_header_bytes: Count = Field(
         default=16 << 10,
-        description="Most bytes of a request's headers; in HTTP/2 each field counts 32 more.",
+        description="Most bytes of a request's headers; HTTP/2 adds 32 for each field.",
     )
-    max_header_fields: Count = Field(default=100, description="Most headers of a request.")
-    max_header_field: Count = Field(default=8 << 10, description="Most bytes of one header.")
+    max_header_fields: Count = Field(default=100, description="Most header fields of a request.")
+    max_header_field: Count = Field(default=8 << 10, description="Most bytes of one header field.")
     max_streams: Count = Field(
-        default=128, description="Most requests at once on one connection of HTTP/2 or baidu_std."
+        default=128,
+        description="Most concurrent requests on one connection of HTTP/2 or baidu_std.",
     )
     stream_window: Annotated[int, Field(ge=65_535, le=MAX_INT32)] = Field(
         default=1 << 20,
-        description="Bytes that a client may send ahead on one stream of HTTP/2.",
+        description="Flow-control window of one HTTP/2 stream, in bytes.",
     )
     connection_window: Annotated[int, Field(ge=65_535, le=MAX_INT32)] = Field(
-        default=4 << 20, description="The same for all streams of a connection together."
+        default=4 << 20, description="Flow-control window of one HTTP/2 connection, in bytes."
     )
     resets: Count = Field(
-        default=200, description="Streams that a client of HTTP/2 may reset, each second."
+        default=200, description="Most streams that an HTTP/2 client may reset in a second."
     )
 
 
@@ -369,70 +373,72 @@ class LocalServiceConfig(Section):
     path: Text | None = Field(
         default=None,
         alias="model_config",
-        description="Folder or file of the model, relative to the working directory."
-        " Without it the op has no model and its default `process` is skipped.",
+        description="Folder or file of the model, relative to the working directory. Without it"
+        " the op has no model, and the default `process` is skipped.",
     )
     client_type: Literal["local_predictor", "brpc", "grpc"] | None = Field(
         default=None,
-        description="`local_predictor` runs the model in this process and is what holds without"
-        " the key. `grpc`, or `brpc`, starts a model server for the op, which calls it; see"
-        " [guide.md](guide.md#models-in-other-servers). `thread_num` is then how many requests that"
-        " server runs at once.",
+        description="`local_predictor` (the default) runs the model in this process. `grpc`, or"
+        " `brpc`, starts a model server for the op, which calls it; see"
+        " [guide.md](guide.md#models-in-other-servers). `thread_num` is then the number of"
+        " requests that this server runs at once.",
     )
     fetch_list: Names | None = Field(
         default=None,
-        description="Outputs to fetch, by alias or real name; none or an empty list is all.",
+        description="Outputs to fetch, by alias or real name; without the key, or with an empty"
+        " list, all.",
     )
     workdir: str = Field(
         default="", description="Folder of a started model server's files; no effect."
     )
     thread_num: Workers | None = Field(
         default=None,
-        description="CPU threads that one run of the model may use. Without the key: 2, but no more"
-        " than the CPUs, which worker processes of an op divide among them; at least 1.",
+        description="CPU threads of one run of the model. Without the key: 2, but no more than"
+        " the number of CPUs, which worker processes of an op share; at least 1.",
     )
     device_type: Annotated[int, Field(ge=-1, le=6)] = Field(
         default=-1,
-        description="-1 is decided by `devices`; 0 CPU; 1 GPU; 2 GPU with TensorRT;"
-        " 3 ARM CPU, 4 Kunlun XPU, 5 Ascend 310 and 6 Ascend 910 are not available.",
+        description="-1: `devices` decides; 0 CPU; 1 GPU; 2 GPU with TensorRT; 3 ARM CPU, 4"
+        " Kunlun XPU, 5 Ascend 310 and 6 Ascend 910 are not available.",
     )
     devices: Cards = Field(
         default="",
-        description='Card ids in quotes, such as "0" or "0,1"; "" is the CPU.'
-        " Workers in threads share one model, on the first of them;"
-        " worker processes take turns, and each sees its own card only.",
+        description='GPU ids in quotes, such as "0" or "0,1"; "" is the CPU. Workers in threads'
+        " share one model, on the first GPU; worker processes use one GPU each, in turn.",
     )
     mem_optim: bool = Field(default=True, description="Reuse the memory of intermediate values.")
     ir_optim: bool | None = Field(
         default=None,
-        description="Optimise the graph of the model; `false` runs it as it is in the file."
-        " Without the key the library decides, which optimises it.",
+        description="Optimise the model's graph; `false` runs it as it is in the file. By default"
+        " the library decides (and optimises).",
     )
     precision: Precision = Field(
         default="fp32",
-        description="Precision of the run, in any case of letters. What the model's library cannot"
-        " do is an error; ONNX Runtime runs a model as it is, so that all but `fp32` is. See"
-        " [runtimes.md](runtimes.md) for this key and those below.",
+        description="Precision of the run, case-insensitive. An unsupported precision is an"
+        " error; ONNX Runtime supports only `fp32`. See [runtimes.md](runtimes.md) for this key"
+        " and those below.",
     )
     use_calib: bool = Field(
         default=False,
-        description="Calibrate for int8 while running, which only TensorRT does.",
+        description="Calibrate for int8 while running; TensorRT only.",
     )
     use_mkldnn: bool = Field(
         default=False,
-        description="Use oneDNN kernels on the CPU, with Paddle. With other libraries this key, the"
-        " three below and `min_subgraph_size` have no effect and are answered with a warning.",
+        description="Use oneDNN kernels on the CPU, with Paddle. With other libraries this key,"
+        " the three below and `min_subgraph_size` have no effect, and cause a warning.",
     )
     mkldnn_cache_capacity: Annotated[int, Field(ge=0, le=MAX_INT32)] = Field(
-        default=0, description="Shapes kept in the cache of oneDNN; 0 is the library's default."
+        default=0, description="Shapes in oneDNN's cache; 0 is the library's default."
     )
     mkldnn_op_list: Names | None = Field(
-        default=None, description="Kinds of operators that shall use oneDNN."
+        default=None, description="Operator types that use oneDNN."
     )
     mkldnn_bf16_op_list: Names | None = Field(
-        default=None, description="Kinds of operators that shall use bf16, with `precision: bf16`."
+        default=None, description="Operator types that use bf16, with `precision: bf16`."
     )
-    min_subgraph_size: Count = Field(default=3, description="Smallest subgraph handed to TensorRT.")
+    min_subgraph_size: Count = Field(
+        default=3, description="Smallest subgraph that TensorRT runs, in operators."
+    )
 
     @property
     def device_ids(self) -> tuple[str, ...]:
@@ -458,39 +464,39 @@ class PadConfig(Section):
 
     enabled: bool | None = Field(
         default=None,
-        description="Pad requests of different sizes to a common one, so that they can share a"
-        " batch. What is filled in takes part in what the op computes."
-        " Without the key: true if another key of `pad` is set.",
+        description="Pad requests of different sizes to a common size, so that they can share a"
+        " batch. The op computes with the padding. Without the key: true if another key of `pad`"
+        " is set.",
     )
     inputs: dict[str, Dimensions] = Field(
         default={},
-        description="For each input the names of its axes, the first included, such as"
-        " `[batch, 3, height, width]`. An axis with a name may be padded, one with a number not;"
-        " axes of one name have one size in a request. Inputs that are not named are not padded."
-        " Without the key: the axes that the op's model leaves open, as it names them itself;"
-        " without a model all axes of all inputs.",
+        description="For each input the names of its axes, including the first, such as `[batch, 3,"
+        " height, width]`. An axis with a name may be padded, an axis with a number not; axes"
+        " with the same name have the same size in a request. Inputs that are not listed are"
+        " not padded. Without the key: the variable axes of the op's model; without a model"
+        " all axes of all inputs.",
     )
     outputs: dict[str, Dimensions] = Field(
         default={},
-        description="The same of outputs: an axis that has the name of an input's axis is cut back"
-        " to the request's own size. Without the key: as the op's model names its axes.",
+        description="The same for outputs: an axis with the name of an input axis is cropped to the"
+        " request's own size. Without the key: the model's names of its axes.",
     )
     values: dict[str, float] = Field(
-        default={}, description="What is filled in, for each input; 0 without an entry."
+        default={}, description="Padding value of each input; 0 by default."
     )
     sizes: Annotated[Any, AfterValidator(_sizes), WithJsonSchema(_SIZES_SCHEMA)] = Field(
         default=None,
         description="Round each size up to a multiple of this number, or to the next of a list of"
-        " rising numbers; sizes beyond the last stay as they are.",
+        " ascending numbers; sizes beyond the last stay unchanged.",
     )
     max_elements: Annotated[int, Field(ge=0, le=MAX_INT32)] = Field(
         default=1024,
-        description="Requests may share a batch if padding adds at most so many elements to a row"
-        " of any of them,",
+        description="Requests may share a batch if padding adds at most this many elements to a"
+        " row of any of them,",
     )
     min_similarity: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.5,
-        description="or if a row of each is at least this part of a padded one.",
+        description="or if a row of each has at least this share of the elements of a padded row.",
     )
 
     @property
@@ -504,63 +510,62 @@ class OpConfig(Section):
 
     never_blank = frozenset({"server_endpoints", "client_config", "fetch_list"})
 
-    concurrency: Workers = Field(default=1, description="Workers of this op.")
+    concurrency: Workers = Field(default=1, description="Number of workers of this op.")
     timeout_ms: OffInt = Field(
         default=None,
         alias="timeout",
-        description="Milliseconds one call of `process` may take; 0 or less is no limit.",
+        description="Limit of one call of `process` in milliseconds; 0 or less is no limit.",
     )
     on_timeout: Literal["abandon", "kill"] = Field(
         default="abandon",
-        description="What becomes of a call beyond `timeout`, whose callers are answered at once:"
-        " it is left to return (`abandon`), or its worker is ended, with its stack in the log,"
-        " and replaced (`kill`), which only ops in processes can do.",
+        description="What to do with a call that exceeds `timeout`, after its requests have been"
+        " answered: let it return (`abandon`), or kill its worker, with its stack in the log,"
+        " and replace it (`kill`, for ops in processes only).",
     )
     retry: Count = Field(
-        default=1, description="Attempts of `process` in all; repeated after a timeout."
+        default=1, description="Attempts of `process`, in all; repeated after a timeout."
     )
     batch_size: Count = Field(
         default=1,
-        description="Most requests joined into one batch; with `batch_rows`: most rows.",
+        description="Most requests in one batch; with `batch_rows`: most rows.",
     )
     batch_rows: bool = Field(
         default=False,
         description="Count a batch in rows, axis 0 of its arrays (with a lod: sequences), not in"
-        " requests. For ops without a `preprocess` of their own that have one input.",
+        " requests. For ops with one input and without a `preprocess` method.",
     )
     allow_split_request: bool = Field(
         default=True,
-        description="With `batch_rows`, run a request of more than `batch_size` rows in pieces, in"
-        " any workers, and put their results together; false runs it whole, alone.",
+        description="With `batch_rows`, split a request of more than `batch_size` rows into"
+        " pieces, which any workers run, and join their results; false runs it whole, alone.",
     )
     enable_overrun: bool = Field(
         default=False,
         description="With `batch_rows`, let a batch that is not full take the next request whole,"
-        " even beyond `batch_size` rows; requests are not split then.",
+        " even beyond `batch_size` rows; requests are then not split.",
     )
     auto_batching_timeout_ms: OffFloat = Field(
         default=None,
         alias="auto_batching_timeout",
-        description="Milliseconds the first request of a batch waits for company while a worker is"
-        " free; 0 or less is not at all: a batch is what is waiting already.",
+        description="Milliseconds for which the first request waits for its batch to fill while a"
+        " worker is idle; with 0 or less an idle worker takes the waiting requests at once.",
     )
     client_type: Literal["brpc", "grpc", "local_predictor", "pipeline_grpc"] | None = Field(
         default=None,
-        description="What `process` calls. `local_predictor` is the model of `local_service_conf`;"
-        " `grpc`, which holds with `server_endpoints` if the key is left out, is a model server,"
-        " called by the Open Inference Protocol; so is `brpc`. `pipeline_grpc` is another"
-        " pipeline.",
+        description="What `process` calls. `local_predictor`: the model of `local_service_conf`."
+        " `grpc`, the default with `server_endpoints`, and `brpc`: a model server, over the Open"
+        " Inference Protocol. `pipeline_grpc`: another pipeline.",
     )
     server_endpoints: EndpointList | None = Field(
         default=None,
-        description="`host:port` list of the servers that `process` calls; they take turns."
-        " Comes before `local_service_conf`.",
+        description="List of `host:port` of the servers that `process` calls in turn. Takes"
+        " precedence over `local_service_conf`.",
     )
     model_name: Text | None = Field(
         default=None,
-        description="Name of the model at `server_endpoints`; of the service with `pipeline_grpc`."
-        " Without it a model is called by the op's name, or is the server's only one; a pipeline by"
-        " none.",
+        description="Name of the model at `server_endpoints`; with `pipeline_grpc` the name of the"
+        " service. By default a model's name is the op's name, or the server's only model; a"
+        " pipeline is called without a name.",
     )
     client_config: Text | None = Field(
         default=None,
@@ -568,8 +573,8 @@ class OpConfig(Section):
     )
     fetch_list: Names | None = Field(
         default=None,
-        description="Outputs to fetch; none or an empty list is all."
-        " That of `local_service_conf` comes first.",
+        description="Outputs to fetch; without the key, or with an empty list, all. That of"
+        " `local_service_conf` takes precedence.",
     )
     use_encryption_model: bool = Field(
         default=False, description="The remote server holds an encrypted model. Not available."
@@ -579,45 +584,45 @@ class OpConfig(Section):
     )
     executor: ExecutorName | None = Field(
         default=None,
-        description="Where the op runs: `inline`, on the event loop (for very short work),"
-        " in a `thread`, in a `process`, in `external` workers that connect to `socket`, or by a"
-        " kind that a package has added."
-        " Without the key `dag.is_thread_op` decides; coroutines run on the loop.",
+        description="Where the op runs: `inline`, on the event loop (for very short work), in a"
+        " `thread`, in a `process`, in `external` workers that connect to `socket`, or in an"
+        " executor of another package. By default `dag.is_thread_op` decides; coroutines run on"
+        " the event loop.",
     )
     socket: Text | None = Field(
         default=None,
-        description="Path of the Unix socket that workers of an op with `executor: external`"
-        " connect to; only this user may.",
+        description="Path of the Unix socket to which the workers of an op with `executor:"
+        " external` connect; only the service's own user may.",
     )
     socket_format: Literal["json", "msgpack"] = Field(
-        default="json", description="How bodies on `socket` are written, both ways."
+        default="json", description="Encoding of the bodies on `socket`, in both directions."
     )
     memory_limit_mib: Count | None = Field(
         default=None,
-        description="MiB of resident memory, for ops in processes: a worker that has more after a"
-        " batch is replaced, one after the other; one that has half as much again is ended at once,"
-        " with its batch. What workers share with the service counts as well.",
+        description="Limit of resident memory in MiB, for ops in processes: a worker above it"
+        " after a batch is replaced, one worker at a time; a worker above one and a half times the"
+        " limit is killed at once, with its batch. Memory shared with the service counts as well.",
     )
     max_batches: Count | None = Field(
         default=None,
-        description="Batches after which a worker process is replaced, one after the other; an op"
-        " with one worker waits for the new one.",
+        description="Batches after which a worker process is replaced, one worker at a time; an"
+        " op with one worker waits for the new one.",
     )
     isolate_errors: bool = Field(
         default=True,
         description="When `process` fails for a batch, run its halves again until only the"
-        " culprit has the error; false gives every sample of the batch the error.",
+        " requests that cause the error fail; false gives every request of the batch the error.",
     )
     retry_on_crash: bool = Field(
         default=False,
         description="When a worker process dies, run the requests of its batch once more, one by"
-        " one, within their deadlines; false gives all of them the error 9000. For ops that may"
+        " one, within their deadlines; false answers all of them with error 9000. For ops that may"
         " run twice for one request.",
     )
     cpu_affinity: CpuSets | None = Field(
         default=None,
-        description='CPUs that the op\'s worker processes run on, such as "0-1,3". In a list each'
-        " worker has an entry, in turn. Without the key they may use all that the service may.",
+        description='CPUs on which the op\'s worker processes run, such as "0-1,3". A list has an'
+        " entry for each worker, in turn. By default all CPUs of the service.",
     )
     local_service_conf: LocalServiceConfig = Field(
         default=LocalServiceConfig(), description="The model of this op."
@@ -681,112 +686,114 @@ class ServiceConfig(Section):
 
     rpc_port: Port | None = Field(
         default=None,
-        description="gRPC port; 0 takes any free one."
-        " Without it: the next free port after `http_port`.",
+        description="gRPC port; 0 is any free port. By default the next free port after"
+        " `http_port`.",
     )
     http_port: Port | None = Field(
-        default=None, description="HTTP port; 0 takes any free one. Without it there is no HTTP."
+        default=None,
+        description="HTTP port; 0 is any free port. Without the key there is no HTTP port.",
     )
     host: Host = Field(
         default="127.0.0.1",
-        description="Address to listen on. 0.0.0.0 lets other machines reach the service.",
+        description="Address to listen on. 0.0.0.0 makes the service reachable from other"
+        " machines.",
     )
     service: EntryPoint | None = Field(
         default=None, description="What `penstock run config.yml` runs: `file.py:Class`."
     )
     name: UrlSegment | None = Field(
-        default=None, description="Name of the service, the first part of its URLs."
+        default=None, description="Name of the service, and first part of its URLs."
     )
     worker_num: Count | None = Field(
         default=None,
-        description="Most requests inside the graph at once; others wait."
-        " Without it only `max_requests` limits them."
-        " With `build_dag_each_worker`: the number of engines, at most 1024, without it one.",
+        description="Most requests inside the graph at once; others wait. By default only"
+        " `max_requests` limits them. With `build_dag_each_worker`: the number of engines, at most"
+        " 1024, by default one.",
     )
     build_dag_each_worker: bool = Field(
         default=False,
-        description="Run `worker_num` engines, processes with a graph and models each,"
-        " on the same ports. `max_inflight_bytes` is divided among them;"
-        " other limits hold for each.",
+        description="Run `worker_num` engines on the same ports, each a process with its own"
+        " graph and models. `max_inflight_bytes` is divided among them; other limits apply to"
+        " each.",
     )
     grpc_gateway_port: int | None = Field(
         default=None, description="Accepted for old files; no effect."
     )
     deadline: Seconds = Field(
         default=60.0,
-        description="Seconds within which a request is answered, if its caller sets no less."
-        " A caller who asks for more gets this.",
+        description="Deadline of a request in seconds. Its caller can set an earlier one, not a"
+        " later one.",
     )
     max_deadline: Seconds = Field(
         default=600.0,
-        description="Most seconds that any request is given, whatever its caller asks."
-        " A `deadline` that is set may not be above it; the default of `deadline` gives way.",
+        description="Upper bound of `deadline` in seconds. A larger `deadline` is an error; the"
+        " default of `deadline` is lowered to it.",
     )
     max_message_bytes: Annotated[int, Field(ge=1, le=MAX_INT32)] = Field(
         default=64 * MIB,
-        description="Largest request on either port, after decompression.",
+        description="Most bytes of a request on either port, after decompression.",
     )
     max_inflight_bytes: Annotated[int, Field(ge=1, le=(1 << 63) - 1)] | None = Field(
         default=None,
-        description="Most bytes held for all requests at once."
-        " Without it: 2 GiB or a quarter of the memory, whichever is less.",
+        description="Most bytes in flight for all requests. By default 2 GiB or a quarter of the"
+        " memory, whichever is less.",
     )
     max_requests: Count = Field(
         default=1024,
-        description="Most requests admitted at once; further ones are refused as busy.",
+        description="Most requests admitted at once; further ones are refused as busy (3004).",
     )
     max_calls: Count | None = Field(
         default=None,
-        description="Most requests open at once on all connections, those included whose body has"
-        " not arrived; further ones fail with HTTP 503 or gRPC RESOURCE_EXHAUSTED."
-        " Without it: four times `max_requests`.",
+        description="Most open requests on all connections, including those whose body has not"
+        " arrived; further ones fail with HTTP 503 or gRPC RESOURCE_EXHAUSTED. By default four"
+        " times `max_requests`.",
     )
     max_connections: Count | None = Field(
         default=None,
-        description="Most open connections."
-        " Without it: 1024, or the descriptor limit less 128 and 22 for each worker process,"
-        " whichever is less.",
+        description="Most open connections. By default 1024, or the descriptor limit minus 128"
+        " and minus 22 for each worker process, whichever is less.",
     )
     start_timeout: Pause = Field(
         default=600.0,
-        description="Seconds within which a worker process must be ready: its model open, and its"
-        " `init_op` run. One that is not is ended, and the start of the service fails. Of an op"
-        " without processes, each of the two may take so long. 0 lets it take for ever; the log"
-        " tells of it from 30 s on.",
+        description="Seconds within which a worker process must be ready: its model opened, and its"
+        " `init_op` finished. Otherwise it is killed, and the start of the service fails. For"
+        " an op without processes, the limit applies to each of the two. 0 is no limit; a slow"
+        " start is logged after 30 s.",
     )
     hang_limit: Pause = Field(
         default=60.0,
-        description="Seconds that a call in a process of its own may go on after nobody waits for"
-        " it any more; then its worker hangs, and is ended and replaced. So is one that does not"
-        " begin a batch within this time, 1 s at least and 5 at most. 0 lets calls go on for ever.",
+        description="Seconds for which a call in a worker process may run on after all its"
+        " requests have ended; then the worker counts as hanging, and is killed and replaced. So"
+        " is a worker that does not begin a batch within this time (at least 1 s, at most 5 s). 0"
+        " is no limit for calls.",
     )
     crash_dir: Text | None = Field(
         default=None,
-        description="Folder for a report of each worker process that dies, readable for the"
-        " service's own user alone; at most 100 of them. Without it the log has the gist.",
+        description="Folder for reports of worker processes that died, readable by the service's"
+        " own user only; at most 100 files. The log has a summary in any case.",
     )
     log_level: LogLevel = Field(
         default="info",
-        description="Least level of the lines that are logged to standard error, unless the script"
-        " configures logging itself.",
+        description="Lowest level that is logged to standard error, unless the script configures"
+        " logging itself.",
     )
     log_format: LogFormat = Field(
         default="text",
-        description="`text` for people, with tracebacks on several lines; `json` for programs, one"
-        " object on one line for each event.",
+        description="`text` for people, with tracebacks on several lines; `json` for programs,"
+        " with one object on one line for each event.",
     )
     log_dir: Text | None = Field(
         default=None,
-        description="Folder in which `PipelineServingLogs` is made, with the three log files of the"
-        " original, in its formats: `pipeline.log`, `pipeline.log.wf` and `pipeline.tracer`. The"
-        " variable `SERVING_LOG_PATH` says the same. Without it nothing is written to files.",
+        description="Folder in which `PipelineServingLogs` is created, with the original's three"
+        " log files, in its formats: `pipeline.log`, `pipeline.log.wf` and `pipeline.tracer`. The"
+        " variable `SERVING_LOG_PATH` does the same. By default nothing is written to files.",
     )
     missing_device: Literal["error", "cpu"] = Field(
         default="error",
-        description="What becomes of an op whose `devices` or `device_type` name a card, or other"
-        " hardware, that is not there: the service does not start (`error`), or the op runs on the"
-        " CPU and the log says so (`cpu`). With `cpu`, a `precision` or `use_calib` that the op's"
-        " library cannot obey there gives way to fp32 as well.",
+        description="What to do with an op whose `devices` or `device_type` name a GPU, or other"
+        " hardware, that does not exist: fail the start (`error`), or run the op on the CPU,"
+        " with a warning (`cpu`). With `cpu`, a `precision` or `use_calib` that the op's"
+        " library does not support there becomes fp32 as well.",
     )
     strict_status: bool = Field(
         default=False,
@@ -795,12 +802,13 @@ class ServiceConfig(Section):
     )
     drain_delay: Pause = Field(
         default=0.0,
-        description="Seconds a stopping service still accepts requests while not ready.",
+        description="Seconds for which a stopping service still accepts requests while it is not"
+        " ready.",
     )
     drain_timeout: Pause = Field(
         default=30.0,
-        description="Seconds within which a stopping service ends;"
-        " admitted requests may finish until shortly before.",
+        description="Seconds within which a stopping service ends; admitted requests may run until"
+        " shortly before.",
     )
     header_timeout: Seconds = Field(
         default=10.0, description="Seconds within which the headers of a request must arrive."
@@ -810,18 +818,18 @@ class ServiceConfig(Section):
     )
     write_timeout: Seconds = Field(
         default=30.0,
-        description="Seconds within which a client must read some of its answer.",
+        description="Seconds within which a client must read a part of its answer.",
     )
     keep_alive: Seconds = Field(
-        default=5.0, description="Seconds an idle HTTP connection is kept open."
+        default=5.0, description="Seconds for which an idle HTTP/1.1 connection is kept open."
     )
     door: DoorConfig = Field(
         default=DoorConfig(), description="Connections of both ports: limits, TLS, Unix socket."
     )
     docs: bool = Field(
         default=True,
-        description="Serve a description of all HTTP routes at `/openapi.json`, and a page that"
-        " shows it and tries them at `/docs`.",
+        description="Serve the OpenAPI document of all HTTP routes at `/openapi.json`, and a page"
+        " that shows and calls them at `/docs`.",
     )
     log_requests: bool = Field(
         default=False,
@@ -830,23 +838,23 @@ class ServiceConfig(Section):
     )
     otel: bool = Field(
         default=False,
-        description="Export each request as OpenTelemetry spans. Where to, and which requests, say"
-        " the variables `OTEL_…` of the environment; see tracing.md. Needs `penstock[otel]`.",
+        description="Export requests as OpenTelemetry spans, configured by the environment"
+        " variables `OTEL_…`; see tracing.md. Needs `penstock[otel]`.",
     )
     metrics: bool = Field(
         default=True,
-        description="Serve metrics for Prometheus at `/metrics` of the HTTP port, to whoever"
-        " reaches it; see metrics.md.",
+        description="Serve Prometheus metrics at `/metrics` of the HTTP port, to every client; see"
+        " metrics.md.",
     )
     instruments: Importables = Field(
         default=(),
-        description="What listens to requests, batches, workers and connections: classes of"
-        " instruments, or functions that make one, written `package.module:Class`.",
+        description="Listeners to events of requests, batches, workers and connections: classes of"
+        " instruments, or functions that return one, written `package.module:Class`.",
     )
     applications: Importables = Field(
         default=(),
-        description="Further protocols: functions that are called with the engine and give an"
-        " object with `routes`, written `package.module:function`.",
+        description="Further protocols: functions that take the engine and return an object with"
+        " `routes`, written `package.module:function`.",
     )
     dag: DagConfig = Field(default=DagConfig(), description="The whole graph.")
     op: Entries = Field(default={}, description="Op name: its entry.")
