@@ -35,7 +35,7 @@ app = typer.Typer(
 )
 
 File = Annotated[
-    Path, typer.Argument(metavar="FILE", help="A Python script, or a configuration (.yml).")
+    Path, typer.Argument(metavar="FILE", help="A Python script, or a configuration file (.yml).")
 ]
 Set = Annotated[
     list[str] | None,
@@ -43,32 +43,33 @@ Set = Annotated[
         "--set",
         "-o",
         metavar="KEY=VALUE",
-        help="Override a configuration key, such as op.uci.concurrency=4. May be repeated.",
+        help="Set a configuration key, such as op.uci.concurrency=4. May be repeated.",
     ),
 ]
 Lenient = Annotated[
-    bool, typer.Option("--lenient", help="Only warn of unknown configuration keys.")
+    bool,
+    typer.Option("--lenient", help="Warn about unknown configuration keys instead of failing."),
 ]
 
 
 Arguments = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="ARGUMENT", help="What the script gets as sys.argv[1:]; options after --."
+        metavar="ARGUMENT", help="Arguments of the script (sys.argv[1:]); options after --."
     ),
 ]
 Level = Annotated[
     LogLevel | None,
     typer.Option(
         "--log-level",
-        help="Least level of the lines that are logged.",
+        help="Lowest level that is logged.",
     ),
 ]
 Format = Annotated[
     LogFormat | None,
     typer.Option(
         "--log-format",
-        help="Lines for people, or one JSON object for each event.",
+        help="Log text lines, or one JSON object for each event.",
     ),
 ]
 
@@ -77,7 +78,7 @@ Pairs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="KEY=VALUE",
-        help="A request of the pipeline protocol; KEY=@FILE sends a file, base64.",
+        help="A request of the pipeline protocol; KEY=@FILE sends a file as base64.",
     ),
 ]
 Data = Annotated[
@@ -86,19 +87,26 @@ Data = Annotated[
         "--data",
         "-d",
         metavar="JSON|FILE",
-        help="The request; the elements of a list are sent in turn.",
+        help="The request as JSON, or a JSON file; the elements of a list are sent in turn.",
     ),
 ]
 Header = Annotated[
     list[str] | None,
-    typer.Option("--header", "-H", metavar="'NAME: VALUE'", help="May be repeated."),
+    typer.Option(
+        "--header",
+        "-H",
+        metavar="'NAME: VALUE'",
+        help="A header of every request. May be repeated.",
+    ),
 ]
 CaFile = Annotated[Path | None, typer.Option(help="Certificates to trust, for https.")]
 Shape = Annotated[
     list[str] | None,
-    typer.Option(metavar="INPUT:1,3,...", help="Of a model's made-up input; repeatable."),
+    typer.Option(metavar="INPUT:1,3,...", help="Shape of a model's random input; repeatable."),
 ]
-Binary = Annotated[bool, typer.Option("--binary", help="A model's inputs as raw bytes over HTTP.")]
+Binary = Annotated[
+    bool, typer.Option("--binary", help="Send a model's inputs as raw bytes over HTTP.")
+]
 
 
 def _tell_version(wanted: bool) -> None:
@@ -114,7 +122,7 @@ def options(
         typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """What stands before the command."""
+    """Options before the command."""
 
 
 @app.command()
@@ -130,7 +138,7 @@ def run(
     log_format: Format = None,
     reload: Annotated[
         bool,
-        typer.Option("--reload", help="Start again when a file in FILE's folder changes."),
+        typer.Option("--reload", help="Restart the service when a file in FILE's folder changes."),
     ] = False,
 ) -> None:
     """Run a service until SIGTERM or Ctrl-C.
@@ -198,7 +206,9 @@ def worker(
     ],
     batched: Annotated[
         bool,
-        typer.Option("--batched", help="It takes and returns lists, as a route's with batch=."),
+        typer.Option(
+            "--batched", help="The function takes and returns lists, as for a route with batch=."
+        ),
     ] = False,
     msgpack: Annotated[
         bool, typer.Option("--msgpack", help="Bodies are msgpack (socket_format), not JSON.")
@@ -208,7 +218,7 @@ def worker(
 ) -> None:
     """Run batches of a service with executor: external, until SIGTERM or Ctrl-C.
 
-    The service may start later, end and come back.
+    The service may start later, and may be restarted.
     """
     from penstock.protocols import media
     from penstock.service.external_worker import worker_program
@@ -242,7 +252,7 @@ def check(
     log_format: Format = None,
     opens: Annotated[
         bool,
-        typer.Option("--open", help="Also open the models; run __init__, load and init_op."),
+        typer.Option("--open", help="Also open the models, and run __init__, load and init_op."),
     ] = False,
 ) -> None:
     """Check configuration, graph and hooks; open models only with --open."""
@@ -261,23 +271,25 @@ def check(
 
 @app.command()
 def client(
-    target: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the service is.")],
+    target: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Address of the service.")],
     pairs: Annotated[
         list[str],
-        typer.Argument(metavar="KEY=VALUE", help="The request; KEY=@FILE sends a file, base64."),
+        typer.Argument(metavar="KEY=VALUE", help="The request; KEY=@FILE sends a file as base64."),
     ],
     name: Annotated[
         str,
-        typer.Option(help="The service's name, the first part of its URL, if it is not the only."),
+        typer.Option(
+            help="The service's name, the first part of its URL; needed if there are several."
+        ),
     ] = "",
     method: Annotated[str, typer.Option(help="The second part of the URL.")] = "prediction",
     grpc: Annotated[bool, typer.Option("--grpc/--http", help="The protocol to speak.")] = False,
-    log_id: Annotated[int, typer.Option(help="A trace id, found again in logs.")] = 0,
+    log_id: Annotated[int, typer.Option(help="A trace id, which appears in logs.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the reply.")] = 60.0,
 ) -> None:
     """Send one request and print the reply as JSON.
 
-    The exit status is 1 when there is no reply, or one with an error.
+    The exit status is 1 if there is no reply, or an error reply.
     """
     from penstock.client.calls import ask_grpc, ask_http, feed_of, lacks_name
 
@@ -296,11 +308,13 @@ def client(
 @app.command()
 def status(
     address: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="The HTTP port of a service here.")
+        str, typer.Argument(metavar="HOST:PORT", help="The HTTP port of a service on this machine.")
     ] = "127.0.0.1:8080",
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the whole status as JSON.")
+    ] = False,
 ) -> None:
-    """Print how a running service stands, all its engines together."""
+    """Print the status of a running service, summed over its engines."""
     from penstock.observe.status import ask_status, shown
 
     with _errors_end_the_command():
@@ -311,15 +325,15 @@ def status(
 @app.command()
 def trace(
     address: Annotated[
-        str, typer.Argument(metavar="HOST:PORT", help="The HTTP port of a service here.")
+        str, typer.Argument(metavar="HOST:PORT", help="The HTTP port of a service on this machine.")
     ] = "127.0.0.1:8080",
-    requests: Annotated[int, typer.Option(help="How many requests.")] = 100,
-    seconds: Annotated[float, typer.Option(help="How long to wait for them.")] = 10.0,
+    requests: Annotated[int, typer.Option(help="Number of requests to record.")] = 100,
+    seconds: Annotated[float, typer.Option(help="Most seconds to wait for them.")] = 10.0,
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path(
         "trace.json"
     ),
 ) -> None:
-    """Record what happens to the next requests of a running service.
+    """Record timelines of the next requests of a running service.
 
     The file opens in ui.perfetto.dev and in chrome://tracing.
     """
@@ -334,7 +348,7 @@ def trace(
 @app.command()
 def bench(
     target: Annotated[
-        str, typer.Argument(metavar="URL", help="What to ask: http://HOST:PORT/PATH, or grpc://.")
+        str, typer.Argument(metavar="URL", help="The target: http://HOST:PORT/PATH, or grpc://.")
     ],
     pairs: Pairs = None,
     data: Data = None,
@@ -344,7 +358,7 @@ def bench(
             "--concurrency",
             "-c",
             metavar="N,...",
-            help="Closed loop: requests in flight, a step each.  [default: 1,4,16,64]",
+            help="Closed loop: requests in flight of each step.  [default: 1,4,16,64]",
         ),
     ] = None,
     rate: Annotated[
@@ -353,38 +367,41 @@ def bench(
             "--rate",
             "-r",
             metavar="N,...",
-            help="Open loop: requests a second, a step each; --concurrency is the most in flight.",
+            help="Open loop: requests a second of each step; --concurrency limits those in flight.",
         ),
     ] = None,
     arrivals: Annotated[
-        Literal["poisson", "constant"], typer.Option(help="Of an open loop.")
+        Literal["poisson", "constant"], typer.Option(help="Arrival times in an open loop.")
     ] = "poisson",
-    duration: Annotated[str, typer.Option(help="Of each step: 10s, 500ms, 2m.")] = "10s",
-    warm_up: Annotated[str, typer.Option(help="Before each step, not measured.")] = "1s",
-    timeout: Annotated[str, typer.Option(help="For one request, from its sending.")] = "30s",
-    connections: Annotated[int, typer.Option(min=1, help="That gRPC calls share.")] = 1,
-    processes: Annotated[int, typer.Option(min=1, help="That make the load.")] = 1,
+    duration: Annotated[str, typer.Option(help="Duration of each step: 10s, 500ms, 2m.")] = "10s",
+    warm_up: Annotated[str, typer.Option(help="Load before each step, not measured.")] = "1s",
+    timeout: Annotated[str, typer.Option(help="Timeout of one request, from its sending.")] = "30s",
+    connections: Annotated[int, typer.Option(min=1, help="Connections that gRPC calls share.")] = 1,
+    processes: Annotated[int, typer.Option(min=1, help="Client processes.")] = 1,
     header: Header = None,
     ca_file: CaFile = None,
     shape: Shape = None,
     binary: Binary = False,
     output: Annotated[
         list[Path] | None,
-        typer.Option("--output", "-o", help="FILE.csv, .json or .svg; may be repeated."),
+        typer.Option(
+            "--output", "-o", help="Write results to FILE.csv, .json or .svg; may be repeated."
+        ),
     ] = None,
     max_p99: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Else exit status 1.")
+        str | None,
+        typer.Option(metavar="DURATION", help="Exit status 1 if the p99 of a step is larger."),
     ] = None,
     max_errors: Annotated[
-        int | None, typer.Option(help="Failed requests of a step; else exit status 1.")
+        int | None, typer.Option(help="Exit status 1 if a step has more failed requests.")
     ] = None,
     min_rate: Annotated[
-        float | None, typer.Option(help="Good answers a second; else exit status 1.")
+        float | None, typer.Option(help="Exit status 1 if a step has fewer good answers a second.")
     ] = None,
 ) -> None:
-    """Put load on a service, in steps, and tell how it answers.
+    """Load a service in steps, and report throughput, latency and failures.
 
-    The exit status is 1 when a limit is broken, or a step has no good answer.
+    The exit status is 1 if a step violates a limit, or has no good answer.
     """
     from penstock.bench import command
     from penstock.bench.requests import target_of
@@ -421,45 +438,53 @@ def plan(
         str,
         typer.Argument(
             metavar="URL|HOST:PORT|FILE",
-            help="What to measure; or a service with load, to watch; or a file of -o, or of trace.",
+            help="A URL to measure, a service under load to observe, or a file of -o or penstock"
+            " trace.",
         ),
     ],
     pairs: Pairs = None,
     data: Data = None,
     qps: Annotated[
-        float | None, typer.Option(min=0.001, help="Requests a second that are wished.")
+        float | None, typer.Option(min=0.001, help="Requests a second to plan for.")
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="OP.KEY=VALUE",
-            help="What if it were so: det.concurrency=3. May be repeated.",
+            help="Predict with another setting: det.concurrency=3. May be repeated.",
         ),
     ] = None,
     costs: Annotated[
         Path | None,
-        typer.Option(help="A file of -o, or of trace, in place of a measuring run."),
+        typer.Option(help="A file of -o or penstock trace, instead of a measuring run."),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Measure what was predicted; else exit status 1.")
+        bool, typer.Option("--verify", help="Measure the prediction; exit status 1 if it is wrong.")
     ] = False,
-    duration: Annotated[str, typer.Option(help="Of --verify.")] = "60s",
-    measuring: Annotated[str, typer.Option(help="Of each step of the measuring run.")] = "5s",
+    duration: Annotated[str, typer.Option(help="Duration of --verify.")] = "60s",
+    measuring: Annotated[
+        str, typer.Option(help="Duration of each step of the measuring run.")
+    ] = "5s",
     concurrency: Annotated[
         str,
-        typer.Option("--concurrency", "-c", metavar="N,...", help="Its steps: requests in flight."),
+        typer.Option(
+            "--concurrency",
+            "-c",
+            metavar="N,...",
+            help="Requests in flight of the measuring run's steps.",
+        ),
     ] = "",
     header: Header = None,
     ca_file: CaFile = None,
     shape: Shape = None,
     binary: Binary = False,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Keep what was measured.")
+        Path | None, typer.Option("--output", "-o", help="Save the measured costs to a file.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Predict throughput and waiting from what ops cost, and say what to change."""
+    """Predict throughput and latency from the costs of ops, and recommend settings."""
     from penstock.bench.command import load_of
     from penstock.bench.requests import target_of
     from penstock.plan.command import Source, plan_and_report
@@ -521,7 +546,7 @@ def _flags(
 
 @contextmanager
 def _log_of_imports(now: flags.Flags) -> Iterator[None]:
-    """Until the script's configuration is read, flags and environment alone say what is logged."""
+    """Until the script's configuration has been read, flags and environment configure the log."""
     from penstock.config.load import from_environment
 
     told = {key: value for key, (_, value) in from_environment(os.environ).items()}
@@ -538,7 +563,7 @@ def _log_of_imports(now: flags.Flags) -> Iterator[None]:
 
 @contextmanager
 def _errors_end_the_command() -> Iterator[None]:
-    """Our own errors become one clear message and exit status 1."""
+    """Turn our own errors into one message and exit status 1."""
     try:
         yield
     except PenstockError as error:
@@ -551,7 +576,7 @@ def _errors_end_the_command() -> Iterator[None]:
 
 @contextmanager
 def _mistakes_of_a_script_are_shown_alone() -> Iterator[None]:
-    """Exceptions of the user's own keep their traceback, without our way to the script."""
+    """Print exceptions of user code with their traceback, without our frames."""
     from penstock.service.script import users_traceback
 
     try:

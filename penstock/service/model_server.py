@@ -194,15 +194,15 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = made.add_argument
-    add("command", nargs="?", default="start", help="start, which may be left out.")
+    add("command", nargs="?", default="start", help="start (optional).")
     add(
         "--model",
         nargs="+",
         action="append",
         default=[],
         metavar="[NAME=]PATH",
-        help="A model's folder or file. Several behind one flag run in a row, the output of one"
-        " being the input of the next; the flag may be given again, for another model.",
+        help="A model's folder or file. Several paths after one flag run as a sequence, each with"
+        " the outputs of the one before as inputs; repeat the flag for another model.",
     )
     add(
         "--op",
@@ -213,20 +213,25 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--config", metavar="FILE", help="A YAML file with models, workflows and services.")
     add("--port", type=int, help=f"Of HTTP, and gRPC too; {DEFAULT_PORT} without it.")
-    add("--grpc_port", "--grpc-port", type=int, help="Of gRPC alone; the next free one without it.")
-    add("--host", help="The address to listen on; this machine alone by default.")
+    add(
+        "--grpc_port",
+        "--grpc-port",
+        type=int,
+        help="Port for gRPC only; by default the next free port.",
+    )
+    add("--host", help="The address to listen on; by default this machine only.")
     add(
         "--thread",
         type=int,
         default=_THREADS,
-        help="Requests that run at once, each by itself.",
+        help="Workers that run one request at a time each.",
     )
     add(
         "--runtime_thread_num",
         type=int,
         nargs="+",
         default=[0],
-        help="Workers that run batches of requests; above 0 requests are batched.",
+        help="Workers that run batches; above 0 requests are batched.",
     )
     add(
         "--batch_infer_size",
@@ -238,33 +243,42 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--no_pad",
         action="store_true",
-        help="Batch requests of equal sizes only; else those of different sizes are padded with"
-        " zeros, if they are batched.",
+        help="Batch requests of equal shapes only; by default different shapes are padded with"
+        " zeros to share batches.",
     )
     add(
         "--precision",
         type=str.lower,
         choices=("fp32", "fp16", "bf16", "int8"),
         default="fp32",
-        help="If the runtime has it.",
+        help="Precision, if the runtime supports it.",
     )
     add("--use_calib", action="store_true", help="Calibrate for int8 (TensorRT).")
-    add("--mem_optim_off", action="store_true", help="Keep the memory of intermediate values.")
+    add(
+        "--mem_optim_off",
+        action="store_true",
+        help="Do not reuse the memory of intermediate values.",
+    )
     add("--ir_optim", action="store_true", help="Optimise the model's graph.")
-    add("--use_mkl", action="store_true", help="oneDNN kernels, where the runtime has them.")
-    add("--use_trt", action="store_true", help="TensorRT; needs a GPU.")
-    add("--gpu_ids", nargs="+", default=[], help="Cards for each model: 0 or 0,1; -1 is the CPU.")
-    add("--min_subgraph_size", nargs="+", default=[], help="For TensorRT, by model.")
-    add("--max_body_size", type=int, help="The most bytes of a request.")
-    add("--cpu_math_thread_num", type=int, default=1, help="CPU threads of one run.")
+    add("--use_mkl", action="store_true", help="Use oneDNN kernels, if the runtime has them.")
+    add("--use_trt", action="store_true", help="Use TensorRT; needs a GPU.")
+    add("--gpu_ids", nargs="+", default=[], help="GPU ids for each model: 0 or 0,1; -1 is the CPU.")
+    add(
+        "--min_subgraph_size",
+        nargs="+",
+        default=[],
+        help="Smallest subgraph for TensorRT, by model.",
+    )
+    add("--max_body_size", type=int, help="Most bytes of a request.")
+    add("--cpu_math_thread_num", type=int, default=1, help="CPU threads of one run of a model.")
     add(
         "--enable_prometheus",
         action="store_true",
-        help="Metrics by the original's names as well, and on a port of their own.",
+        help="Also serve metrics with the original's names, on a port of their own.",
     )
-    add("--prometheus_port", type=int, default=_METRICS_PORT, help="That port.")
-    add("--log-level", "--log_level", help="Least level of the lines that are logged.")
-    add("--log-format", "--log_format", help="text or json.")
+    add("--prometheus_port", type=int, default=_METRICS_PORT, help="Port of these metrics.")
+    add("--log-level", "--log_level", help="Lowest level that is logged.")
+    add("--log-format", "--log_format", help="Format of log lines: text or json.")
     for flag in _NO_EFFECT:
         add(f"--{flag}", help="No effect.")
     add("--trt_use_static", action="store_true", help="No effect.")
