@@ -39,11 +39,11 @@ _Target = TypeVar("_Target", bound=Callable[..., Any])
 
 
 class App(Several):
-    """A service of typed routes, each a function or class with workers and a queue of its own.
+    """A service of typed routes, each a function or class with its own workers and queue.
 
     Args:
         name: of the service.
-        instruments, applications: as WebService has them.
+        instruments, applications: as for WebService.
         config: top-level configuration keys, such as ``http_port=8000``.
 
     Raises:
@@ -89,16 +89,15 @@ class App(Several):
             path: such as ``/predict``; answered for POST.
             batch: the most requests joined into one call; the function then takes and returns
                 lists with an element for each of them. None: one request in each call.
-            wait: milliseconds that a request waits for others to share its batch; none by default:
-                what has come while the worker was busy is its next batch.
-            workers: threads or processes that run it.
+            wait: milliseconds that a request waits for its batch to fill; by default 0: the
+                requests that arrived while the worker was busy are the next batch.
+            workers: number of threads or processes that run it.
             executor: ``thread`` (the default), ``process``, or ``external`` with the path of a
-                ``socket`` that workers connect to: then the function gives the types only.
+                ``socket`` for external workers; then the function only declares the types.
             timeout: seconds for one call of the function.
-            examples: bodies of requests as plain values, or pairs (tuples) of such a body and the
-                answer that is expected. The description of the service shows them; each is run
-                before the service is ready, and by ``GET /health/deep``. Those of a pydantic
-                model (``json_schema_extra``) are taken where there are none.
+            examples: request bodies as plain values, or tuples of a body and the expected answer.
+                The OpenAPI document shows them; each runs before the service is ready, and in ``GET
+                /health/deep``. By default those of a pydantic model (``json_schema_extra``).
             options: further keys of an op's configuration, such as ``memory_limit_mib``.
 
         Raises:
@@ -155,12 +154,12 @@ class App(Several):
 
         Args:
             path: such as ``/ensemble``.
-            last: the op that makes the answer's dict. Ops without inputs read the request's.
+            last: the op whose output dict is the answer. Ops without inputs get the request's dict.
             request: the type of requests, such as a pydantic model, whose members are the request's
-                dict; None takes any object.
-            response: the type of answers, which the last op's dict must fit.
+                dict; None accepts any object.
+            response: the type of answers, which the last op's dict must match.
             name: of the graph; the path's last part by default.
-            examples: as ``route`` has them.
+            examples: as for ``route``.
             options: configuration of its ops: ``op={"name": {...}}``, ``dag={...}``.
 
         Raises:
@@ -190,11 +189,11 @@ class App(Several):
         self._graphs.append((route, last, options))
 
     def page(self, path: str, file: str | PathLike[str]) -> None:
-        """Answer GET at a path with a file, such as a page that shows what the service does.
+        """Answer GET at a path with a file, such as a demo page.
 
         Args:
             path: such as ``/``.
-            file: relative to the script's folder, where the caller is a script.
+            file: relative to the folder of the calling script.
         """
         from penstock.api.pages import Page
 
@@ -275,7 +274,7 @@ class App(Several):
         return self._asgi(in_threads=False)
 
     def for_tests(self) -> AsgiApplication:
-        """The same, with every op in threads; see ``penstock.testing.client``."""
+        """The same application with every op in threads; see ``penstock.testing.client``."""
         return self._asgi(in_threads=True)
 
     def _asgi(self, *, in_threads: bool) -> AsgiApplication:
@@ -323,7 +322,7 @@ class _Route(Service):
 
 
 def _shape(request: Schema | None, response: Schema | None) -> str:
-    """What a route takes and gives, in a line."""
+    """A route's request and answer types in one line."""
     from penstock.typed.outline import outline
 
     sides = [
@@ -342,7 +341,7 @@ _OF_APPS = tuple(keys_of(ServiceConfig))
 
 
 def _check_options(where: str, given: Iterable[str], *, of_route: bool = False) -> None:
-    """Refuse unknown options, with the nearest that is known."""
+    """Refuse unknown options; the error names the nearest known one."""
     if flags.current().lenient:
         return
     known, others, place = _OF_APPS, _OF_ROUTES, "@app.route(...)"
@@ -364,7 +363,7 @@ def _check_options(where: str, given: Iterable[str], *, of_route: bool = False) 
 def _examples(
     path: str, request: Schema | None, given: Sequence[Any]
 ) -> tuple[tuple[Any, Any], ...]:
-    """Pairs of a request and the answer that is expected, None where none is; as JSON has them."""
+    """Pairs of a request and its expected answer or None, as JSON values."""
     from penstock.api.descriptions import own_examples
     from penstock.protocols import media
 

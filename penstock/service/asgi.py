@@ -1,8 +1,8 @@
 """A service as an ASGI application: ``app.asgi`` runs under uvicorn, or mounts into FastAPI.
 
-The engine starts with the server's lifespan, or with the first request where the application is
-mounted into another one, which keeps the lifespan to itself. A mounted application sees the path
-behind the place where it is mounted.
+The engine starts with the server's lifespan; if the application is mounted into another one, which
+does not forward the lifespan, with the first request. A mounted application sees the path below its
+mount point.
 Source: the ASGI specification 3.0 (HTTP, lifespan).
 """
 
@@ -33,7 +33,7 @@ class AsgiApplication:
     """See the module.
 
     Args:
-        embedded: makes the service; called once, when it starts.
+        embedded: creates the service; called once, at the start.
     """
 
     def __init__(self, embedded: Callable[[], Embedded]) -> None:
@@ -44,7 +44,7 @@ class AsgiApplication:
         return f"<AsgiApplication {'started' if self._started else 'not started'}>"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, or the server's lifespan; see ASGI."""
+        """Handle one request, or the server's lifespan; see ASGI."""
         match scope["type"]:
             case "http":
                 try:
@@ -60,19 +60,19 @@ class AsgiApplication:
                 raise RuntimeError(f"penstock speaks HTTP, not {other}")
 
     async def start(self) -> Embedded:
-        """The service, started.
+        """Start the service, once, and return it.
 
         Raises:
             StartupError: it cannot start.
         """
         started = self._started
         if started is None or started.get_loop() is not asyncio.get_running_loop():
-            # A test client runs each request of a mounted application on a loop of its own.
+            # A test client runs each request of a mounted application on a separate loop.
             started = self._started = asyncio.create_task(self._start())
         return await asyncio.shield(started)
 
     async def stop(self) -> None:
-        """Finish what was begun, and end the workers."""
+        """Finish the admitted requests, and end the workers."""
         started, self._started = self._started, None
         if started is not None and not started.cancelled() and started.exception() is None:
             await started.result().stop()
@@ -99,7 +99,7 @@ class AsgiApplication:
 
 
 async def _refuse(send: Send) -> None:
-    """Answer where there is no service; its log says why."""
+    """Answer while the service has not started; its log says why."""
     reply = error_body(503, "startup", "the service could not start; its log says why")
     headers = [*reply.headers, (b"content-length", str(len(reply.body)).encode())]
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
@@ -107,7 +107,7 @@ async def _refuse(send: Send) -> None:
 
 
 async def _answer(service: Embedded, scope: Scope, receive: Receive, send: Send) -> None:
-    """One request."""
+    """Handle one request."""
     exchange = _AsgiExchange(_head(scope), scope, service.budget)
     first = await receive()
     if first["type"] == "http.disconnect":
@@ -120,7 +120,7 @@ async def _answer(service: Embedded, scope: Scope, receive: Receive, send: Send)
         while True:
             message = await exchange.messages.get()
             if message is None:
-                return  # broken off, or nobody waits for it any more
+                return  # aborted, or the client has left
             await send(message)
             exchange.sent(message)
             if message["type"] == "http.response.body" and not message["more_body"]:
@@ -152,7 +152,7 @@ def _head(scope: Scope) -> RequestHead:
 
 
 class _AsgiExchange(Exchange):
-    """A request of an ASGI server, and its answer as messages."""
+    """The exchange of a request of an ASGI server; its answer is ASGI messages."""
 
     __slots__ = ("_feeds", "_over", "_scope", "_started", "_unsent", "messages")
 
@@ -166,7 +166,7 @@ class _AsgiExchange(Exchange):
         self._feeds.set()
 
     async def feed(self, receiver: Receiver | None, message: Message, receive: Receive) -> None:
-        """Give the body to whoever takes it; then wait for the client to leave."""
+        """Pass the body to the receiver; then wait for the client to disconnect."""
         while message["type"] == "http.request":
             ended = not message.get("more_body", False)
             if receiver is not None and not self._over:
@@ -176,7 +176,7 @@ class _AsgiExchange(Exchange):
         self.leave()
 
     def leave(self) -> None:
-        """The answer is complete, or nobody waits for it: see ``on_gone``."""
+        """The answer is complete, or the client has left: see ``on_gone``."""
         over, self._over = self._over, True
         on_gone, self.on_gone = self.on_gone, None
         if not over:
@@ -187,7 +187,7 @@ class _AsgiExchange(Exchange):
             self.release()
 
     def sent(self, message: Message) -> None:
-        """The server has taken it."""
+        """The server has accepted a message."""
         self._unsent -= len(message.get("body", b""))
         if self.on_writable is not None:
             self.on_writable()
@@ -232,7 +232,7 @@ class _AsgiExchange(Exchange):
             self._put(b"", more=False)
 
     def abort(self) -> None:
-        """See ``Exchange``: the server is left without the rest, and breaks the answer off."""
+        """See ``Exchange``: the server gets no end of the answer, and aborts it."""
         if not self._over:
             self._over = True
             self.messages.put_nowait(None)

@@ -1,4 +1,4 @@
-"""What a service says of itself, at start and in ``penstock check``."""
+"""The start lines of a service, and the reports of ``penstock check``."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def announce(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where a service listens. ``http_port`` None: on the gRPC port only. ``metrics_port`` is one
-    with the metrics alone.
+    """The addresses of a service. ``http_port`` None: gRPC port only. ``metrics_port`` serves only
+    metrics.
     """
 
     host: str
@@ -45,13 +45,13 @@ class Addresses:
 
 
 def banner(deployment: Deployment, at: Addresses, models: Sequence[str] = ()) -> str:
-    """What is served, where, with which ops, and which models they have."""
+    """The start lines: addresses, routes, ops and models."""
     who = "this machine only" if is_loopback(at.host) else "every machine that reaches this one"
     graphs = deployment.graphs
     names = dict.fromkeys(each.app or each.name or "every name" for each in graphs)
     lines = [f"penstock serves {_listed([*names])} to {who}"]
     scheme, over = ("https", " over TLS") if at.tls else ("http", "")
-    host = f"[{at.host}]" if ":" in at.host else at.host  # an address of IPv6
+    host = f"[{at.host}]" if ":" in at.host else at.host  # an IPv6 address
     if at.http_port is not None:
         pages = "/docs /livez" if deployment.config.docs else "/livez"
         lines.append(f"  http  {scheme}://{host}:{at.http_port}   GET {pages} /readyz")
@@ -83,11 +83,11 @@ def banner(deployment: Deployment, at: Addresses, models: Sequence[str] = ()) ->
 
 
 def check_reports(deployment: Deployment, *, opened: bool) -> list[str]:
-    """For each app, and each service that is no part of one, what it is; nothing was started.
+    """A report for each app, and each service outside of an app; nothing was started.
 
     Args:
-        deployment: what would be served.
-        opened: its models were opened.
+        deployment: the deployment that would be served.
+        opened: whether its models were opened.
     """
     of_apps: dict[str, list[Blueprint]] = {}
     for graph in deployment.graphs:
@@ -118,7 +118,7 @@ def _app_report(name: str, graphs: Sequence[Blueprint], *, opened: bool) -> str:
 
 
 def _notes(graphs: Sequence[Blueprint], *, opened: bool) -> list[str]:
-    """What was opened or was not, and warnings."""
+    """Lines about opened models, and warnings."""
     loading = [
         what
         for graph in graphs
@@ -135,7 +135,7 @@ def _notes(graphs: Sequence[Blueprint], *, opened: bool) -> list[str]:
 
 
 def _loads(op: Op, options: OpOptions) -> Iterator[str]:
-    """What is opened or run when the service starts."""
+    """The model, and functions that run at the start."""
     if options.executor.needs_socket:
         return
     if options.model is not None and not options.starts_server:

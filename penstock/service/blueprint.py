@@ -1,7 +1,7 @@
-"""What is known of a service before anything is opened or started.
+"""The description of a service before models are opened and processes started.
 
-A Blueprint is one graph, checked, with the options of each op. A Deployment is what one start
-serves: one graph or several, behind one door and in one engine, or in several engines alike.
+A Blueprint is one checked graph with the options of each op. A Deployment is the set of graphs that
+are served together, behind one door and in one engine, or in several identical engines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from penstock.service.placement import EngineId, available, cpu_problems
 from penstock.tensor import Signature
 
 _OF_ONE_GRAPH = frozenset({"name", "service", "missing_device", "dag", "op"})
-"""Top-level keys that say something of a graph; all others are about the door and the engine."""
+"""Top-level keys of a graph; all others belong to the door and the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +45,17 @@ class Blueprint:
         config: of its service.
         graph: what runs after what.
         options: each op's options, by the plan's index.
-        warnings: what works, but probably not as meant; to be logged once.
-        name: what requests call it by, the first part of its URL; None for any name.
-        version: tells it from another graph of its name.
-        instruments: what its service brings along to listen.
-        applications: what its service brings along to answer routes of its own: called with the
-            engine, each gives an object whose ``routes`` the door serves.
-        signature: what it takes and gives, as its author declares it; None: what its models say.
-        app: the name of the app that it is a part of; None for a service by itself.
-        route: the path of the app's route that it is behind.
-        shape: what that route takes and gives, in a line.
-        legacy: whether it was written for the original and may rely on more than what it imports.
+        warnings: warnings, to be logged once.
+        name: its name in requests, the first part of its URL; None accepts any name.
+        version: distinguishes graphs of the same name.
+        instruments: the instruments of its service.
+        applications: the applications of its service: called with the engine, each returns an
+            object whose ``routes`` the door serves.
+        signature: its declared inputs and outputs; None: those of its models.
+        app: the name of its app; None for a separate service.
+        route: the path of its route in the app.
+        shape: the route's request and answer types in one line.
+        legacy: whether it was written for the original, see ``Servable.legacy``.
     """
 
     config: ServiceConfig
@@ -74,7 +74,7 @@ class Blueprint:
 
     @property
     def processes(self) -> int:
-        """How many worker processes an engine has for it."""
+        """The number of worker processes that an engine has for it."""
         return sum(each.concurrency for each in self.options if each.executor.own_processes)
 
     @property
@@ -83,13 +83,13 @@ class Blueprint:
         return self.name or "a service without a name"
 
     def outside_reader(self, op: int) -> str | None:
-        """The first that reads the op's output and is no worker process; None if all of them are.
+        """The first reader of the op's output that is no worker process; None if all are.
 
         Args:
             op: the op's index.
         """
         plan = self.graph.plan
-        senders = (op, *plan.jump_to[op])  # where it jumps, its output takes the place of theirs
+        senders = (op, *plan.jump_to[op])  # if it jumps, its output replaces theirs
         for sender in senders:
             for reader in plan.consumers[sender]:
                 if not self.options[reader].executor.own_processes:
@@ -99,12 +99,12 @@ class Blueprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """What one start serves.
+    """The graphs that are served together.
 
     Attributes:
-        graphs: at least one, with names of their own.
-        config: the keys of the door and the engine, in which they agree.
-        engine_id: of the engine that this is for.
+        graphs: at least one, with different names.
+        config: the keys of the door and the engine, on which they agree.
+        engine_id: the id of this engine.
     """
 
     graphs: tuple[Blueprint, ...]
@@ -113,17 +113,17 @@ class Deployment:
 
     @property
     def processes(self) -> int:
-        """How many worker processes an engine has."""
+        """The number of worker processes of an engine."""
         return sum(graph.processes for graph in self.graphs)
 
     @property
     def legacy(self) -> bool:
-        """Whether some graph was written for the original."""
+        """Whether a graph was written for the original."""
         return any(graph.legacy for graph in self.graphs)
 
     @property
     def is_supervised(self) -> bool:
-        """Whether some of it runs in other processes than that which starts the service."""
+        """Whether parts of it run in processes other than the one that starts the service."""
         return bool(self.processes) or self.config.build_dag_each_worker
 
     @property
@@ -143,7 +143,7 @@ class Deployment:
 
     @property
     def models(self) -> dict[str, str]:
-        """What the model of an op is called, by the op's name; of those that have one."""
+        """The names of the ops' models, by op name."""
         found = {}
         for graph in self.graphs:
             for op, options in zip(graph.graph.ops, graph.options, strict=True):
@@ -153,7 +153,7 @@ class Deployment:
         return found
 
     def in_threads(self) -> Deployment:
-        """The same with threads where ops have processes of their own."""
+        """A copy with threads instead of worker processes."""
         graphs = tuple(
             replace(
                 graph,
@@ -167,15 +167,15 @@ class Deployment:
         return replace(self, graphs=graphs)
 
     def at(self, engine_id: EngineId) -> Deployment:
-        """The same for another engine."""
+        """A copy for another engine."""
         return replace(self, engine_id=engine_id)
 
     def op_name(self, graph: Blueprint, op: str) -> str:
-        """What an op is called in the engine: with its graph's name, where there are several."""
+        """An op's name in the engine: with its graph's name, if there are several."""
         return op if len(self.graphs) == 1 else f"{graph.name or '*'}/{op}"
 
     def find_op(self, name: str) -> tuple[Blueprint, int]:
-        """The graph, and the op's index there, that ``op_name`` has made this of."""
+        """The graph and the op's index, from a name of ``op_name``."""
         return next(
             (graph, index)
             for graph in self.graphs
@@ -198,14 +198,14 @@ def draw_blueprint(
         response_op: the graph's end.
         loaded: the service's configuration.
         name: the service's name.
-        instruments: of the service's author, before those of the configuration.
+        instruments: those of the service's code, before those of the configuration.
         applications: likewise.
-        other_ops: names of ops that flags may mean as well: those of services that run along.
+        other_ops: names of ops of other services, to which flags may also refer.
 
     Raises:
         GraphError: the graph is not legal.
         ConfigError: every problem of the ops' options and models at once.
-        HookError: hooks cannot be called; names all of them.
+        HookError: hooks have wrong signatures; names all of them.
     """
     config = loaded.config
     dag = config.dag
@@ -257,8 +257,7 @@ def deploy(graphs: Sequence[Blueprint]) -> Deployment:
     """Put graphs behind one door, and into one engine.
 
     Raises:
-        ConfigError: two of them have one name, or their configurations contradict each other in
-            what is about the door or the engine.
+        ConfigError: two of them have the same name, or differ in keys of the door or the engine.
     """
     problems: list[str] = []
     names = [graph.name for graph in graphs]
@@ -288,7 +287,7 @@ def deploy(graphs: Sequence[Blueprint]) -> Deployment:
         raise ConfigError(problems)
     more: dict[str, Any] = {key: getattr(graph.config, key) for key, graph in given.items()}
     config = graphs[0].config.model_copy(update=more)
-    # The rest of ``dag`` is each graph's own.
+    # The rest of ``dag`` belongs to each graph.
     metrics = {"enable_prometheus": bool(measured), "prometheus_port": next(iter(ports), None)}
     config = config.model_copy(update={"dag": config.dag.model_copy(update=metrics)})
     return Deployment(graphs=tuple(graphs), config=config)
@@ -357,7 +356,9 @@ def _joining_problems(op: Op, options: OpOptions) -> list[str]:
 
 
 def is_measured(op: Op) -> bool:
-    """Whether an op's feeds are known before it runs: its one input, as it is or read as arrays."""
+    """Whether an op's feeds are known before it runs: its one input, unchanged or converted to
+    arrays.
+    """
     reads = type(op).preprocess is Model.preprocess
     return (
         op.joins_feeds
@@ -367,7 +368,7 @@ def is_measured(op: Op) -> bool:
 
 
 def _imported(key: str, config: ServiceConfig, problems: list[str]) -> list[Any]:
-    """What a key names, imported; each that cannot be is one problem more."""
+    """Import the names in a key; each failure adds a problem."""
     found = []
     for path in getattr(config, key):
         module, _, name = path.partition(":")
@@ -398,11 +399,11 @@ class Graph:
     """A checked graph and its ops.
 
     Attributes:
-        plan: what flights walk.
+        plan: the plan of flights.
         ops: the ops by the plan's index.
         request_op: the root.
         response_op: the end.
-        left_out: names of ops that read from the graph but do not reach its end.
+        left_out: names of ops that get inputs from the graph but do not lead to its end.
     """
 
     plan: Plan
@@ -416,7 +417,7 @@ def graph_of(response_op: ResponseOp, *, attempts: int = 1, first_arrival: bool 
     """Check the graph that ends in ``response_op``.
 
     Raises:
-        GraphError: names the op and the way to mend it.
+        GraphError: names the op, and how to fix it.
     """
     last = response_op.only_input()
     if isinstance(last, ResponseOp):
@@ -439,7 +440,7 @@ def graph_of(response_op: ResponseOp, *, attempts: int = 1, first_arrival: bool 
                 f"a ResponseOp feeds another op, {op.name!r}: it may only be the end of the graph"
             )
         found[id(op)] = op
-        # Reversed, so that ops are met in the order in which the user named them.
+        # Reversed, so that ops are visited in the user's order.
         frontier.extend(reversed(op.get_input_ops()))
     specs = [
         OpSpec(
@@ -464,7 +465,9 @@ def graph_of(response_op: ResponseOp, *, attempts: int = 1, first_arrival: bool 
 
 
 def _left_out(found: dict[int, Op]) -> tuple[str, ...]:
-    """Names of the ops that read from the graph, or from one another, but do not reach its end."""
+    """Names of ops that get inputs from the graph, or from each other, but do not lead to its
+    end.
+    """
     outside: dict[int, Op] = {}
     frontier = list(found.values())
     while frontier:
@@ -477,7 +480,7 @@ def _left_out(found: dict[int, Op]) -> tuple[str, ...]:
 
 
 def supervision_of(options: OpOptions, config: ServiceConfig) -> Supervision:
-    """How the workers of one op are to be looked after."""
+    """The limits of one op's worker processes."""
     return Supervision(
         kill_late=options.kill_late,
         start_timeout=config.start_timeout or None,
@@ -489,7 +492,9 @@ def supervision_of(options: OpOptions, config: ServiceConfig) -> Supervision:
 
 
 def only_for_processes(options: OpOptions) -> Iterator[Problem]:
-    """What is asked of an op without processes: nobody can end its calls or replace its workers."""
+    """Options that need worker processes, set for an op without: its calls cannot be ended, its
+    workers not replaced.
+    """
     if options.executor.own_processes:
         return
     if options.kill_late:
@@ -508,7 +513,7 @@ def only_for_processes(options: OpOptions) -> Iterator[Problem]:
 
 
 def problems_of_socket(options: OpOptions, config: ServiceConfig) -> Iterator[Problem]:
-    """What is wrong with an op's socket, or with the lack of one."""
+    """Problems of an op's keys ``socket`` and ``executor``."""
     path, name = ("op", options.name, "socket"), options.executor.name
     if not options.executor.needs_socket:
         if options.socket is not None:
@@ -526,10 +531,10 @@ def problems_of_socket(options: OpOptions, config: ServiceConfig) -> Iterator[Pr
 
 
 class Application(Protocol):
-    """One protocol, or some pages."""
+    """One protocol, or a set of pages."""
 
     def routes(self) -> Iterable[Http | Grpc | BaiduStd]:
-        """What it answers, and by which handlers; called once."""
+        """Its routes and their handlers; called once."""
 
 
 MakeApplication: TypeAlias = Callable[[Engine], Application]

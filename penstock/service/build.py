@@ -1,4 +1,4 @@
-"""Brings a deployment to life: models opened, ops initialised, engines made."""
+"""Opens the models of a deployment, initialises its ops, and builds engines."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ Watched: TypeAlias = Callable[[str, str], AbstractContextManager[None]]
 
 
 class Works:
-    """A deployment come to life. Makes engines."""
+    """A deployment with open models and initialised ops. Builds engines."""
 
     def __init__(
         self, deployment: Deployment, watched: Watched = lambda op, doing: nullcontext()
     ) -> None:
-        """Open the model and run the ``init_op`` of every op that runs in this process.
+        """Open the model, and run the ``init_op``, of every op that runs in this process.
 
         Args:
-            deployment: what is to be served.
-            watched: around each of them; told of which op it is, and in words what goes on.
+            deployment: the deployment to serve.
+            watched: a context around each of these steps; called with the op's name and a text.
 
         Raises:
             StartupError: with the original exception as its cause.
@@ -76,16 +76,16 @@ class Works:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What opening the models had to say."""
+        """Notes from opening the models."""
         return tuple(note for graph in self.graphs for note in graph.notes)
 
     @property
     def blocking_ends(self) -> bool:
-        """Whether some graph has users' code at one of its ends, which must not run on the loop."""
+        """Whether a graph has user code at one of its ends, which must not run on the loop."""
         return any(each.ends.blocking_pack or each.ends.blocking_unpack for each in self.graphs)
 
     def model_lines(self, engine: Engine) -> list[str]:
-        """The models of a started engine, for people."""
+        """Lines of text about the models of a started engine."""
         graphs = zip(self.graphs, engine.graphs, strict=True)
         models = [each for works, graph in graphs for each in works.models(graph)]
         width = max((len(name) for name, _ in models), default=0)
@@ -99,14 +99,15 @@ class Works:
         sockets: Mapping[str, socket.socket] | None = None,
         outgoing: Outgoing = passed_on,
     ) -> Engine:
-        """An engine with all graphs and workers; ``start`` these before it is given requests.
+        """Build an engine with all graphs and workers; ``start`` the graphs before it gets
+        requests.
 
         Args:
             loop: the engine's.
-            spawner: starts worker processes, where some op runs in such.
+            spawner: starts worker processes, if any op needs them.
             instruments: are installed before those of the deployment.
-            sockets: what external workers connect to, bound, by ``listening.key_of``.
-            outgoing: what remote ops send with a call, beside the request.
+            sockets: bound sockets for external workers, by ``listening.key_of``.
+            outgoing: makes further header fields of remote ops' calls.
         """
         config, engine_id = self.deployment.config, self.deployment.engine_id
         engine = Engine(
@@ -126,7 +127,7 @@ class Works:
 
 
 class GraphWorks:
-    """One graph come to life. See Works."""
+    """One graph of a Works."""
 
     def __init__(self, blueprint: Blueprint, deployment: Deployment, watched: Watched) -> None:
         self.blueprint = blueprint
@@ -172,7 +173,7 @@ class GraphWorks:
         sockets: Mapping[str, socket.socket] | None = None,
         outgoing: Outgoing = passed_on,
     ) -> ServedGraph:
-        """Make its stages and workers, aside from the engine's other graphs."""
+        """Build its stages and workers, without adding it to the engine."""
         blueprint, deployment = self.blueprint, self._deployment
         plan = blueprint.graph.plan
         graph = ServedGraph(
@@ -218,7 +219,7 @@ class GraphWorks:
         return graph
 
     def models(self, graph: ServedGraph) -> Iterator[tuple[str, str]]:
-        """Each op that has a model, and for people what runs it, what it takes and gives."""
+        """Each op with a model, and a text with the model's runtime, inputs and outputs."""
         version = self.blueprint.version
         for op, model, stage in zip(
             self.blueprint.graph.ops, self._models, graph.stages, strict=True
@@ -229,8 +230,8 @@ class GraphWorks:
                 yield op.name, f"version {version}, {told['runtime']}: {takes} -> {gives}"
 
     def _signature(self, graph: ServedGraph) -> Signature | None:
-        """What is declared; else what the models that read the request take, and what the last op
-        answers if it is one.
+        """The declared signature; else the inputs of the models that read the request, and the
+        outputs of the last op's model.
         """
         if self.blueprint.signature is not None:
             return self.blueprint.signature
@@ -255,8 +256,8 @@ class GraphWorks:
         return () if found is None else found.outputs
 
     def _signature_of(self, index: int, executor: Executor) -> Signature | None:
-        """That of an op's model, if the op feeds it as it is; a worker process has told what it
-        opened.
+        """The signature of an op's model, if the op passes its input unchanged; a worker process
+        reports it.
         """
         op, model = self.blueprint.graph.ops[index], self._models[index]
         base = ModelOp if isinstance(op, ModelOp) else Op
@@ -277,13 +278,13 @@ def _told_by_workers(executor: Executor) -> dict[str, Any] | None:
 def bound_op(
     deployment: Deployment, name: str, index: int, step: Callable[[str], None]
 ) -> tuple[BoundOp, tuple[str, ...]]:
-    """One worker process's op, its model open and ``init_op`` run; and what its model notes.
+    """A worker process's op, with its model open and ``init_op`` finished; and the model's notes.
 
     Args:
-        deployment: what is served.
-        name: the op's, as ``Deployment.op_name`` has it.
+        deployment: the deployment.
+        name: the op's name, as of ``Deployment.op_name``.
         index: the worker's number.
-        step: told in words what is begun.
+        step: called with a text at the begin of each step.
 
     Raises:
         StartupError: with the original exception as its cause.
@@ -325,18 +326,18 @@ def _start_errors(op: Op) -> Iterator[None]:
     except StartupError:
         raise
     except (Exception, SystemExit) as error:
-        # Not its repr, in which an OSError lacks the file.
+        # Not its repr, which for an OSError lacks the file.
         what = "".join(traceback.format_exception_only(error)).strip()
         hook = op.hook_name("init_op")
         raise StartupError(f"op {op.name!r}: {hook} failed: {what}") from error
 
 
 def _fitting(op: Op, options: OpOptions, model: Model | None) -> OpOptions:
-    """The options with a ``batch_size`` that the model bears. Of one that takes a fixed number of
-    rows, each run has one request, or a piece of one.
+    """The options with a ``batch_size`` that the model supports. With a fixed number of rows each
+    run has one request, or a piece of one.
 
     Raises:
-        StartupError: the author gave another ``batch_size``.
+        StartupError: the configured ``batch_size`` is another one.
     """
     rows = None if model is None else model.rows
     if rows is None or options.batch_size == 1 or overrides(op, "process", Op):
@@ -364,8 +365,8 @@ def _padding_notes(op: Op, options: OpOptions, model: Model) -> Iterator[str]:
 
 
 def _key_of(op: Op, options: OpOptions) -> Callable[[dict[str, Feed]], Hashable] | None:
-    """Where the feed is the input itself, unlike shapes can wait apart instead of sharing a batch
-    that would be run in parts.
+    """The batching key, if the feed is the input itself: different shapes are queued separately,
+    instead of sharing a batch that would run in parts.
     """
     if options.batch_size == 1 or overrides(op, "preprocess", Op) or len(op.get_input_ops()) > 1:
         return None
@@ -373,11 +374,11 @@ def _key_of(op: Op, options: OpOptions) -> Callable[[dict[str, Feed]], Hashable]
 
 
 def _sizing(op: Op, options: OpOptions, model: Model | None) -> Sizing | None:
-    """How the op's samples are measured, where rows count or sizes are padded."""
+    """How the op's samples are measured, if batches are counted in rows or padded."""
     fixed = model is not None and model.rows is not None
     if options.joining is None or not (options.batch_size > 1 or fixed) or not is_measured(op):
         return None
-    # What another model answers is renamed for this one, so its names tell nothing of the axes.
+    # Outputs of another model are renamed for this one, so its names say nothing about the axes.
     renamed = any(isinstance(each, ModelOp) for each in op.get_input_ops())
     joining = joining_of(options, None if renamed else model)
     assert joining is not None
@@ -398,7 +399,7 @@ def _workers(op: Op, options: OpOptions, model: Model | None) -> list[BoundOp]:
     workers = [BoundOp(op, model, options)]
     for index in range(1, 1 if options.executor.one_worker else options.concurrency):
         own = None if model is None else model.clone()
-        with _start_errors(op):  # of a class, each worker makes an object
+        with _start_errors(op):  # each worker creates an object of a class
             bound = BoundOp(op, own, options, index)
         if own is not None:
             bound.op.client = LocalPredictor(own)
@@ -407,23 +408,23 @@ def _workers(op: Op, options: OpOptions, model: Model | None) -> list[BoundOp]:
 
 
 def begun(deployment: Deployment) -> Works:
-    """The deployment come to life. The log tells of a model or an ``init_op`` that takes long; one
-    that takes longer than ``start_timeout`` is ended with the process.
+    """Open and initialise the deployment. A slow model or ``init_op`` is logged; if it exceeds
+    ``start_timeout``, the process is ended.
 
     Raises:
-        StartupError: one failed.
+        StartupError: a model or an ``init_op`` failed.
     """
     return Works(deployment, partial(_watched, deployment.config.start_timeout or None))
 
 
 @contextmanager
 def _watched(limit: float | None, op: str, doing: str) -> Iterator[None]:
-    """A step of the start, of which the log tells when it takes long.
+    """A step of the start, which is logged if it takes long.
 
     Args:
-        limit: seconds after which the process is ended with it; None for ever.
-        op: whose step it is.
-        doing: what goes on, in words.
+        limit: seconds after which the process is ended; None is no limit.
+        op: the op's name.
+        doing: the step, as text.
     """
     thread = threading.get_ident()
 

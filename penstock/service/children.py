@@ -1,8 +1,8 @@
-"""The supervisor's children: forked, bound to its life, signalled, reaped.
+"""The supervisor's child processes: fork, signals, reaping; children die with the supervisor.
 
 Guarantees: a child never returns to the caller's frames; it ends with the supervisor, whatever it
-is doing; it leads a process group, so that a Ctrl-C in the terminal reaches the supervisor alone;
-no signal finds it with the supervisor's handlers, or blocked; its random numbers are its own.
+is doing; it leads a process group, so that a Ctrl-C in the terminal reaches only the supervisor; it
+never handles signals with the supervisor's handlers, or blocks them; its random seeds are its own.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ _log = logging.getLogger(__name__)
 
 
 def as_shell(status: int) -> int:
-    """The status that a shell shows: 128 and more for a signal."""
+    """The exit status as a shell shows it: 128 plus the signal's number."""
     return status if status >= 0 else 128 - status
 
 
 def told_of(status: int) -> str:
-    """In words."""
+    """A wait status as text."""
     return f"killed by {signal_name(-status)}" if status < 0 else f"exit status {status}"
 
 
 class ParentDeath:
-    """The pipe by which one child hears of the supervisor's death, from before the fork."""
+    """The pipe by which a child detects the supervisor's death; created before the fork."""
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe2(os.O_CLOEXEC)
 
     def hold(self, *, passed_on: bool = False) -> None:
-        """The child's step, as leader of its process group: from now on, that group is bound.
+        """For the child, as leader of its process group: from now on the group dies with the
+        supervisor.
 
         The descriptor stays open until the process ends.
 
         Args:
-            passed_on: and when the process becomes another program.
+            passed_on: whether it stays open across exec.
         """
         os.close(self._writer)
         reader = self._reader
@@ -59,15 +60,15 @@ class ParentDeath:
         fcntl.fcntl(reader, fcntl.F_SETFL, fcntl.fcntl(reader, fcntl.F_GETFL) | os.O_ASYNC)
         told = select.poll()
         told.register(reader, select.POLLIN)
-        if told.poll(0):  # the supervisor ended before the kernel was asked
+        if told.poll(0):  # the supervisor ended before the request to the kernel
             os.killpg(0, signal.SIGKILL)
 
     def keep(self) -> None:
-        """The supervisor's step after the fork."""
+        """For the supervisor, after the fork."""
         os.close(self._reader)
 
     def close(self) -> None:
-        """The supervisor's, once the child has ended; and that of the child's younger siblings."""
+        """For the supervisor, once the child has ended; and for the child's younger siblings."""
         os.close(self._writer)
 
 
@@ -92,22 +93,22 @@ class Child:
         self._parent_death = parent_death
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal; nothing happens when it has ended."""
+        """Send it a signal; no effect if it has ended."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, number)
 
     def kill(self) -> None:
-        """Kill it and what it has started. Its number is its own until it is reaped."""
+        """Kill it and its process group. Its pid is not reused until it is reaped."""
         self.signal(signal.SIGKILL)
-        with suppress(ProcessLookupError, PermissionError):  # it has led itself elsewhere
+        with suppress(ProcessLookupError, PermissionError):  # it has left its process group
             os.killpg(self.pid, signal.SIGKILL)
 
     def has_ended(self) -> bool:
-        """Whether it has, and only waits to be reaped."""
+        """Whether it has ended, and waits to be reaped."""
         return ends_within(self.pidfd, 0.0)
 
     def reap(self) -> int:
-        """Wait for its end, and end what it has left behind; its wait status."""
+        """Wait for its end, and kill the rest of its process group; returns its wait status."""
         ends_within(self.pidfd, None)
         self.kill()
         _, status, used = os.wait4(self.pid, 0)
@@ -116,13 +117,13 @@ class Child:
         return status
 
     def close(self) -> None:
-        """Close what the supervisor holds of it; its siblings do so too after their fork."""
+        """Close the supervisor's descriptors of it; its siblings also do so after their fork."""
         os.close(self.pidfd)
         self._parent_death.close()
 
 
 def end_all(children: Sequence[Child], timeout: float) -> None:
-    """Kill them and reap them; those that have not ended after so many seconds are named."""
+    """Kill and reap them; those that have not ended after ``timeout`` seconds are logged."""
     for child in children:
         child.kill()
     deadline = time.monotonic() + timeout
@@ -135,7 +136,7 @@ def end_all(children: Sequence[Child], timeout: float) -> None:
 
 
 def ends_within(pidfd: int, seconds: float | None) -> bool:
-    """Whether the process has ended, waiting for so long; None is for ever."""
+    """Wait for the end of a process; returns whether it ended. None is no limit."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(poll.poll(None if seconds is None else seconds * 1000))
@@ -149,25 +150,25 @@ def fork(
     stoppable: bool,
     spawns: bool = False,
 ) -> Child:
-    """Start a child that runs ``main`` and ends with the status that it gives.
+    """Start a child that runs ``main`` and exits with the status that it returns.
 
     Args:
         name: of what it runs, for logs.
-        main: the child's own code; ``SystemExit`` ends it too, other exceptions are logged.
-        leave: called in the child to close what only the supervisor and the siblings need.
-        stoppable: whether SIGTERM and SIGINT do what they do to any program; otherwise they do
-            nothing to the child, and what they do to any program to programs that it starts.
-        spawns: ``main`` becomes another program, which ends with the supervisor like a child and
-            goes on with ``take_over``. So this process may have threads; otherwise it has none.
+        main: the child's code; ``SystemExit`` also ends it, other exceptions are logged.
+        leave: called in the child to close descriptors of the supervisor and the siblings.
+        stoppable: whether SIGTERM and SIGINT have their default action; otherwise the child ignores
+            them, but programs that it starts do not.
+        spawns: ``main`` calls exec; the new program ends with the supervisor like a child, and
+            continues with ``take_over``. Only then may this process have threads.
 
     Raises:
-        OSError: there is no room for another process or descriptor.
+        OSError: no process or descriptor is available.
     """
-    _flush()  # or the child would write it again
+    _flush()  # otherwise the child would write it again
     parent_death = ParentDeath()
 
     def live() -> int:
-        """The child's part."""
+        """The code of the child."""
         os.setpgid(0, 0)
         parent_death.hold(passed_on=spawns)
         signal.set_wakeup_fd(-1)
@@ -176,12 +177,12 @@ def fork(
             _ignore_signals()
         leave()
         _close_input()
-        if not spawns:  # and other threads may have held the locks of their generators
+        if not spawns:  # and other threads may hold the locks of random generators
             _reseed()
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return main()
 
-    # A signal that came before the child has handlers of its own would be the supervisor's.
+    # A signal before the child has installed its handlers would run the supervisor's.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
     try:
         try:
@@ -195,8 +196,8 @@ def fork(
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     parent_death.keep()
-    # Both do it, because neither knows who comes first.
-    with suppress(PermissionError):  # it has done it, and become another program
+    # Parent and child both do it, because either may come first.
+    with suppress(PermissionError):  # the child has done it, and called exec
         os.setpgid(pid, pid)
     try:
         return Child(name, pid, parent_death)
@@ -208,7 +209,7 @@ def fork(
 
 
 def take_over(name: str, main: Callable[[], int], *, stoppable: bool) -> NoReturn:
-    """What ``fork`` does in a child, in one that has become another program meanwhile."""
+    """The steps of ``fork`` in a child, for a child that has called exec."""
     _take_signals()
     if not stoppable:
         _ignore_signals()
@@ -235,18 +236,18 @@ def _take_signals() -> None:
 
 
 def _ignore_signals() -> None:
-    """Not by SIG_IGN, which programs would inherit: nobody could terminate them any more."""
+    """Not by SIG_IGN, which started programs would inherit: they could not be terminated."""
     for number in _STOPPING:
         signal.signal(number, _ignore)
     os.register_at_fork(after_in_child=_take_signals)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """The engine ends its workers."""
+    """A handler that does nothing: the engine ends its workers."""
 
 
 def _status_of(error: SystemExit) -> int:
-    """As the interpreter sees it."""
+    """The exit status for a SystemExit, as of the interpreter."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):
@@ -256,29 +257,29 @@ def _status_of(error: SystemExit) -> int:
 
 
 def _close_input() -> None:
-    """Outside the terminal's process group, a read would stop the process for good."""
+    """Outside of the terminal's process group, a read from it would stop the process."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
 
 
 def _reseed() -> None:
-    """Let no two children draw the same numbers. ``random`` sees to that by itself."""
+    """Give each child its own random seeds. ``random`` does so itself."""
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         kind = type(numpy_random.get_bit_generator())
         numpy_random.set_bit_generator(kind())
     torch = sys.modules.get("torch")
-    if torch is not None:  # the CPU's generator: those of cards are made after the fork
+    if torch is not None:  # the CPU's generator: those of GPUs are created after the fork
         torch.default_generator.seed()
-    # Not by paddle.seed(), which counts the cards: no child has been told its own yet.
+    # Not by paddle.seed(), which counts the GPUs: the child has not selected its own yet.
     paddle = getattr(sys.modules.get("paddle.framework.random"), "core", None)
     if paddle is not None:
         paddle.default_cpu_generator().manual_seed(int.from_bytes(os.urandom(8)))
 
 
 def end_now(status: int) -> NoReturn:
-    """End this process, whatever its threads are at, without a way back through their frames."""
+    """End this process at once, whatever its threads do, without unwinding."""
     try:
         _flush()
     finally:
@@ -290,32 +291,32 @@ def _flush() -> None:
         if stream is not None:
             try:
                 stream.flush()
-            except (OSError, ValueError):  # nobody reads it, or the script closed it
+            except (OSError, ValueError):  # it has no reader, or the script closed it
                 continue
 
 
 _ADOPTED: Final = 10.0
-"""Seconds between two looks at who has been adopted."""
+"""Interval in seconds at which adopted processes are checked."""
 
 
 class Reaper:
-    """Reaps, as process 1 of a container, whoever has lost its parent.
+    """Reaps orphaned processes, as process 1 of a container must.
 
     Args:
-        adopts: whether processes that lose their parent become this one's.
+        adopts: whether orphaned processes become children of this one.
 
     Attributes:
-        poll_interval: seconds until it is to be asked to ``reap`` again, though nothing happens.
+        poll_interval: seconds until the next call of ``reap`` without another event.
     """
 
     def __init__(self, *, adopts: bool) -> None:
         self._adopts = adopts
-        # What the script has started it may wait for itself.
+        # The script may wait for its own child processes.
         self._scripts = frozenset(_children()) if adopts else frozenset[int]()
         self.poll_interval = _ADOPTED if adopts else math.inf
 
     def reap(self, known: Container[int]) -> None:
-        """Reap whoever has ended, but those who are known."""
+        """Reap all ended children except the known ones."""
         for pid in _children() if self._adopts else ():
             if pid not in known and pid not in self._scripts:
                 with suppress(ChildProcessError):
@@ -323,7 +324,9 @@ class Reaper:
 
 
 def _children() -> Iterable[int]:
-    """Of the main thread, to which orphans come; of no other where the system does not tell."""
+    """The children of the main thread, which adopts orphans; empty if the system does not list
+    them.
+    """
     with suppress(OSError):
         return map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
     return ()

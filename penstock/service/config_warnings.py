@@ -1,4 +1,4 @@
-"""What works, but probably not as meant: warnings about a service, logged once at start."""
+"""Warnings about configurations that are valid but suspicious, logged once at the start."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ HOOKS: Final[dict[type[Op], tuple[str, ...]]] = {
     Op: ("preprocess", "process", "postprocess", "check_jumping", "init_op"),
     ResponseOp: ("pack_response_package", "init_op"),
 }
-"""What users override, by the class that it is an op of."""
+"""The hooks that users override, by base class."""
 
-_NEAR: Final = 0.85  # of two names, as difflib counts; finds a letter too few, not "process_image"
+_NEAR: Final = (
+    0.85  # similarity of two names by difflib; matches a missing letter, not "process_image"
+)
 
 
 def config_warnings(graph: Graph, options: Sequence[OpOptions], config: ServiceConfig) -> list[str]:
-    """A sentence for each.
+    """The warnings, as texts.
 
     Args:
         graph: the checked graph.
         options: each op's options, in the order of the graph's ops.
-        config: tells what of them its author wrote down.
+        config: shows which of them are configured.
     """
     found = [
         f"op {name!r} does not reach the ResponseOp and is not part of the graph"
@@ -61,8 +63,8 @@ def config_warnings(graph: Graph, options: Sequence[OpOptions], config: ServiceC
 def unknown_ops_of_flags(
     graph: Graph, config: ServiceConfig, others: Container[str] = ()
 ) -> list[Problem]:
-    """Flags and variables for ops that are neither in the graph nor among the others. An entry in
-    a file is no problem: it may serve several services.
+    """Problems of flags and variables for ops that exist neither in the graph nor in ``others``.
+    Entries of a file are accepted: it may configure several services.
     """
     return [
         Problem(
@@ -86,7 +88,7 @@ def _meant(name: str, graph: Graph) -> str:
 
 
 def _misspelt_hooks(op: Op) -> Iterator[str]:
-    """Methods that nothing calls, with nearly the name of a hook that the op leaves as it is."""
+    """Methods that are never called, with names similar to a hook that the op does not override."""
     base = next(each for each in (RequestOp, ResponseOp, Op) if isinstance(op, each))
     hooks = [each for each in HOOKS[base] if not overrides(op, each, base)]
     for kind in type(op).__mro__:

@@ -1,7 +1,7 @@
-"""A service without a door of its own: its engine on somebody else's loop, in this process.
+"""A service without a door: its engine runs on another server's loop, in this process.
 
-What an ASGI server and tests run. Ops in worker processes need the supervisor that ``penstock run``
-starts, and cannot be had here.
+For ASGI servers and tests. Ops in worker processes need the supervisor of ``penstock run``, and are
+not possible here.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from penstock.service.status import MetricsPage, Reporter, Reports
 
 _log = logging.getLogger(__name__)
 
-_GRACE = 5.0  # seconds for calls that have not returned at the end; a guess
+_GRACE = 5.0  # seconds for running calls at the end; a guess
 
 
 class Embedded:
     """See the module. All methods belong to one loop.
 
     Args:
-        deployment: what is served.
+        deployment: the deployment.
 
     Attributes:
-        router: answers requests; from ``start`` on.
-        budget: counts what is in flight; from ``start`` on.
+        router: routes requests; set by ``start``.
+        budget: the bytes in flight; set by ``start``.
 
     Raises:
-        StartupError: some op runs in worker processes.
+        StartupError: an op runs in worker processes.
     """
 
     router: Router
@@ -62,14 +62,14 @@ class Embedded:
         self._deployment = deployment
         self._engine: Engine | None = None
         self._pools: list[ThreadPoolExecutor] = []
-        self._stack = ExitStack()  # sockets that workers connect to
+        self._stack = ExitStack()  # sockets of external workers
         self.health = Health()
 
     async def start(self) -> None:
         """Open models, run ``init_op`` (in a thread), start workers, run examples, and be ready.
 
         Raises:
-            StartupError: something of it failed.
+            StartupError: a step failed.
         """
         loop = asyncio.get_running_loop()
         works = await asyncio.to_thread(Works, self._deployment)
@@ -102,7 +102,7 @@ class Embedded:
         self.health.set_ready()
 
     async def stop(self) -> None:
-        """Finish what was admitted, within ``drain_timeout``, and end the workers."""
+        """Finish the admitted requests, within ``drain_timeout``, and end the workers."""
         engine, self._engine = self._engine, None
         if engine is None:
             return

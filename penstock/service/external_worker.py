@@ -1,4 +1,4 @@
-"""``penstock worker``: a function or class of a module, as a worker of a service elsewhere."""
+"""``penstock worker``: runs a function or class of a module as an external worker."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from penstock.typed.op import TypedOp
 
 
 def worker_program(target: str, path: Path, kind: str, *, batched: bool) -> WorkerProgram:
-    """A worker that can run: its module imported, its object made, its model loaded.
+    """Import the module, create the object, load the model, and return the worker program.
 
     Args:
-        target: ``module:name``; the module is looked for in the working directory, too.
-        path: of the service's socket.
+        target: ``module:name``; the working directory is on the import path.
+        path: path of the service's socket.
         kind: the media type of bodies.
         batched: whether the function, or the class's ``inference`` or ``predict``, takes and
             returns lists. A class with ``batch_inference`` is always batched.
 
     Raises:
-        StartupError: there is no such thing, or it cannot be served; its cause is what it raised.
+        StartupError: the target does not exist, or cannot be served; with the original exception as
+        its cause.
     """
     found = _imported(target)
     return WorkerProgram(bound_op(found, batched=batched), str(path), kind)
@@ -48,7 +49,7 @@ def bound_op(target: Callable[..., Any], *, batched: bool = False) -> BoundOp:
 
 
 def _imported(target: str) -> Any:
-    """What ``module:name`` names; what its import raises, other than of itself, is the user's."""
+    """Import ``module:name``; other exceptions of the import are those of user code."""
     module, _, name = target.partition(":")
     if not module or not name:
         raise StartupError(f"give module:name, such as iris:predict, not {target!r}")

@@ -1,8 +1,8 @@
-"""What the command line says to a script that it runs.
+"""Passes command-line flags to the script that a command runs.
 
 ``penstock run`` and ``penstock check`` execute the user's script, which configures and starts its
-service by itself; the flags wait here until it does. Paths on the command line are relative to the
-folder that the program was started in, which the script may leave.
+service itself; the flags are stored here until then. Paths on the command line are relative to the
+folder in which the program was started, which the script may leave.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 STARTED_IN: Final = os.getcwd()
-"""Where the program was started, as far as we can know: this is imported with the first class that
-a script needs to have a service."""
+"""The folder in which the program was started: this module is imported with the first class that a
+service needs."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,12 +26,12 @@ class Flags:
     Attributes:
         overrides: dotted configuration key to value.
         lenient: unknown configuration keys are warnings.
-        check_only: stop after the checks; nothing is opened or started.
-        opens: the checks also open the models, and run what loads them.
-        arguments: what the script finds in ``sys.argv`` behind its own name.
-        importing: a script is run for what it defines: nothing is configured or served meanwhile.
+        check_only: stop after the checks, without opening or starting anything.
+        opens: also open the models, and run ``init_op`` and ``load``.
+        arguments: the script's arguments in ``sys.argv``.
+        importing: the script is run for its definitions only: nothing is configured or served.
         served: names of the services that the script has run (or checked).
-        reports: one for each service or app, of ``check_only``.
+        reports: reports of ``check_only``, one for each service or app.
     """
 
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -48,22 +48,22 @@ _current = Flags()
 
 
 def current() -> Flags:
-    """The flags in force; those of a plain ``python service.py`` say nothing."""
+    """The active flags; empty for a plain ``python service.py``."""
     return _current
 
 
 def only_defines() -> bool:
-    """Whether the script runs for what it defines, and not to serve: ``importing`` says so, or
-    multiprocessing imports it once more, as ``__mp_main__``, in a process that an op has started.
+    """Whether the script runs for its definitions only: with ``importing``, or when multiprocessing
+    imports it again, as ``__mp_main__``, in a process that an op has started.
     """
-    again = sys.modules.get("__mp_main__")  # anywhere else, another name of the main module
+    again = sys.modules.get("__mp_main__")  # elsewhere an alias of the main module
     imported = again is not None and again.__name__ == "__mp_main__"
     return _current.importing or (imported and sys.modules.get("__main__") is not again)
 
 
 @contextmanager
 def using(flags: Flags) -> Iterator[Flags]:
-    """Put these flags in force for a while."""
+    """Activate these flags within the context."""
     global _current
     before, _current = _current, flags
     try:
