@@ -1,6 +1,6 @@
-"""What services that were written for the original expect of numpy, where newer ones differ.
+"""Restores behaviour of older numpy versions for services that were written for the original.
 
-Only the processes of such a service are changed, as a whole: threads and libraries included.
+It applies to the whole process of such a service, including threads and libraries.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _fromstring: Final = np.fromstring
 
 
 def restore_numpy() -> str:
-    """Have ``numpy.fromstring`` read bytes, which numpy 2.3 took away, and scalars within lists
-    print as numbers, as they did before numpy 2.
+    """Make ``numpy.fromstring`` read bytes, as before numpy 2.3, and print scalars in lists as
+    numbers, as before numpy 2.
 
     Returns:
-        What was done, for the log.
+        a text for the log.
     """
     setattr(np, "fromstring", fromstring)  # noqa: B010 - a plain assignment is a type error
     if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
         np.set_printoptions(legacy="1.25")
-        # From 2.2 on that holds for this thread alone; what a new one finds is the default.
+        # From 2.2 on the print options apply to this thread only; new threads use the default.
         module = sys.modules.get("numpy._core.printoptions")
         if module is not None:
             options = module.format_options

@@ -1,4 +1,6 @@
-"""What a service listens on, for clients and for external workers, and the descriptors it takes."""
+"""Binds the sockets of a service, for clients and external workers, and raises the descriptor
+limit.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,13 @@ _MOST_CONNECTIONS: Final = 1024
 _RESERVE: Final = 128
 _FEWEST: Final = 16
 
-# What an engine holds of a worker process: its two sockets, what it is signalled by, its standard
-# error, its board and its memory's size; and slabs each way, as many as may lie idle.
+# Descriptors of an engine per worker process: two sockets, eventfd, standard error, status page,
+# memory statistics; and idle slabs in both directions.
 _EACH_WORKER: Final = 6 + 2 * 8
 
 
 def max_connections(configured: int | None, processes: int = 0) -> int:
-    """The connection limit: below the descriptor limit, less a reserve for everything else."""
+    """The connection limit: the descriptor limit minus a reserve for everything else."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     reserve = min(_RESERVE, soft // 4) + min(_EACH_WORKER * processes, soft // 4)
     most = max(_FEWEST, soft - reserve)
@@ -40,11 +42,11 @@ def max_connections(configured: int | None, processes: int = 0) -> int:
 
 
 def raise_descriptor_limit(processes: int) -> str | None:
-    """Have room for an engine's worker processes: where they would take more than a quarter of the
-    descriptors, raise the soft limit as far as the hard one allows.
+    """Raise the soft descriptor limit, up to the hard limit, if an engine's worker processes would
+    use more than a quarter of it.
 
     Returns:
-        What to tell whoever starts the service, if they may still take more than half.
+        a warning for the operator, if they may still use more than half.
     """
     need = _EACH_WORKER * processes
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -63,19 +65,19 @@ def raise_descriptor_limit(processes: int) -> str | None:
 
 
 Listeners: TypeAlias = Mapping[str, socket.socket]
-"""One engine's, by the key that asks for them."""
+"""One engine's listening sockets, by configuration key."""
 
 _PORTS: Final = ("rpc_port", "http_port")
 _UNIX: Final = "door.unix_socket"
 METRICS: Final = "dag.prometheus_port"
-"""Of a port with the metrics alone."""
-_ANSWER: Final = 1.0  # seconds in which a service that lives lets somebody connect
+"""The key of the port that serves only metrics."""
+_ANSWER: Final = 1.0  # seconds in which a running service accepts a connection
 
 
 def bind_all(config: ServiceConfig, stack: ExitStack) -> list[Listeners]:
-    """Each engine's sockets, bound and not listening yet.
+    """Bind each engine's sockets; they do not listen yet.
 
-    Ports are shared, a socket for each engine; a Unix socket is one, on which all accept.
+    TCP ports are shared, with a socket for each engine; all engines accept on one Unix socket.
 
     Args:
         config: a checked configuration.
@@ -110,21 +112,21 @@ def bind_all(config: ServiceConfig, stack: ExitStack) -> list[Listeners]:
 
 
 def take_over(path: Path, key: str, stack: ExitStack) -> None:
-    """Remove the socket file of a service that was killed.
+    """Remove the stale socket file of a service that was killed.
 
-    That nobody accepts there is not enough: a service that is about to start does not either. So
-    whoever serves a path, or is about to, holds a name for it that ends with its process.
+    A failing connection is no proof: a service that is starting does not accept either. So a
+    service that uses a path holds an abstract socket name for it, which ends with its process.
 
     Args:
         path: where a Unix socket will be bound.
-        key: of the configuration, in the log.
-        stack: gives the name back.
+        key: the configuration key, for the log.
+        stack: releases the name.
     """
     name = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
     held = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
     try:
         held.bind(f"\0penstock-{name}")
-    except OSError:  # another service of ours is there
+    except OSError:  # another Penstock service uses the path
         return
     if not path.is_socket():
         return
@@ -140,19 +142,19 @@ def take_over(path: Path, key: str, stack: ExitStack) -> None:
 
 
 def of_the_door(listeners: Listeners) -> list[socket.socket]:
-    """Those that clients connect to; workers and scrapers connect to the others."""
+    """The sockets for clients, without those for workers and scrapers."""
     return [listeners[key] for key in (*_PORTS, _UNIX) if key in listeners]
 
 
 def listen_on_all(config: ServiceConfig, engines: Sequence[Listeners]) -> None:
-    """Listen: connections wait from now on to be accepted.
+    """Listen: from now on connections wait in the backlog.
 
     Raises:
-        StartupError: another process listens there by now.
+        StartupError: another process listens on the address.
     """
     for key in (*_PORTS, METRICS):
         if len(engines) > 1 and key in engines[0]:
-            # The system would let another service of this user in that began when we did.
+            # SO_REUSEPORT would admit another service of this user that started at the same time.
             bind(config.host, port_of(engines[0][key]), key).close()
     for own in engines:
         for key, listener in own.items():
@@ -164,7 +166,7 @@ def listen_on_all(config: ServiceConfig, engines: Sequence[Listeners]) -> None:
 
 
 def addresses(config: ServiceConfig, listeners: Listeners) -> Addresses:
-    """Where that is, for people."""
+    """The addresses, for the start lines."""
     http, metrics = listeners.get("http_port"), listeners.get(METRICS)
     return Addresses(
         host=config.host,
@@ -177,12 +179,12 @@ def addresses(config: ServiceConfig, listeners: Listeners) -> Addresses:
 
 
 def key_of(op: str) -> str:
-    """Under which key a service's listeners have an op's."""
+    """The key of an op's socket among a service's listeners."""
     return f"op.{op}.socket"
 
 
 def bind_worker_sockets(deployment: Deployment, stack: ExitStack) -> dict[str, socket.socket]:
-    """Every op's socket by its key, bound and not listening yet.
+    """Bind every op's socket, by key; they do not listen yet.
 
     Args:
         deployment: what is served.

@@ -1,4 +1,6 @@
-"""The loop that a service runs on, and what is set in its interpreter."""
+"""Runs a service's event loop, and configures its interpreter: garbage collection, thread
+switching, threads for user code.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ _SWITCH: Final = 0.001
 
 
 def spare_the_collector() -> None:
-    """Take what was made until now, which stays for ever, out of what the collector walks through.
+    """Exclude all existing objects, which live forever, from garbage collection.
 
-    Requests make many objects and no cycle, so it may also run more seldom. Measured with an echo
+    Requests create many objects and no cycles, so it also runs less often. Measured with an echo
     over HTTP: a sixth less CPU time a request.
     """
     gc.collect()
@@ -33,16 +35,17 @@ def spare_the_collector() -> None:
 
 
 def share_the_lock() -> None:
-    """Let a thread that computes in Python keep the interpreter's lock for a millisecond, not five.
+    """Set the switch interval of the GIL to one millisecond, instead of five.
 
-    For so long it makes the loop wait, at each of the loop's wake-ups; and a busy loop a worker.
+    A thread that computes in Python delays the loop by that at each wake-up, and a busy loop delays
+    a worker.
     """
     sys.setswitchinterval(_SWITCH)
 
 
 @contextmanager
 def spared_pages() -> Iterator[None]:
-    """Keep the children's collectors away from what they share with this process."""
+    """Keep the children's garbage collection from copying pages shared with this process."""
     gc.collect()
     gc.freeze()
     try:
@@ -52,15 +55,15 @@ def spared_pages() -> Iterator[None]:
 
 
 _CANCEL_TIMEOUT: Final = 1.0
-"""Seconds that cancelled tasks are given, and then calls in threads; a guess, the same as an
-executor's for its calls."""
+"""Seconds for cancelled tasks to end, and then for calls in threads; a guess, the same as for an
+executor's calls."""
 
 _THREADS: Final = min(32, (os.cpu_count() or 1) + 4)
-"""For ``asyncio.to_thread``; as many as there are by default."""
+"""Threads of ``asyncio.to_thread``; the default number."""
 
 
 def run_on_a_loop(main: Coroutine[Any, Any, None]) -> None:
-    """Run it; cancel what it leaves, and leave behind what goes on all the same."""
+    """Run the coroutine; then cancel remaining tasks, and abandon those that do not end."""
     loop = uvloop.new_event_loop()
     try:
         asyncio.set_event_loop(loop)
@@ -79,9 +82,9 @@ def run_on_a_loop(main: Coroutine[Any, Any, None]) -> None:
 
 
 async def _cancel_all(service: asyncio.Task[None]) -> None:
-    if not service.done():  # something has ended the loop under it
+    if not service.done():  # the loop was stopped
         service.cancel()
-        await asyncio.wait((service,))  # it has limits of its own
+        await asyncio.wait((service,))  # it limits its own time
     others = asyncio.all_tasks() - {asyncio.current_task()}
     if not others:
         return
@@ -104,7 +107,7 @@ async def _end(pool: DaemonPool) -> None:
         return
     _, left = await asyncio.wait(calls, timeout=_CANCEL_TIMEOUT)
     for call in left:
-        call.cancel()  # else it would tell this loop of its end, which is closed by then
+        call.cancel()  # else it would notify this loop after its close
     if left:
         _log.error("calls in asyncio.to_thread did not return and are left behind: %d", len(left))
 
@@ -126,17 +129,17 @@ class DaemonPool(Executor):
         self._most = threads
         self._name = name
         self._starting = threading.Lock()
-        # Bounded by the connections: each open call has at most one task here, and who leaves
+        # Bounded by the connections: each open call has at most one task here, and disconnecting
         # cancels it.
         self._queue: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._unfinished: set[Future[Any]] = set()
         self._threads: list[threading.Thread] = []
 
     def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
-        """Run a call in the first thread that is free.
+        """Run a call in an idle thread.
 
         Raises:
-            RuntimeError: there is no thread, and none can be started.
+            RuntimeError: there is no thread, and none could be started.
         """
         future: Future[Result] = Future()
         self._unfinished.add(future)
@@ -148,7 +151,7 @@ class DaemonPool(Executor):
                 thread = threading.Thread(target=self._serve, name=name, daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # the system has no more: the others do it, if there are any
+                except RuntimeError:  # no more threads available: existing threads will run it
                     if not self._threads:
                         future.cancel()
                         raise
@@ -157,11 +160,11 @@ class DaemonPool(Executor):
         return future
 
     def unfinished(self) -> list[Future[Any]]:
-        """Calls that wait or run."""
+        """The number of waiting and running calls."""
         return list(self._unfinished)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End each thread after the call it is in; calls that wait run first, unless cancelled."""
+        """End each thread after its running call; waiting calls run first, unless cancelled."""
         if cancel_futures:
             for future in self.unfinished():
                 future.cancel()
@@ -179,4 +182,4 @@ class DaemonPool(Executor):
                     future.set_result(call())
                 except BaseException as error:  # noqa: BLE001 - it belongs to whoever asked
                     future.set_exception(error)
-            del item, future, call  # an idle thread holds on to nothing
+            del item, future, call  # an idle thread keeps no references

@@ -1,8 +1,8 @@
-"""Saved models as services, with no code: what ``penstock serve`` runs.
+"""``penstock serve``: saved models as services, without code.
 
-Each model is a graph of one op, called by the model's name; several in a row are a graph of as many
-ops, each fed with what the one before it answers. A configuration file may have graphs in which
-several models read the request, or one model's answer, and run side by side.
+Each model is a graph of one op with the model's name; a sequence of models is a graph of as many
+ops, each with the outputs of the one before as inputs. A configuration file may have graphs in
+which several models read the request, or one model's outputs, and run in parallel.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _ON_CPU: Final = "-1"
 
 _INFER: Final = "GeneralInferOp"
 _AROUND: Final = ("GeneralReaderOp", "GeneralResponseOp", "GeneralCopyOp")
-"""Ops of the original that are part of every graph here, or that change nothing."""
+"""Ops of the original that are implicit in every graph here, or have no effect."""
 
 ENSEMBLE: Final = "ensemble/outputs"
-"""The op behind several models that answer one request; no model has such a name."""
+"""The op that joins the outputs of several models; no model can have this name."""
 
 _DISTRIBUTED: Final = "serving one model by several servers"
 _ENCRYPTED: Final = "encrypted models"
@@ -58,13 +58,13 @@ _WITHOUT: Final[dict[str, tuple[str, Any]]] = {
     "dist_subgraph_index": (_DISTRIBUTED, -1),
     "dist_worker_serving_endpoints": (_DISTRIBUTED, None),
 }
-"""Flags of the original: what they would switch on, and the value that does not."""
+"""Unsupported flags of the original: the feature, and the value that leaves it off."""
 
 _NO_EFFECT: Final = (
     *("device", "workdir", "product_name", "container_id"),
     *("gpu_memory_mb", "trt_workspace_size"),
 )
-"""Flags of the original that take a value; some of them had no effect there either."""
+"""Flags of the original with a value and no effect here; some had no effect there either."""
 
 _AT_LEAST: Final = {
     "thread": 1,
@@ -80,18 +80,18 @@ _ELSEWHERE: Final = {
     "check": "start the service and ask /readyz",
     "status": "use penstock status",
 }
-"""Words of the original's command line, and what does the same here."""
+"""Subcommands of the original, and their replacements here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One model of a workflow, and how it runs.
+    """One model of a workflow, and its options.
 
     Attributes:
         name: the op's.
         path: of the model.
-        options: of the op, as its configuration has them.
-        reads: the name of the model before it; None for the request.
+        options: configuration keys of the op.
+        reads: the name of its input model; None for the request.
         batch_gives_way: see ``Op``.
     """
 
@@ -107,9 +107,9 @@ class Workflow:
     """A graph of models.
 
     Attributes:
-        name: what requests call it by.
-        nodes: each after the one that it reads. Where several are read by no other, the answer has
-            the outputs of all of these.
+        name: its name in requests.
+        nodes: in topological order. If several are read by no other, the answer has the outputs of
+            all of them.
     """
 
     name: str
@@ -117,7 +117,7 @@ class Workflow:
 
     @property
     def ends(self) -> list[str]:
-        """Names of the nodes that answer."""
+        """Names of the nodes whose outputs are the answer."""
         read = {each.reads for each in self.nodes}
         return [each.name for each in self.nodes if each.name not in read]
 
@@ -142,7 +142,7 @@ class ModelServer(Several):
     """Several models behind one door.
 
     Args:
-        workflows: at least one, with names of their own.
+        workflows: at least one, with different names.
         services: see ``GeneralModelApplication``.
         config: top-level configuration keys, such as ``http_port=8000``.
     """
@@ -159,14 +159,14 @@ class ModelServer(Several):
         """One for each workflow.
 
         Raises:
-            StartupError: two workflows have one name.
+            StartupError: two workflows have the same name.
         """
         names = [each.name for each in self.workflows]
         for name in names:
             if names.count(name) > 1:
                 raise StartupError(f"two models are called {name!r}: write --model NAME=PATH")
         ensembles = frozenset(each.name for each in self.workflows if len(each.ends) > 1)
-        # One object for all: what several services bring along is served once.
+        # One object for all: an application of several services is served once.
         general = partial(GeneralModelApplication, ensembles=ensembles, services=self._general)
         return [each.service([general], self._config) for each in self.workflows]
 
@@ -180,14 +180,14 @@ class ModelServer(Several):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Mistakes become our errors."""
+    """Raises our errors for invalid arguments."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError([message])
 
 
 def parser() -> argparse.ArgumentParser:
-    """The flags of ``penstock serve``; those of the original are all there."""
+    """The flags of ``penstock serve``, including all of the original."""
     made = _Parser(
         prog="penstock serve",
         description="Serve saved models over HTTP and gRPC.",
@@ -292,11 +292,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
-    """The server that the arguments of ``penstock serve`` ask for, and configuration keys that they
-    set and that come before the environment's.
+    """The server for the arguments of ``penstock serve``, and the configuration keys that they set,
+    which take precedence over the environment.
 
     Raises:
-        StartupError: a flag is wrong, or asks for what is not there.
+        StartupError: a flag is invalid or unsupported.
     """
     given = parser().parse_args([*arguments])
     problems = [*_problems_of_flags(given)]
@@ -339,7 +339,7 @@ def parse(arguments: Sequence[str]) -> tuple[ModelServer, dict[str, Any]]:
 
 
 def _configured(file: Path) -> ModelServer:
-    """The server that a configuration file asks for."""
+    """The server for a configuration file."""
     config = model_server.load(file)
     workflows = []
     for name, graph in config.graphs().items():
@@ -361,7 +361,7 @@ def _configured(file: Path) -> ModelServer:
 
 
 def _problems_of_flags(given: argparse.Namespace) -> Iterator[str]:
-    """What is wrong with flags whatever the models are."""
+    """Problems of flags, independent of the models."""
     if given.command != "start":
         instead = _ELSEWHERE.get(given.command, "give --model PATH")
         yield f"{given.command}: penstock serve knows no such command: {instead}"
@@ -382,7 +382,7 @@ def _problems_of_flags(given: argparse.Namespace) -> Iterator[str]:
 
 
 def _problems_of_ops(given: argparse.Namespace) -> Iterator[str]:
-    """What is wrong with ``--op``, which may say no more than what would run without it."""
+    """Problems of ``--op``, which must describe the same graph as without it."""
     if not given.op:
         return
     for each in given.op:
@@ -409,8 +409,8 @@ def _op_options(given: argparse.Namespace, index: int, path: str) -> dict[str, A
 
 
 def _places(path: str, workers: int) -> dict[str, Any]:
-    """So many workers, and where: processes for a library whose threads wait for each other, no
-    more of them than there are CPUs, as each has all of the library and of the model.
+    """The concurrency and executor: processes for a library that holds the GIL, at most one for
+    each CPU, as each has its own copy of the library and the model.
     """
     if runtime_of(Path(path)) in HOLD_GIL:
         cpus = len(os.sched_getaffinity(0))
@@ -419,7 +419,7 @@ def _places(path: str, workers: int) -> dict[str, Any]:
 
 
 def _named(listed: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The name of a model, or of several in a row, and their paths."""
+    """The name of a model, or of a sequence of models, and their paths."""
     name, equals, path = listed[0].partition("=")
     paths = (path if equals else listed[0], *listed[1:])
     for each in paths:
@@ -433,7 +433,7 @@ def _check_path(where: str, path: str) -> None:
 
 
 def _nth(values: Sequence[Any], index: int) -> Any:
-    """Flags with fewer items than there are models begin again."""
+    """The value of a flag for a model; a flag with fewer values than models repeats them."""
     return values[index % len(values)]
 
 

@@ -1,4 +1,4 @@
-"""An op's model: where it comes from, what is wrong with it, and how it is opened."""
+"""An op's model: its source, its problems, and its opening."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ _CPU: Final = 0  # as device_type
 
 
 def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
-    """Why the op's model could not be opened, as far as that shows without opening it."""
+    """Reasons why the op's model cannot be opened, as far as they can be known without opening
+    it.
+    """
     handler: Any = op.local_service_handler
     if handler is not None and not isinstance(handler, LocalServiceHandler):
         return [
@@ -66,8 +68,8 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
 def on_this_machine(
     op: Op, options: OpOptions, config: ServiceConfig
 ) -> tuple[OpOptions, str | None]:
-    """The op's options as this machine can obey them, where ``missing_device`` lets them give way;
-    those of the op's handler likewise. And what gave way, for the operator.
+    """The op's options, and those of its handler, adapted to this machine as ``missing_device``
+    allows; and the changes, as texts for the operator.
     """
     started = options.starts_server
     source: Any = options.model if started else _source(op, options, config.op.get(op.name))
@@ -91,9 +93,9 @@ def open_model(
         op: the op.
         options: its options.
         entry: its entry in the configuration.
-        turn: on which of its cards, counted on beyond their number.
-        alone: whether this process is there for this worker only; then it sees that card only,
-            whether the op has a model or opens one itself.
+        turn: index of its GPU, modulo their number.
+        alone: whether this process has only this worker; then it sees only that GPU, even if the op
+            opens a model itself.
 
     Raises:
         ModelError: it cannot be opened.
@@ -115,10 +117,10 @@ def open_model(
 
 
 def remote_conf(options: RemoteOptions) -> ModelConf | None:
-    """What the ``client_config`` of a remote op says.
+    """The contents of a remote op's ``client_config``.
 
     Raises:
-        ModelError: the file is not there or cannot be read.
+        ModelError: the file does not exist, or cannot be read.
     """
     if options.client_config is None:
         return None
@@ -126,25 +128,25 @@ def remote_conf(options: RemoteOptions) -> ModelConf | None:
 
 
 def card_of(op: Op, options: OpOptions, entry: OpConfig | None, turn: int) -> str | None:
-    """The id of the card that ``open_model`` takes for this turn; None for the CPU."""
+    """The id of the GPU that ``open_model`` uses for this turn; None for the CPU."""
     cards = _cards(_source(op, options, entry), entry)
     return cards[turn % len(cards)] if cards else None
 
 
 def signature_of(model: Model) -> Signature:
-    """What the model is fed with, and what it fetches."""
+    """The model's inputs, and its fetched outputs."""
     fetched = {*model.fetch_names}
     outputs = tuple(each for each in model.outputs if fetched & {each.alias, each.name})
     return Signature(inputs=model.inputs, outputs=outputs)
 
 
 def told_of(model: Model) -> dict[str, Any]:
-    """What runs a model, and its signature, as ``described`` has it."""
+    """A model's runtime and signature, as plain values."""
     return {"runtime": model.runtime, **described(signature_of(model))}
 
 
 def described(signature: Signature) -> dict[str, list[dict[str, Any]]]:
-    """A signature as plain values, which travel as JSON and between processes."""
+    """A signature as plain values, for JSON and for other processes."""
     return {
         side: [
             {
@@ -159,7 +161,7 @@ def described(signature: Signature) -> dict[str, list[dict[str, Any]]]:
 
 
 def shown(specs: Sequence[TensorSpec]) -> str:
-    """Inputs or outputs for people."""
+    """Inputs or outputs as text."""
     listed = [
         f"{each.alias[:_SHOWN_LENGTH]} {in_words(each.dtype, each.shape)}"
         for each in specs[:_SHOWN]
@@ -169,7 +171,7 @@ def shown(specs: Sequence[TensorSpec]) -> str:
 
 
 def specs_of(described: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-    """One side of what ``described`` made. The names inside the model are not known any more."""
+    """Inputs or outputs from plain values of ``described``, without the names inside the model."""
     return tuple(
         TensorSpec(
             name=each["name"],
@@ -182,7 +184,7 @@ def specs_of(described: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
 
 
 def _source(op: Op, options: OpOptions, entry: OpConfig | None) -> _Source | None:
-    """A flag's model, else that of the op's constructor, else that of YAML."""
+    """The model of a flag, else of the op's constructor, else of YAML."""
     if options.remote is not None:
         return None
     if entry is None or "local_service_conf.model_config" not in entry.forced:
@@ -205,7 +207,7 @@ def _cards(source: _Source | None, entry: OpConfig | None) -> Sequence[str]:
 def _handed_in(
     handler: LocalServiceHandler, options: OpOptions, cards: Sequence[str], turn: int
 ) -> Model:
-    """The handler's model; the op's own ``fetch_list`` comes before the handler's."""
+    """The handler's model; the op's ``fetch_list`` takes precedence over the handler's."""
     handler.prepare_server()
     handler.start_server()
     theirs = handler.options

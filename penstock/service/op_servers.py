@@ -1,9 +1,8 @@
-"""Model servers that a service starts for its ops: ``local_service_conf`` with a client type of a
-server.
+"""Starts model servers for ops whose ``local_service_conf.client_type`` is ``grpc`` or ``brpc``.
 
 Each is ``penstock serve`` on a free port of this machine, with the op's ``local_service_conf``, one
 for each card. It starts before the service, ends after it, and dies with it. It replaces its own
-engine when that dies.
+engine if that dies.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ from penstock.service.children import Child, ends_within, fork, told_of
 _log = logging.getLogger(__name__)
 
 Ports: TypeAlias = Mapping[str, Sequence[int]]
-"""Of the model servers, by the op's name in its engine."""
+"""The ports of the model servers, by the op's name in its engine."""
 
 _HOST: Final = "127.0.0.1"
 _MODEL: Final = "model"
 _VARIABLE: Final = "_PENSTOCK_OP_SERVERS"
-"""Tells processes that run the script again which ports were chosen."""
+"""Passes the chosen ports to processes that run the script again."""
 _KEPT_BACK: Final = ("PENSTOCK_", "_PENSTOCK_", "SERVING_LOG_PATH")
-"""Variables that configure this service, and not those that it starts."""
+"""Prefixes of variables that configure this service, and not the model servers."""
 _LARGEST: Final = 512 << 20
-"""Bytes of a batch: as many as our client receives."""
+"""Most bytes of a request to a model server: the limit of our client."""
 _KEYS: Final = (
     *("device_type", "mem_optim", "ir_optim", "precision", "use_calib", "use_mkldnn"),
     *("mkldnn_cache_capacity", "mkldnn_op_list", "mkldnn_bf16_op_list", "min_subgraph_size"),
 )
 """Of ``local_service_conf``, which a server has from its op."""
-_POLL: Final = 0.05  # seconds between two attempts to connect to one that starts
-_STOP: Final = 5.0  # seconds for one to end, which has nothing left to answer; a guess
+_POLL: Final = 0.05  # seconds between two attempts to connect to a starting server
+_STOP: Final = 5.0  # seconds for an idle server to end; a guess
 
 
 def start(deployment: Deployment, stack: ExitStack) -> Deployment:
-    """Start the model servers of a deployment's ops, and wait until they serve.
+    """Start the model servers of a deployment's ops, and wait until they are ready.
 
     Args:
         deployment: what is served.
@@ -63,7 +62,7 @@ def start(deployment: Deployment, stack: ExitStack) -> Deployment:
         The deployment with the addresses of the servers.
 
     Raises:
-        StartupError: one does not start. What it has said stands in the log.
+        StartupError: a server does not start; its output is in the log.
     """
     wanted = _wanted(deployment)
     if not wanted:
@@ -87,13 +86,13 @@ def start(deployment: Deployment, stack: ExitStack) -> Deployment:
 
 
 def found(deployment: Deployment) -> Deployment:
-    """The deployment as ``start`` has returned it in the process that this one was spawned by."""
+    """The deployment with the addresses that ``start`` chose in the parent process."""
     ports = os.environ.get(_VARIABLE)
     return deployment if ports is None else _calling(deployment, json.loads(ports))
 
 
 def _wanted(deployment: Deployment) -> dict[str, ModelOptions]:
-    """The models to be served, by the op's name in its engine."""
+    """The models to serve, by the op's name in its engine."""
     return {
         deployment.op_name(graph, options.name): options.model
         for graph in deployment.graphs
@@ -149,7 +148,7 @@ def _started(name: str, file: Path, service: ServiceConfig) -> Child:
 
     def main() -> int:
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)  # its start lines would be taken for ours
+        os.dup2(null, 1)  # its start lines would be mistaken for ours
         os.execve(command[0], command, kept)  # noqa: S606 - no shell is wanted
 
     return fork(f"model server of op {name}", main, lambda: None, stoppable=True, spawns=True)
@@ -167,7 +166,7 @@ def _await(name: str, port: int, child: Child) -> None:
 
 
 def _end(started: Sequence[tuple[str, int, Child]]) -> None:
-    """They have nothing to answer any more."""
+    """End the servers, which have no more requests."""
     for _, _, child in started:
         child.signal(signal.SIGTERM)
     until = time.monotonic() + _STOP

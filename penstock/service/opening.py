@@ -1,4 +1,4 @@
-"""From a configuration to the open door: what is served behind it, and within which limits."""
+"""Builds the router and the door of a service from its configuration."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from penstock.protocols.standard_messages import GENERAL_MODEL
 from penstock.service.blueprint import Application
 from penstock.service.listening import max_connections
 
-# So many requests may be open for each that may be admitted. Beyond the first the answer is busy,
-# which old clients understand; beyond this it is a failed call, which they do not.
+# Open calls per admitted request. Beyond ``max_requests`` the answer is "busy", which old clients
+# understand; beyond ``max_calls`` the call fails, which they do not.
 _CALLS_A_REQUEST = 4
 
 
@@ -52,16 +52,17 @@ def make_router(
     more: Iterable[Application] = (),
     profile: Callable[[Any], str] | None = None,
 ) -> Router:
-    """What answers requests, of whatever door.
+    """The router of all requests.
 
     Args:
         config: the keys of the door.
-        engine: answers requests.
-        health: answers probes.
-        pool: runs users' code at the graphs' ends; None where there is none.
-        writers: writes large replies.
-        more: applications beside those that every service has.
-        profile: gives the profile of a call to callers of the pipeline protocol that ask for it.
+        engine: runs requests.
+        health: the state for probes.
+        pool: runs user code at the graphs' ends; None if there is none.
+        writers: encodes large replies.
+        more: further applications.
+        profile: returns the profile of a call, for callers of the pipeline protocol that request
+            it.
     """
     protocol = PipelineProtocol(
         engine, strict_status=config.strict_status, pool=pool, writers=writers, profile=profile
@@ -103,12 +104,12 @@ def make_router(
 
 
 def budget_of(config: ServiceConfig) -> ByteBudget:
-    """The bytes that may be in flight in one engine."""
+    """The budget of bytes in flight of one engine."""
     return ByteBudget(max(1, (config.max_inflight_bytes or default_budget()) // config.engines))
 
 
 def open_door(config: ServiceConfig, engine: Engine, router: Router) -> Door:
-    """The door of a service, not listening yet, to which both ports lead."""
+    """The door of a service, for both ports; it does not listen yet."""
     executors = [stage.executor for stage in engine.stages]
     processes = sum(each.workers for each in executors if isinstance(each, ProcessExecutor))
     limits = limits_of(config, processes)
@@ -118,13 +119,13 @@ def open_door(config: ServiceConfig, engine: Engine, router: Router) -> Door:
 def open_metrics_door(
     config: ServiceConfig, routes: Iterable[Http | Grpc | BaiduStd], threads: Executor
 ) -> Door:
-    """A door with the metrics alone, not listening yet."""
+    """A door that serves only metrics; it does not listen yet."""
     router = Router(routes, max_message_bytes=config.max_message_bytes, threads=threads)
     return Door(router, limits_of(config), budget_of(config), door_failure)
 
 
 def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:
-    """What the configuration lets the door bear, of an engine with so many worker processes."""
+    """The limits of the door, for an engine with this number of worker processes."""
     door = config.door
     return DoorLimits(
         **_said_of(DoorLimits, door),
@@ -140,19 +141,19 @@ def limits_of(config: ServiceConfig, processes: int = 0) -> DoorLimits:
 
 
 def _said_of(limits: type[Any], door: DoorConfig) -> dict[str, Any]:
-    """The keys of the door by whose names the limits go."""
+    """The values of the configuration keys with the names of limits."""
     return {
         each.name: getattr(door, each.name) for each in fields(limits) if hasattr(door, each.name)
     }
 
 
 def _at_the_latest(seconds: float) -> float:
-    """What to ask of the door, which may be a second late, so that what is slow is over by then."""
+    """The door's timeout for a limit: timeouts may fire up to a second late."""
     return seconds - min(1.0, seconds / 10)
 
 
 def tls_of(config: ServiceConfig) -> ssl.SSLContext | None:
-    """Server TLS as the configuration asks for it; the door chooses versions and protocols.
+    """The server's TLS context from the configuration; the door sets versions and protocols.
 
     Raises:
         StartupError: the files cannot be used.

@@ -1,4 +1,4 @@
-"""Where a process of a service runs, and what it is called: engine id, CPUs, card and title."""
+"""The placement of a process: engine id, CPUs, GPU, and process title."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Final
 from penstock.config.resolve import OpOptions
 
 _IDS: Final = 10**12
-"""Data ids kept for one process: more than it will ever hand out."""
+"""Data ids reserved for one process: more than it will ever use."""
 
 _PROCESSES: Final = 10**6 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineId:
-    """The first and only engine, unless said otherwise.
+    """The id of an engine; by default of the only one.
 
     Attributes:
-        index: of the engine, from 0.
-        engines: how many the service has.
-        generation: how many processes were this engine before.
+        index: index of the engine, from 0.
+        engines: number of engines of the service.
+        generation: number of earlier processes of this engine.
     """
 
     index: int = 0
@@ -32,50 +32,50 @@ class EngineId:
 
     @property
     def name(self) -> str | None:
-        """Of the engine, for people; None when there is no other to be told from."""
+        """The engine's name for logs; None if it is the only one."""
         return None if self.engines == 1 else f"engine {self.index}"
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the one to tell what holds for all."""
+        """Whether it is the engine that reports for all."""
         return self.index == 0 and self.generation == 0
 
     @property
     def first_id(self) -> int:
-        """Its first data id; with a step of ``engines`` no other process of the service has it."""
+        """Its first data id; with steps of ``engines`` the ids are unique in the service."""
         return self.index + self.engines * _IDS * (self.generation % (_PROCESSES // self.engines))
 
     def card(self, workers: int = 1, worker: int = 0) -> int:
-        """Which of an op's cards a worker of it takes, counted on beyond their number.
+        """The index of a worker's GPU, modulo their number.
 
         Args:
-            workers: of that op, in each engine; 1 when they share one model.
-            worker: which of them.
+            workers: number of workers of the op in each engine; 1 if they share one model.
+            worker: index of the worker.
         """
         return self.index * workers + worker
 
 
 VARIABLE: Final = "CUDA_VISIBLE_DEVICES"
-"""Read by the driver when a process first uses it. The card that it leaves is number 0 then."""
+"""Read by the driver at its first use in a process. A single visible GPU has the number 0."""
 
 ONLY: Final = "0"
 
 _LOOKING: Final = ("cupy", "jax", "numba.cuda", "paddle", "tensorflow", "torch")
-"""Libraries that may look at the cards while they are imported, or soon after; the rest of their
-process goes by what they saw. ONNX Runtime looks when its first session is opened."""
+"""Libraries that may enumerate the GPUs during their import, or soon after; later changes of the
+variable have no effect. ONNX Runtime enumerates when it opens its first session."""
 
 
 def show_only(card: str, environment: MutableMapping[str, str], imported: Container[str]) -> bool:
-    """Let this process see one card, as number 0.
+    """Make only one GPU visible to this process, as number 0.
 
     Args:
-        card: its id, which counts among those that the process sees now.
+        card: its id, among the currently visible GPUs.
         environment: of the process.
         imported: names of the modules that it has imported.
 
     Returns:
-        Whether that was done. It is not where a library may have looked at the cards before, and
-        not where there is no such card; that is the runtime's to tell.
+        whether that was done. It is not if a library may have enumerated the GPUs before, or if
+        there is no such GPU, which the runtime will report.
     """
     if any(name in imported for name in _LOOKING):
         return False
@@ -90,12 +90,12 @@ def show_only(card: str, environment: MutableMapping[str, str], imported: Contai
 
 
 def available() -> frozenset[int]:
-    """The CPUs that this process may use."""
+    """The CPUs available to this process."""
     return frozenset(os.sched_getaffinity(0))
 
 
 def cpu_problems(options: OpOptions, usable: frozenset[int]) -> list[str]:
-    """Why its workers cannot run where ``cpu_affinity`` says."""
+    """Problems of ``cpu_affinity``."""
     wanted = frozenset[int]().union(*options.cpus)
     if missing := sorted(wanted - usable):
         which = "CPU " if len(missing) == 1 else "CPUs "
@@ -107,17 +107,17 @@ def cpu_problems(options: OpOptions, usable: frozenset[int]) -> list[str]:
 
 
 def stay_on_cpus(options: OpOptions, worker: int) -> None:
-    """Keep this process, and every thread that it starts from now on, on its worker's CPUs.
+    """Bind this process, and threads that it starts from now on, to its worker's CPUs.
 
     Raises:
-        OSError: they cannot be used any more.
+        OSError: they are no longer available.
     """
     if options.cpus:
         os.sched_setaffinity(0, options.cpus[worker % len(options.cpus)])
 
 
 def spelt(cpus: list[int]) -> str:
-    """Ascending numbers as ``cpu_affinity`` has them: ``0-1,3``."""
+    """Ascending numbers in the format of ``cpu_affinity``: ``0-1,3``."""
     runs: list[list[int]] = []
     for cpu in cpus:
         if runs and runs[-1][-1] == cpu - 1:
@@ -128,22 +128,22 @@ def spelt(cpus: list[int]) -> str:
 
 
 MOST_BYTES: Final = 15
-"""Of such a name; the kernel cuts off what is beyond. Source: proc(5), ``/proc/pid/comm``."""
+"""Most bytes of a process title; the kernel truncates it. Source: proc(5), ``/proc/pid/comm``."""
 
 
 def engine_title(engine_id: EngineId) -> str:
-    """The engine's, or that of one of several."""
+    """The title of an engine."""
     return engine_id.name or "engine"
 
 
 def worker_title(op: str, index: int) -> str:
-    """A worker's: its op, as much of it as there is room for, and which of the op's it is."""
+    """The title of a worker: its op's name, truncated, and the worker's number."""
     number = f"/{index}"
     room = MOST_BYTES - len(number)
     return op.encode()[:room].decode(errors="ignore") + number
 
 
 def name_process(title: str) -> None:
-    """Be called so from now on, with each thread that is started later; where that is possible."""
+    """Set the title of this process, and of threads started later, if possible."""
     with suppress(OSError), open("/proc/self/comm", "w", encoding="utf-8") as comm:
         comm.write(title)

@@ -1,10 +1,10 @@
-"""The processes of a service with a supervisor, and what each of them runs: forked, or run anew.
+"""Entry points of the engine and worker processes of a supervised service, forked or started from
+the script.
 
-A fork lacks the threads of its parent and may wait for ever for a lock that one of them held. So
-where a script has started threads before its service runs, a child is forked only to become another
-program at once: the same one, from its beginning. It runs the script again, up to the service that
-it is for, and is an engine or a worker from there on. What the script does on its way there happens
-once more in each child, its threads included.
+A fork lacks the threads of its parent, and may deadlock on a lock that one of them held. So if a
+script has started threads before its service runs, a child is forked and at once executes the same
+program again. It runs the script again, up to its service, and is an engine or a worker from there
+on. The script's side effects happen in each child, its threads included.
 """
 
 from __future__ import annotations
@@ -53,32 +53,32 @@ from penstock.service.supervisor import Supervisor
 _log = logging.getLogger(__name__)
 
 _POOLS_THAT_BEAR_FORKS: Final = re.compile(r"(lib)?((scipy_)?openblas|onnxruntime|cv2|opencv)")
-"""Libraries, by their files' names, that start new threads in a child when they need them."""
+"""Libraries, by file name, whose thread pools survive a fork: they start new threads in a child."""
 
 _POOLS_LOST_BY_FORKS: Final = re.compile(
     r"lib(gomp|i?omp|tbb|mkl|torch|tensorflow|paddle)|cygrpc|_pywrap_tensorflow"
 )
-"""Those that wait in a child, for ever, for threads that are not there."""
+"""Libraries whose thread pools deadlock in a forked child."""
 
 _VARIABLE: Final = "_PENSTOCK_ROLE"
-"""Not one of those that configure: they are all read before the service knows what it is."""
+"""Not a configuration variable: those are all read before the role is known."""
 
-_NO_FILE: Final = ("", "-")  # what a program is called that was typed, or read from a pipe
+_NO_FILE: Final = ("", "-")  # names of programs from standard input
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """What a spawned process is for.
+    """The role of a spawned process.
 
     Attributes:
-        service: how many services the script ran before that one.
-        engine_id: which engine it is, or works for.
-        line: descriptor of its line to the supervisor, or to its engine.
-        listeners: descriptors of an engine's, by the key that asks for them.
-        op: whose worker it is; None for an engine.
+        service: the number of services that the script ran before it.
+        engine_id: its engine, or the engine that it works for.
+        line: descriptor of its socket to the supervisor, or to its engine.
+        listeners: descriptors of an engine's listening sockets, by configuration key.
+        op: the op of a worker; None for an engine.
         index: the worker's number.
-        pid: its own, which a program that it starts does not share.
-        files: descriptor of the socket to the writer of log files; None for none.
+        pid: its process id, which distinguishes it from programs that it starts.
+        files: descriptor of the socket to the writer of log files, or None.
     """
 
     service: int
@@ -92,24 +92,24 @@ class Role:
 
 
 def threads_in_the_way() -> list[str]:
-    """Threads that a fork would lack, by name: Python's own, and those of native libraries that do
-    not start new ones in a child.
+    """Names of threads that prevent a fork: Python threads, and native thread pools that do not
+    survive it.
     """
     python = threading.enumerate()
     names = [each.name for each in python if each is not threading.main_thread()]
     try:
         native = len(os.listdir("/proc/self/task")) - len(python)
         maps = Path("/proc/self/maps").read_text(errors="replace")
-    except OSError:  # this system does not tell
+    except OSError:  # not available on this system
         return names
     return names + (native_pools_in_the_way(maps) if native > 0 else [])
 
 
 def native_pools_in_the_way(maps: str) -> list[str]:
-    """Libraries whose threads a fork may lack, of a process that has threads besides Python's.
+    """Libraries whose thread pools may not survive a fork, in a process with native threads.
 
-    Which library a thread is of cannot be told. So one that bears no fork is in the way if it is
-    loaded at all, and so is whatever it may be where none is loaded that bears them.
+    The library of a native thread is unknown. So a fork is prevented by any loaded library whose
+    pool does not survive it; and by unknown threads, if no library is loaded whose pool does.
 
     Args:
         maps: ``/proc/self/maps``.
@@ -122,7 +122,7 @@ def native_pools_in_the_way(maps: str) -> list[str]:
 
 
 def why_not_again() -> str | None:
-    """What keeps this program from being run again; None when nothing does."""
+    """Why this program cannot be run again; None if it can."""
     if sys.argv[0] in _NO_FILE:
         return "its script is not in a file"
     if "ipykernel" in sys.modules:
@@ -131,7 +131,7 @@ def why_not_again() -> str | None:
 
 
 def _become(role: Role) -> NoReturn:
-    """In a fork: become the program that this process is, for that role.
+    """In a fork: execute this program again, with that role.
 
     Raises:
         StartupError: it cannot be started.
@@ -150,10 +150,10 @@ def _become(role: Role) -> NoReturn:
 
 
 def spawned_role() -> Role | None:
-    """What this process was spawned for; None when it was started by anybody else.
+    """The role of this process; None if it was not spawned by a supervisor.
 
     Raises:
-        StartupError: that cannot be read.
+        StartupError: the role cannot be read.
     """
     text = os.environ.get(_VARIABLE)
     if text is None:
@@ -167,7 +167,7 @@ def spawned_role() -> Role | None:
 
 
 def _own(found: Role) -> None:
-    """It is what this process is from now on: programs that it starts get nothing of it."""
+    """Take the role, so that programs started by this process do not inherit it."""
     os.environ.pop(_VARIABLE, None)
     for fd in (found.line, *found.listeners.values()):
         os.set_inheritable(fd, False)
@@ -176,19 +176,18 @@ def _own(found: Role) -> None:
 
 
 def log_options(config: ServiceConfig) -> LogOptions:
-    """How a service's processes log."""
+    """The log options of a service's processes."""
     return LogOptions(level=config.log_level, format=config.log_format)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processes:
-    """One service's.
+    """The processes of one service.
 
     Attributes:
-        deployment: what is served; that of the first engine.
+        deployment: the deployment of the first engine.
         number: how many services the script ran before this one.
-        serve: an engine's part, with its own deployment, its listeners, its signals and its end of
-            the line to the supervisor.
+        serve: runs an engine, with its deployment, listeners, signals and socket to the supervisor.
     """
 
     deployment: Deployment
@@ -203,7 +202,7 @@ class Processes:
         stop_timeout: float,
         answer_timeout: float,
     ) -> int:
-        """Be the supervisor; the exit status of the service.
+        """Run the supervisor; returns the exit status of the service.
 
         ``engines`` are the listeners of each; the other arguments are the Supervisor's.
 
@@ -233,7 +232,7 @@ class Processes:
         return supervisor.run(signals)
 
     def be(self, role: Role) -> NoReturn:
-        """Be what this process was spawned for, and end with it."""
+        """Run this process's role, and exit."""
         _own(role)
         line = socket.socket(fileno=role.line)
         if role.op is None:
@@ -259,17 +258,17 @@ class Processes:
 
     def _worker(self, engine_id: EngineId, op: str, index: int, channel: socket.socket) -> int:
         name_process(worker_title(op, index))
-        # The engine always reads what it writes.
+        # The engine always reads its output.
         options = log_options(self.deployment.config)
         with logging_to_stderr(options, at_once=True, writer=engine_id.name):
             return serve_op(self.deployment.at(engine_id), op, index, channel)
 
     @staticmethod
     def _cannot_fork() -> bool:
-        """Whether children have to run the program anew.
+        """Whether children must run the program again.
 
         Raises:
-            StartupError: they have to, and cannot.
+            StartupError: they must, and cannot.
         """
         threads = threads_in_the_way()
         if not threads:
@@ -287,13 +286,13 @@ class Processes:
             " script starts threads, or trains and loads models, in init_op",
             names,
         )
-        # Forks they are all the same, for as long as it takes to become another program.
+        # They are forks nevertheless, until they execute the program.
         warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
         return True
 
 
 def serve_op(deployment: Deployment, op: str, index: int, channel: socket.socket) -> int:
-    """Be worker ``index`` of an op until the engine has gone or says stop.
+    """Run worker ``index`` of an op until the engine stops it or ends.
 
     Returns:
         The process's exit status.
@@ -302,7 +301,7 @@ def serve_op(deployment: Deployment, op: str, index: int, channel: socket.socket
     channel.setblocking(True)
     try:
         return _serve(Child(channel, ANSWER_BYTES), deployment, op, index)
-    except ConnectionError:  # the engine has gone: nobody is left who could be told
+    except ConnectionError:  # the engine has ended: the error cannot be reported
         return 0
 
 
@@ -314,14 +313,14 @@ def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
     except BaseException as error:  # noqa: BLE001 - whatever it is, the service is told
         _log.error("op %s: worker %s cannot start", op, index, exc_info=error)
         told = traceback.format_exception_only(error)
-        # What we raise says all by itself, and will be raised again as what it is.
+        # Our own errors are complete, and are raised again with their class.
         child.failed(str(error) if isinstance(error, StartupError) else "".join(told).strip())
         return 1
     fallback = None if bound.model is None else bound.model.fallback
     if index == 0:
         for note in notes:
             _log.warning("op %s: %s", op, note)
-    elif fallback is not None:  # its card may be another one than that of worker 0
+    elif fallback is not None:  # its GPU may differ from that of worker 0
         _log.warning("op %s: worker %s %s", op, index, fallback)
     child.ready(_loaded(bound, _card(deployment, op, index)))
     child.serve(bound, blueprint.outside_reader(at))
@@ -329,7 +328,7 @@ def _serve(child: Child, deployment: Deployment, op: str, index: int) -> int:
 
 
 def _loaded(op: BoundOp, card: str | None) -> dict[str, Any]:
-    """What this worker has loaded, for the engine and whoever asks how the service stands."""
+    """A report of what this worker has loaded, for the engine and the status."""
     model = op.model
     return {
         "pid": os.getpid(),
@@ -340,7 +339,7 @@ def _loaded(op: BoundOp, card: str | None) -> dict[str, Any]:
 
 
 def _card(deployment: Deployment, name: str, index: int) -> str | None:
-    """The card that it was given, if any."""
+    """The worker's GPU, if any."""
     blueprint, at = deployment.find_op(name)
     op, options = blueprint.graph.ops[at], blueprint.options[at]
     turn = deployment.engine_id.card(options.concurrency, index)
@@ -348,7 +347,7 @@ def _card(deployment: Deployment, name: str, index: int) -> str | None:
 
 
 def _leave_no_core() -> None:
-    """A core file would have users' data; the report of a death has the Python stacks."""
+    """Disable core files, which would contain users' data; crash reports have the Python stacks."""
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
-    # One byte is too little for a file, and the only limit that programs which take cores obey.
+    # One byte is too small for a core file; core handlers only obey a limit above zero.
     resource.setrlimit(resource.RLIMIT_CORE, (1 if most else 0, most))

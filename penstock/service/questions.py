@@ -1,8 +1,8 @@
-"""Questions that one engine asks all engines of its service, through the supervisor.
+"""Queries from one engine to all engines of its service, through the supervisor.
 
-Whichever engine a client asks answers for the whole service: it asks the others with ``Everyone``,
-which each hears as ``answer``, and puts the answers together. Answers may be large: they travel as
-files in memory, of which the supervisor only passes the descriptors on.
+The engine that gets a client's request answers for the whole service: it queries the others with
+``Everyone``, each calls ``answer``, and it joins the answers. Answers may be large: they are sent
+as memfds, of which the supervisor passes on the descriptors.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from penstock.executors.processes.control import SupervisorClient
 _log = logging.getLogger(__name__)
 
 LATE: Final = 1.0
-"""Seconds beyond its own time after which a question is answered without those that are missing."""
+"""Extra seconds after which a query is answered without the missing answers."""
 
 Answerer: TypeAlias = Callable[..., Any]
-"""Gives this engine's answer, something that JSON can say, or an awaitable of it. Takes the
-question's arguments."""
+"""Returns this engine's answer, a JSON value, or an awaitable of it. Takes the query's
+arguments."""
 
 
 class Everyone:
-    """Asks all engines. Belongs to the engine's loop.
+    """Queries all engines. Belongs to the engine's loop.
 
     Args:
-        answerers: this engine's, by the names of the questions.
-        supervisor: None where there are no other engines.
+        answerers: this engine's answerers, by query name.
+        supervisor: None if there are no other engines.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class Everyone:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ask(self, name: str, *arguments: Any, seconds: float = 0.0) -> list[Any]:
-        """The answers of this engine, the first, and of all others that answer in time.
+        """The answers of this engine (the first) and of all others that answer in time.
 
         Args:
-            name: of the question.
-            arguments: what JSON can say.
-            seconds: that each engine needs for its answer.
+            name: name of the query.
+            arguments: JSON values.
+            seconds: time of each engine for its answer.
         """
         if self._supervisor is None:
             return [await self._ours(name, arguments)]
@@ -67,11 +67,11 @@ class Everyone:
         try:
             async with asyncio.timeout(seconds + 2 * LATE):
                 return await supervisor.ask_others(question, seconds)
-        except (TimeoutError, StartupError):  # the supervisor is gone or busy: our own will do
+        except (TimeoutError, StartupError):  # the supervisor is gone or busy: use only our own
             return []
 
     def answer(self, number: int, text: str) -> None:
-        """Another engine has asked this; it is answered when there is an answer."""
+        """Answer another engine's query, when the answer is ready."""
         task = asyncio.get_running_loop().create_task(self._answer(number, text))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -87,10 +87,10 @@ class Everyone:
 
 
 class Questions:
-    """The supervisor's part: who has asked, and whose answer is still missing.
+    """The supervisor's part: open queries, and missing answers.
 
-    Engines are any hashable things; answers are descriptors, which are closed when nobody wants
-    them. Pure but for that and the clock.
+    Engines are any hashable objects; answers are descriptors, which are closed when they are not
+    needed. Otherwise pure; time is an argument.
     """
 
     def __init__(self) -> None:
@@ -99,19 +99,19 @@ class Questions:
 
     @property
     def due(self) -> float | None:
-        """When the earliest question is answered with what there is."""
+        """When the earliest query times out."""
         return min((each.due for each in self._open.values()), default=None)
 
     def ask(
         self, asker: Any, number: int, seconds: float, others: Iterable[Any], now: float
     ) -> int:
-        """An engine asks; under which number the others are to be asked."""
+        """Open a query of an engine; returns its number for the other engines."""
         self._numbers += 1
         self._open[self._numbers] = _Question(asker, number, set(others), now + seconds + LATE)
         return self._numbers
 
     def take(self, engine: Any, number: int, answer: int) -> None:
-        """An engine's answer has come."""
+        """Store an engine's answer."""
         question = self._open.get(number)
         if question is not None and engine in question.missing:
             question.missing.discard(engine)
@@ -120,7 +120,7 @@ class Questions:
             os.close(answer)
 
     def forget(self, engine: Any) -> None:
-        """An engine has ended: nobody waits for it, and it waits for nothing."""
+        """Remove an engine that has ended, as asker and as answerer."""
         for number, each in [*self._open.items()]:
             each.missing.discard(engine)
             if each.asker is engine:
@@ -128,7 +128,7 @@ class Questions:
                 del self._open[number]
 
     def ready(self, now: float | None = None) -> list[_Question]:
-        """Take out the questions that all have answered, or that are due."""
+        """Remove and return the queries that are complete or have timed out."""
         now = time.monotonic() if now is None else now
         done = [n for n, each in self._open.items() if not each.missing or each.due <= now]
         return [self._open.pop(number) for number in done]
@@ -138,10 +138,10 @@ class _Question:
     """One question.
 
     Attributes:
-        asker: who asks.
-        number: by which it knows the question.
-        missing: who has not answered.
-        due: when it is answered without them.
+        asker: the asking engine.
+        number: the asker's number of the query.
+        missing: engines that have not answered.
+        due: its timeout.
         answers: descriptors of files.
     """
 
@@ -153,6 +153,6 @@ class _Question:
         self.answers: list[int] = []
 
     def close(self) -> None:
-        """The answers were passed on, or nobody wants them."""
+        """Close the answers, which were passed on or are not needed."""
         while self.answers:
             os.close(self.answers.pop())

@@ -1,6 +1,6 @@
-"""Runs a service anew each time a file beside its script changes: for development.
+"""Restarts a service when a file in its script's folder changes: for development.
 
-Needs the package ``watchfiles``, which also ends and starts the process.
+Needs the package ``watchfiles``, which also stops and starts the process.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from penstock.service.banner import announce
 
 _SUFFIXES = (".py", ".yml", ".yaml", ".toml", ".json", ".html", ".onnx")
 _STOP = 10  # seconds for a service to end before it is killed; a guess
-_DEBOUNCE = 300  # milliseconds that changes are gathered: editors write a file in several steps
+_DEBOUNCE = 300  # milliseconds in which changes are merged: editors write a file in several steps
 
 
 def run_and_reload(file: Path, arguments: Sequence[str]) -> None:
-    """Run ``penstock`` with these arguments until Ctrl-C, again after each change in the folder.
+    """Run ``penstock`` with these arguments until Ctrl-C, and restart it after each change in the
+    folder.
 
     Raises:
         StartupError: ``watchfiles`` is not installed, or there is no such file.
@@ -36,7 +37,7 @@ def run_and_reload(file: Path, arguments: Sequence[str]) -> None:
     if not file.is_file():
         raise StartupError(f"{file} does not exist")
     folder = file.resolve().parent
-    # Its warnings, such as that a broken script has ended, say nothing that is not told already.
+    # Its warnings, such as the end of a broken script, repeat what has been reported.
     logging.getLogger(watchfiles.__name__).addHandler(logging.NullHandler())
     logging.getLogger(watchfiles.__name__).propagate = False
 
