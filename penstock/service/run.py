@@ -1,15 +1,15 @@
-"""Starts a deployment, serves it until it is told to stop, and stops it in order.
+"""The start and stop sequence of a service, signals and drain.
 
 Start: bind both ports (a taken port fails at once), open the models and run ``init_op``, start the
 workers, listen, print the addresses. With a supervisor, the supervisor binds the ports, and the
 engines accept connections when all of them are ready.
 
-Stop: readiness turns false, and for ``drain_delay`` requests are still accepted; those that clients
-of HTTP/2 sent before they heard of the stop are accepted in any case. Then requests are refused,
-admitted ones finish, their answers are sent, the ports are closed and the workers ended. A second
-signal ends every wait of the stop. After ``drain_delay`` a stop takes at most ``drain_timeout``,
-but at least a second, whatever clients and users' code do. The one exception is a coroutine that
-catches its cancellation and goes on: it blocks the loop, and so the process.
+Stop: readiness becomes false, and requests are still accepted for ``drain_delay``; those that
+HTTP/2 clients sent before they received GOAWAY are accepted in any case. Then new requests are
+refused, admitted ones finish, their answers are sent, the ports are closed and the workers ended. A
+second signal ends every wait of the stop. After ``drain_delay`` a stop takes at most
+``drain_timeout``, but at least a second, whatever clients and user code do. The one exception is a
+coroutine that catches its cancellation and continues: it blocks the loop, and so the process.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_ENDS_THREADS = 8  # threads for users' own pack and unpack hooks; a guess
-_WRITERS = 2  # threads for large replies, which hold the interpreter as they are written
+_ENDS_THREADS = 8  # threads for users' pack and unpack hooks; a guess
+_WRITERS = 2  # threads for large replies, whose encoding holds the GIL
 
 
-# Guesses, in seconds: for a complete answer to be sent; for calls whose requests are answered
-# already to return, as they may be writing a file; for idle threads to end.
+# Guesses, in seconds: for a complete answer to be sent; for calls whose requests have been answered
+# to return, as they may be writing a file; for idle threads to end.
 _SEND_TIMEOUT = 1.0
 _RETURN_TIMEOUT = 5.0
 _IDLE_TIMEOUT = 0.2
@@ -135,7 +135,7 @@ def run_deployment(deployment: Deployment) -> None:
             tls = None if role.op is not None else tls_of(deployment.config)
             serve = partial(_serve, tls)
             Processes(deployment=deployment, number=number, serve=serve).be(role)
-        return  # this process is for a service that the script runs later
+        return  # this process runs a later service of the script
     options = log_options(deployment.config)
     with (
         logging_to_files(_log_dir(deployment)),
@@ -148,7 +148,7 @@ def run_deployment(deployment: Deployment) -> None:
                 _log.warning("%s", warning)
         try:
             with signals_stop_the_start() as signals, ExitStack() as stack:
-                # Only a supervisor, which comes later, has processes to replace.
+                # Only a supervisor, which starts later, can replace processes.
                 stack.enter_context(hangups_tell(lambda: None))
                 tls = tls_of(deployment.config)
                 deployment = op_servers.start(deployment, stack)
@@ -169,8 +169,8 @@ def run_deployment(deployment: Deployment) -> None:
 
 
 def _log_dir(deployment: Deployment) -> str | None:
-    """Where the log files of the original go: as it had it, to the working directory unless
-    ``SERVING_LOG_PATH`` says otherwise, but by itself only for services that were written for it.
+    """The folder of the original's log files, or None: ``SERVING_LOG_PATH``, or by default, only
+    for services written for the original, the working directory.
     """
     told = deployment.config.log_dir or os.environ.get("SERVING_LOG_PATH")
     return told or ("." if deployment.legacy else None)
@@ -197,7 +197,7 @@ def _supervise(
     engines: Sequence[Listeners],
     signals: StopSignals,
 ) -> None:
-    """Run the supervisor in this process: it forks the engines, and the workers that they need."""
+    """Run the supervisor in this process: it forks the engines and their workers."""
     config = processes.deployment.config
 
     def open_ports(models: Sequence[str]) -> None:
@@ -234,7 +234,7 @@ class _Service:
         self._tls = tls
         self._control = control
         self._supervisor: SupervisorClient | None = None
-        self._report: Reporter  # from the engine's start on, as what follows
+        self._report: Reporter  # set at the engine's start, like the following
         self._everyone: Everyone
         self._config = works.deployment.config
         self._health = Health()
@@ -243,12 +243,12 @@ class _Service:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self._can_be_replaced = False
-        self._is_the_end = control is None  # of the service, and not only of this engine
-        self._calls_until = math.inf  # when calls that have not returned are left behind
+        self._is_the_end = control is None  # ending this engine ends the service
+        self._calls_until = math.inf  # when running calls are abandoned
 
     async def run(self, signals: StopSignals) -> None:
         loop = asyncio.get_running_loop()
-        # Not the loop's own handlers: when those go, the default ones are there for a moment.
+        # Not the loop's handlers: their removal restores the default ones for a moment.
         signals.hand_to(lambda: loop.call_soon_threadsafe(self._signalled))
         try:
             await self._serve()
@@ -329,13 +329,13 @@ class _Service:
             await self._end_workers(engine)
 
     def _report_the_last(self) -> None:
-        """What this engine has done is part of the service's sums when its process has ended."""
+        """Send a last report, so that this engine's counts remain in the service's sums."""
         if self._supervisor is not None:
-            with suppress(StartupError):  # gone, and all sums with it
+            with suppress(StartupError):  # gone, with all sums
                 self._supervisor.report(0, packed(self._report()))
 
     async def _unless_stopped(self, work: asyncio.Future[Any]) -> bool:
-        """Do a step of the start. Returns False when a stop came first."""
+        """Run a step of the start. Returns False if a stop came first."""
         told = asyncio.create_task(self._stop.wait())
         await asyncio.wait((work, told), return_when=asyncio.FIRST_COMPLETED)
         told.cancel()
@@ -347,7 +347,7 @@ class _Service:
         return True
 
     async def _open(self, door: Door, for_scrapers: Door, models: Sequence[str]) -> None:
-        """Accept connections; with a supervisor, once all engines are ready."""
+        """Accept connections; with a supervisor, when all engines are ready."""
         if self._supervisor is not None:
             self._can_be_replaced = True
             self._supervisor.ready(models)
@@ -355,7 +355,7 @@ class _Service:
         else:
             listen_on_all(self._config, [self._listeners])
         if self._stop.is_set():
-            return  # never ready
+            return  # stopped before it was ready
         for listener in of_the_door(self._listeners):
             await door.listen(listener, self._tls)
         if METRICS in self._listeners:
@@ -401,15 +401,15 @@ class _Service:
                     self._hurry.set()
 
     def _told_to_stop(self) -> None:
-        """Begin to drain; from the second time on, end every wait of the stop."""
+        """Begin to drain; from the second signal on, end every wait of the stop."""
         if self._stop.is_set():
             self._hurry.set()
         self._health.set_unready("shutting down")
         self._stop.set()
 
     async def _hand_over(self, engine: Engine, door: Door, grpc: Router) -> float:
-        """Answer the requests that still come on open connections, and close each connection with
-        its answer. Returns the seconds that this took: admitted requests then have the rest of
+        """Answer further requests on open connections, and close each connection with its answer.
+        Returns the seconds that this took: admitted requests then have the rest of
         ``drain_timeout``.
         """
         loop = asyncio.get_running_loop()
@@ -418,7 +418,7 @@ class _Service:
         _log.info(
             "another process accepts from now on: %s requests inside", engine.statistics().inside
         )
-        grpc.end_streams()  # these have no end of their own
+        grpc.end_streams()  # these do not end by themselves
         leaving = door.hand_over(allowed - min(_SEND_TIMEOUT, allowed / 10))
         await _first(leaving, self._stop.wait())
         return loop.time() - began
@@ -436,7 +436,7 @@ class _Service:
         door.drain()
         at_rest = asyncio.Event()
         if self._config.drain_delay and not self._leave.is_set():
-            # Still accepting, so that load balancers have time to look away.
+            # Still accepting, so that load balancers have time to remove this service.
             await _first(asyncio.sleep(self._config.drain_delay), self._hurry.wait())
         end = loop.time() + allowed
         await _first(door.told(), self._hurry.wait(), timeout=allowed / 10)
@@ -454,7 +454,7 @@ class _Service:
         if self._hurry.is_set():
             await door.close(_SEND_TIMEOUT, for_good=self._is_the_end)
         else:
-            # The answers are given, but perhaps not read yet.
+            # The answers are complete, but maybe not read yet.
             closed = door.close(end - loop.time(), for_good=self._is_the_end)
             await _first(closed, self._hurry.wait())
         seen = engine.statistics()
@@ -467,7 +467,7 @@ class _Service:
         )
 
     async def _end_workers(self, engine: Engine) -> None:
-        """End the workers. Calls that do not return in time end with the process."""
+        """End the workers. Calls that do not return in time are ended with the process."""
         loop = asyncio.get_running_loop()
         until = min(self._calls_until, loop.time() + _RETURN_TIMEOUT)
         while _working(engine) and loop.time() < until and not self._hurry.is_set():
@@ -476,7 +476,7 @@ class _Service:
 
 
 def _span_writer(deployment: Deployment) -> SpanWriter | None:
-    """What exports spans, where it is wanted."""
+    """The exporter of spans, if it is enabled."""
     if not deployment.config.otel:
         return None
     otel = _import_otel()
@@ -488,10 +488,10 @@ def _span_writer(deployment: Deployment) -> SpanWriter | None:
 
 
 def _import_otel() -> ModuleType:
-    """The module whose packages are an extra, and take long to import.
+    """Import the module of OpenTelemetry, whose packages are an extra and slow to import.
 
     Raises:
-        StartupError: they are not there.
+        StartupError: they are not installed.
     """
     try:
         from penstock.observe import otel
@@ -502,7 +502,7 @@ def _import_otel() -> ModuleType:
 
 
 async def _first(*waits: Coroutine[Any, Any, Any], timeout: float | None = None) -> None:
-    """Wait until one of them is done or the time is over; the others are cancelled."""
+    """Wait until one of them is done, or for the timeout; cancel the others."""
     tasks = [asyncio.create_task(each) for each in waits]
     await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
@@ -510,18 +510,18 @@ async def _first(*waits: Coroutine[Any, Any, Any], timeout: float | None = None)
 
 
 def _profile_of(recorder: Recorder, call: Any) -> str:
-    """The profile of a call that is being answered; nothing for one that no graph has had."""
+    """The profile of a call that is being answered; empty if it reached no graph."""
     timeline = recorder.so_far(call.exchange)
     return "" if timeline is None else profile_text(timeline)
 
 
 def _working(engine: Engine) -> bool:
-    """Whether some call of an op has not returned."""
+    """Whether a call of an op is still running."""
     return any(stage.idle < stage.workers for stage in engine.statistics().stages)
 
 
 async def _finished(pool: DaemonPool) -> None:
-    """Wait for all calls that the pool has now."""
+    """Wait for all current calls of the pool."""
     calls = [asyncio.wrap_future(future) for future in pool.unfinished()]
     if calls:
         await asyncio.wait(calls)

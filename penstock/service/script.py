@@ -29,7 +29,7 @@ def run_file(path: Path) -> None:
     The script's folder is put first on ``sys.path``; the working directory stays.
 
     Raises:
-        StartupError: there is nothing to run in it, or the service cannot start.
+        StartupError: the file defines no service, or the service cannot start.
     """
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
@@ -43,14 +43,14 @@ def run_file(path: Path) -> None:
 
 
 def users_traceback(error: BaseException) -> str | None:
-    """What Python prints of an exception, from the first line of the user's on.
+    """The traceback of an exception, from the first frame of user code on.
 
-    None when none of the user's lines has a part in it, so that the mistake may well be ours.
+    None if it has no frame of user code, so that it may be a bug of ours.
     """
     rest = error.__traceback__
     while rest is not None and _is_ours(rest.tb_frame.f_code.co_filename):
         rest = rest.tb_next
-    # Of a script that does not even compile no line has run.
+    # A script with a syntax error has no frame.
     if rest is None and not isinstance(error, SyntaxError):
         return None
     return "".join(traceback.format_exception(type(error), error, rest))
@@ -63,7 +63,7 @@ def _is_ours(file: str) -> bool:
 def _run_script(path: Path) -> None:
     names = _execute(path, "__main__")
     if flags.current().served:
-        return  # it ran its service by itself
+        return  # the script ran its service itself
     services = _services_in(path, names)
     with _importable("__main__", names):
         for service in services:
@@ -80,11 +80,11 @@ def _run_script(path: Path) -> None:
 
 @contextmanager
 def _importable(name: str, names: dict[str, Any]) -> Iterator[None]:
-    """A script that has run is the module of that name; pickles find its classes only there."""
+    """Register a script as a module by its name, so that pickles find its classes."""
     module = ModuleType(name)
     vars(module).update(names)
     before = sys.modules.get(name)
-    if before is None or name == "__main__":  # a library that a script is called like is kept
+    if before is None or name == "__main__":  # a library of the same name is kept
         sys.modules[name] = module
     try:
         yield
@@ -106,7 +106,7 @@ def _execute(path: Path, name: str) -> dict[str, Any]:
 
 
 def _services_in(path: Path, names: dict[str, Any]) -> list[Servable]:
-    """The service objects of a script; or one made of its one service class."""
+    """The service objects of a script; or an object of its only service class."""
     objects: dict[int, Servable] = {id(v): v for v in names.values() if isinstance(v, _KINDS)}
     if objects:
         return list(objects.values())
@@ -139,7 +139,7 @@ def _run_config(path: Path) -> None:
     script = path.parent / file
     if not script.is_file():
         raise StartupError(f"{path}: service names {script}, which does not exist")
-    # Scripts end by running their service, mostly without asking whether they are the main one.
+    # Scripts run their service at the end, mostly without a test of ``__name__``.
     with flags.using(flags.Flags(importing=True, arguments=now.arguments)):
         names = _execute(script, script.stem)
         found = names.get(wanted)
@@ -159,7 +159,7 @@ def _run_config(path: Path) -> None:
 
 
 def _made(cls: type[WebService], name: str | None) -> WebService:
-    """An object of a service class, whose constructor may want a name."""
+    """Create an object of a service class, whose constructor may require a name."""
     try:
         inspect.signature(cls).bind()
     except TypeError:

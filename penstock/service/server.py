@@ -18,8 +18,8 @@ from penstock.ops.ends import RequestOp, ResponseOp
 from penstock.ops.op import Op
 from penstock.service import flags
 
-# What reads configurations and serves needs pydantic, ruamel.yaml and uvloop; it is imported
-# by the methods that use it, so that a script that defines ops can be imported without.
+# Modules that read configurations and serve need pydantic, ruamel.yaml and uvloop; the methods that
+# use them import them, so that a script that defines ops can be imported without.
 if TYPE_CHECKING:
     from penstock.config.load import Loaded
     from penstock.instrument import Instrument
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_NAME = "default_service"
 DEFAULT_PORTS = {"http_port": 8080}
-"""Of the short form; gRPC takes the next free one."""
+"""Default port of the short form; gRPC uses the next free port."""
 _PORTS = ("http_port", "rpc_port")
 
 _P = ParamSpec("_P")
@@ -36,8 +36,8 @@ _R = TypeVar("_R")
 
 
 def _briefly(method: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Why a service cannot start is in the message: a script that ends with it shows its own line
-    and that, not ours on the way. What was raised first stays the error's ``__context__``.
+    """Shorten the traceback of StartupErrors: the message has the reason, so a script shows only
+    its own line. The original exception remains the error's ``__context__``.
     """
 
     @wraps(method)
@@ -51,26 +51,25 @@ def _briefly(method: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 class NotAnOp(GraphError, ValueError):
-    """``get_pipeline_response`` returned something else than an op."""
+    """``get_pipeline_response`` did not return an op."""
 
 
 class _Servable:
     """One graph with its configuration, behind a gRPC and an HTTP port.
 
     Args:
-        name: the service's name, first part of its URL. Requests for another name are refused;
+        name: the service's name, and first part of its URL. Requests for another name are refused;
             without a name every name is accepted.
-        instruments: listen to what happens, in every process that serves.
-        applications: further protocols; each is called with the engine, and gives an object whose
+        instruments: listeners to events, in every engine process.
+        applications: further protocols; each is called with the engine, and returns an object whose
             ``routes`` are served.
-        signature: what the graph takes and gives, for protocols that ask; that of its models
-            without it, where these read the request and make the answer.
+        signature: the graph's inputs and outputs, for protocols that need them; by default those of
+            the models that read the request and make the answer.
 
     Attributes:
-        defaults: dotted configuration key -> value, of a class of services; in place of the default
-            that configuration.md names.
-        legacy: whether services of this class are such as were written for the original and rely on
-            more of it than what they import; docs/compatibility.md says on what.
+        defaults: dotted configuration key -> value: defaults of this class of services.
+        legacy: whether services of this class were written for the original and rely on its further
+            behaviour; see docs/compatibility.md.
     """
 
     defaults: ClassVar[Mapping[str, object]] = {}
@@ -102,7 +101,7 @@ class _Servable:
 
     @property
     def ports(self) -> dict[str, int | None]:
-        """``rpc_port`` and ``http_port``, as far as its configuration sets them."""
+        """``rpc_port`` and ``http_port``, if its configuration sets them."""
         if self._loaded is None:
             return {}
         config = self._loaded.config
@@ -110,7 +109,7 @@ class _Servable:
 
     @property
     def ops(self) -> frozenset[str]:
-        """Names of the ops of its graph; none without one."""
+        """Names of the ops of its graph; empty without a graph."""
         if self._response_op is None:
             return frozenset()
         from penstock.service.blueprint import graph_of
@@ -118,20 +117,20 @@ class _Servable:
         return frozenset(graph_of(self._response_op).plan.names)
 
     def prepare_beside(self, ports: Mapping[str, int | None]) -> None:
-        """For services that can configure themselves: do, before they run.
+        """Let a service that can configure itself do so, before it runs.
 
         Args:
-            ports: as the services have them that run along.
+            ports: the ports of the services that run together with it.
         """
 
     def blueprint(self, other_ops: Container[str] = ()) -> Blueprint:
         """The checked service, before anything is opened or started.
 
         Args:
-            other_ops: names of ops of services that run along, which flags may mean as well.
+            other_ops: names of ops of other services, to which flags may also refer.
 
         Raises:
-            StartupError: graph, hooks or options are wrong, or a step was left out.
+            StartupError: graph, hooks or options are wrong, or a step is missing.
         """
         if self._response_op is None:
             raise StartupError("call set_response_op before running the server")
@@ -172,7 +171,9 @@ class _Servable:
         )
 
     def _public_name(self, configured: str | None) -> str | None:
-        """The name in the URL: a flag, the environment, the constructor, the file, the default."""
+        """The name in the URL, from a flag, the environment, the constructor, the file, or the
+        default.
+        """
         from penstock.config.load import from_environment
 
         outranks = "name" in flags.current().overrides or "name" in from_environment(os.environ)
@@ -189,14 +190,14 @@ class _Servable:
 
 
 class PipelineServer(_Servable):
-    """Runs the graph that ends in a ResponseOp. Arguments as of every service: name, instruments,
-    applications and signature.
+    """Runs the graph that ends in a ResponseOp. Arguments: name, instruments, applications and
+    signature.
 
-    Threads: ``run_server`` must be called in the main thread, which it keeps.
+    Threads: ``run_server`` must be called in the main thread, and blocks it.
     """
 
     def set_response_op(self, response_op: ResponseOp) -> None:
-        """Set the end of the graph, and with it the graph.
+        """Set the end of the graph, which defines the graph.
 
         Raises:
             GraphError: it is no ResponseOp.
@@ -227,8 +228,8 @@ class PipelineServer(_Servable):
 
 
 class WebService(_Servable):
-    """Runs the graph that ``get_pipeline_response`` makes. Arguments as of every service: name,
-    instruments and applications.
+    """Runs the graph that ``get_pipeline_response`` builds. Arguments: name, instruments and
+    applications.
     """
 
     def __init__(
@@ -257,7 +258,7 @@ class WebService(_Servable):
 
         Raises:
             NotAnOp: ``get_pipeline_response`` returned no op; also a ValueError.
-            GraphError, ConfigError: what is wrong with them.
+            GraphError, ConfigError: the graph or the configuration is wrong.
         """
         if flags.only_defines():
             return
@@ -280,7 +281,7 @@ class WebService(_Servable):
 
 
 class Several(ABC):
-    """What holds several services, such as an App."""
+    """An object with several services, such as an App."""
 
     @property
     @abstractmethod
@@ -292,14 +293,14 @@ class Several(ABC):
 def run(*services: PipelineServer | WebService | Several) -> None:
     """Serve all of these behind one door until SIGTERM or SIGINT. Returns after the drain.
 
-    Requests find a service by its name. What their configurations say of the door and the engine
-    (ports, limits, ``worker_num``) must agree; ops and ``dag`` are each one's own.
+    Requests select a service by name. Keys of the door and the engine (ports, limits,
+    ``worker_num``) must agree; ``op`` and ``dag`` belong to each service.
 
     Args:
         services: at least one, each with a configuration.
 
     Raises:
-        StartupError: the services cannot start; two of one name are an error.
+        StartupError: the services cannot start, or two have the same name.
     """
     if flags.only_defines():
         return
@@ -317,11 +318,11 @@ def run(*services: PipelineServer | WebService | Several) -> None:
 
 
 class Service(WebService):
-    """The short form, which needs no configuration: a graph, given by its last op, under a name.
+    """The short form, which needs no configuration: a named graph, given by its last op.
 
     Args:
-        name: first part of the URL.
-        last: the op that makes the reply. Ops without inputs read the request.
+        name: name of the service, and first part of the URL.
+        last: the op whose output dict is the reply. Ops without inputs get the request.
         instruments, applications, signature: as WebService has them.
         config: top-level configuration keys, such as ``http_port=8000``.
 
@@ -352,12 +353,12 @@ class Service(WebService):
 
     @property
     def _written_in(self) -> str:
-        """Where messages say that its configuration stands."""
+        """The place of its configuration in messages."""
         return f"Service({self.name!r})"
 
     @property
     def config(self) -> dict[str, Any]:
-        """Its configuration when it runs alone."""
+        """Its configuration if it runs alone."""
         return {**DEFAULT_PORTS, **self._config}
 
     @property
@@ -368,7 +369,7 @@ class Service(WebService):
         return {key: self._config[key] for key in _PORTS if key in self._config}
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
-        """The graph as it was given; its roots now read the request."""
+        """The given graph; its roots now read the request."""
         frontier = [self._last]
         seen: set[int] = set()
         while frontier:
@@ -382,7 +383,7 @@ class Service(WebService):
         return self._last
 
     def prepare_beside(self, ports: Mapping[str, int | None]) -> None:
-        """Take this object's configuration, unless it was given another one."""
+        """Load this object's configuration, unless another one was loaded."""
         if not self.is_prepared:
             self._config_name = self._written_in
             self.prepare_pipeline_config(yml_dict={**DEFAULT_PORTS, **ports, **self._config})

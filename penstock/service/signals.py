@@ -1,7 +1,7 @@
 """SIGTERM and SIGINT, from the start of a service until the interpreter exits; and SIGHUP.
 
-The first two end the start, then the service; and once that is over they must not spoil the exit
-status. So at no moment between is the default action in force, which would kill the process.
+The first two end the start, then the service; afterwards they must not change the exit status. So
+the default action, which would kill the process, is never active in between.
 """
 
 from __future__ import annotations
@@ -19,11 +19,15 @@ _DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 
 
 class Stopped(BaseException):
-    """A signal asked to stop. No Exception, so that an op's ``except`` does not catch it."""
+    """A signal told the service to stop. No Exception, so that an op's ``except`` does not catch
+    it.
+    """
 
 
 class StopSignals:
-    """What SIGTERM and SIGINT do now: at first they raise ``Stopped`` in the main thread."""
+    """The current action of SIGTERM and SIGINT: at first they raise ``Stopped`` in the main
+    thread.
+    """
 
     def __init__(self) -> None:
         self._told = False
@@ -34,41 +38,41 @@ class StopSignals:
         """For use after code that may have caught the first ``Stopped``.
 
         Raises:
-            Stopped: a signal has come that nobody took.
+            Stopped: a signal came and was not handled.
         """
         if self._told and not self._ended:
             raise Stopped
 
     def hand_to(self, tell: Callable[[], object]) -> None:
-        """From now on each signal calls this, in the main thread, whatever that does.
+        """From now on each signal calls ``tell``, in the main thread.
 
         Raises:
-            Stopped: one has come already.
+            Stopped: a signal has already come.
         """
         self._tell = tell
         self.stop_if_told()
 
     def pause(self) -> None:
-        """From now on signals are only noted."""
+        """From now on signals are only recorded."""
         self._tell = self._note
 
     def end(self) -> None:
-        """The service is over: what signals can still stop is what its script does next."""
+        """The service has ended: signals can now only stop the rest of the script."""
         self._ended = True
         self._tell = _ignore
 
     def heard(self, number: int, frame: FrameType | None) -> None:
-        """The handler."""
+        """The signal handler."""
         self._tell()
 
     def hand_back(self, before: dict[signal.Signals, Any]) -> None:
-        """Put the handlers from before back, or what has to follow in place of default ones."""
+        """Restore the previous handlers, or replace default ones."""
         if not self._ended:
             self.pause()
         for number, handler in before.items():
             if self._ended and handler in _DEFAULTS:
                 signal.signal(number, _leave)
-                # The interpreter's exit brings the default action back in place of functions.
+                # The interpreter's exit replaces functions by the default action.
                 atexit.register(signal.signal, number, signal.SIG_IGN)
             elif handler is not None:  # None: not set from Python, so not ours to set back
                 signal.signal(number, handler)
@@ -83,17 +87,17 @@ class StopSignals:
 
 @contextmanager
 def signals_stop_the_start() -> Iterator[StopSignals]:
-    """Raise ``Stopped`` where the main thread is when SIGTERM or SIGINT comes.
+    """Raise ``Stopped`` in the main thread on SIGTERM or SIGINT.
 
-    Main thread only. On leaving, the handlers from before are back. Only in place of default ones,
-    once ``end`` was called, a signal is ``SystemExit(0)`` in what the script does next, and nothing
-    at all while the interpreter exits.
+    Main thread only. At the end, the previous handlers are restored. Where these were the default
+    and ``end`` was called, a signal raises ``SystemExit(0)`` in the rest of the script, and is
+    ignored while the interpreter exits.
 
     Raises:
-        Stopped: a signal came, and nobody was told to take it.
+        Stopped: a signal came, and no handler was set.
     """
     signals = StopSignals()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BOTH)  # whoever started us may have blocked them
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BOTH)  # the parent process may have blocked them
     before: dict[signal.Signals, Any] = {
         number: signal.signal(number, signals.heard) for number in _BOTH
     }
@@ -106,7 +110,9 @@ def signals_stop_the_start() -> Iterator[StopSignals]:
 
 @contextmanager
 def waits_are_woken(waker: socket.socket) -> Iterator[None]:
-    """Have signals end a wait; and children wait to be reaped, which ignoring SIGCHLD prevents."""
+    """Make signals wake waits; and keep ended children as zombies, which ignoring SIGCHLD
+    prevents.
+    """
     before = signal.getsignal(signal.SIGCHLD)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     fd = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
@@ -119,7 +125,7 @@ def waits_are_woken(waker: socket.socket) -> Iterator[None]:
 
 
 class _HangUp:
-    """Our handler, which is known again in a child."""
+    """Our handler, which a child can recognise."""
 
     def __init__(self, tell: Callable[[], object]) -> None:
         self._tell = tell
@@ -130,7 +136,7 @@ class _HangUp:
 
 @contextmanager
 def hangups_tell(tell: Callable[[], object]) -> Iterator[None]:
-    """Call this when SIGHUP comes, unless the script or ``nohup`` has decided otherwise."""
+    """Call ``tell`` on SIGHUP, unless the script or ``nohup`` has set another action."""
     before = signal.getsignal(signal.SIGHUP)
     if before is not signal.SIG_DFL and not isinstance(before, _HangUp):
         yield
@@ -143,13 +149,13 @@ def hangups_tell(tell: Callable[[], object]) -> Iterator[None]:
 
 
 def hang_up_as_before() -> None:
-    """A child's step: SIGHUP ends it again, if it told its parent something."""
+    """For a child: restore the default action of SIGHUP, if the parent has our handler."""
     if isinstance(signal.getsignal(signal.SIGHUP), _HangUp):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _ignore() -> None:
-    """What a signal asks for is being done already."""
+    """A handler that does nothing: the stop is in progress."""
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -1,12 +1,13 @@
-"""How a running service stands: one engine's report, the sum over several, and the pages of it.
+"""Status reports of a running service: one engine's report, the sum over several, and the routes
+that serve them.
 
-``GET /status`` answers it as JSON, to this machine only, ``GET /metrics`` as Prometheus reads it,
-to everybody. With several engines the one that is asked sends its report to the supervisor, which
-asks the others and gives back the sum.
+``GET /status`` serves it as JSON, to this machine only, ``GET /metrics`` in Prometheus's format, to
+everyone. With several engines the one that gets the request sends its report to the supervisor,
+which collects those of the others and returns the sum.
 
-Counters of a sum never fall while the service lives. What an engine has reported last counts for
-it while it is too busy to answer, and still counts after its end; one that ends in good order
-reports once more. Only what an engine that was killed did since its last report is lost.
+Counters of a sum never decrease while the service lives. An engine's last report counts while it is
+too busy to answer, and after its end; an engine that ends in order sends a last report. Only the
+counts of a killed engine since its last report are lost.
 """
 
 from __future__ import annotations
@@ -53,17 +54,17 @@ _JSON: Final = ((b"content-type", b"application/json"), *_NO_STORE)
 
 
 class Reporter:
-    """Makes one engine's report: plain values only.
+    """Makes one engine's report, of plain values.
 
     Args:
-        engine: whose it is.
-        health: of its process.
+        engine: the engine.
+        health: the health of its process.
         counters: an instrument of the engine.
-        models: what ops' models are called, by the ops' names.
+        models: the names of the ops' models, by op name.
 
     Attributes:
-        door: where its requests come in; None where that is another server's.
-        traces: how many requests were exported as spans, or not; None where none are.
+        door: its door; None under another server.
+        traces: counts of requests exported as spans or not; None if the export is off.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class Reporter:
         self.traces: Mapping[str, int] | None = None
 
     def __call__(self) -> Report:
-        """The report of now."""
+        """The current report."""
         seen = self._engine.statistics()
         ready, why = self._health.ready()
         return {
@@ -129,7 +130,7 @@ class Reporter:
         model = self._models.get(stage.name, "")
         found = {**self._counters.of_op(stage.name), "model": model}
         loaded = getattr(stage.executor, "loaded", None)
-        if loaded:  # else it has no processes of its own
+        if loaded:  # else it has no worker processes
             pids = [each["pid"] for each in loaded if each]
             found["process"] = self._processes.of(stage.name, pids)
         threads = getattr(stage.executor, "thread_ids", None)
@@ -141,13 +142,13 @@ class Reporter:
 
 
 def packed(report: Report) -> str:
-    """A report as text that fits a message; without its graphs where it would be too long."""
+    """A report as text that fits into a message; without its graphs if it would be too long."""
     text = b85encode(zlib.compress(json.dumps(report).encode(), 1)).decode()
     return text if len(text) <= MOST_TEXT else packed({**report, "graphs": []})
 
 
 def unpacked(text: str) -> Report:
-    """What ``packed`` was given."""
+    """The report from text of ``packed``."""
     report: Report = json.loads(zlib.decompress(b85decode(text)))
     return report
 
@@ -156,11 +157,11 @@ _NOW: Final = frozenset(
     ("calls", "engines", "idle", "inside", "loaded", "memory", "open", "ready", "suspects",
      "unsent", "waiting", "why", "workers")
 )  # fmt: skip
-"""Keys of what is so now, and ends with the process."""
+"""Keys of gauges, which end with the process."""
 
 
 def counted(report: Any) -> Any:
-    """What remains of the report of an engine that has ended: what it counted."""
+    """The counters of a report, which remain after the engine's end."""
     if isinstance(report, dict):
         return {key: counted(each) for key, each in report.items() if key not in _NOW}
     if isinstance(report, list):
@@ -169,8 +170,8 @@ def counted(report: Any) -> Any:
 
 
 def total(reports: Sequence[Report], ended: Sequence[Report] = ()) -> Report:
-    """The sum of several engines' reports: numbers added, ready only if all are; with what is
-    ``counted`` of those that have ended.
+    """The sum of several engines' reports: numbers added, ready only if all are; plus the counters
+    of ended engines.
     """
     summed: Report = _sum([*reports, *ended])
     summed["ready"] = all(each["ready"] for each in reports)
@@ -179,7 +180,7 @@ def total(reports: Sequence[Report], ended: Sequence[Report] = ()) -> Report:
 
 
 _SAME: Final = frozenset(("batching", "most_running"))
-"""Keys of what is set, and the same for every engine."""
+"""Keys of settings, which are the same for every engine."""
 
 
 def _sum(values: list[Any]) -> Any:
@@ -200,7 +201,7 @@ def _sum(values: list[Any]) -> Any:
 
 
 def _sum_named(things: list[Report]) -> list[Report]:
-    """Those of one name and version are added."""
+    """Add items of the same name and version."""
     found: dict[tuple[Any, Any], list[Report]] = {}
     for each in things:
         found.setdefault((each["name"], each.get("version")), []).append(each)
@@ -208,12 +209,12 @@ def _sum_named(things: list[Report]) -> list[Report]:
 
 
 class Reports:
-    """A service's reports, as one of its engines can have them.
+    """A service's reports, as seen by one of its engines.
 
     Args:
         own: this engine's.
-        sum_up: gives the packed sum over all engines for the packed report of this one; None when
-            there is no other.
+        sum_up: returns the packed sum over all engines, given the packed report of this one; None
+            if there is no other engine.
     """
 
     def __init__(
@@ -223,7 +224,7 @@ class Reports:
         self._sum_up = sum_up
 
     async def total(self) -> Report:
-        """Of all engines.
+        """The sum over all engines.
 
         Raises:
             TimeoutError, StartupError: the supervisor is busy, or gone.
@@ -241,7 +242,7 @@ class StatusPage:
         self._reports = reports
 
     def routes(self) -> Iterator[Http]:
-        """What it answers."""
+        """Its routes."""
         local = "Asked from another machine."
         yield Http(
             "GET",
@@ -267,13 +268,13 @@ class StatusPage:
     async def _give(self, call: HttpCall) -> None:
         try:
             report = await self._reports.total()
-        except (TimeoutError, StartupError):  # the supervisor is gone or busy: our own will do
+        except (TimeoutError, StartupError):  # the supervisor is gone or busy: use only our own
             report = self._reports.own()
         call.reply(200, _JSON, json.dumps(report).encode())
 
 
 def is_local(call: HttpCall, what: str) -> bool:
-    """Whether the caller is on this machine; any other is refused."""
+    """Whether the caller is on this machine; refuses any other."""
     peer = call.exchange.peer.address.removeprefix("::ffff:")
     local = not peer or is_loopback(peer)
     if not local:
@@ -284,21 +285,21 @@ def is_local(call: HttpCall, what: str) -> bool:
 class MetricsPage:
     """``GET /metrics``, for Prometheus. An application; see ``penstock.service.blueprint``.
 
-    Whoever asks while a text is being made is given that one: as many as may ask, they cost the
-    engines and the supervisor no more than one after the other would.
+    Concurrent requests share one text, so that many scrapers cost the engines and the supervisor no
+    more than sequential ones.
 
     Args:
-        reports: of the service.
-        of_original: with the names of the original as well.
+        reports: those of the service.
+        of_original: whether to add metrics with the original's names.
     """
 
     def __init__(self, reports: Reports, *, of_original: bool = False) -> None:
         self._reports = reports
         self._of_original = of_original
-        self._making: dict[bool, asyncio.Task[tuple[bytes, bytes]]] = {}  # as OpenMetrics, or not
+        self._making: dict[bool, asyncio.Task[tuple[bytes, bytes]]] = {}  # by "is OpenMetrics"
 
     def routes(self) -> Iterator[Http]:
-        """What it answers."""
+        """Its routes."""
         yield Http(
             "GET",
             "/metrics",
@@ -329,7 +330,7 @@ class MetricsPage:
         try:
             kind, text = await asyncio.shield(making)
         except (TimeoutError, StartupError):
-            # Not those of this engine alone: to whoever reads them, all others would begin anew.
+            # Not those of this engine alone: scrapers would see a reset of all counters.
             call.send(error_body(503, "busy", "the sum over all engines is not to be had now"))
             return
         send_packed(call, 200, ((b"content-type", kind), *_NO_STORE), text)
@@ -341,37 +342,39 @@ class MetricsPage:
 
 
 class Sums:
-    """The supervisor's part: who wants a sum, and whose report is still missing.
+    """The supervisor's part: open requests for a sum, and missing reports.
 
-    Engines are any hashable things. Pure but for the clock that is handed in.
+    Engines are any hashable objects. Pure; time is an argument.
     """
 
     def __init__(self) -> None:
         self._numbers = 0
         self._open: dict[int, _Sum] = {}
-        self._latest: dict[Any, str] = {}  # of engines that live
-        self._ended: list[Report] = []  # one, with all that have ended
+        self._latest: dict[Any, str] = {}  # of running engines
+        self._ended: list[Report] = []  # one report, the sum of all ended engines
 
     @property
     def due(self) -> float | None:
-        """When the earliest sum is given with what there is."""
+        """When the earliest request times out."""
         return min((each.due for each in self._open.values()), default=None)
 
     def want(self, asker: Any, number: int, text: str, others: Iterable[Any], now: float) -> int:
-        """An engine asks, with its own report; under which number the others are to be asked."""
+        """Open a request of an engine, with its own report; returns its number for the other
+        engines.
+        """
         self._numbers += 1
         self._latest[asker] = text
         self._open[self._numbers] = _Sum(asker, number, set(others), now + SUM_TIMEOUT)
         return self._numbers
 
     def take(self, engine: Any, number: int, text: str) -> None:
-        """An engine's report has come, asked for or not."""
+        """Store an engine's report, requested or not."""
         self._latest[engine] = text
         if number in self._open:
             self._open[number].missing.discard(engine)
 
     def forget(self, engine: Any) -> None:
-        """An engine has ended: nobody waits for it, and it waits for nothing."""
+        """Remove an engine that has ended, from all requests."""
         self._open = {n: each for n, each in self._open.items() if each.asker is not engine}
         for each in self._open.values():
             each.missing.discard(engine)
@@ -381,7 +384,9 @@ class Sums:
         self._ended = [_sum(self._ended)]
 
     def ready(self, now: float | None = None) -> list[tuple[Any, int, str]]:
-        """Take out the sums that are complete, or due: who asked, under which number, the text."""
+        """Remove and return the requests that are complete or have timed out: asker, number, text
+        of the sum.
+        """
         now = time.monotonic() if now is None else now
         done = [n for n, each in self._open.items() if not each.missing or each.due <= now]
         if not done:

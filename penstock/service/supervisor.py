@@ -1,23 +1,23 @@
-"""Starts the engines and, when they ask, their workers; replaces an engine that dies or hangs.
+"""The supervisor: starts the engines and their workers, and replaces engines that die or hang.
 
 The supervisor is the process that has run the user's script. It has one thread, no loop and no
-model, so it can be forked at any moment: what the script has imported need not be imported again.
+model, so it can fork at any time, and children need not import anything again.
 
 Guarantees: no child outlives the supervisor; no worker outlives its engine; a child that ends is
-reaped at once, and its engine told; children hold nothing of their siblings', so that everybody's
-end of file is seen. Only own children are waited for.
+reaped at once, and its engine notified; children hold no descriptors of their siblings, so that
+every end of file is seen. Only own children are reaped.
 
-The first engine is started alone, so that what is wrong with all of them is told once; then the
-others together. When all are ready, the ports are opened, and from then on an engine that dies, or
-whose loop does not answer for a while, is replaced; before that, its end is the service's. SIGHUP
-has all engines replaced, one after the other: a new one serves before the old one is told to leave.
+The first engine starts alone, so that a common failure is reported once; then the others start
+together. When all are ready, the ports are opened, and from then on an engine that dies, or whose
+loop does not respond, is replaced; before that, its end is the service's. SIGHUP replaces all
+engines, one after the other: a new one serves before the old one is told to leave.
 
     start ──> starting ──Ready──> ready ──> serving ──Leave──> leaving ──> end
                  │                             │
-                 └────────── death ────────────┴──> start, after a while
+                 └────────── death ────────────┴──> start, with back-off
 
-While one process serves another may start to take its place; both have the same sockets, so no
-connection notices.
+A replacement starts while the old process serves; both have the same sockets, so connections are
+not interrupted.
 """
 
 from __future__ import annotations
@@ -76,20 +76,20 @@ _log = logging.getLogger(__name__)
 
 
 class EngineProcess:
-    """An engine that lives, and the line to it.
+    """A running engine process, and the socket to it.
 
     Args:
-        control: our end of the line.
-        stop_timeout: seconds that it may take to end, once it is told to.
-        answer_timeout: seconds that it may take to answer, while it is ready.
+        control: our end of the socket.
+        stop_timeout: seconds for it to end, after it is told to.
+        answer_timeout: seconds for it to answer a ping, while it is ready.
 
     Attributes:
-        failure: why it cannot start, if it has said so.
-        is_ready: it has said that it could serve.
-        is_leaving: it was told to leave its place to another.
-        kill_at: when it should have ended; None when it need not end, or has been killed.
-        talks: whether its line is open.
-        look_at: when it is to be asked, or should have answered.
+        failure: its reason for a failed start, if any.
+        is_ready: it has reported that it is ready.
+        is_leaving: it was told to leave for a replacement.
+        kill_at: when it will be killed; None if it need not end, or has been killed.
+        talks: whether its socket is open.
+        look_at: when it is to be pinged, or must have answered.
     """
 
     def __init__(
@@ -116,16 +116,16 @@ class EngineProcess:
 
     @property
     def serves(self) -> bool:
-        """Whether it was told to serve, and can still be talked to."""
+        """Whether it was told to serve, and its socket is open."""
         return self._serves_since is not None and self.talks
 
     def has_served(self, seconds: float) -> bool:
-        """Whether it was told to serve so long ago."""
+        """Whether it was told to serve at least ``seconds`` ago."""
         since = self._serves_since
         return since is not None and time.monotonic() - since >= seconds
 
     def look(self, now: float) -> bool:
-        """Ask it whether its loop runs, when it is time to; False when it has not answered."""
+        """Ping it, if due; returns False if it has not answered the last ping in time."""
         if now < self.look_at or self.kill_at is not None or not self.talks:
             return True
         if self._was_asked:
@@ -136,17 +136,17 @@ class EngineProcess:
         return True
 
     def answered(self) -> None:
-        """Its loop runs; or the time that has passed says nothing about it."""
+        """Reset the ping timer: its loop runs, or the machine was suspended."""
         self._was_asked = False
         self.look_at = time.monotonic() + self._answer_timeout / 2
 
     def serve(self) -> None:
-        """Have it accept connections."""
+        """Tell it to accept connections."""
         self._serves_since = time.monotonic()
         self.say(Serve())
 
     def leave(self) -> None:
-        """Have it finish what it has and end, since another engine accepts in its place."""
+        """Tell it to finish its requests and end, since another engine accepts in its place."""
         self.is_leaving = True
         self._expect_the_end()
         self.say(Leave())
@@ -154,15 +154,15 @@ class EngineProcess:
             self.child.signal(signal.SIGTERM)
 
     def stop(self, *, hurry: bool) -> None:
-        """Have it end with the service."""
+        """Tell it to end with the service."""
         self._expect_the_end()
         if self.is_ready:
             self.say(Stop(hurry))
-        if not self.is_ready or not self.talks:  # nobody hears at that end
+        if not self.is_ready or not self.talks:  # it cannot receive the message
             self.child.signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """It has not ended in time."""
+        """Kill it, because it has not ended in time."""
         self.kill_at = None
         self.child.kill()
 
@@ -171,7 +171,7 @@ class EngineProcess:
             self.kill_at = time.monotonic() + self._stop_timeout
 
     def messages(self) -> Iterator[tuple[Message, list[int]]]:
-        """What it has said, and the descriptors that came with it, which are the caller's."""
+        """Its messages, with their descriptors, which the caller closes."""
         while self.talks:
             try:
                 data, fds, _ = receive(self.control, MOST_BYTES, MOST_FDS)
@@ -185,35 +185,35 @@ class EngineProcess:
             yield decode(data), fds
 
     def say(self, message: Message, *fds: int) -> None:
-        """Send it. The descriptors stay the caller's."""
+        """Send a message. The caller keeps the descriptors."""
         if not self.talks:
             return
         try:
             socket.send_fds(self.control, [encode(message)], fds)
         except OSError as error:
             self.talks = False
-            if not isinstance(error, ConnectionError):  # it reads nothing, or has not hung up
+            if not isinstance(error, ConnectionError):  # it does not read, but has not closed it
                 _log.error("the engine cannot be answered, and is killed: %s", error)
                 self.child.kill()
 
     def close(self) -> None:
-        """Close the line; nothing can be said any more."""
+        """Close the socket."""
         self.talks = False
         self.control.close()
 
 
 class EngineSlot:
-    """One engine's sockets, its processes, and what became of those before.
+    """One engine's sockets, processes and restart history.
 
     Args:
         engine_id: of its first process.
-        listeners: its own; a Unix socket is every slot's.
+        listeners: its own sockets; a Unix socket belongs to every slot.
 
     Attributes:
         name: for people.
-        processes: those that live.
-        start_at: when the next is to be started; None when nobody waits for that.
-        given_up: it has no process, and will not have one.
+        processes: its running processes.
+        start_at: when the next process is started; None if none is due.
+        given_up: it is not restarted any more.
     """
 
     def __init__(self, engine_id: EngineId, listeners: Sequence[socket.socket]) -> None:
@@ -227,7 +227,7 @@ class EngineSlot:
 
     @property
     def starting(self) -> EngineProcess | None:
-        """The process that cannot serve yet."""
+        """The process that is not ready yet."""
         return next((each for each in self.processes if not each.is_ready), None)
 
     @property
@@ -237,16 +237,16 @@ class EngineSlot:
         return next(ready, None)
 
     def next_id(self) -> EngineId:
-        """That of the process to be started now."""
+        """The id of the next process."""
         engine_id = self._next_id
         self._next_id = replace(engine_id, generation=engine_id.generation + 1)
         return engine_id
 
     def plan_restart(self, died: EngineProcess | None) -> bool:
-        """Set ``start_at``; False when it is to be given up.
+        """Set ``start_at``; returns False if it is not to be restarted.
 
         Args:
-            died: None when it could not even be forked.
+            died: None if the fork failed.
         """
         now = time.monotonic()
         worked = died is not None and died.has_served(WITHIN)
@@ -255,7 +255,7 @@ class EngineSlot:
         return wait is not None
 
     def give_up(self, others: Collection[EngineSlot]) -> None:
-        """Close its sockets, or the system would go on dealing connections to it."""
+        """Close its sockets, to which the system would otherwise assign connections."""
         self.given_up = True
         shared = {each for other in others for each in other.listeners}
         for listener in self.listeners:
@@ -267,31 +267,29 @@ EngineMain: TypeAlias = Callable[[EngineId, socket.socket], int]
 WorkerMain: TypeAlias = Callable[[EngineId, str, int, socket.socket], int]
 
 _GIVEN_UP: Final = 1
-_LONGEST_WAIT: Final = 3600.0  # the system does not count far
-_SUSPENDED: Final = 1.0  # seconds by which a wait lasts too long when all were stopped; a guess
-_LAST_WAIT: Final = 5.0  # for killed children; a guess at what a driver needs to let go of one
+_LONGEST_WAIT: Final = 3600.0  # the system limits timeouts
+_SUSPENDED: Final = 1.0  # seconds by which a wait is late after a suspension; a guess
+_LAST_WAIT: Final = 5.0  # seconds for killed children; a guess at the cleanup of a driver
 
 
 class Supervisor:
     """The parent of one service's processes.
 
     Args:
-        engine_main: run in an engine, with its id and its end of the control line (see
-            ``executors/processes/control.py``); gives its exit status.
-        worker_main: run in a worker, with its engine's id, the op's name, the worker's index
-            and its end of the socket pair; gives its exit status. It is to end when that socket
-            does.
-        listeners: each engine's own; there are as many engines. Workers close them, and so does
-            the supervisor when it is told to stop; until then, connections wait for the next
-            process of that engine.
-        open_ports: called once, when all engines are ready, with the models that the last of them
-            tells of: makes the listeners listen.
-        stop_timeout: seconds that an engine may take to end; it is killed then.
-        answer_timeout: seconds that a ready engine may take to answer, before it is killed and
+        engine_main: runs an engine, with its id and its end of the control socket (see
+            ``executors/processes/control.py``); returns its exit status.
+        worker_main: runs a worker, with its engine's id, the op's name, the worker's index and its
+            end of the socket pair; returns its exit status. It must end when that socket is closed.
+        listeners: the sockets of each engine. Workers close them, and so does the supervisor when
+            it is told to stop; until then, connections wait for the engine's next process.
+        open_ports: called once, when all engines are ready, with the models that the last one
+            reports: makes the sockets listen.
+        stop_timeout: seconds for an engine to end before it is killed.
+        answer_timeout: seconds for a ready engine to answer a ping before it is killed and
             replaced.
-        spawns: both functions become other programs; then there may be other threads.
+        spawns: both functions call exec; only then may there be other threads.
 
-    Threads: the main thread only, and otherwise there may be no other.
+    Threads: the main thread only.
     """
 
     def __init__(
@@ -319,24 +317,25 @@ class Supervisor:
         self._told = 0
         self._forwarded = 0
         self._hung_up = False
-        self._rolling: deque[EngineSlot] = deque()  # whose processes are to be replaced
+        self._rolling: deque[EngineSlot] = deque()  # slots whose processes are to be replaced
         self._workers: dict[int, tuple[Child, EngineProcess]] = {}
         self._result = 0
         self._sums = Sums()
         self._questions = Questions()
         self._status: int | None = None
         self._reaper = Reaper(adopts=os.getpid() == 1)
-        # Signals write here, so that a wait hears of them.
+        # Signals write here, to wake waits.
         self._woken: socket.socket
         self._waker: socket.socket
 
     def run(self, signals: StopSignals) -> int:
-        """Serve until the engines have ended for good; their status, 128 and more for a signal.
+        """Run until the engines have ended; returns their exit status, 128 plus the number for a
+        signal.
 
-        SIGTERM and SIGINT stop all engines, a second one in a hurry.
+        SIGTERM and SIGINT stop all engines, a second signal at once.
 
         Raises:
-            StartupError: an engine cannot be started at first, with its own words.
+            StartupError: an engine cannot start, with its reason.
             Stopped: a signal came before this.
         """
         signals.hand_to(self._tell)
@@ -350,7 +349,7 @@ class Supervisor:
                 stack.enter_context(waits_are_woken(self._waker))
                 stack.enter_context(hangups_tell(self._hang_up))
                 stack.callback(self._end_children)
-                self._forward_signals()  # those from before one could wake a wait
+                self._forward_signals()  # signals from before they could wake a wait
                 if self._status is None:
                     self._start(self._slots[0])
                 while self._status is None:
@@ -373,7 +372,7 @@ class Supervisor:
         return [engine for slot in self._slots for engine in slot.processes]
 
     def _step(self) -> None:
-        """Wait for the next thing to happen, and see to everything that has."""
+        """Wait for the next event, and handle all pending ones."""
         wake_up = partial(self._woken.recv, 4096)
         waiting: dict[int, Callable[[], object]] = {self._woken.fileno(): wake_up}
         poll = select.poll()
@@ -394,7 +393,7 @@ class Supervisor:
             waiting[fd]()
         self._forward_signals()
         now = time.monotonic()
-        if now > began + left / 1000 + _SUSPENDED:  # so were the engines, perhaps
+        if now > began + left / 1000 + _SUSPENDED:  # the engines may have been suspended, too
             for engine in self._processes():
                 if engine.is_ready:
                     engine.answered()
@@ -417,7 +416,7 @@ class Supervisor:
         self._reaper.reap({*self._workers, *(each.child.pid for each in self._processes())})
 
     def _time_left(self) -> float:
-        """Milliseconds until something may have to be done."""
+        """Milliseconds until the next timer."""
         times = [slot.start_at for slot in self._slots]
         times += [self._sums.due, self._questions.due]
         times += [at for each in self._processes() for at in (each.kill_at, each.look_at)]
@@ -427,7 +426,7 @@ class Supervisor:
 
     def _forward_signals(self) -> None:
         if self._told and not self._forwarded:
-            for slot in self._slots:  # who has died by now has not died of the stop
+            for slot in self._slots:  # already dead ones did not end because of the stop
                 for engine in [each for each in slot.processes if each.child.has_ended()]:
                     self._engine_died(slot, engine)
         while self._forwarded < self._told:
@@ -435,7 +434,7 @@ class Supervisor:
             self._rolling.clear()
             for slot in self._slots:
                 slot.start_at = None
-                for each in slot.listeners:  # or engines, closing them, would not close the ports
+                for each in slot.listeners:  # or the ports would stay open after the engines' end
                     each.close()
             for engine in self._processes():
                 engine.stop(hurry=self._forwarded > 1)
@@ -478,7 +477,7 @@ class Supervisor:
             self._status = _GIVEN_UP
 
     def _roll_on(self) -> None:
-        """Replace the next engine, with never more than one above their number."""
+        """Replace the next engine, with at most one extra process."""
         if self._hung_up:
             self._hung_up = False
             if self._is_open and not self._told:
@@ -491,7 +490,7 @@ class Supervisor:
         ):
             slot = self._rolling.popleft()
             if slot.serving is None:
-                continue  # the next one will be new
+                continue  # its next process will be new anyway
             try:
                 self._start(slot)
             except StartupError as error:
@@ -584,7 +583,7 @@ class Supervisor:
         for worker, its_engine in self._workers.values():
             if its_engine is engine:
                 worker.kill()  # reaped when it has ended, which a driver may delay
-        if self._told and status in (0, -signal.SIGTERM):  # perhaps before it could take signals
+        if self._told and status in (0, -signal.SIGTERM):  # maybe before it could handle signals
             return
         if self._forwarded:
             why = engine.failure or told_of(status)
@@ -596,12 +595,12 @@ class Supervisor:
             _log.error("%s ended before it was ready: %s", slot.name, told_of(status))
             if self._spawns and status == 0:
                 _log.error("its script, run again, did not come to this service again")
-            self._status = as_shell(status) or _GIVEN_UP  # nobody has asked it to
+            self._status = as_shell(status) or _GIVEN_UP  # it ended unasked
         else:
             self._mourn(slot, engine, status)
 
     def _mourn(self, slot: EngineSlot, engine: EngineProcess, status: int) -> None:
-        """A process has ended; the service goes on."""
+        """Handle the end of a process; the service continues."""
         name, pid = slot.name, engine.child.pid
         why = engine.failure or told_of(status)
         if engine.is_leaving and status == 0:
@@ -635,7 +634,7 @@ class Supervisor:
             engine.say(Refused(wanted.number, str(error)))
 
     def _leave(self, *others: socket.socket) -> None:
-        """A child's step: close what is the supervisor's and the siblings'."""
+        """For a child: close the descriptors of the supervisor and the siblings."""
         hang_up_as_before()
         for each in (self._woken, self._waker, *others):
             each.close()
@@ -646,7 +645,7 @@ class Supervisor:
             worker.close()
 
     def _end_children(self) -> None:
-        """Kill and reap whatever still lives."""
+        """Kill and reap all remaining children."""
         engines = self._processes()
         for engine in engines:
             engine.close()

@@ -1,7 +1,7 @@
-"""The trace of a running service: what happens to its next requests, as Chrome shows it.
+"""Records a trace of a running service's next requests, in Chrome's trace format.
 
-``GET /trace?requests=100&seconds=10`` answers when so many requests have ended, or when the time is
-over; to this machine only. With several engines the trace has the requests of all.
+``GET /trace?requests=100&seconds=10`` answers when this many requests have ended, or after this
+time; to this machine only. With several engines the trace has the requests of all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.service.questions import Everyone
 from penstock.service.status import is_local
 
 QUESTION: Final = "trace"
-"""By which engines are asked for the timelines of their next requests."""
+"""The query for the timelines of the engines' next requests."""
 
 MOST_REQUESTS: Final = 10_000
 MOST_SECONDS: Final = 60.0
@@ -36,7 +36,7 @@ _HEAD: Final = ((b"content-type", b"application/json"), (b"cache-control", b"no-
 
 
 async def next_timelines(recorder: Recorder, requests: int, seconds: float) -> list[Plain]:
-    """The plain timelines of the next requests of this engine: so many, or for so long."""
+    """The timelines of this engine's next requests, as plain values, up to a number or a time."""
     found: list[Timeline] = []
     enough = asyncio.Event()
 

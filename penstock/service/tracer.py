@@ -1,4 +1,4 @@
-"""The periodic report of the tracer, about all engines; the first of them writes it."""
+"""Writes the tracer's periodic report for all engines, in the first of them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from penstock.request import REQUEST_OP_NAME
 from penstock.service.questions import Everyone
 
 QUESTION: Final = "tracer"
-"""By which engines are asked what they did since the last report."""
+"""The query for the engines' figures since the last report."""
 
 _log = logging.getLogger(TRACER)
 
 
 def window_of(window: Window, engine: Engine) -> list[Any]:
-    """What an engine did, and what waits in its queues."""
+    """An engine's figures since the last report, and its queue lengths."""
     return [window.take(), [each.waiting for each in engine.statistics().stages]]
 
 
 async def report_every(config: ServiceConfig, everyone: Everyone, engine: Engine) -> None:
-    """Write reports for as long as this runs; where they have no file, none of nothing.
+    """Write reports until cancelled; without a file, skip empty ones.
 
     Args:
         config: with the interval.
-        everyone: who is asked.
-        engine: this one, whose graphs the others have, too.
+        everyone: queries the engines.
+        engine: this engine; the others have the same graphs.
     """
     seconds, most = config.dag.tracer.interval_s, config.dag.channel_size or 0
     assert seconds is not None, "the tracer is on"
@@ -49,7 +49,7 @@ async def report_every(config: ServiceConfig, everyone: Everyone, engine: Engine
 
 
 def _channels(engine: Engine, waiting: list[int], most: int) -> list[Channel]:
-    """The queue before each op, and what leads from each graph's last op to its answer."""
+    """The queue of each op, and the channel from each graph's last op to its reply."""
     found: list[Channel] = []
     ends: list[Channel] = []
     left = iter(waiting)
