@@ -146,12 +146,16 @@ class Batch:
         processed: seconds of that inside ``process`` calls.
         settled: True once the engine has taken its outcomes, or it has timed out.
         deaths: number of workers that died with this batch next in their hand-over, not begun.
+        elements: number of elements of its arrays that may be padded, padding included.
+        filled_in: how many of them are padding.
     """
 
     __slots__ = (
         "began",
         "closed",
         "deaths",
+        "elements",
+        "filled_in",
         "prepared",
         "processed",
         "ran",
@@ -175,7 +179,7 @@ class Batch:
         self.worker = 0
         self.ran = self.prepared = self.processed = 0.0
         self.settled = False
-        self.deaths = 0
+        self.deaths = self.elements = self.filled_in = 0
 
     @property
     def attempt(self) -> int:

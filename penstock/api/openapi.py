@@ -2,17 +2,14 @@
 that shows it, at ``/docs``.
 
 The document is built once, of the routes that are there when the door opens.
-Source: the OpenAPI Specification 3.1.1, JSON Schema draft 2020-12, Content Security Policy 3.
+Source: the OpenAPI Specification 3.1.1, JSON Schema draft 2020-12.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from importlib.resources import files
 from typing import Any, Final
 
 import orjson
@@ -22,6 +19,7 @@ from penstock.api.calls import Answer, Contents, Grpc, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import errors
 from penstock.api.errors import failed, refusal
+from penstock.api.html import page
 from penstock.protocols.heads import Headers
 from penstock.protocols.media import JSON
 
@@ -49,7 +47,7 @@ class OpenApiApplication:
     def __init__(self, routes: Iterable[Http | Grpc | BaiduStd], title: str) -> None:
         described = [each for each in routes if isinstance(each, Http)]
         self._document = orjson.dumps(document([*described, *self.routes()], title))
-        self._page, self._page_headers = _page()
+        self._page, self._page_headers = page("docs.html")
 
     def routes(self) -> Iterator[Http]:
         """What to serve."""
@@ -257,28 +255,3 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_renamed(each, names) for each in value]
     return value
-
-
-def _page() -> tuple[bytes, Headers]:
-    """The page for people, and its head: nothing runs or loads there but what is in it."""
-    text = files("penstock.api").joinpath("docs.html").read_text("utf-8")
-    (script,) = re.findall("<script>(.*?)</script>", text, re.DOTALL)
-    (style,) = re.findall("<style>(.*?)</style>", text, re.DOTALL)
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)};"
-        " connect-src 'self'; img-src 'self' blob: data:; base-uri 'none'; form-action 'none';"
-        " frame-ancestors 'none'"
-    )
-    headers = (
-        (b"content-type", b"text/html; charset=utf-8"),
-        (b"content-security-policy", policy.encode()),
-        (b"x-content-type-options", b"nosniff"),
-        (b"referrer-policy", b"no-referrer"),
-        (b"cache-control", b"no-cache"),
-    )
-    return text.encode(), headers
-
-
-def _hash(text: str) -> str:
-    digest = hashlib.sha256(text.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"

@@ -58,6 +58,12 @@ def _host(value: str) -> str:
     return value
 
 
+def _token(value: str) -> str:
+    if not re.fullmatch("[!-~]{16,}", value):
+        raise ValueError("must be at least 16 characters of ASCII without spaces")
+    return value
+
+
 def _unless_positive_off(value: Any) -> Any:
     return value if value is not None and value > 0 else None
 
@@ -198,6 +204,10 @@ ExecutorName: TypeAlias = Annotated[
     str, AfterValidator(_executor), WithJsonSchema({"type": "string"})
 ]
 EntryPoint: TypeAlias = Annotated[str, AfterValidator(_entry_point)]
+
+
+Token: TypeAlias = Annotated[str, AfterValidator(_token)]
+"""A secret that an ``Authorization: Bearer`` field can hold."""
 
 
 BLANK = object()
@@ -363,6 +373,23 @@ class DoorConfig(Section):
 
 
 MIB = 1 << 20
+
+
+class UiConfig(Section):
+    """``ui``: the live page."""
+
+    never_blank = frozenset({"token"})
+
+    enabled: bool = Field(
+        default=True,
+        description="Serve a page at `/ui` that shows the graphs at work and the slowest requests;"
+        " without a token to this machine only.",
+    )
+    token: Token | None = Field(
+        default=None,
+        description="Who has this token sees the page from any machine; then this machine needs it,"
+        " too. At least 16 characters of ASCII without spaces.",
+    )
 
 
 class LocalServiceConfig(Section):
@@ -831,6 +858,7 @@ class ServiceConfig(Section):
         description="Serve the OpenAPI document of all HTTP routes at `/openapi.json`, and a page"
         " that shows and calls them at `/docs`.",
     )
+    ui: UiConfig = Field(default=UiConfig(), description="The live page.")
     log_requests: bool = Field(
         default=False,
         description="Log a line for each request when its answer has been sent, with the times of"

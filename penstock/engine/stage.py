@@ -272,9 +272,9 @@ class Stage:
         self._out[work] = now
         if self.sizing is not None:
             for batch in batches:
-                elements, filled_in = self.sizing.filled_in(batch)
-                self._elements += elements
-                self._filled_in += filled_in
+                batch.elements, batch.filled_in = self.sizing.filled_in(batch)
+                self._elements += batch.elements
+                self._filled_in += batch.filled_in
 
     def _tell_closed(self, batches: list[Batch], now: float) -> None:
         tell = self.instruments.batch_closed

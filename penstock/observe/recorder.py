@@ -1,4 +1,5 @@
-"""Keeps timelines: of the latest requests, and of the slowest of the last minutes.
+"""Keeps timelines: of the latest requests, of those that failed, and of the slowest of the last
+minutes.
 
 What runs for each request is kept short: it fills plain lists, of which a Timeline is made when
 somebody asks for it. Belongs to the engine's loop.
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
-from penstock.errors import RequestError
+from penstock.errors import RequestError, text_of
 from penstock.instrument import ExchangeInfo, Instrument, RequestInfo
 from penstock.observe.timeline import GRPC, BatchTimes, Step, Timeline
 from penstock.protocols.trace_context import TRACEPARENT, state_of
@@ -27,6 +28,10 @@ SLOWEST: Final = 32
 PERIOD: Final = 120.0
 """Seconds."""
 
+FAILED: Final = 16
+"""Timelines of the requests that failed last, of each code of errors: many failures of one kind
+leave those of another."""
+
 CANCELLED: Final = "cancelled"
 """Stands for the code of an error where the caller went away."""
 
@@ -34,7 +39,10 @@ NO_ID: Final = -1
 """The data id of a request that no graph has taken on."""
 
 _MOST_PATH: Final = 200  # bytes; a guess at what is read
+_MOST_TEXT: Final = 1000  # characters of what an error says; the same
 _TRACEPARENT: Final = 55  # bytes of version 00
+_TRACE_ID: Final = slice(3, 35)  # of these
+_MOST_DIGITS: Final = 19  # of a number of 64 bits
 
 Listener: TypeAlias = Callable[[Timeline], object]
 
@@ -70,6 +78,7 @@ class Recorder(Instrument):
         self._latest: deque[_Over] = deque(maxlen=KEPT)
         self._slowest: list[tuple[float, int, _Over]] = []  # a heap
         self._slowest_before: list[tuple[float, int, _Over]] = []
+        self._failed: dict[str, deque[_Over]] = {}
         self._enough = -1.0  # seconds beyond which a request is one of the slowest
         self._period_ends = 0.0
         self._listeners: list[Listener] = []
@@ -82,7 +91,7 @@ class Recorder(Instrument):
 
     def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
         """See Instrument."""
-        self._over(request, error.code, now, now, [], [])
+        self._over(request, error, now, now, [], [])
 
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
         """See Instrument."""
@@ -99,6 +108,7 @@ class Recorder(Instrument):
         times = [
             op, self._batches, batch.worker, batch.reason.value, batch.rows, ids, batch.closed,
             batch.began, batch.prepared, batch.processed, batch.ran, now, errors, given_up,
+            batch.elements, batch.filled_in,
         ]  # fmt: skip
         inside = self._inside
         for sample in samples:
@@ -108,34 +118,41 @@ class Recorder(Instrument):
 
     def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
         """See Instrument."""
-        self._leaves(request, None if error is None else error.code, now)
+        self._leaves(request, error, now)
 
     def cancelled(self, request: RequestInfo, now: float) -> None:
         """See Instrument."""
-        self._leaves(request, CANCELLED, now)
+        self._leaves(request, None, now, gone=True)
 
-    def _leaves(self, request: RequestInfo, code: str | None, now: float) -> None:
+    def _leaves(
+        self, request: RequestInfo, error: RequestError | None, now: float, *, gone: bool = False
+    ) -> None:
         steps = self._inside.pop(request.data_id, None)
         if steps is None:  # admitted before this instrument was installed
             return
         stages = request.graph.stages
         left = [(stages[each.op].name, each.arrived, each.attempt) for each in request.samples]
-        self._over(request, code, request.admitted_at, now, steps, left)
+        self._over(request, error, request.admitted_at, now, steps, left, gone=gone)
 
     def _over(
         self,
         request: RequestInfo,
-        code: str | None,
+        error: RequestError | None,
         admitted: float,
         now: float,
         steps: list[_Step],
         left: list[tuple[str, float, int]],
+        *,
+        gone: bool = False,
     ) -> None:
+        code, text = (CANCELLED if gone else None), ""
+        if error is not None:
+            code, text = error.code, text_of(error)[:_MOST_TEXT]
         call = request.call
         exchange = getattr(call, "exchange", None)  # an embedded service has calls of its own
         over = [
             request.graph.name or "", "", request.data_id, request.log_id, b"", admitted,
-            admitted, now, now, 0, code, "", b"", steps, left,
+            admitted, now, now, 0, code, "", b"", steps, left, text,
         ]  # fmt: skip
         if exchange is not None:
             over[1] = call.label
@@ -145,7 +162,7 @@ class Recorder(Instrument):
             if TRACEPARENT in head.fields:
                 over[4] = head.fields[TRACEPARENT]
                 over[12] = state_of(head)
-            if code is not CANCELLED and not exchange.over:
+            if not gone and not exchange.over:
                 self._unsent[exchange] = over
                 return
         self._keep(over)
@@ -164,7 +181,7 @@ class Recorder(Instrument):
             began = exchange.began
             self._tell([
                 "", route, NO_ID, 0, trace, began, now, now, now, status, None, head.method,
-                state_of(head), [], [],
+                state_of(head), [], [], "",
             ])  # fmt: skip
 
     def so_far(self, exchange: ExchangeInfo) -> Timeline | None:
@@ -182,18 +199,41 @@ class Recorder(Instrument):
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
-    def latest(self) -> list[Timeline]:
+    def latest(self, most: int = KEPT) -> list[Timeline]:
         """Of the requests that ended last, in that order."""
-        return [self._timeline(each) for each in self._latest]
+        return [self._timeline(each) for each in [*self._latest][-most:]]
 
-    def slowest(self) -> list[Timeline]:
+    def slowest(self, most: int = 2 * SLOWEST) -> list[Timeline]:
         """Of those that took longest in the last minutes, the slowest first."""
         self._turn_period(monotonic())
         found = sorted((*self._slowest, *self._slowest_before), reverse=True)
-        return [self._timeline(over) for _, _, over in found]
+        return [self._timeline(over) for _, _, over in found[:most]]
+
+    def failed(self, most: int = 4 * FAILED) -> list[Timeline]:
+        """Of the requests that failed last, some of each kind, the latest first."""
+        found = [over for same in self._failed.values() for over in same]
+        found.sort(key=_ended, reverse=True)
+        return [self._timeline(each) for each in found[:most]]
+
+    def find(self, text: str) -> Timeline | None:
+        """Of the request that is kept with this data id; else of the latest with this log id or W3C
+        trace id.
+        """
+        number = int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
+        trace = text.encode()
+        slowest = (over for _, _, over in (*self._slowest, *self._slowest_before))
+        failed = (over for same in self._failed.values() for over in same)
+        kept = sorted((*self._latest, *slowest, *failed), key=_ended, reverse=True)
+        by_id = (over for over in kept if over[2] == number)
+        by_caller = (over for over in kept if over[3] == number or over[4][_TRACE_ID] == trace)
+        over = next(by_id, None) or next(by_caller, None)
+        return None if over is None else self._timeline(over)
 
     def _keep(self, over: _Over) -> None:
         self._latest.append(over)
+        code = over[10]
+        if code is not None:
+            self._failed.setdefault(code, deque(maxlen=FAILED)).append(over)
         ended = over[8]
         seconds = ended - over[5]
         if seconds > self._enough or ended > self._period_ends:
@@ -219,11 +259,16 @@ class Recorder(Instrument):
             self._period_ends = now + PERIOD
 
     def _timeline(self, over: _Over) -> Timeline:
-        *values, steps, left = over
+        *values, steps, left, text = over
         values[4] = values[4].decode("latin-1") if len(values[4]) == _TRACEPARENT else ""
         values[12] = values[12].decode("latin-1")
         ran = [
             Step(times[0], queued, attempt, BatchTimes(*times)) for queued, attempt, times in steps
         ]
         unfinished = [Step(op, queued, attempt, None) for op, queued, attempt in left]
-        return Timeline(*[self._engine, *values, ran + unfinished])
+        return Timeline(*[self._engine, *values, ran + unfinished, text])
+
+
+def _ended(over: _Over) -> float:
+    ended: float = over[8]
+    return ended

@@ -43,6 +43,8 @@ class BatchTimes:
         returned: when its results, or its time-out, came to the engine.
         errors: how many of its samples failed.
         given_up: whether it took longer than its op's ``timeout``.
+        elements: of its arrays that may be padded, with what was filled in.
+        filled_in: how many of them were.
     """
 
     op: str
@@ -59,6 +61,8 @@ class BatchTimes:
     returned: float
     errors: int = 0
     given_up: bool = False
+    elements: int = 0
+    filled_in: int = 0
 
     @property
     def took_up(self) -> float:
@@ -136,6 +140,7 @@ class Timeline:
         method: of HTTP, or GRPC; empty without a door.
         trace_state: the W3C ``tracestate`` that came with it; empty for none.
         steps: in the order in which their batches returned.
+        text: what its error says; empty without one.
     """
 
     engine: int
@@ -153,6 +158,7 @@ class Timeline:
     method: str
     trace_state: str
     steps: list[Step]
+    text: str = ""
 
     @property
     def seconds(self) -> float:
@@ -166,9 +172,9 @@ class Timeline:
     @classmethod
     def of(cls, plain: Plain) -> Timeline:
         """Of its plain form."""
-        *head, steps = plain
+        *head, steps, text = plain
         made = [
             Step(op, queued, attempt, None if batch is None else BatchTimes(*batch))
             for op, queued, attempt, batch in steps
         ]
-        return cls(*[*head, made])
+        return cls(*[*head, made, text])

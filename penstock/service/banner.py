@@ -53,8 +53,9 @@ def banner(deployment: Deployment, at: Addresses, models: Sequence[str] = ()) ->
     scheme, over = ("https", " over TLS") if at.tls else ("http", "")
     host = f"[{at.host}]" if ":" in at.host else at.host  # an IPv6 address
     if at.http_port is not None:
-        pages = "/docs /livez" if deployment.config.docs else "/livez"
-        lines.append(f"  http  {scheme}://{host}:{at.http_port}   GET {pages} /readyz")
+        pages = {"/docs": deployment.config.docs, "/ui": deployment.config.ui.enabled}
+        shown = [*(page for page, served in pages.items() if served), "/livez", "/readyz"]
+        lines.append(f"  http  {scheme}://{host}:{at.http_port}   GET {' '.join(shown)}")
     lines.append(f"  grpc  {host}:{at.rpc_port}{over}   PipelineService, health, reflection")
     if at.metrics_port is not None:
         lines.append(f"  http  {scheme}://{host}:{at.metrics_port}   GET /metrics alone")

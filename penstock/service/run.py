@@ -28,6 +28,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from penstock.api.access import Access
 from penstock.api.examples import Examples
 from penstock.api.health import Health
 from penstock.api.router import Router
@@ -67,10 +68,17 @@ from penstock.service.listening import (
     of_the_door,
     raise_descriptor_limit,
 )
+from penstock.service.live_page import (
+    LISTS,
+    TIMELINE,
+    LivePage,
+    kept_request,
+    listed_requests,
+)
 from penstock.service.loop import DaemonPool, run_on_a_loop, share_the_lock, spare_the_collector
 from penstock.service.opening import make_router, open_door, open_metrics_door, tls_of
 from penstock.service.processes import Processes, log_options, spawned_role
-from penstock.service.questions import Everyone
+from penstock.service.questions import Answerer, Everyone
 from penstock.service.signals import (
     Stopped,
     StopSignals,
@@ -277,9 +285,13 @@ class _Service:
         engine = self._works.engine(loop, control, instruments, self._listeners, outgoing)
         self._report = Reporter(engine, self._health, counters, self._works.deployment.models)
         self._report.traces = None if spans is None else spans.counts
-        trace = partial(next_timelines, recorder)
-        traced = partial(window_of, window, engine)
-        self._everyone = Everyone({TRACE: trace, TRACER: traced}, self._supervisor)
+        answerers: dict[str, Answerer] = {
+            TRACE: partial(next_timelines, recorder),
+            TRACER: partial(window_of, window, engine),
+            LISTS: partial(listed_requests, recorder),
+            TIMELINE: partial(kept_request, recorder),
+        }
+        self._everyone = Everyone(answerers, self._supervisor)
         self._health.watch(engine.why_stuck)
         pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
         writers = DaemonPool(_WRITERS, "replies")
@@ -298,6 +310,10 @@ class _Service:
             more: list[Application] = [*pages, examples, *added]
             if self._config.metrics:
                 more.append(metrics)
+            if self._config.ui.enabled:
+                tls = self._tls is not None
+                access = Access("the live page", "ui.token", self._config.ui.token, tls=tls)
+                more.append(LivePage(reports, self._everyone, access))
             profile = partial(_profile_of, recorder)
             grpc = make_router(self._config, engine, self._health, pool, writers, more, profile)
             door = self._report.door = open_door(self._config, engine, grpc)

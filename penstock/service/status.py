@@ -24,6 +24,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from penstock.api.access import is_this_machine
 from penstock.api.calls import Answer, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import ERROR, errors
@@ -31,7 +32,6 @@ from penstock.api.errors import error_body, failed, refusal
 from penstock.api.health import Health
 from penstock.api.replies import run_aside
 from penstock.door.door import Door
-from penstock.door.listeners import is_loopback
 from penstock.engine.engine import Engine
 from penstock.engine.graph import ServedGraph
 from penstock.engine.stage import Stage
@@ -275,8 +275,7 @@ class StatusPage:
 
 def is_local(call: HttpCall, what: str) -> bool:
     """Whether the caller is on this machine; refuses any other."""
-    peer = call.exchange.peer.address.removeprefix("::ffff:")
-    local = not peer or is_loopback(peer)
+    local = is_this_machine(call.exchange.peer.address)
     if not local:
         call.send(error_body(403, "forbidden", f"{what} is for this machine only"))
     return local

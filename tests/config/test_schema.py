@@ -20,6 +20,7 @@ from penstock.config.schema import (
     ServiceConfig,
     TlsConfig,
     TracerConfig,
+    UiConfig,
     keys_of,
     parse_cpus,
 )
@@ -66,8 +67,13 @@ SERVICE = [
     ("write_timeout", 1, 1.0, "1s", 0),
     ("keep_alive", 75, 75.0, "75", -1),
     ("door", {}, DoorConfig(), 1, NO_RANGE),
+    ("ui", {}, UiConfig(), True, NO_RANGE),
     ("dag", {}, DagConfig(), 1, NO_RANGE),
     ("op", {}, {}, [], NO_RANGE),
+]
+UI = [
+    ("enabled", False, False, "no", NO_RANGE),
+    ("token", "0123456789abcdef", "0123456789abcdef", 1, "0123456789abcde"),
 ]
 DOOR = [
     ("tls", {}, TlsConfig(), "server.pem", NO_RANGE),
@@ -162,6 +168,7 @@ PLACES: list[tuple[type[Any], tuple[str, ...], list[Any]]] = [
     (ServiceConfig, (), SERVICE),
     (DoorConfig, ("door",), DOOR),
     (TlsConfig, ("door", "tls"), TLS),
+    (UiConfig, ("ui",), UI),
     (DagConfig, ("dag",), DAG),
     (TracerConfig, ("dag", "tracer"), TRACER),
     (OpConfig, ("op", "uci"), OP),

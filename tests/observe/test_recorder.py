@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from penstock import Op
+from penstock.errors import ServiceClosed
 from penstock.observe.chrome import trace
-from penstock.observe.recorder import KEPT, SLOWEST, Recorder
+from penstock.observe.recorder import FAILED, KEPT, SLOWEST, Recorder
 from penstock.observe.request_log import facts_of
 from penstock.observe.timeline import Timeline
 from tests.service.inside import Inside, inside, root
@@ -94,6 +95,27 @@ async def test_the_latest_and_the_slowest_are_kept_and_no_more() -> None:
         assert seconds == sorted(seconds, reverse=True)
         assert not kept._inside
         assert not kept._unsent
+
+
+async def test_some_failed_requests_of_each_kind_are_kept_with_what_they_say() -> None:
+    config = {"op": {"first": {"timeout": 500}}}
+    async with inside(First("first", input_ops=[root()]), config) as service:
+        kept = recorder(service)
+        await service.ask(x="fail", log_id=77)
+        engine = service.engine
+        engine.drain(lambda: None)
+        for _ in range(FAILED + 5):
+            with pytest.raises(ServiceClosed):
+                await service.ask(x="1")
+        failed = kept.failed()
+        assert [each.error for each in failed] == ["closed"] * FAILED + ["hook_failed"]
+        assert "told to" in failed[-1].text
+        found = kept.find("77")
+        assert found is not None
+        assert found.data_id == failed[-1].data_id
+        assert kept.find(str(found.data_id)) == found
+        assert kept.find("78") is None
+        assert kept.find("0" * 32) is None
 
 
 async def test_a_trace_shows_requests_with_their_steps_and_workers_with_their_batches() -> None:

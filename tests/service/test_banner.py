@@ -25,7 +25,7 @@ def test_it_says_what_is_served_where_to_whom_and_by_which_ops() -> None:
     )
     assert text.splitlines() == [
         "penstock serves uci to this machine only",
-        "  http  http://127.0.0.1:8000   GET /docs /livez /readyz",
+        "  http  http://127.0.0.1:8000   GET /docs /ui /livez /readyz",
         "  grpc  127.0.0.1:8001   PipelineService, health, reflection",
         "  POST  /uci   with JSON, or /uci/{method} as the pipeline protocol",
         "  op    left   after request  1 thread",

@@ -1,0 +1,118 @@
+"""Who may see a page that is for this machine alone, or for those who know its token.
+
+Without a token the caller must be on this machine. A reverse proxy on it calls for others, and a
+page of another site may let a browser here ask for a name that it made lead to this machine (DNS
+rebinding): so a request that a proxy has passed on, or that is for another name than this machine's
+own, is not local either. A proxy that says nothing of itself cannot be told from a caller.
+
+Source: RFC 6750, section 2.1; RFC 6265, sections 4.1.2 and 5.4; RFC 7239.
+"""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+from penstock.door.listeners import is_loopback
+from penstock.protocols.heads import Headers, RequestHead
+
+_OF_PROXIES: Final = (
+    b"x-forwarded-for", b"forwarded", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip",
+    b"via",
+)  # fmt: skip
+_BEARER: Final = b"bearer "
+_COOKIE_SECONDS: Final = 30 * 24 * 3600
+
+
+class Denial(NamedTuple):
+    """Why a caller may not see it."""
+
+    status: int
+    code: str
+    text: str
+
+
+def is_this_machine(address: str) -> bool:
+    """Whether a peer is on this machine; empty for one on a Unix socket."""
+    plain = address.removeprefix("::ffff:")
+    return not plain or is_loopback(plain)
+
+
+class Access:
+    """See the module.
+
+    Args:
+        what: is guarded, for the texts.
+        key: of the configuration that sets the token.
+        token: that callers must know; None lets those in that are on this machine.
+        tls: whether callers come over TLS.
+    """
+
+    def __init__(self, what: str, key: str, token: str | None, *, tls: bool = False) -> None:
+        self._what = what
+        self._key = key
+        self._token = None if token is None else token.encode()
+        # What the browser keeps is not the token, and services on one host do not share a name.
+        digest = hmac.new(self._token or b"", what.encode(), sha256).hexdigest()
+        self._cookie = f"penstock_{digest[:8]}".encode()
+        self._value = digest[8:].encode()
+        self._secure = b"; Secure" if tls else b""
+
+    @property
+    def has_token(self) -> bool:
+        """Whether callers must know one."""
+        return self._token is not None
+
+    def denial(self, peer: str, head: RequestHead) -> Denial | None:
+        """Why this caller may not see it; None if it may.
+
+        Args:
+            peer: the caller's address; empty over a Unix socket.
+            head: of its request.
+        """
+        if self._token is None:
+            return self._not_local(peer, head)
+        if self._has_bearer(head) or self._has_cookie(head):
+            return None
+        return Denial(401, "unauthorized", f"{self._what} needs the token that {self._key} sets")
+
+    def cookie(self, head: RequestHead) -> Headers:
+        """The fields by which a browser that has sent the token stays known."""
+        if self._token is None or not self._has_bearer(head):
+            return ()
+        told = b"; HttpOnly; SameSite=Strict; Max-Age=%d" % _COOKIE_SECONDS
+        return ((b"set-cookie", self._cookie + b"=" + self._value + told + self._secure),)
+
+    def _not_local(self, peer: str, head: RequestHead) -> Denial | None:
+        if not is_this_machine(peer):
+            why = "is for this machine only"
+        elif head.version == "1.0" or any(name in head.fields for name in _OF_PROXIES):
+            why = "was asked for through a proxy"
+        elif not _is_local_name(head.authority):
+            why = "was not asked for by the name localhost"
+        else:
+            return None
+        return Denial(403, "forbidden", f"{self._what} {why}; with {self._key} it asks for a token")
+
+    def _has_bearer(self, head: RequestHead) -> bool:
+        given = head.fields.get(b"authorization", b"")
+        if self._token is None or given[: len(_BEARER)].lower() != _BEARER:
+            return False
+        return hmac.compare_digest(given[len(_BEARER) :].strip(), self._token)
+
+    def _has_cookie(self, head: RequestHead) -> bool:
+        for field, line in head.headers:
+            if field == b"cookie":
+                for pair in line.split(b";"):
+                    name, _, value = pair.strip().partition(b"=")
+                    if name == self._cookie and hmac.compare_digest(value, self._value):
+                        return True
+        return False
+
+
+def _is_local_name(authority: bytes) -> bool:
+    """Whether a browser asks for this machine by a name that leads nowhere else."""
+    host = authority.decode("latin-1").lower()
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return is_loopback(name) or name.endswith(".localhost")

@@ -1,0 +1,120 @@
+"""What the live page shows of requests: timelines as values of JSON, in milliseconds.
+
+Numbers of 64 bits are texts there, as browsers would round them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+from penstock.observe.recorder import NO_ID
+from penstock.observe.timeline import BatchTimes, Step, Timeline
+
+Shown: TypeAlias = dict[str, Any]
+
+
+def summary(timeline: Timeline, now: float) -> Shown:
+    """One request in a list: who, how long, what became of it, and what took most of its time.
+
+    Args:
+        timeline: of the request.
+        now: monotonic seconds.
+    """
+    return {
+        "id": None if timeline.data_id == NO_ID else str(timeline.data_id),
+        "engine": timeline.engine,
+        "graph": timeline.graph,
+        "route": timeline.route,
+        "method": timeline.method,
+        "log_id": str(timeline.log_id),
+        "traceparent": timeline.trace,
+        "status": timeline.status,
+        "error": timeline.error,
+        "text": timeline.text,
+        "ms": _ms(timeline.seconds),
+        "ago": round(now - timeline.ended, 3),
+        "longest": _longest(timeline),
+    }
+
+
+def details(timeline: Timeline, now: float) -> Shown:
+    """One request with its steps.
+
+    ``unpack``, ``entry``, ``ops``, ``between`` and ``pack`` add up to ``ms``: in ``entry`` the
+    request waits until the graph has room for it, ``ops`` is the time in which at least one op has
+    it, ``between`` is the engine's own, from op to op. Begins and ends count from the first byte.
+    """
+    began, admitted, replied = timeline.began, timeline.admitted, timeline.replied
+    entered = min((step.queued for step in timeline.steps), default=admitted)
+    inside = _covered(
+        (step.queued, min(step.stages(replied)[-1][2], replied)) for step in timeline.steps
+    )
+    return {
+        **summary(timeline, now),
+        "unpack": _ms(admitted - began),
+        "entry": _ms(entered - admitted),
+        "ops": _ms(inside),
+        "between": _ms(replied - entered - inside),
+        "pack": _ms(timeline.ended - replied),
+        "steps": [_step(step, timeline) for step in timeline.steps],
+    }
+
+
+def _step(step: Step, timeline: Timeline) -> Shown:
+    began = timeline.began
+    return {
+        "op": step.op,
+        "attempt": step.attempt,
+        "parts": [
+            {"name": name, "begin": _ms(begin - began), "end": _ms(end - began)}
+            for name, begin, end in step.stages(timeline.replied)
+        ],
+        "batch": None if step.batch is None else _batch(step.batch),
+    }
+
+
+def _batch(batch: BatchTimes) -> Shown:
+    return {
+        "number": batch.number,
+        "worker": batch.worker,
+        "closed": batch.reason,
+        "rows": batch.rows,
+        "requests": [str(each) for each in batch.data_ids],
+        "errors": batch.errors,
+        "timed_out": batch.given_up,
+        "elements": batch.elements,
+        "filled_in": batch.filled_in,
+    }
+
+
+def _longest(timeline: Timeline) -> Shown:
+    """The part that took longest, in an op or outside of all."""
+    parts = [
+        (timeline.admitted - timeline.began, "", "unpack"),
+        (timeline.ended - timeline.replied, "", "pack"),
+    ]
+    if timeline.steps:
+        entered = min(step.queued for step in timeline.steps)
+        parts.append((entered - timeline.admitted, "", "entry"))
+    parts += [
+        (end - begin, step.op, name)
+        for step in timeline.steps
+        for name, begin, end in step.stages(timeline.replied)
+    ]
+    seconds, op, name = max(parts)
+    return {"op": op, "part": name, "ms": _ms(seconds)}
+
+
+def _covered(spans: Iterable[tuple[float, float]]) -> float:
+    """The seconds that lie in at least one of them."""
+    covered, until = 0.0, float("-inf")
+    for begin, end in sorted(spans):
+        if end > until:
+            covered += end - max(begin, until)
+            until = end
+    return covered
+
+
+def _ms(seconds: float) -> float:
+    return round(1000 * seconds, 4)

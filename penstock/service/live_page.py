@@ -1,0 +1,188 @@
+"""The live page: the graphs at work, and the requests of the last minutes, for people.
+
+``GET /ui`` is the page; what it shows is asked for below it, and is of all engines: how the service
+stands, the requests that were slow, that failed, and that ended last, and one of them with its
+timeline. Who may see it: ``penstock.api.access``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import orjson
+
+from penstock.api.access import Access
+from penstock.api.calls import Answer, Http, HttpCall
+from penstock.api.compression import send_packed
+from penstock.api.descriptions import ERROR, errors
+from penstock.api.errors import error_body, failed, refusal
+from penstock.api.html import page
+from penstock.api.replies import run_aside
+from penstock.errors import StartupError
+from penstock.observe.live import Shown, details, summary
+from penstock.observe.recorder import Recorder
+from penstock.protocols.heads import Headers
+from penstock.protocols.media import JSON
+from penstock.service.questions import Everyone
+from penstock.service.status import Reports
+
+LISTS: Final = "live lists"
+TIMELINE: Final = "live timeline"
+"""By which engines are asked for lists of their requests, and for one of them."""
+
+_LISTED: Final = 32
+"""Requests of each list; a guess at what is read."""
+
+_GROUP: Final = "Operation"
+_JSON: Final[Headers] = (
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+_PATH: Final = "/ui/requests/{id}"
+
+
+def listed_requests(recorder: Recorder) -> dict[str, list[Shown]]:
+    """This engine's requests: the slowest, the failed and the latest, each list in its order."""
+    now = time.monotonic()
+    return {
+        "slowest": [summary(each, now) for each in recorder.slowest(_LISTED)],
+        "failed": [summary(each, now) for each in recorder.failed(2 * _LISTED)],
+        "latest": [summary(each, now) for each in reversed(recorder.latest(_LISTED))],
+    }
+
+
+def kept_request(recorder: Recorder, text: str) -> Shown | None:
+    """The request of this engine with that id; see ``Recorder.find``."""
+    timeline = recorder.find(text)
+    return None if timeline is None else details(timeline, time.monotonic())
+
+
+def merged(answers: list[dict[str, list[Shown]]]) -> dict[str, list[Shown]]:
+    """The lists of several engines as one each."""
+
+    def all_of(name: str, key: Callable[[Shown], float], most: int = _LISTED) -> list[Shown]:
+        return sorted((each for answer in answers for each in answer[name]), key=key)[:most]
+
+    return {
+        "slowest": all_of("slowest", lambda each: -each["ms"]),
+        "failed": all_of("failed", lambda each: each["ago"], 2 * _LISTED),
+        "latest": all_of("latest", lambda each: each["ago"]),
+    }
+
+
+class LivePage:
+    """See the module. An application; see ``penstock.service.blueprint``.
+
+    Args:
+        reports: of the service.
+        everyone: asks its engines.
+        access: says who may see it.
+    """
+
+    def __init__(self, reports: Reports, everyone: Everyone, access: Access) -> None:
+        self._reports = reports
+        self._everyone = everyone
+        self._access = access
+        self._page, self._headers = page("ui.html")
+        self._making: asyncio.Task[Any] | None = None
+
+    def routes(self) -> Iterator[Http]:
+        """What it answers."""
+        html = {"text/html": {"type": "string"}}
+        yield self._route("/ui", self._give_page, "A page that shows the service at work.", html)
+        told = "What the page shows: `at`, seconds of a clock, and `status`, as `/status` has it."
+        yield self._route("/ui/state", self._give_state, told)
+        told = "The requests that were slow, that failed, and that ended last."
+        yield self._route("/ui/requests", self._give_lists, told)
+        told = "A request with its timeline, by its data id, log id or W3C trace id."
+        yield self._route(_PATH, self._give_timeline, told, kept=True)
+
+    def _route(
+        self,
+        path: str,
+        answer: Callable[[HttpCall], None],
+        summary: str,
+        contents: Any = None,
+        *,
+        kept: bool = False,
+    ) -> Http:
+        denied = {
+            401: Answer(text="Asked without the token.", contents={JSON: ERROR}),
+            403: Answer(text="Asked from another machine.", contents={JSON: ERROR}),
+        }
+        if kept:
+            text = "No such request is kept."
+            denied[404] = Answer(text=text, contents={JSON: ERROR})
+        good = Answer(text="It.", contents=contents or {JSON: {"type": "object"}})
+
+        def guarded(call: HttpCall, _body: bytes) -> None:
+            exchange = call.exchange
+            denial = self._access.denial(exchange.peer.address, exchange.head)
+            # The page itself tells nothing: it asks for the token.
+            if denial is None or (denial.status == 401 and contents):
+                answer(call)
+            else:
+                call.send(error_body(*denial))
+
+        return Http(
+            "GET",
+            path,
+            guarded,
+            failed=failed,
+            refusal=refusal,
+            always=True,
+            summary=summary,
+            description="For callers on the same machine, or with the token of `ui.token`.",
+            group=_GROUP,
+            answers={**errors(415, 503), **denied, 200: good},
+        )
+
+    def _give_page(self, call: HttpCall) -> None:
+        send_packed(call, 200, self._headers, self._page)
+
+    def _give_state(self, call: HttpCall) -> None:
+        call.aside(self._state(call))
+
+    def _give_lists(self, call: HttpCall) -> None:
+        call.aside(self._lists(call))
+
+    def _give_timeline(self, call: HttpCall) -> None:
+        call.aside(self._timeline(call))
+
+    async def _state(self, call: HttpCall) -> None:
+        # Whoever asks while a sum is being made is given that one.
+        making = self._making
+        if making is None or making.done():
+            making = self._making = asyncio.create_task(self._reports.total())
+            making.add_done_callback(lambda done: done.cancelled() or done.exception())  # retrieved
+        try:
+            status = await asyncio.shield(making)
+        except (TimeoutError, StartupError):
+            call.send(error_body(503, "busy", "the sum over all engines is not to be had now"))
+            return
+        await self._send(call, {"at": time.monotonic(), "status": status})
+
+    async def _lists(self, call: HttpCall) -> None:
+        await self._send(call, merged(await self._everyone.ask(LISTS)))
+
+    async def _timeline(self, call: HttpCall) -> None:
+        (wanted,) = call.values
+        answers = await self._everyone.ask(TIMELINE, wanted)
+        kept = [each for each in answers if each is not None]
+        if not kept:
+            text = f"no request {wanted} is kept: only slow, failed and the latest ones are"
+            call.send(error_body(404, "unknown_request", text))
+            return
+        exact = [each for each in kept if each["id"] == wanted]
+        latest = min(exact or kept, key=lambda each: each["ago"])
+        await self._send(call, latest)
+
+    async def _send(self, call: HttpCall, value: Any) -> None:
+        body = await run_aside(call.shared.threads, orjson.dumps, value)
+        headers = (*_JSON, *self._access.cookie(call.exchange.head))
+        send_packed(call, 200, headers, body)

@@ -1,0 +1,76 @@
+"""What the live page shows of a request: its parts add up to its time."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.observe.live import details, summary
+from penstock.observe.recorder import NO_ID
+from penstock.observe.timeline import BatchTimes, Step, Timeline
+
+SECOND = 1000.0
+
+
+def step(op: str, queued: float, returned: float, **more: object) -> Step:
+    facts = {
+        "op": op, "number": 5, "worker": 1, "reason": "full", "rows": 4, "data_ids": [1, 2**53 + 1],
+        "closed": queued + 0.1, "began": queued + 0.2, "prepared": 0.1, "processed": 0.2,
+        "ran": 0.4, "returned": returned, "elements": 10, "filled_in": 3,
+    }  # fmt: skip
+    return Step(op, queued, 1, BatchTimes(**{**facts, **more}))  # type: ignore[arg-type]
+
+
+def timeline(*steps: Step, data_id: int = 2**53 + 1, error: str | None = None) -> Timeline:
+    return Timeline(
+        engine=1, graph="ocr", route="/{name}", data_id=data_id, log_id=2**60 + 1, trace="",
+        began=10.0, admitted=10.5, replied=14.0, ended=14.25, status=200, error=error,
+        method="POST", trace_state="", steps=[*steps], text="it failed" if error else "",
+    )  # fmt: skip
+
+
+def test_the_parts_add_up_also_where_ops_ran_at_the_same_time() -> None:
+    shown = details(
+        timeline(step("a", 11.0, 12.0), step("b", 11.0, 13.0), step("c", 13.5, 14.0)), 20.0
+    )
+    assert shown["unpack"] == 0.5 * SECOND
+    assert shown["entry"] == 0.5 * SECOND
+    assert shown["ops"] == 2.5 * SECOND
+    assert shown["between"] == 0.5 * SECOND
+    assert shown["pack"] == 0.25 * SECOND
+    assert shown["ms"] == 4.25 * SECOND
+    first = shown["steps"][0]
+    assert [part["name"] for part in first["parts"]] == [
+        "queue", "transfer in", "preprocess", "process", "postprocess", "transfer out",
+    ]  # fmt: skip
+    assert [part["begin"] for part in first["parts"][1:]] == [
+        part["end"] for part in first["parts"][:-1]
+    ]
+    assert (first["parts"][0]["begin"], first["parts"][-1]["end"]) == (1.0 * SECOND, 2.0 * SECOND)
+    assert (first["batch"]["elements"], first["batch"]["filled_in"]) == (10, 3)
+
+
+def test_ids_are_texts_since_browsers_would_round_them() -> None:
+    shown = details(timeline(step("a", 11.0, 12.0)), 20.0)
+    assert shown["id"] == "9007199254740993"
+    assert shown["log_id"] == "1152921504606846977"
+    assert shown["steps"][0]["batch"]["requests"] == ["1", "9007199254740993"]
+
+
+def test_a_request_that_ended_while_an_op_had_it_adds_up_as_well() -> None:
+    late = step("a", 11.0, 30.0, given_up=True)
+    shown = details(timeline(late, Step("b", 13.0, 2, None), error="op_timeout"), 20.0)
+    assert shown["ops"] == 3.0 * SECOND
+    parts = [shown[name] for name in ("unpack", "entry", "ops", "between", "pack")]
+    assert sum(parts) == pytest.approx(shown["ms"])
+    assert (shown["error"], shown["text"]) == ("op_timeout", "it failed")
+    assert shown["steps"][1]["batch"] is None
+    assert shown["steps"][1]["attempt"] == 2
+
+
+def test_a_list_says_what_took_longest_and_how_long_ago_it_was() -> None:
+    shown = summary(timeline(step("a", 11.0, 12.0), step("b", 12.0, 14.0)), 20.0)
+    assert shown["longest"] == {"op": "b", "part": "transfer out", "ms": pytest.approx(1400.0)}
+    assert shown["ago"] == 5.75
+    refused = summary(timeline(data_id=NO_ID, error="busy"), 20.0)
+    assert refused["id"] is None
+    assert refused["longest"] == {"op": "", "part": "unpack", "ms": 500.0}
