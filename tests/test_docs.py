@@ -374,3 +374,32 @@ def test_every_test_that_the_page_of_tests_names_is_there() -> None:
     named = re.findall(r"`(tests/[^`]+)`", (DOCS / "tests.md").read_text())
     assert len(named) > 30
     assert [name for name in named if not list(ROOT.glob(name))] == []
+
+
+DISTRIBUTIONS = {"PIL": "pillow", "cv2": "opencv-python-headless"}
+
+
+@pytest.mark.parametrize(
+    "readme", sorted((ROOT / "examples").glob("*/README.md")), ids=lambda path: path.parent.name
+)
+def test_an_example_says_which_environment_it_needs(readme: Path) -> None:
+    locked = "".join((ROOT / f"requirements/{each}.txt").read_text() for each in ("demo", "data"))
+    demo = {line.partition("==")[0] for line in locked.splitlines() if "==" in line}
+    scripts = [*readme.parent.glob("*.py")]
+    known = {"penstock", *sys.stdlib_module_names, *(path.stem for path in scripts)}
+    imported = {name for path in scripts for name in imported_by(path)} - known
+    more = {name for name in imported if DISTRIBUTIONS.get(name, name) not in demo}
+    text = readme.read_text()
+    assert ("make setup-dev" in text) is bool(more), more
+    assert "make setup" in text
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    """The first parts of the names of all modules that a script imports, or reads files of."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (each.name.partition(".")[0] for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "files":
+            yield ast.literal_eval(node.args[0])
