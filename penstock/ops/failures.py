@@ -287,7 +287,9 @@ def instead(given: Any) -> str:
     if isinstance(given, CoroutineType):
         given.close()
         return f"{kind}: write async def where it is made, in a decorator's own function too"
-    if isinstance(given, tuple) and len(given) == 3 and isinstance(given[1], Enum):
-        member = f"{type(given[1]).__name__}.{given[1].name}"
-        return f"{kind} whose error code is no int: give {member}.value"
+    if isinstance(given, tuple) and len(given) == 3 and isinstance(given[0], dict | None):
+        number = given[1]
+        known = isinstance(number, Enum)
+        advice = f"give {type(number).__name__}.{number.name}.value" if known else "0 is none"
+        return f"{kind} whose error code is no int: {advice}"
     return kind

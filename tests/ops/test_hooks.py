@@ -193,7 +193,17 @@ def wrapped(text: str) -> str:
         (None, 9000, wrapped("process gave no result")),
         ((None, 0, ""), 9000, wrapped("process gave no result")),
         ([1], 7000, wrapped("process must give a dict, got list")),
-        (({}, "0", ""), 7000, wrapped("process must give a dict, got tuple")),
+        (
+            ({}, "0", ""),
+            7000,
+            wrapped("process must give a dict, got tuple whose error code is no int: 0 is none"),
+        ),
+        (
+            ({}, None, ""),
+            7000,
+            wrapped("process must give a dict, got tuple whose error code is no int: 0 is none"),
+        ),
+        (({}, 0), 7000, wrapped("process must give a dict, got tuple")),
         (
             (None, CustomExceptionCode.CLIENT_ERROR, "no card"),
             7000,
