@@ -215,6 +215,14 @@ def small_dense() -> bytes:
     return graph.model("x", (13,), "y", (1,))
 
 
+def wide_dense() -> bytes:
+    """13 numbers through two layers of 1024 to one: four megabytes of weights, read in each run."""
+    graph = GraphBuilder(53)
+    x = graph.relu(graph.dense("x", 13, 1024))
+    graph.dense(graph.relu(graph.dense(x, 1024, 1024)), 1024, 1)
+    return graph.model("x", (13,), "y", (1,))
+
+
 def price() -> bytes:
     """13 features to a price by 64 hidden units.
 
@@ -240,6 +248,7 @@ BUILDERS: dict[str, Callable[[], bytes]] = {
     "reader": reader,
     "small-resnet": small_resnet,
     "small-dense": small_dense,
+    "wide-dense": wide_dense,
     "price": price,
 }
 
