@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -27,6 +27,48 @@ class Detection(TypedDict):
     score: float
 
 
+Measure = Callable[[Sequence[float]], list[float]]
+"""Left, top, right and bottom to left, top, width and height."""
+
+
+def boxes_of(
+    user: str, answer: Mapping[str, Any], labels: Sequence[str], measure: Measure
+) -> list[Detection]:
+    """The boxes of the last output that has their form; errors name the reader ``user``."""
+    boxes: list[Detection] = []
+    for label, score, *corners in _rows(user, answer):
+        if not 0 <= int(label) < len(labels):
+            raise ValueError(f"{user}: class {int(label)} has no label; there are {len(labels)}")
+        boxes.append({"category_id": int(label), "bbox": measure(corners), "score": score})
+    return boxes
+
+
+def left_top_width_height(corners: Sequence[float]) -> list[float]:
+    """Of corners that are pixels, both within the box."""
+    left, top, right, bottom = corners
+    return [left, top, right - left + 1, bottom - top + 1]
+
+
+def write_boxes(folder: str | os.PathLike[str], boxes: Sequence[Detection]) -> None:
+    """Write ``bbox.json`` into a folder, which is made if there is none."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    (Path(folder) / "bbox.json").write_text(json.dumps(boxes, indent=4), encoding="utf-8")
+
+
+def write_picture(
+    folder: str | os.PathLike[str],
+    image: Path,
+    boxes: Iterable[Detection],
+    labels: Sequence[str],
+    resize_shape: Sequence[float] | None = None,
+) -> None:
+    """Write a picture with boxes into a folder, which is made if there is none."""
+    with pillow("a picture with boxes").open(image) as opened:
+        drawn = draw_boxes(opened.convert("RGB"), boxes, labels, resize_shape)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    drawn.save(Path(folder) / image.name, quality=95)
+
+
 class RCNNPostprocess(Transform):
     """A detector's output as a list of boxes, in pixels of what the network was given.
 
@@ -46,8 +88,8 @@ class RCNNPostprocess(Transform):
         self.label_file = label_file
         self.output_dir = output_dir
         self.resize_shape = resize_shape
-        lines = Path(label_file).read_text(encoding="utf-8").splitlines()
-        self.label_list = [line.strip() for line in lines]
+        with open(label_file, encoding="utf-8") as lines:
+            self.label_list = [line.strip() for line in lines]
 
     def __call__(
         self, image_with_bbox: Mapping[str, Any], visualize: bool = True
@@ -66,57 +108,21 @@ class RCNNPostprocess(Transform):
             ValueError: there is no such output, it names a class without a label, or nothing is
                 under ``image``.
         """
-        name, rows = self._output(image_with_bbox)
-        boxes = [self._detection(row, image_with_bbox) for row in rows]
+        user = type(self).__name__
+        boxes = boxes_of(user, image_with_bbox, self.label_list, self._measure(image_with_bbox))
         if visualize:
             if "image" not in image_with_bbox:
                 raise ValueError(
-                    f"{type(self).__name__} draws on the picture whose path is under 'image', which"
-                    f" is not beside {name!r}; visualize=False gives the boxes alone"
+                    f"{user} draws on the picture whose path is under 'image', got"
+                    f" {sorted(image_with_bbox)}; visualize=False gives the boxes alone"
                 )
-            self._write(Path(image_with_bbox["image"]), boxes)
+            image = Path(image_with_bbox["image"])
+            write_picture(self.output_dir, image, boxes, self.label_list, self.resize_shape)
+            write_boxes(self.output_dir, boxes)
         return boxes
 
-    def _output(self, answer: Mapping[str, Any]) -> tuple[str, list[list[float]]]:
-        """The last output that has the form of boxes, and its rows."""
-        user = type(self).__name__
-        for name in reversed(list(answer)):
-            if name == "image" or ".lod" in name or "im_shape" in name:
-                continue
-            array = numbers(user, answer[name])
-            if array.shape == (1, 1):
-                return name, []
-            if array.ndim == 2 and array.shape[1] == COLUMNS:
-                # Outputs without offsets, and with empty ones, are those of a single picture.
-                lod = answer.get(f"{name}.lod")
-                count = len(array) if lod is None or len(lod) < 2 else int(lod[-1])
-                rows: list[list[float]] = array[:count].tolist()
-                return name, rows
-        raise ValueError(f"{user} takes an output of {COLUMNS} columns, got {sorted(answer)}")
-
-    def _detection(self, row: Sequence[float], answer: Mapping[str, Any]) -> Detection:
-        label, score, *corners = row
-        if not 0 <= int(label) < len(self.label_list):
-            raise ValueError(
-                f"{type(self).__name__}: class {int(label)} is not in {self.label_file},"
-                f" which has {len(self.label_list)}"
-            )
-        bbox = self._left_top_width_height(corners, answer)
-        return {"category_id": int(label), "bbox": bbox, "score": score}
-
-    def _left_top_width_height(
-        self, corners: Sequence[float], answer: Mapping[str, Any]
-    ) -> list[float]:
-        left, top, right, bottom = corners
-        return [left, top, right - left + 1, bottom - top + 1]
-
-    def _write(self, image: Path, boxes: Sequence[Detection]) -> None:
-        with pillow(type(self).__name__).open(image) as opened:
-            drawn = draw_boxes(opened.convert("RGB"), boxes, self.label_list, self.resize_shape)
-        folder = Path(self.output_dir)
-        folder.mkdir(parents=True, exist_ok=True)
-        drawn.save(folder / image.name, quality=95)
-        (folder / "bbox.json").write_text(json.dumps(boxes, indent=4), encoding="utf-8")
+    def _measure(self, answer: Mapping[str, Any]) -> Measure:
+        return left_top_width_height
 
 
 class BlazeFacePostprocess(RCNNPostprocess):
@@ -125,17 +131,19 @@ class BlazeFacePostprocess(RCNNPostprocess):
     The answer also has ``im_shape``: height and width of the picture.
     """
 
-    def _left_top_width_height(
-        self, corners: Sequence[float], answer: Mapping[str, Any]
-    ) -> list[float]:
+    def _measure(self, answer: Mapping[str, Any]) -> Measure:
         if "im_shape" not in answer:
             raise ValueError(
                 "BlazeFacePostprocess takes the picture's height and width, 'im_shape'"
             )
         shape = numbers("BlazeFacePostprocess", answer["im_shape"])
         height, width = (int(side) for side in shape.reshape(-1)[:2])
-        left, top, right, bottom = (max(min(corner, 1.0), 0.0) for corner in corners)
-        return [left * width, top * height, (right - left) * width, (bottom - top) * height]
+
+        def of_sides(corners: Sequence[float]) -> list[float]:
+            left, top, right, bottom = (max(min(corner, 1.0), 0.0) for corner in corners)
+            return [left * width, top * height, (right - left) * width, (bottom - top) * height]
+
+        return of_sides
 
 
 class SegPostprocess(Transform):
@@ -198,6 +206,22 @@ class SegPostprocess(Transform):
                 f"SegPostprocess({self.class_num}) got classes from {array.min()} to {array.max()}"
             )
         return array.astype(np.uint8)
+
+
+def _rows(user: str, answer: Mapping[str, Any]) -> list[list[float]]:
+    for name in reversed(list(answer)):
+        if name == "image" or ".lod" in name or "im_shape" in name:
+            continue
+        array = numbers(user, answer[name])
+        if array.shape == (1, 1):
+            return []
+        if array.ndim == 2 and array.shape[1] == COLUMNS:
+            # Outputs without offsets, and with empty ones, are those of a single picture.
+            lod = answer.get(f"{name}.lod")
+            count = len(array) if lod is None or len(lod) < 2 else int(lod[-1])
+            rows: list[list[float]] = array[:count].tolist()
+            return rows
+    raise ValueError(f"{user} takes an output of {COLUMNS} columns, got {sorted(answer)}")
 
 
 def generate_colormap(num_classes: int) -> list[list[int]]:

@@ -54,6 +54,7 @@ CLASSES = {
     "VideoDecoder",
 }
 MODULES = {
+    "batching": ["pad_batch_data"],
     "bert_base_reader": ["BertBaseReader"],
     "chinese_bert_reader": ["ChineseBertReader"],
     "functional": ["crop", "normalize", "resize", "transpose"],
@@ -61,6 +62,7 @@ MODULES = {
     "imdb_reader": ["IMDBDataset"],
     "lac_reader": ["LACReader"],
     "ocr_reader": ["OCRReader"],
+    "pddet": ["Detection", "Resize"],
     "pptsn_reader": ["VideoDecoder"],
     "senta_reader": ["SentaReader"],
     "tokenization": ["FullTokenizer", "convert_to_unicode", "load_vocab"],

@@ -119,8 +119,8 @@ def test_colours_differ_for_all_classes() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (answer([[2, 1, 0, 0, 1, 1]]), r"RCNNPostprocess: class 2 is not in .*labels.txt.* 2"),
-        (answer([[-1, 1, 0, 0, 1, 1]]), "class -1 is not in"),
+        (answer([[2, 1, 0, 0, 1, 1]]), "RCNNPostprocess: class 2 has no label; there are 2"),
+        (answer([[-1, 1, 0, 0, 1, 1]]), "class -1 has no label"),
         (answer([[1, 2, 3]]), r"takes an output of 6 columns, got \['nms.tmp_0'\]"),
         ({}, "takes an output of 6 columns"),
     ],

@@ -5,11 +5,13 @@ from __future__ import annotations
 import unicodedata
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paddle_serving_app.reader import ChineseBertReader, IMDBDataset, LACReader, SentaReader
+from paddle_serving_app.reader.batching import pad_batch_data
 from paddle_serving_app.reader.tokenization import FullTokenizer, load_vocab, pieces, words
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -106,6 +108,16 @@ def test_padding_is_the_number_of_pad_in_all_but_the_mask(tmp_path: Path) -> Non
         "segment_ids": [0, 0, 5, 5],
         "input_mask": [1, 1, 0, 0],
     }
+
+
+def test_sequences_are_filled_up() -> None:
+    padded, mask = pad_batch_data([[7], [], [8, 9]], 5, max_seq_len=3, return_input_mask=True)
+    assert (padded.dtype, padded.shape) == (np.int64, (3, 3, 1))
+    assert padded[..., 0].tolist() == [[7, 5, 5], [5, 5, 5], [8, 9, 5]]
+    assert mask[..., 0].tolist() == [[1, 0, 0], [0, 0, 0], [1, 1, 0]]
+    assert np.array_equal(pad_batch_data([[7]]), [[[7]] + [[0]] * 127])
+    with pytest.raises(ValueError, match=r"pad_batch_data\(1\) got a sequence of 2"):
+        pad_batch_data([[1, 2]], max_seq_len=1)
 
 
 def test_tokens_and_numbers_are_turned_into_each_other(vocabulary: Path) -> None:

@@ -1,0 +1,40 @@
+"""Sequences of numbers to arrays of one length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def pad_batch_data(
+    insts: Sequence[Sequence[int]],
+    pad_idx: int = 0,
+    max_seq_len: int = 128,
+    return_input_mask: bool = False,
+) -> NDArray[np.int64] | list[NDArray[np.int64]]:
+    """Fill sequences up to one length.
+
+    Args:
+        insts: the sequences.
+        pad_idx: what they are filled with.
+        max_seq_len: the length, at least that of the longest.
+        return_input_mask: also return which numbers were there.
+
+    Returns:
+        ``[sequences, max_seq_len, 1]``; with the mask, a list of this and an array of the same
+        shape, with 1 for what was there and 0 for what was filled in.
+
+    Raises:
+        ValueError: a sequence is longer.
+    """
+    lengths = [len(sequence) for sequence in insts]
+    if max(lengths, default=0) > max_seq_len:
+        raise ValueError(f"pad_batch_data({max_seq_len}) got a sequence of {max(lengths)}")
+    padded = np.full((len(insts), max_seq_len, 1), pad_idx, dtype=np.int64)
+    mask = np.zeros_like(padded)
+    for row, (sequence, length) in enumerate(zip(insts, lengths, strict=True)):
+        padded[row, :length, 0] = sequence
+        mask[row, :length] = 1
+    return [padded, mask] if return_input_mask else padded
