@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from penstock.client.call import Call
-from penstock.client.endpoint_channel import EndpointChannel, rounded_up_ms
+from penstock.client.endpoint_channel import GRPC, CallProtocol, EndpointChannel, rounded_up_ms
 from penstock.client.endpoints import Endpoint
 from penstock.client.health import in_order
 from penstock.client.tls import Security
@@ -27,10 +27,12 @@ class Endpoints:
         security: Security | None,
         rounded: Callable[[float], int] = rounded_up_ms,
         told: Callable[[Endpoint, str | None], object] | None = None,
+        protocol: CallProtocol = GRPC,
     ) -> None:
         """Nothing is connected yet. The arguments are those of ``EndpointChannel``."""
         self._channels = [
-            EndpointChannel(endpoint, loop, security, rounded, told) for endpoint in endpoints
+            EndpointChannel(endpoint, loop, security, rounded, told, protocol)
+            for endpoint in endpoints
         ]
         self._turn = 0
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from asyncio import TimerHandle
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.client.errors import CallFailed
 from penstock.client.messages import MAX_MESSAGE_BYTES
@@ -24,8 +24,7 @@ from penstock.protocols.http2 import ErrorCode
 from penstock.protocols.status import GrpcCode
 
 if TYPE_CHECKING:
-    from penstock.client.endpoint_channel import Connection, EndpointChannel
-    from penstock.protocols.http2 import Stream
+    from penstock.client.endpoint_channel import AnyConnection, EndpointChannel
 
 Outcome: TypeAlias = bytes | CallFailed
 """A call's reply, as the bytes of its message, or why there is none."""
@@ -53,7 +52,7 @@ class Call:
     """One call. The event loop's thread only, but for ``ended``.
 
     Attributes:
-        request: the message with its prefix; empty once the call has ended.
+        request: the message, framed by the protocol; empty once the call has ended.
         deadline: monotonic seconds; None means no limit.
         timer: ends the call at its deadline.
         attempts: how often it was put on a connection.
@@ -61,7 +60,7 @@ class Call:
         fields: a block of further fields of its head, such as a trace context.
         encoding: the ``grpc-encoding`` that the answer's head names.
         connection: where it is now; None while it waits, and once it has ended.
-        stream: its stream on that connection.
+        stream: what it is there: a stream of HTTP/2, or its number; None while it waits.
         untried: other endpoints, the next one last, for a call that certainly no server has seen.
         ended: the outcome is known.
     """
@@ -97,8 +96,8 @@ class Call:
         self.deadline = deadline
         self.timer: TimerHandle | None = None
         self.attempts = 0
-        self.connection: Connection | None = None
-        self.stream: Stream | None = None
+        self.connection: AnyConnection | None = None
+        self.stream: Any = None
         self.untried: Sequence[EndpointChannel] = ()
         self.ended = False
         self.encoding = b"identity"

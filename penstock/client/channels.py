@@ -23,11 +23,10 @@ from typing import Any
 
 from penstock.client.balancer import Endpoints
 from penstock.client.call import METHOD, Call, Outcome, failure
-from penstock.client.endpoint_channel import cancel, rounded_up_ms
+from penstock.client.endpoint_channel import GRPC, CallProtocol, cancel, rounded_up_ms
 from penstock.client.endpoints import Endpoint, own_address
 from penstock.client.errors import CallFailed
 from penstock.client.tls import Security, Tls, read_files
-from penstock.protocols.grpc import encode_message
 from penstock.protocols.status import GrpcCode
 
 _CLOSE_TIMEOUT = 5.0
@@ -132,13 +131,15 @@ _running: LoopThread | None = None
 _forgotten: list[LoopThread] = []  # parents' threads: freeing one would disturb the parent
 
 
-def _open(endpoints: Sequence[Endpoint], security: Security | None) -> tuple[LoopThread, Endpoints]:
+def _open(
+    endpoints: Sequence[Endpoint], security: Security | None, protocol: CallProtocol
+) -> tuple[LoopThread, Endpoints]:
     """Take this process's thread, which is started if it does not run, for these endpoints."""
     global _running
     with _lock:
         if _running is None:
             _running = LoopThread()
-        opened = Endpoints(endpoints, _running.loop, security)
+        opened = Endpoints(endpoints, _running.loop, security, protocol=protocol)
         _running.users.add(opened)
         return _running, opened
 
@@ -174,7 +175,9 @@ os.register_at_fork(after_in_child=_forget_the_parents)
 class _Channel:
     """What both kinds have: where to call, and the process that may."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], tls: Tls | None) -> None:
+    def __init__(
+        self, endpoints: Sequence[Endpoint], tls: Tls | None, protocol: CallProtocol
+    ) -> None:
         """Nothing runs and nothing is connected before the first call.
 
         Raises:
@@ -184,6 +187,7 @@ class _Channel:
         # Once: asking costs more than a call, and what it is for is the server's log.
         self.own_address = cache(own_address)
         self._security = None if tls is None else read_files(tls)
+        self._protocol = protocol
         self._process = os.getpid()
 
     def is_ours(self) -> bool:
@@ -197,8 +201,10 @@ class Channel(_Channel):
     The last reference to a channel closes it, though later than ``close`` would.
     """
 
-    def __init__(self, endpoints: Sequence[Endpoint], tls: Tls | None) -> None:
-        super().__init__(endpoints, tls)
+    def __init__(
+        self, endpoints: Sequence[Endpoint], tls: Tls | None, protocol: CallProtocol = GRPC
+    ) -> None:
+        super().__init__(endpoints, tls, protocol)
         self._lock = threading.Lock()
         self._open: tuple[LoopThread, Endpoints] | None = None
         self._closed = False
@@ -222,7 +228,7 @@ class Channel(_Channel):
         Raises:
             CallFailed: CANCELLED; the channel is closed.
         """
-        call = Call(encode_message(request), deadline, on_outcome, method)
+        call = Call(self._protocol.frame(request), deadline, on_outcome, method)
         thread, endpoints = self._open or self._opened()
         thread.hand_over(endpoints.start, call)
         return call
@@ -268,7 +274,7 @@ class Channel(_Channel):
             if self._closed:
                 raise failure(GrpcCode.CANCELLED, "the client was closed", sent=False)
             if self._open is None:
-                self._open = opened = _open(self.endpoints, self._security)
+                self._open = opened = _open(self.endpoints, self._security, self._protocol)
                 weakref.finalize(self, _drop, os.getpid(), *opened).atexit = False
             return self._open
 
@@ -296,6 +302,7 @@ class AsyncChannel(_Channel):
         tls: Tls | None,
         rounded: Callable[[float], int] = rounded_up_ms,
         told: Callable[[Endpoint, str | None], object] | None = None,
+        protocol: CallProtocol = GRPC,
     ) -> None:
         """Nothing is connected yet.
 
@@ -304,10 +311,11 @@ class AsyncChannel(_Channel):
             tls: None is clear text.
             rounded: the milliseconds that a server is told for so many seconds.
             told: hears of endpoints that stop working, and that work again.
+            protocol: which they speak.
         """
-        super().__init__(endpoints, tls)
+        super().__init__(endpoints, tls, protocol)
         self._loop = asyncio.get_running_loop()
-        self._open = Endpoints(endpoints, self._loop, self._security, rounded, told)
+        self._open = Endpoints(endpoints, self._loop, self._security, rounded, told, protocol)
         drop = weakref.finalize(self, _drop_async, os.getpid(), self._loop, self._open)
         drop.atexit = False
 
@@ -334,7 +342,7 @@ class AsyncChannel(_Channel):
             if not future.done():
                 future.set_result(outcome)
 
-        call = Call(encode_message(request), deadline, on_outcome, method, fields)
+        call = Call(self._protocol.frame(request), deadline, on_outcome, method, fields)
         self._open.start(call)
         try:
             outcome = await future

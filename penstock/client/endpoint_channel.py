@@ -3,8 +3,9 @@
 An ``EndpointChannel`` decides when to connect and which call goes where: calls go onto the
 connection in the order in which they came; without room for them they wait within their deadlines;
 after a failure to connect the endpoint is left alone for a while and calls fail at once. A
-``Connection`` moves bytes between a transport and the HTTP/2 core and hands each call its outcome.
-The loop's thread only. Sources: RFC 9113, the gRPC HTTP/2 protocol.
+``Connection`` moves bytes between a transport and the HTTP/2 core and hands each call its outcome;
+other protocols have connections of their own (``CallProtocol``). The loop's thread only. Sources:
+RFC 9113, the gRPC HTTP/2 protocol.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from math import ceil
-from typing import Any, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from penstock.client.call import Call, Outcome, failure, of_head, of_reset, of_whole_head
 from penstock.client.endpoints import Endpoint
 from penstock.client.errors import CallFailed
 from penstock.client.health import FIRST_PAUSE, Backoff, Health, State
 from penstock.client.tls import Security
-from penstock.protocols.grpc import encode_timeout
+from penstock.protocols.grpc import encode_message, encode_timeout
 from penstock.protocols.heads import ResponseHead
 from penstock.protocols.http2 import (
     ConnectionFailed,
@@ -180,11 +181,11 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         return transport is not None and not (self._leaving or transport.is_closing())
 
-    def open(self, call: Call, block: bytes) -> bool:
-        """Send one call with this header block; False when there is no room for it now."""
+    def open(self, call: Call) -> bool:
+        """Send one call; False when there is no room for it now."""
         http2 = self._http2
         try:
-            stream = http2.open(block)
+            stream = http2.open(self._owner.block(call))
         except StreamLimit:
             return False
         stream.context = call
@@ -415,6 +416,52 @@ class Connection(asyncio.Protocol):
         self._keepalive_timer = self._loop.call_later(max(step, 0.001), self._keep_alive)
 
 
+class AnyConnection(Protocol):
+    """What a channel needs of a connection; the attributes are those of ``Connection``."""
+
+    settled: asyncio.Future[None]
+    gone: asyncio.Future[None]
+    problem: str
+    dismissed: bool
+    opened: int
+    proved: bool
+
+    @property
+    def usable(self) -> bool:
+        """See ``Connection``."""
+
+    def open(self, call: Call) -> bool:
+        """See ``Connection``."""
+
+    def leave(self, call: Call) -> None:
+        """Cancel a call on this connection and forget it."""
+
+    def close(self, failed: CallFailed | None = None) -> None:
+        """Disconnect; calls end with ``failed``, or with UNAVAILABLE."""
+
+    def abort(self) -> None:
+        """Disconnect at once."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See ``Connection``."""
+
+
+class CallProtocol(NamedTuple):
+    """How calls go over a connection.
+
+    Attributes:
+        frame: a request as it waits to be sent.
+        connect: makes a connection of a channel, on a loop; the text names the endpoint. It is a
+            protocol for the loop's ``create_connection``.
+    """
+
+    frame: Callable[[bytes], bytes]
+    connect: Callable[[EndpointChannel, asyncio.AbstractEventLoop, str], Any]
+
+
+GRPC = CallProtocol(encode_message, Connection)
+
+
 class EndpointChannel:
     """The calls to one endpoint on one loop.
 
@@ -429,6 +476,7 @@ class EndpointChannel:
         security: Security | None,
         rounded: Callable[[float], int],
         told: Callable[[Endpoint, str | None], object] | None = None,
+        protocol: CallProtocol = GRPC,
     ) -> None:
         """Nothing is connected yet; the loop need not be running.
 
@@ -439,6 +487,7 @@ class EndpointChannel:
             rounded: the milliseconds that a server is told for so many seconds.
             told: called with the problem when the endpoint stops working, and with None when it
                 works again.
+            protocol: which the endpoint speaks.
         """
         self._endpoint = endpoint
         self._loop = loop
@@ -456,11 +505,12 @@ class EndpointChannel:
         self._backoff = Backoff(FIRST_PAUSE)
         self._health = Health()
         self._told = told
+        self._protocol = protocol
         self._is_down = False
         self._problem = ""
         self._connecting: asyncio.Task[None] | None = None
-        self._connection: Connection | None = None
-        self._connections: set[Connection] = set()
+        self._connection: AnyConnection | None = None
+        self._connections: set[AnyConnection] = set()
         self._closed = False
         self.waiting: deque[Call] = deque()
 
@@ -474,7 +524,7 @@ class EndpointChannel:
             if call.ended:
                 return
         connection = self._connection
-        if connection is None or self.waiting or not connection.open(call, self._block(call)):
+        if connection is None or self.waiting or not connection.open(call):
             self._wait(call)
 
     def close(self) -> None:
@@ -524,12 +574,12 @@ class EndpointChannel:
         elif self._health.failed(time.monotonic(), _chance()):
             self._tell(f"calls fail: {outcome}")
 
-    def capacity_freed(self, connection: Connection) -> None:
+    def capacity_freed(self, connection: AnyConnection) -> None:
         """Put waiting calls on the connection while it takes them."""
         waiting = self.waiting
         while waiting and connection is self._connection:
             call = waiting.popleft()
-            if not call.ended and not connection.open(call, self._block(call)):
+            if not call.ended and not connection.open(call):
                 waiting.appendleft(call)
                 return
 
@@ -543,13 +593,13 @@ class EndpointChannel:
         else:
             self._wait(call)
 
-    def leaving(self, connection: Connection) -> None:
+    def leaving(self, connection: AnyConnection) -> None:
         """The connection takes no more calls; the next one is made when it is needed."""
         if connection is self._connection:
             self._connection = None
             self._connect_for_waiting()
 
-    def lost(self, connection: Connection) -> None:
+    def lost(self, connection: AnyConnection) -> None:
         """The connection is gone. One that had calls and no answer counts as a failed attempt."""
         self._connections.discard(connection)
         if connection.proved:
@@ -613,7 +663,7 @@ class EndpointChannel:
             host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
         )
 
-    async def _connect_to(self, host: str) -> Connection:
+    async def _connect_to(self, host: str) -> AnyConnection:
         """A connection that takes calls; where a process is being replaced, to its successor.
 
         Raises:
@@ -624,13 +674,14 @@ class EndpointChannel:
                 return await self._attempt(host)
         return await self._attempt(host)
 
-    async def _attempt(self, host: str) -> Connection:
-        """A connection whose server has sent its settings.
+    async def _attempt(self, host: str) -> AnyConnection:
+        """A connection that can be used: over HTTP/2, whose server has sent its settings.
 
         Raises:
             OSError: there is none.
         """
-        connection = Connection(self, self._loop, str(self._endpoint))
+        made = self._protocol.connect(self, self._loop, str(self._endpoint))
+        connection: AnyConnection = made
         self._connections.add(connection)
         connected = False
         tls: dict[str, Any] = {}
@@ -642,9 +693,7 @@ class EndpointChannel:
             }
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await self._loop.create_connection(
-                    lambda: connection, host, self._endpoint.port, **tls
-                )
+                await self._loop.create_connection(lambda: made, host, self._endpoint.port, **tls)
                 connected = True
                 await asyncio.shield(connection.settled)
             if not connection.usable:
@@ -696,15 +745,17 @@ class EndpointChannel:
                 self.heard(failed)
             call.abandon(failed)
 
-    def _block(self, call: Call) -> bytes:
+    def left_ms(self, call: Call) -> int | None:
+        """The milliseconds that the server is told, rounded; None without a deadline."""
+        return None if call.deadline is None else self._rounded(call.deadline - time.monotonic())
+
+    def block(self, call: Call) -> bytes:
         """The call's header block. Calls of a method with about the same time left share one.
 
         The ``grpc-timeout`` that is sent is rounded, because servers decode a value faster that
         they have seen before. Our own timer is exact.
         """
-        left_ms = None
-        if call.deadline is not None:
-            left_ms = self._rounded(call.deadline - time.monotonic())
+        left_ms = self.left_ms(call)
         key = (call.method, left_ms)
         block = self._blocks.get(key)
         if block is None:

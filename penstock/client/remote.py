@@ -2,7 +2,7 @@
 
 A model is called by the Open Inference Protocol. What it takes is asked once and kept until the
 server refuses a feed: so a feed is checked and cast here as that of a model in this process is. A
-pipeline is called by its own protocol.
+model server of Paddle Serving is called by its own protocol, over baidu_std, and a pipeline by its.
 
 Every failure becomes an error of ours that names the endpoint; ``Unreachable`` where a call may
 have run, or can run nowhere. The loop's thread only.
@@ -28,6 +28,8 @@ from penstock.client.messages import (
     raise_for_error,
     response_arrays,
 )
+from penstock.client.model_client import METHOD as GENERAL_METHOD
+from penstock.client.model_feeds import ModelFeeds
 from penstock.errors import (
     DeadlineExceeded,
     InferenceFailed,
@@ -38,15 +40,17 @@ from penstock.errors import (
     WrongType,
 )
 from penstock.protocols import oip, oip_message
+from penstock.protocols.general_model_message import decode_response as decode_general
+from penstock.protocols.general_model_message import encode_request as encode_general
 from penstock.protocols.oip import BF16, OutTensor
 from penstock.protocols.standard_messages import INFERENCE, inference_messages
-from penstock.protocols.status import GrpcCode
+from penstock.protocols.status import GrpcCode, error_for
 from penstock.request import Feed
 from penstock.runtimes.model_input import ModelInput
 from penstock.runtimes.prototxt import ModelConf, Variable
 from penstock.tensor import LOD_SUFFIX, TensorSpec
 
-RemoteKind: TypeAlias = Literal["model", "pipeline"]
+RemoteKind: TypeAlias = Literal["model", "general_model", "pipeline"]
 
 _ERRORS: Final[dict[GrpcCode, type[RequestError]]] = {
     GrpcCode.INVALID_ARGUMENT: InputMismatch,
@@ -259,6 +263,65 @@ class RemoteModel:
     ) -> bytes:
         path = f"/{INFERENCE}/{method}"
         return await self._channel.call(message, deadline=deadline, method=path, fields=fields)
+
+
+class RemoteGeneralModel:
+    """A model behind ``GeneralModelService``, which tells nothing of its inputs: what is known of
+    them stands in ``client_config``.
+
+    Args:
+        options: which.
+        conf: what ``client_config`` says; without it inputs go out under their own names and types.
+        channel: to the endpoints.
+    """
+
+    def __init__(
+        self, options: RemoteOptions, conf: ModelConf | None, channel: CallsMethods
+    ) -> None:
+        self._options = options
+        self._feeds = None if conf is None else ModelFeeds(conf)
+        self._channel = channel
+
+    async def run(
+        self,
+        feed: Feed,
+        fetch: Sequence[str] | None,
+        deadline: float | None,
+        log_id: int,
+        fields: bytes = b"",
+    ) -> Feed:
+        """Call it once. Where several engines answer, each has a dict under its name.
+
+        Arguments and errors are those of ``RemoteModel.run``; ``fields`` cannot be sent.
+        """
+        options = self._options
+        names = options.fetch_list if fetch is None else fetch
+        feeds = self._feeds or ModelFeeds(_conf_of(feed))
+        tensors = feeds.inputs(feed, batch=True)
+        request = encode_general(tensors, names or (), log_id=log_id, model=options.name or "")
+        try:
+            reply = await self._channel.call(request, deadline=deadline, method=GENERAL_METHOD)
+        except CallFailed as failed:
+            raise error_of(failed) from None
+        try:
+            response = decode_general(reply)
+        except RequestError as error:
+            raise InferenceFailed(f"the server's answer cannot be read: {error}") from error
+        if response.err_no:
+            raise error_for(response.err_no, response.err_msg)
+        engines: dict[str, Any] = feeds.outputs(response)
+        for outputs in engines.values():
+            missing = [name for name in names or () if name not in outputs]
+            if missing:
+                raise InferenceFailed(f"the server's answer lacks {missing}")
+        return engines.popitem()[1] if len(engines) == 1 else engines
+
+
+def _conf_of(feed: Feed) -> ModelConf:
+    """A feed as if a configuration named its inputs, and left their types open."""
+    names = [name for name in feed if not name.endswith(LOD_SUFFIX)]
+    feeds = tuple(Variable(name=name, alias=name, type=-1) for name in names)
+    return ModelConf(feeds=feeds, fetches=(), source="the feed")
 
 
 def _parsed(message: Any, reply: bytes) -> Any:

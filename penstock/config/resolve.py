@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from penstock.batching.joining import Joining
 from penstock.batching.padding import Axes, Padding
 from penstock.client.endpoints import parse_endpoints
-from penstock.client.remote import RemoteOptions
+from penstock.client.remote import RemoteKind, RemoteOptions
 from penstock.config.checks import unavailable_op
 from penstock.config.problems import dotted, explain
 from penstock.config.schema import OpConfig
@@ -29,10 +29,15 @@ _THREADS = 2
 """Of a model whose ``thread_num`` is not given; the original's default."""
 
 
-_SYNONYM: Final = (
-    "op.{}client_type: brpc is not spoken here: the op speaks gRPC, which is what grpc says"
-)
 _SERVERS: Final = ("brpc", "grpc")
+
+_KINDS: Final[dict[str | None, RemoteKind]] = {
+    None: "model",
+    "grpc": "model",
+    "brpc": "general_model",
+    "pipeline_grpc": "pipeline",
+}
+"""What is called, by the ``client_type``."""
 
 CONSTRUCTOR: Final = (
     "server_endpoints",
@@ -66,7 +71,6 @@ class OpOptions(WorkOptions):
         fetch_list: outputs to fetch; None is all.
         model: the op's model, which it runs, or a server that is started for it; None is no model,
             or one that others serve.
-        notices: what the log is to say of its keys.
     """
 
     name: str
@@ -85,7 +89,6 @@ class OpOptions(WorkOptions):
     thread_num: int = _THREADS
     fetch_list: tuple[str, ...] | None = None
     model: ModelOptions | None = None
-    notices: tuple[str, ...] = ()
 
     @property
     def starts_server(self) -> bool:
@@ -140,11 +143,6 @@ def resolve_op(
     model = None
     if remote is None or not remote.endpoints:
         model = _model(entry, fetch_list, thread_num, model_path)
-    notices = []
-    if remote is not None and remote.endpoints and client_type == "brpc":
-        notices.append(_SYNONYM.format(f"{name}."))
-    elif remote is not None and entry.local_service_conf.client_type == "brpc":
-        notices.append(_SYNONYM.format(f"{name}.local_service_conf."))
     if remote is not None and not remote.endpoints and model is None:
         text = (
             f"op.{name}.local_service_conf.client_type: a model server needs model_config: the"
@@ -174,7 +172,6 @@ def resolve_op(
         fetch_list=fetch_list,
         model=model,
         remote=remote,
-        notices=tuple(notices),
     )
 
 
@@ -250,9 +247,8 @@ def _remote(
     if client_type == "local_predictor":
         text = f"{where}.client_type: local_predictor calls no server: leave out server_endpoints"
         raise ConfigError([text])
-    kind: Literal["model", "pipeline"] = "pipeline" if client_type == "pipeline_grpc" else "model"
     return RemoteOptions(
-        kind=kind,
+        kind=_KINDS[client_type],
         endpoints=parse_endpoints(listed),
         name=entry.model_name,
         op=name,

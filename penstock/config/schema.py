@@ -580,8 +580,9 @@ class OpConfig(Section):
     client_type: Literal["brpc", "grpc", "local_predictor", "pipeline_grpc"] | None = Field(
         default=None,
         description="What `process` calls. `local_predictor`: the model of `local_service_conf`."
-        " `grpc`, the default with `server_endpoints`, and `brpc`: a model server, over the Open"
-        " Inference Protocol. `pipeline_grpc`: another pipeline.",
+        " `grpc`, the default with `server_endpoints`: a model server, over the Open Inference"
+        " Protocol. `brpc`: a model server, over the protocol of Paddle Serving's. `pipeline_grpc`:"
+        " another pipeline.",
     )
     server_endpoints: EndpointList | None = Field(
         default=None,

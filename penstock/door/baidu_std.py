@@ -3,7 +3,8 @@
 Calls run side by side and are answered in any order. With as many open as one connection may have,
 or while its client does not read, nothing more is read of it: the protocol has no other way to make
 a client wait. A message is refused alone; what is no message ends the connection. A client that
-closes its half has left, as it has for brpc itself.
+closes its half has left, as it has for brpc itself. While the door drains, further calls get
+ELOGOFF, by which clients know that they are to call another server, or to connect anew.
 """
 
 from __future__ import annotations
@@ -192,6 +193,7 @@ class BaiduStdSession(Connection):
         "_behind",
         "_calls",
         "_core",
+        "_draining",
         "_idle_since",
         "_late_at",
         "_leaving",
@@ -217,6 +219,7 @@ class BaiduStdSession(Connection):
         self._behind = False  # there may be events that nobody asked for yet
         self._backlog_bytes = 0  # what waits for that, as the budget counts it
         self._resuming = False
+        self._draining = False  # every call is told to go elsewhere
         self._stopped = False  # nothing more is taken
         self._leaving = False  # ends when no call is open
         self._idle_since = shared.sweeper.now
@@ -300,14 +303,15 @@ class BaiduStdSession(Connection):
         if payload is None:
             self._arriving = exchange
             self._late_at = exchange.body_deadline = shared.sweeper.now + shared.body_time
+        if self._draining:
+            exchange.refuse(503, STOPPING)
+            return
         try:
             receiver = shared.application.begin(exchange)
             if receiver is not None and not exchange.over:
                 exchange.receiver = receiver
                 if payload is not None:
                     receiver.data(exchange, payload, True)
-                elif shared.leaving:
-                    exchange.refuse(503, STOPPING)
                 else:
                     exchange.body_deadline = min(exchange.body_deadline, exchange.deadline)
                     self.due = min(self.due, exchange.body_deadline)
@@ -411,8 +415,7 @@ class BaiduStdSession(Connection):
         shared = self.shared
         limits = shared.limits
         self.due = now + shared.period
-        if shared.draining:
-            self._leaving = True
+        self._draining = shared.draining
         arriving = self._arriving
         if not self.wants_data():  # what it waits for may have come
             self._late_at = max(self._late_at, now + limits.body_timeout)
@@ -435,7 +438,7 @@ class BaiduStdSession(Connection):
                 self._stop()
         elif self._calls:
             self._idle_since = now
-        elif now - self._idle_since > limits.http2_idle:
+        elif now - self._idle_since > (limits.keep_alive if self._draining else limits.http2_idle):
             shared.counters.idle += 1
             self._leaving = True
         self.mark()
@@ -450,10 +453,8 @@ class BaiduStdSession(Connection):
             exchange.leave()
 
     def drain(self) -> None:
-        """See ``Connection``. No message tells a client of it: when no call is open, the connection
-        ends.
-        """
-        self.due = min(self.due, self.shared.sweeper.after(self.shared.period))
+        """See ``Connection``; a client that does not call again cannot be told."""
+        self._draining = True
 
     def refuse_partial(self) -> None:
         """See ``Connection``."""

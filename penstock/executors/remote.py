@@ -10,10 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from penstock.client.baidu_std import baidu_std
 from penstock.client.channels import AsyncChannel
-from penstock.client.endpoint_channel import rounded_down_ms
+from penstock.client.endpoint_channel import GRPC, rounded_down_ms
 from penstock.client.endpoints import Endpoint
-from penstock.client.remote import RemoteModel, RemoteOptions, RemotePipeline
+from penstock.client.remote import (
+    RemoteGeneralModel,
+    RemoteModel,
+    RemoteOptions,
+    RemotePipeline,
+)
 from penstock.executors.local import CoroutineExecutor
 from penstock.executors.work import Answer, BoundOp
 from penstock.ops.failures import HOOK_FAULTS, process_raised
@@ -69,10 +75,18 @@ class RemoteExecutor(CoroutineExecutor):
     async def start(self) -> None:
         """Begin to connect; an unreachable endpoint does not fail the start of the service."""
         options = self._options
-        channel = AsyncChannel(options.endpoints, None, rounded=rounded_down_ms, told=self._tell)
-        self._called: RemoteModel | RemotePipeline
+        channel = AsyncChannel(
+            options.endpoints,
+            None,
+            rounded=rounded_down_ms,
+            told=self._tell,
+            protocol=baidu_std() if options.kind == "general_model" else GRPC,
+        )
+        self._called: RemoteModel | RemoteGeneralModel | RemotePipeline
         if options.kind == "model":
             self._called = RemoteModel(options, self._conf, channel)
+        elif options.kind == "general_model":
+            self._called = RemoteGeneralModel(options, self._conf, channel)
         else:
             address = channel.own_address()
             self._called = RemotePipeline(options, channel, address, tensors=self._tensors)

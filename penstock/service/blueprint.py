@@ -237,7 +237,6 @@ def draw_blueprint(
     _check_hooks(graph)
     warnings = [
         *loaded.warnings,
-        *(text for each in options for text in each.notices),
         *advice(config.most_running, options),
         *config_warnings(graph, options, config),
         *fallbacks,

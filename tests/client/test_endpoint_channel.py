@@ -297,6 +297,9 @@ class Owner:
     def capacity_freed(self, connection: Connection) -> None:
         self.told.append("room made")
 
+    def block(self, call: Call) -> bytes:
+        return BLOCK
+
     def untouched(self, call: Call) -> None:
         call.end(CallFailed(GrpcCode.UNAVAILABLE, "untouched"))
 
@@ -350,7 +353,7 @@ class Site:
         heard: list[Outcome] = []
         self.outcomes.append(heard)
         call = Call(encode_message(message), None, heard.append)
-        assert self.connection.open(call, BLOCK)
+        assert self.connection.open(call)
         return call
 
     def turn(self) -> None:

@@ -11,7 +11,14 @@ import pytest
 from penstock.client.call import METHOD
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed
-from penstock.client.remote import RemoteKind, RemoteModel, RemoteOptions, RemotePipeline, error_of
+from penstock.client.remote import (
+    RemoteGeneralModel,
+    RemoteKind,
+    RemoteModel,
+    RemoteOptions,
+    RemotePipeline,
+    error_of,
+)
 from penstock.errors import (
     DeadlineExceeded,
     InferenceFailed,
@@ -24,7 +31,12 @@ from penstock.errors import (
 )
 from penstock.protocols import oip_message, pb
 from penstock.protocols.oip import OutTensor
-from penstock.protocols.standard_messages import INFERENCE, inference_messages
+from penstock.protocols.standard_messages import (
+    GENERAL_MODEL,
+    INFERENCE,
+    general_model_messages,
+    inference_messages,
+)
 from penstock.protocols.status import GrpcCode
 from penstock.protocols.tensors import encode
 from penstock.runtimes.prototxt import ModelConf, parse_model_conf
@@ -204,6 +216,91 @@ def test_each_status_is_an_error_of_ours(status: GrpcCode, error: type[RequestEr
     found = error_of(CallFailed(status, "h:1: why"))
     assert type(found) is error
     assert str(found) == f"{status.name}: h:1: why"
+
+
+class General:
+    """A model server of Paddle Serving that answers what it is told; remembers the request."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+        self.asked: Any = None
+
+    async def call(
+        self, request: bytes, *, deadline: float | None, method: str = METHOD, fields: bytes = b""
+    ) -> bytes:
+        assert (method, deadline) == (f"/{GENERAL_MODEL}/inference", 7.0)
+        self.asked = GENERAL.FromString(request)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return bytes(self._answer.SerializeToString())
+
+
+GENERAL, GENERAL_ANSWER = general_model_messages()
+
+
+def general_answer(*engines: str, **more: Any) -> Any:
+    tensor = {"name": "y", "alias_name": "y", "elem_type": 1, "shape": [1, 3]}
+    tensors = [{**tensor, "float_data": [2, 4, 6]}]
+    texts = {"name": "t", "alias_name": "t", "elem_type": 20, "shape": [1], "data": ["a"]}
+    outputs = [{"tensor": [*tensors, texts], "engine_name": engine} for engine in engines]
+    return GENERAL_ANSWER(outputs=outputs, **more)
+
+
+async def general(
+    server: General,
+    feed: Mapping[str, Any],
+    conf: ModelConf | None = None,
+    fetch: tuple[str, ...] | None = None,
+    name: str | None = None,
+) -> dict[str, Any]:
+    asked = options("general_model", name, fetch)
+    return await RemoteGeneralModel(asked, conf, server).run(dict(feed), None, 7.0, 5)
+
+
+async def test_a_model_server_gets_what_the_configuration_says() -> None:
+    server = General(general_answer("op_0"))
+    found = await general(server, {"row": ROW.astype(np.float64)}, CONF, ("doubled", "t"), "m")
+    assert [*found] == ["doubled", "t"]
+    np.testing.assert_array_equal(found["doubled"], ROW * 2)
+    assert found["t"].tolist() == ["a"]
+    (tensor,) = server.asked.tensor
+    assert (tensor.name, tensor.alias_name, tensor.elem_type) == ("x", "row", 1)
+    assert ([*tensor.shape], [*tensor.float_data]) == ([1, 3], [1, 2, 3])
+    assert [*server.asked.fetch_var_names] == ["doubled", "t"]
+    assert (server.asked.log_id, server.asked.model) == (5, "m")
+    with pytest.raises(InputMismatch, match="Wrong feed name: x"):
+        await general(server, {"x": ROW}, CONF)
+
+
+async def test_without_a_configuration_values_go_out_as_they_are() -> None:
+    server = General(general_answer("op_0"))
+    found = await general(server, {"x": ROW, "n": np.array([[1]]), "n.lod": [0, 1]})
+    assert [*found] == ["y", "t"]
+    tensors = {each.name: each for each in server.asked.tensor}
+    assert (tensors["x"].elem_type, [*tensors["x"].float_data]) == (1, [1, 2, 3])
+    assert (tensors["n"].elem_type, [*tensors["n"].int64_data]) == (0, [1])
+    assert [*tensors["n"].lod] == [0, 1]
+    assert [*server.asked.fetch_var_names] == []
+
+
+async def test_of_several_engines_each_has_its_outputs() -> None:
+    found = await general(General(general_answer("a", "b")), {"x": ROW}, None, ("y",))
+    assert [*found] == ["a", "b"]
+    np.testing.assert_array_equal(found["b"]["y"], ROW * 2)
+
+
+async def test_what_a_model_server_says_is_wrong() -> None:
+    with pytest.raises(InputMismatch, match="bad"):
+        await general(General(GENERAL_ANSWER(err_no=5000, err_msg="bad")), {"x": ROW})
+    with pytest.raises(InferenceFailed, match=r"the server's answer lacks \['z'\]"):
+        await general(General(general_answer("a")), {"x": ROW}, None, ("z",))
+    stopped = CallFailed(GrpcCode.UNAVAILABLE, "h:1: gone")
+    with pytest.raises(Unreachable, match="h:1: gone"):
+        await general(General(stopped), {"x": ROW})
+    tensor = {"name": "y", "elem_type": 99, "shape": [1]}
+    unread = GENERAL_ANSWER(outputs=[{"tensor": [tensor]}])
+    with pytest.raises(InferenceFailed, match="the server's answer cannot be read"):
+        await general(General(unread), {"x": ROW})
 
 
 class Pipeline:

@@ -238,8 +238,7 @@ def test_endpoints_make_an_op_remote() -> None:
     assert found.remote.fetch_list == ("y",)
     assert found.model is None
     given = resolve(yaml, server_endpoints=["c:3"], client_type="brpc")
-    assert str(given.remote) == "model m at c:3"
-    assert len(given.notices) == 1
+    assert str(given.remote) == "general_model m at c:3"
     assert str(resolve(entry(server_endpoints=["h:1"])).remote) == "model at h:1"
 
 

@@ -280,15 +280,22 @@ def refusing(begin: Callable[..., object]) -> Callable[..., object]:
     return refuse
 
 
-def test_a_draining_door_closes_connections_when_their_calls_are_answered(opened: Opened) -> None:
-    site = opened()
+def test_a_draining_door_tells_who_calls_and_closes_what_idles(opened: Opened) -> None:
+    site = opened(keep_alive=QUICK)
     with connected(site.port) as idle, connected(site.port) as busy:
         assert idle.ask(ask("echo", b"a")).payload == b"a"
         busy.send(ask("hold", id=1))
         site.until(lambda seen: seen.calls == 1)
         site.call(site.door.drain)
-        assert busy.ask(ask("echo", b"still", id=2)).payload == b"still"
+        told = busy.ask(ask("echo", bytes(300_000), id=2))
+        assert (told.id, told.code, told.text) == (2, ELOGOFF, "the service is shutting down")
         assert idle.ends()
+        # Who connects now is served until the connection is looked at.
+        with connected(site.port) as late:
+            assert late.ask(ask("echo", b"in time")).payload == b"in time"
+            until = time.monotonic() + PATIENCE
+            while late.ask(ask("echo")).code != ELOGOFF:
+                assert time.monotonic() < until
         site.call(site.parrot.let_go)
         assert busy.read().payload == b"held"
         assert busy.ends()

@@ -20,7 +20,8 @@ class Scale(Op):
         return {"x": np.array(feed["x"])}
 
 
-keys = {key: int(value) for key, value in (each.split("=") for each in sys.argv[at + 1 :])}
+told = (each.split("=") for each in sys.argv[at + 1 :])
+keys = {key: int(value) if value.isdigit() else value for key, value in told}
 entry = {"server_endpoints": endpoints, "client_type": client_type, "concurrency": 16, **keys}
 if name != "-":
     entry["model_name"] = name

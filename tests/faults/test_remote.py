@@ -78,7 +78,7 @@ def test_requests_share_a_call(model: Path) -> None:
     options = ("batch_size=8", "concurrency=1")
     with (
         model_server(model) as server,
-        pipeline(server.rpc_endpoint, client_type="brpc", options=options) as service,
+        pipeline(server.rpc_endpoint, options=options) as service,
         ThreadPoolExecutor(16) as pool,
     ):
         rows = [{"x": [[n, n, n]]} for n in range(200)]
@@ -87,7 +87,65 @@ def test_requests_share_a_call(model: Path) -> None:
         url = f"{server.http_url}/v2/models/double/stats"
         (stats,) = httpx.get(url, verify=False).json()["model_stats"]
         assert stats["inference_stats"]["success"]["count"] < 200
-        assert service.log().count("brpc is not spoken here") == 1
+
+
+@pytest.fixture(scope="module")
+def conf(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The key of an op that names the model's aliases."""
+    file = tmp_path_factory.mktemp("conf") / "serving_client_conf.prototxt"
+    names = [("fetch", "y", "y"), ("fetch", "twice", "twice"), ("feed", "x", "x")]
+    file.write_text(
+        "".join(
+            f'{kind}_var {{ name: "{name}" alias_name: "{alias}" {kind}_type: 1 shape: 3 }}\n'
+            for kind, name, alias in names
+        )
+    )
+    return f"client_config={file.parent}"
+
+
+def test_an_op_calls_a_model_by_baidu_std(model: Path, conf: str) -> None:
+    options = (conf, "batch_size=8", "concurrency=1")
+    with (
+        model_server(model) as server,
+        pipeline(server.rpc_endpoint, name="-", client_type="brpc", options=options) as service,
+        ThreadPoolExecutor(16) as pool,
+    ):
+        rows = [{"x": [[n, n, n]]} for n in range(200)]
+        answers = [*pool.map(lambda row: ask(service, row), rows)]
+        assert answers == [(200, {"y": [[2 * n] * 3], "twice": [[4 * n] * 3]}) for n in range(200)]
+        status, found = ask(service, {"x": [[1, 2]]})
+        assert status == 400
+        assert "[E1003] input 'x' has the shape [-1, 3], got [1, 2]" in json.dumps(found)
+
+
+def test_of_two_servers_called_by_baidu_std_one_stops_and_one_dies(model: Path, conf: str) -> None:
+    kind = {"name": "double", "client_type": "brpc", "options": (conf,)}
+    with model_server(model) as stays, model_server(model) as leaves:
+        with pipeline(stays.rpc_endpoint, leaves.rpc_endpoint, **kind) as service:  # type: ignore[arg-type]
+            load = Load(service, 8)
+            try:
+                until(lambda: calls(stays) > 50 and calls(leaves) > 50, "both are called")
+                assert leaves.stop() == 0
+                before = load.good()
+                until(lambda: load.good() > before + 200, "the other goes on")
+                assert [seen for seen in load.seen if seen[1] != 200] == []
+                with model_server(model, leaves.rpc_port) as back:
+                    until(lambda: calls(back) > 50, "its return is noticed")
+                    back.stop(signal.SIGKILL)
+                    before = load.good()
+                    until(lambda: load.good() > before + 200, "the other goes on again")
+            finally:
+                load.end()
+            failed = [seen for seen in load.seen if seen[1] != 200]
+            assert len(failed) <= 8, "those on its connection"
+            assert {status for _, status, _ in failed} <= {503}
+            assert "is left alone for a while" in service.log()
+
+
+def calls(server: ServiceProcess) -> int:
+    """Requests that a server has answered, by whatever protocol."""
+    stats = httpx.get(f"{server.http_url}/status", verify=False).json()
+    return int(stats["requests"]["answered"])
 
 
 def test_an_op_calls_a_pipeline_elsewhere(model: Path) -> None:

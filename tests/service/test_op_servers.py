@@ -98,7 +98,6 @@ def test_an_op_calls_the_server_that_was_started_for_it(
         server = server_of(service)
         assert f"op scale: its model server has started: pid {server.pid}" in service.log()
         assert service.log().count("penstock serves") == 1
-        assert "op.scale.local_service_conf.client_type: brpc is not spoken here" in service.log()
         assert service.stop() == 0
         assert service.leftovers() == []
         assert "killed" not in service.log()
