@@ -1,7 +1,7 @@
-"""A call by baidu_std as its handler sees it, and what such a method is called.
+"""A baidu_std call, as handlers see it, and the names of such methods.
 
-The payload is taken as an HTTP body is: within the limits, in pieces, unpacked. An attachment is
-passed over, as the original's model server did.
+The payload is handled like an HTTP body: within the limits, in pieces, decompressed. An attachment
+is ignored, as in the original's model server.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class BaiduStdCall(BodyCall):
 
     @property
     def log_id(self) -> int:
-        """The caller's trace id; 0 where it gave none."""
+        """The caller's trace id; 0 by default."""
         told = self.exchange.meta.call
         return 0 if told is None else told.log_id
 
     def begin(self) -> Receiver | None:
-        """The call may be answered. What was announced is reserved before it is read."""
+        """Begin the call. An announced body is reserved before it is read."""
         exchange = self.exchange
         meta = exchange.meta
         whole = exchange.whole
@@ -71,7 +71,7 @@ class BaiduStdCall(BodyCall):
         )
         small = size <= min(SMALL, self.shared.most)
         if whole is not None and plain and small and exchange.try_small(size):
-            # What nearly every call is, without the steps that others need.
+            # The fast path of nearly every call.
             self.method.whole(self, whole)
             return None
         problem = ""
@@ -123,7 +123,7 @@ class BaiduStdCall(BodyCall):
 
     @property
     def is_packed(self) -> bool:
-        """See ``BodyCall``; to cut an attachment off is part of it."""
+        """See ``BodyCall``; this includes removing an attachment."""
         meta = self.exchange.meta
         return bool(meta.compression or meta.attachment_bytes)
 
@@ -147,13 +147,13 @@ class BaiduStdCall(BodyCall):
 
 @dataclass(frozen=True, slots=True)
 class BaiduStd:
-    """A method that is called by baidu_std.
+    """A method for baidu_std.
 
     Attributes:
         service: its full name.
         method: its name.
-        whole: is called with each call and its message.
-        failed: answers what goes wrong before that (too many bytes in flight).
+        whole: called with each call and its message.
+        failed: answers errors before that (too many bytes in flight).
     """
 
     service: str
@@ -163,5 +163,5 @@ class BaiduStd:
 
     @property
     def path(self) -> str:
-        """What names it in lists: as a gRPC method."""
+        """Its name in lists, as of a gRPC method."""
         return f"/{self.service}/{self.method}"

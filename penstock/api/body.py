@@ -1,4 +1,4 @@
-"""Request bodies: while they come in, and unpacked.
+"""Receives request bodies and decompresses them.
 
 Compressed ones may be gzip or zstd, and are bounded after decompression too.
 """
@@ -12,25 +12,25 @@ from penstock.errors import TooLarge, UnknownEncoding
 from penstock.protocols import gzip, zstd
 
 SMALL = 16 << 10
-"""Bytes of a body, or a message, whose decoded form is not counted beside it."""
+"""Bytes of a body, or a message, up to which its decoded form is not counted separately."""
 
 LARGE = 256 << 10
-"""Bytes of a body, or a message, from which on a thread decodes it, and the loop goes on."""
+"""Bytes of a body, or a message, from which on a thread decodes it."""
 SMALL_PACKED = 4 << 10
-"""Packed bytes that are unpacked at once: they are a megabyte at most."""
+"""Compressed bytes that are decompressed on the loop: at most a megabyte of output."""
 _MAPPED = 128 << 10
-"""Bytes from which on a body has memory of its own: a mapping costs some system calls, and in the
-heap remains what smaller ones leave behind."""
+"""Bytes from which on a body is stored in a separate mapping: that costs system calls, but does not
+fragment the heap."""
 _SPARE = 16 << 20
-"""Bytes of such memory that are kept for the bodies to come: to be given fresh pages by the system
-takes ten times as long as writing to them."""
+"""Bytes of mappings that are kept for reuse: getting fresh pages from the system takes ten times as
+long as writing to them."""
 
 _PIECE = 1 << 20
 """Bytes; whole pages of any system."""
 
 
 class _Mappings:
-    """Memory for large bodies, of which a little is used again.
+    """A pool of mappings for large bodies.
 
     Thread:
         any.
@@ -40,7 +40,7 @@ class _Mappings:
         self._spare: list[mmap.mmap] = []
 
     def take(self, size: int) -> mmap.mmap:
-        """Some with room for so many bytes."""
+        """A mapping of at least ``size`` bytes."""
         try:
             spare = self._spare.pop()
         except IndexError:
@@ -50,7 +50,7 @@ class _Mappings:
         return spare
 
     def give_back(self, mapped: mmap.mmap) -> None:
-        """It is not needed any more."""
+        """Return a mapping to the pool."""
         if len(mapped) + sum(map(len, self._spare)) <= _SPARE:
             self._spare.append(mapped)
         else:
@@ -61,11 +61,11 @@ _MAPPINGS = _Mappings()
 
 
 class PartialBody:
-    """A body, or a message, while it comes in.
+    """A body, or a message, while it arrives.
 
-    A large one has memory that is mapped for it alone, most of which goes back to the system with
-    it. In the heap, where the pieces of many bodies lie side by side, what one leaves behind is
-    seldom fit for the next: with a hundred at once the process would take twice what they hold.
+    A large one has its own mapping, which mostly returns to the system at the end. In the heap, the
+    pieces of many bodies would cause fragmentation: with a hundred at once the process would need
+    twice their size.
 
     Attributes:
         size: bytes.
@@ -79,7 +79,7 @@ class PartialBody:
         self.size = 0
 
     def add(self, piece: bytes) -> None:
-        """Keep one more piece."""
+        """Append a piece."""
         start, self.size = self.size, self.size + len(piece)
         large = self._large
         if large is None:
@@ -90,11 +90,11 @@ class PartialBody:
             large[:start] = self._small
             self._small = bytearray()
         elif self.size > len(large):
-            large.resize(2 * self.size)  # nothing is copied, and what is not used is not there
+            large.resize(2 * self.size)  # nothing is copied, and unused pages use no memory
         large[start : self.size] = piece
 
     def join(self) -> bytes:
-        """All of it, which is not kept any longer."""
+        """The whole body, which is then released."""
         large, self._large = self._large, None
         if large is None:
             return bytes(self._small)
@@ -107,14 +107,14 @@ class PartialBody:
 
 def _mapped(size: int) -> mmap.mmap:
     mapped = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # Otherwise a few bytes could take two megabytes, which nobody counts.
+    # Otherwise a few bytes could occupy two megabytes, uncounted.
     mapped.madvise(mmap.MADV_NOHUGEPAGE)
     return mapped
 
 
 def _moved(mapped: mmap.mmap, size: int) -> bytes:
-    """Its bytes, of which no more than a piece is ever there twice."""
-    whole = io.BytesIO(bytes(size))  # it never grows, and is not there before it is written
+    """Its bytes; at most one piece at a time exists twice."""
+    whole = io.BytesIO(bytes(size))  # it never grows, and uses no memory before it is written
     with memoryview(mapped) as view:
         for start in range(0, size, _PIECE):
             whole.write(view[start : min(size, start + _PIECE)])
@@ -124,7 +124,7 @@ def _moved(mapped: mmap.mmap, size: int) -> bytes:
 
 
 def decompress(encoding: bytes, body: bytes, most: int) -> bytes:
-    """The body in plain.
+    """Decompress a body.
 
     Args:
         encoding: the value of ``Content-Encoding``.
@@ -133,7 +133,7 @@ def decompress(encoding: bytes, body: bytes, most: int) -> bytes:
 
     Raises:
         UnknownEncoding: only ``gzip``, ``zstd`` and ``identity`` are known.
-        Undecodable: corrupt, cut short, or with bytes behind its end.
+        Undecodable: corrupt, truncated, or with trailing bytes.
         TooLarge: it expands beyond ``most``, or too many times its size.
     """
     name = encoding.strip().lower()

@@ -1,10 +1,10 @@
-"""A call as its handler sees it: of a gRPC method, or of an HTTP route.
+"""A call of a gRPC method or an HTTP route, as handlers see it.
 
-The call is also what the door gives the request's body to: it checks the limits, puts pieces
-together, unpacks what is compressed, and then calls the handler. There are two kinds of handlers:
-a *whole* one is a function that is called once with the one message or body, and answers now or
-later through its call, without a task or a future; a *stream* handler is a coroutine that reads and
-writes pieces. Everything runs on the door's loop.
+The call also receives the request's body from the door: it checks the limits, joins pieces,
+decompresses, and then calls the handler. There are two kinds of handlers: a *whole* handler is a
+function that is called once with the one message or body, and answers now or later through its
+call, without a task or a future; a *stream* handler is a coroutine that reads and writes pieces.
+Everything runs on the door's loop.
 
 Source: the gRPC over HTTP/2 protocol, RFC 9110.
 """
@@ -39,26 +39,26 @@ Decoded = TypeVar("Decoded")
 JSON = (b"content-type", b"application/json")
 
 _MOST_AHEAD = 16
-"""Messages that a stream handler has not read yet before its sender is stopped."""
+"""Most unread messages of a stream before its sender is paused."""
 
 _MOST_UNSENT = 64 << 10
-"""Bytes of answers that the caller has not read yet before a stream handler is made to wait."""
+"""Most unsent bytes of answers before a stream handler must wait."""
 
 _UNCOPIED = 64 << 10
-"""Bytes of a message from which on it is not copied behind its prefix."""
+"""Bytes of a message from which on it is not joined with its prefix."""
 
 PUSH_BACK: Headers = ((b"grpc-retry-pushback-ms", b"1000"),)
-"""Goes with the status of whoever is to come again later."""
+"""Sent with a status after which the caller should retry later."""
 
 
 @dataclass(slots=True)
 class Shared:
-    """What all calls of one router share.
+    """The shared settings of one router's calls.
 
     Attributes:
-        most: bytes of a message or a body, before and after decompression.
-        threads: put large bodies together, and unpack compressed ones; None for the loop's own.
-        streams: calls whose stream handler runs.
+        most: most bytes of a message or a body, before and after decompression.
+        threads: join large bodies, and decompress; None for the loop's default threads.
+        streams: calls with a running stream handler.
     """
 
     most: int
@@ -67,18 +67,18 @@ class Shared:
 
 
 class Call(ABC):
-    """What calls of both kinds have in common.
+    """The base class of calls.
 
     Attributes:
         exchange: what carries it.
-        timeout: seconds that the caller gave it when it began; None when it gave none.
-        inbox: what has arrived of a stream, or of a message in pieces.
+        timeout: the caller's timeout in seconds, from its begin; None if it sets none.
+        inbox: the received messages of a stream, or pieces of a message.
         started: the head of the answer has been sent.
     """
 
     __slots__ = ("exchange", "inbox", "shared", "started", "timeout")
 
-    # There is one for each request: each kind sets all of them in a method of its own.
+    # Created for each request: each kind sets all attributes in its own method.
     exchange: Exchange
     shared: Shared
     timeout: float | None
@@ -88,13 +88,13 @@ class Call(ABC):
 
     @property
     def metadata(self) -> Headers:
-        """The caller's fields, the transport's own among them; ``-bin`` values as sent."""
+        """The request's header fields, including the transport's; ``-bin`` values as sent."""
         return self.exchange.head.headers
 
     @property
     @abstractmethod
     def label(self) -> str:
-        """What serves it: the pattern of a route, or a gRPC method."""
+        """Its label for logs: the pattern of a route, or a gRPC method."""
 
     @abstractmethod
     def fail_with(self, error: RequestError) -> None:
@@ -109,17 +109,17 @@ class Call(ABC):
         """End the call with a status other than OK."""
 
     async def read(self) -> bytes | None:
-        """The next message, or piece of the body, of a stream; None at its end.
+        """Read the next message, or piece of the body, of a stream; None at its end.
 
         Raises:
-            GrpcError: a message is not gzip, or unpacks to too much.
+            GrpcError: a message is not gzip, or decompresses to too much.
             ServiceBusy: it unpacks to more than there is room for.
         """
         assert self.inbox is not None, "only stream handlers read"
         return await self.inbox.read()
 
     async def writable(self) -> None:
-        """Wait while the caller does not read."""
+        """Wait until the caller has read enough."""
         exchange = self.exchange
         while exchange.unsent > _MOST_UNSENT:
             waiters = exchange.on_writable
@@ -130,32 +130,32 @@ class Call(ABC):
             await waiter
 
     def run(self, handler: Callable[[Any], Awaitable[None]], reader: Reader) -> None:
-        """Start a stream's handler."""
+        """Start a stream handler."""
         self.inbox = Inbox(self.exchange, reader, self.shared.threads)
         streams = self.shared.streams
         streams.add(self)
         self.aside(self._run(handler)).add_done_callback(lambda _: streams.discard(self))
 
     def expect_body(self) -> None:
-        """A body that is still to come is late when the caller's own time is over."""
+        """Let a missing body time out at the caller's deadline."""
         if self.timeout is not None and self.exchange.whole is None:
             over = time.monotonic() + self.timeout
             self.exchange.body_deadline = min(self.exchange.body_deadline, over)
 
     def aside(self, work: Any) -> asyncio.Task[None]:
-        """Go on with a coroutine, until the caller leaves."""
+        """Run a coroutine for this call, until the caller disconnects."""
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self.exchange.on_gone = task.cancel
         return task
 
     def stop(self) -> None:
-        """Nobody is to answer this call any more but whoever asks for this."""
+        """Stop all other tasks that may answer this call."""
         gone, self.exchange.on_gone = self.exchange.on_gone, None
         if gone is not None:
             gone()
 
     async def _run(self, handler: Callable[[Any], Awaitable[None]]) -> None:
-        """A stream's handler, with whatever ends it."""
+        """Run a stream handler, and handle its end."""
         try:
             async with asyncio.timeout(self.timeout):
                 await handler(self)
@@ -173,7 +173,7 @@ class Call(ABC):
 
 
 class _Waiters(list[asyncio.Future[None]]):
-    """Writers of one stream that wait for its reader. Called, it wakes all of them."""
+    """Writers of one stream that wait for its reader. Calling it wakes all of them."""
 
     def __call__(self) -> None:
         waiters = [*self]
@@ -184,21 +184,21 @@ class _Waiters(list[asyncio.Future[None]]):
 
 
 class Reader(Protocol):
-    """Takes a stream apart."""
+    """Splits a stream into messages."""
 
     def feed(self, piece: bytes) -> list[Any]:
-        """The messages that this piece completes."""
+        """Add a piece; returns the messages that it completes."""
 
     def finish(self) -> None:
-        """No more will come."""
+        """The stream has ended."""
 
     @property
     def announced(self) -> tuple[int, int]:
-        """Bytes of the message that has begun to come, and how many of them are missing."""
+        """The size of the incomplete message, and its missing bytes."""
 
 
 class PlainReader:
-    """A body without messages in it: every piece is one."""
+    """A body without messages: every piece counts as one."""
 
     announced = (0, 0)
 
@@ -211,9 +211,9 @@ class PlainReader:
 
 
 class Inbox:
-    """Messages of one call that nobody has read yet, and the bytes of the next one.
+    """Unread messages of one call, and the bytes of the next one.
 
-    Made for streams, and for a unary call whose message comes in several pieces.
+    Used for streams, and for unary calls whose message arrives in several pieces.
     """
 
     __slots__ = ("_ahead", "_counted", "_ended", "_exchange", "_reader", "_threads", "_waiter")
@@ -231,7 +231,7 @@ class Inbox:
         return len(self._ahead)
 
     def feed(self, piece: bytes) -> None:
-        """Take a piece apart. Bytes are held until the last message that they brought is read.
+        """Split a piece into messages. Its bytes stay reserved until its last message is read.
 
         Raises:
             GrpcError: the bytes are no message.
@@ -248,7 +248,7 @@ class Inbox:
             self._exchange.pause()
 
     def announce(self) -> None:
-        """Reserve the message that has begun to come, if it is a large one.
+        """Reserve the incomplete message, if it is large.
 
         Raises:
             ServiceBusy: it does not fit.
@@ -258,29 +258,29 @@ class Inbox:
             self._exchange.announce(size, size - missing)
 
     def end(self) -> None:
-        """No more comes.
+        """The stream has ended.
 
         Raises:
-            GrpcError: a message was cut off.
+            GrpcError: the last message is incomplete.
         """
         self._reader.finish()
 
     def wake(self, *, ended: bool) -> None:
-        """Let ``read`` go on."""
+        """Wake ``read``."""
         self._ended = ended
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     def take(self) -> bytes | grpc.Deferred:
-        """The message that came first; its bytes stay held."""
+        """Take the oldest message; its bytes stay reserved."""
         return self._ahead.popleft()[0]
 
     async def whole(self, message: bytes | grpc.Deferred) -> bytes:
-        """The message, put together and unpacked.
+        """The message, joined and decompressed.
 
         Raises:
-            GrpcError: it is not gzip, or unpacks to too much.
+            GrpcError: it is not gzip, or decompresses to too much.
             ServiceBusy: it unpacks to more than there is room for.
         """
         if isinstance(message, bytes):
@@ -310,8 +310,8 @@ class GrpcCall(Call):
 
     Attributes:
         method: what serves it.
-        encoding: of its compressed messages; None when they must be plain.
-        asked: the handler of a unary call has its message.
+        encoding: coding of its compressed messages; None if they must be plain.
+        asked: the message of a unary call was passed to its handler.
     """
 
     __slots__ = ("asked", "encoding", "method")
@@ -341,11 +341,11 @@ class GrpcCall(Call):
 
     @property
     def _packs(self) -> bool:
-        """Whether the caller compresses, perhaps without having been told what we can read."""
+        """Whether the caller compresses, with or without negotiation."""
         return b"grpc-encoding" in self.exchange.head.fields
 
     def begin(self) -> Receiver | None:
-        """The call may be answered: a stream's handler starts, a message that is here is given."""
+        """Begin the call: start a stream handler, or pass on a message that has arrived."""
         exchange, method = self.exchange, self.method
         whole, unary = exchange.whole, method.unary
         if whole is not None and unary is not None:
@@ -364,7 +364,7 @@ class GrpcCall(Call):
         return self
 
     def start(self, metadata: Headers = ()) -> None:
-        """Send the head of the answer, with metadata of the handler's own; at most once.
+        """Send the head of the answer, with the handler's metadata; at most once.
 
         Args:
             metadata: as ``grpc.encode_metadata`` gives it.
@@ -380,7 +380,7 @@ class GrpcCall(Call):
 
         Args:
             message: the answer.
-            metadata: goes behind it, with the status; as ``grpc.encode_metadata`` gives it.
+            metadata: trailing metadata, from ``grpc.encode_metadata``.
         """
         if (
             metadata
@@ -409,13 +409,13 @@ class GrpcCall(Call):
         self.fail(status_of(error).grpc, str(error), push_back)
 
     async def write(self, message: bytes) -> None:
-        """Send a message of a stream; waits while the caller does not read."""
+        """Send a message of a stream; waits until the caller has read enough."""
         self.start()
         self.exchange.send(grpc.encode_message(message))
         await self.writable()
 
     def finish(self, metadata: Headers = ()) -> None:
-        """End a stream with OK, and with metadata of the handler's own."""
+        """End a stream with OK, and the handler's trailing metadata."""
         trailers = (*grpc.OK_TRAILERS, *metadata)
         if self.started:
             self.exchange.finish(trailers)
@@ -423,7 +423,7 @@ class GrpcCall(Call):
             self.exchange.reply(200, grpc.HEAD, b"", trailers)
 
     def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
-        """See ``Receiver``: takes messages as they arrive."""
+        """See ``Receiver``: handles messages as they arrive."""
         unary = self.method.unary
         message: bytes | grpc.Deferred | None = None
         try:
@@ -453,7 +453,7 @@ class GrpcCall(Call):
         else:
             self.asked = True
             if not ended:
-                exchange.body_deadline = inf  # the message is whole, whatever becomes of the stream
+                exchange.body_deadline = inf  # the message is complete, even if the stream is not
             if isinstance(message, bytes):
                 unary(self, message)
             else:
@@ -465,7 +465,7 @@ class GrpcCall(Call):
         self.fail(GrpcCode.DEADLINE_EXCEEDED, "no message arrived in time")
 
     async def _open(self, message: grpc.Deferred) -> None:
-        """A large or compressed message, which others do not have to wait for."""
+        """Decompress a large or compressed message in a thread."""
         assert self.method.unary is not None
         assert self.inbox is not None
         try:
@@ -477,7 +477,7 @@ class GrpcCall(Call):
             self.method.unary(self, plain)
 
     def _refuse(self, error: RequestError | GrpcError) -> None:
-        """The message is not taken."""
+        """Refuse the message."""
         if isinstance(error, GrpcError):
             if error.code is GrpcCode.RESOURCE_EXHAUSTED:
                 self.exchange.count_refusal(Limit.BODY)
@@ -488,7 +488,7 @@ class GrpcCall(Call):
         self.method.failed(self, error)
 
     def _collect(self, piece: bytes, ended: bool) -> bytes | grpc.Deferred | None:
-        """The one message of a unary call as soon as it is whole; None while it is not."""
+        """The message of a unary call, once it is complete; None before."""
         inbox = self.inbox
         if inbox is None:
             inbox = self.inbox = Inbox(self.exchange, self._reader(), self.shared.threads)
@@ -513,14 +513,14 @@ class GrpcCall(Call):
         if ended:
             inbox.end()
         if inbox:
-            self.exchange.body_deadline = inf  # between two messages a caller may take its time
+            self.exchange.body_deadline = inf  # no timeout between two messages
         inbox.wake(ended=ended)
 
 
 class BodyCall(Call):
-    """A call whose one body comes in pieces, perhaps packed.
+    """A call with one body, which may arrive in pieces, and compressed.
 
-    A kind says what the body is for (``take``), how it is unpacked, and how it is refused.
+    Subclasses define its processing (``take``), decompression, and refusal.
     """
 
     __slots__ = ("partial",)
@@ -534,22 +534,22 @@ class BodyCall(Call):
 
     @abstractmethod
     def unpack(self, body: bytes) -> bytes:
-        """The body in plain; from any thread.
+        """Decompress the body; from any thread.
 
         Raises:
-            RequestError: it is corrupt, or unpacks to too much.
+            RequestError: it is corrupt, or decompresses to too much.
         """
 
     @abstractmethod
     def take(self, body: bytes) -> None:
-        """All of the body is here, unpacked."""
+        """Process the complete, decompressed body."""
 
     @abstractmethod
     def refuse(self, error: RequestError) -> None:
-        """The body is not taken."""
+        """Refuse the body."""
 
     def expect(self, announced: int) -> bool:
-        """Reserve a body of so many bytes that is to come. Returns False when it is refused."""
+        """Reserve an announced body. Returns False if it is refused."""
         exchange = self.exchange
         try:
             if announced > self.shared.most:
@@ -567,11 +567,11 @@ class BodyCall(Call):
         return True
 
     def collect(self, piece: bytes, ended: bool) -> bytes | None:
-        """Put the pieces together, and unpack them. None while they are not all there, and where a
-        thread goes on: a large or compressed body is not waited for by others.
+        """Join and decompress the pieces. None while pieces are missing, or if a thread continues
+        with a large or compressed body.
 
         Raises:
-            RequestError: they are too many, or not packed as was said.
+            RequestError: they are too large, or not compressed as declared.
         """
         most = self.shared.most
         body = piece
@@ -600,7 +600,7 @@ class BodyCall(Call):
         return body
 
     def give_up(self, error: RequestError) -> None:
-        """The body is not taken, perhaps in the middle of it."""
+        """Refuse the body, maybe before its end."""
         self.partial = None
         self.stop()
         self.refuse(error)
@@ -626,7 +626,7 @@ class HttpCall(BodyCall):
 
     Attributes:
         route: what serves it.
-        values: what stands in the path for the placeholders of the route's pattern, decoded once.
+        values: the path's values of the pattern's placeholders, percent-decoded.
     """
 
     __slots__ = ("_encoding", "route", "values")
@@ -657,14 +657,14 @@ class HttpCall(BodyCall):
         return self.route.pattern
 
     def begin(self) -> Receiver | None:
-        """The request may be answered. What was announced is reserved before it is read."""
+        """Begin the request. An announced body is reserved before it is read."""
         exchange, route = self.exchange, self.route
         body = exchange.whole
         if body is None:
             if self.timeout is not None:
                 exchange.deadline = monotonic() + self.timeout
         elif route.whole is not None and route.method != "GET" and self._encoding is None:
-            # What nearly every request is, without the steps that others need.
+            # The fast path of nearly every request.
             size = len(body)
             if size <= SMALL and size <= self.shared.most and exchange.try_small(size):
                 route.whole(self, body)
@@ -706,25 +706,25 @@ class HttpCall(BodyCall):
             self.send(gateway_failure(error))
 
     def start(self, status: int, headers: Headers) -> None:
-        """Begin an answer that is written in pieces; at most once."""
+        """Begin a streamed answer; at most once."""
         if not self.started:
             self.started = True
             self.exchange.start(status, headers)
 
     async def write(self, piece: bytes) -> None:
-        """Send a piece of an answer that was started; waits while the caller does not read."""
+        """Send a piece of a streamed answer; waits until the caller has read enough."""
         self.exchange.send(piece)
         await self.writable()
 
     def finish(self) -> None:
-        """End an answer that was started; one that was not is 204."""
+        """End a streamed answer; if none was started, answer 204."""
         if self.started:
             self.exchange.finish()
         else:
             self.exchange.reply(204, ())
 
     def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
-        """See ``Receiver``: takes the body, which is whole in one piece as a rule."""
+        """See ``Receiver``: handles the body, which is usually a single piece."""
         most = self.shared.most
         try:
             if exchange.head.content_length is None or self.inbox is not None:
@@ -775,7 +775,7 @@ class HttpCall(BodyCall):
 
 
 def gateway_failure(error: RequestError) -> HttpReply:
-    """What ends a call itself, as the original's gateway says it."""
+    """An error that fails the call itself, in the format of the original's gateway."""
     status = status_of(error)
     extra: Headers = ((b"retry-after", b"1"),) if isinstance(error, ServiceBusy) else ()
     body = paddle_json.gateway_error(status.grpc, str(error))
@@ -783,7 +783,7 @@ def gateway_failure(error: RequestError) -> HttpReply:
 
 
 def failure(status: int, text: str) -> HttpReply:
-    """A failure of the transport, as the gateway says it; an HTTP/1.1 connection ends with it."""
+    """A transport error in the gateway's format; it ends an HTTP/1.1 connection."""
     other = GrpcCode.INVALID_ARGUMENT if status < 500 else GrpcCode.UNIMPLEMENTED
     body = paddle_json.gateway_error(GRPC_OF_HTTP.get(status, other), text)
     return HttpReply(status, (JSON,), body, close=True)
@@ -795,18 +795,18 @@ StreamHandler: TypeAlias = Callable[[GrpcCall], Awaitable[None]]
 
 
 Contents: TypeAlias = Mapping[str, Mapping[str, Any]]
-"""Media types of a body, each with the JSON Schema of what it holds, whose references point into
-its own ``$defs``. The schema of plain bytes is empty."""
+"""Media types of a body, each with its JSON Schema, whose references point into its own ``$defs``.
+The schema of plain bytes is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a description of the interface tells of the answers with one status.
+    """The OpenAPI description of the answers with one status.
 
     Attributes:
         text: when it is given.
-        contents: its bodies; none for an answer without a body.
-        headers: names of header fields that go with it, each with its meaning.
+        contents: its bodies; empty for an answer without a body.
+        headers: its header fields, each with a description.
     """
 
     text: str
@@ -816,17 +816,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
-    """What a description of the interface tells of a route or a method.
+    """The OpenAPI description of a route or a method.
 
     Attributes:
         summary: one line.
         description: more than that, in Markdown.
-        group: what it is listed with.
-        request: bodies that it reads.
-        answers: by status, every one that it can give.
-        examples: bodies of requests, as plain values, each with the answer that is expected (None
-            where none is).
-        always: answered even when more requests are open than the door allows; for probes.
+        group: its group in the list.
+        request: request bodies.
+        answers: all possible answers, by status.
+        examples: request bodies as plain values, each with its expected answer or None.
+        always: answered even beyond the door's limit of open requests; for probes.
     """
 
     summary: str = ""
@@ -843,15 +842,15 @@ class Http(Described):
     """A route: ``whole`` or ``stream``.
 
     Attributes:
-        method: of HTTP; one of GET answers HEAD too, and gets no body.
+        method: the HTTP method; GET includes HEAD, and gets no body.
         pattern: the path; a segment such as ``{name}`` stands for any one segment.
-        failed: answers what goes wrong before the handler is called (too many bytes in flight).
-        refusal: makes the answer to what is refused without an error: a status and a text. A
-            connection of HTTP/1.1 ends with it, if it says so.
-        listed: the routes that a description lists instead of the pattern, such as one for each
-            name that is served; None for the pattern itself.
-        there: whether something is served for these values of the placeholders, so that another
-            method is 405 and not 404; None: always.
+        failed: answers errors before the handler is called (too many bytes in flight).
+        refusal: makes the answer of a refusal from a status and a text; it may end an HTTP/1.1
+        connection.
+        listed: the routes listed in OpenAPI instead of the pattern, such as one for each served
+            name; None for the pattern itself.
+        there: whether these values of the placeholders are served, so that another method gets 405,
+            not 404; None: always.
     """
 
     method: str
@@ -888,15 +887,15 @@ def decode_body(
     *,
     aside: bool,
 ) -> None:
-    """Decode a body or a message, and submit what it asks.
+    """Decode a body or a message, and submit its request.
 
     Args:
-        call: whose it is.
-        size: of it. Beyond ``SMALL`` bytes the decoded form is counted beside it.
-        decode: gives what is asked.
-        submit: is given that, and the seconds that the caller has left.
-        failed: answers what cannot be decoded.
-        aside: decode in a thread: others would wait for it.
+        call: its call.
+        size: its bytes. Beyond ``SMALL`` the decoded form is counted as well.
+        decode: returns the request.
+        submit: called with the request, and the rest of the caller's timeout.
+        failed: answers undecodable bodies.
+        aside: decode in a thread.
     """
     if aside:
         call.aside(_decode_aside(call, size, decode, submit, failed))
@@ -931,7 +930,7 @@ async def _decode_aside(
 
 
 def count_refusal(exchange: Exchange, error: RequestError) -> None:
-    """Tell the door's statistics why a body is not taken."""
+    """Count the reason of a refused body in the door's statistics."""
     if isinstance(error, TooLarge):
         exchange.count_refusal(Limit.BODY)
     elif isinstance(error, ServiceBusy):

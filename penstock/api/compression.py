@@ -1,4 +1,4 @@
-"""Answers packed as their caller accepts it: zstd before gzip, from a few KiB on.
+"""Compresses answers as the caller accepts: zstd or gzip, from a few KiB on.
 
 Source: RFC 9110, sections 8.4 and 12.5.3.
 """
@@ -16,9 +16,9 @@ from penstock.protocols import gzip, zstd
 from penstock.protocols.heads import Headers
 
 _WORTH: Final = 4 << 10
-"""Bytes below which packing saves no packet worth its time; a guess."""
+"""Bytes below which compression is not worth its time; a guess."""
 _ASIDE: Final = 32 << 10
-"""Bytes from which on a thread packs, which takes it a third of a millisecond."""
+"""Bytes from which on a thread compresses; it takes a third of a millisecond."""
 
 _CODING: Final = re.compile(r"\s*([a-z0-9*-]+)\s*(?:;\s*q\s*=\s*([01](?:\.[0-9]{0,3})?)\s*)?")
 
@@ -26,7 +26,7 @@ _CODING: Final = re.compile(r"\s*([a-z0-9*-]+)\s*(?:;\s*q\s*=\s*([01](?:\.[0-9]{
 def send_packed(
     call: HttpCall, status: int, headers: Headers, body: bytes, worth: int = _WORTH
 ) -> None:
-    """Give the whole answer, packed if its caller accepts that and it has ``worth`` bytes."""
+    """Send the whole answer, compressed if the caller accepts that and it has ``worth`` bytes."""
     accepted = call.exchange.head.fields.get(b"accept-encoding")
     if accepted is None or len(body) < worth:
         call.exchange.reply(status, headers, body)
@@ -57,7 +57,7 @@ _VARY: Final = (b"vary", b"accept-encoding")
 
 @lru_cache(maxsize=64)
 def choose(accepted: bytes) -> bytes | None:
-    """``zstd`` or ``gzip``, if a value of Accept-Encoding takes one of them; None otherwise."""
+    """``zstd`` or ``gzip``, if Accept-Encoding allows one of them; None otherwise."""
     weights: dict[str, float] = {}
     for part in accepted.decode("latin-1").lower().split(","):
         found = _CODING.fullmatch(part)
@@ -70,7 +70,7 @@ def choose(accepted: bytes) -> bytes | None:
 
 
 def pack(body: bytes, coding: bytes) -> bytes:
-    """The body in a coding that ``choose`` gave. Any thread; others run meanwhile."""
+    """Compress the body with a coding of ``choose``. Any thread; releases the GIL."""
     if coding == b"zstd":
         return zstd.pack(body)
     return zlib.compress(body, 1, gzip.WINDOW)

@@ -1,5 +1,5 @@
-"""What requests and answers look like, for a description of the interface: JSON Schemas of typed
-functions, of graphs with tensors, and of errors.
+"""JSON Schemas of requests and answers for OpenAPI: of typed functions, of graphs with tensors, and
+of errors.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ERROR: Final[dict[str, Any]] = {
         "id": {"type": "string", "description": "Under which the service's log says more."},
     },
 }
-"""The one form of errors on routes of our own; see ``penstock.api.errors``."""
+"""The error format of our own routes; see ``penstock.api.errors``."""
 
 GATEWAY_ERROR: Final[dict[str, Any]] = {
     "title": "GatewayError",
@@ -75,7 +75,7 @@ _HEAD: Final = {
     503: "The service takes no requests now: it stops, or too many are open.",
     504: "The caller's time was over before the answer was there.",
 }
-"""What may be answered before a handler is called."""
+"""Answers that are possible before a handler is called."""
 
 _ENGINE: Final = {
     400: "The body, a header or the path cannot be read, or the input does not suit the service,"
@@ -89,14 +89,14 @@ _ENGINE: Final = {
     " that worked on this one has died.",
     504: "The caller's time was over, or a step of the service took too long.",
 }
-"""What may be answered by whatever runs a graph."""
+"""Answers that are possible for every route that runs a graph."""
 
 
 def errors(*statuses: int, form: Mapping[str, Any] = ERROR) -> dict[int, Answer]:
-    """The answers to requests that no handler is called for.
+    """The answers to requests that reach no handler.
 
     Args:
-        statuses: beside those; each is one of ``_HEAD``.
+        statuses: further ones; each is one of ``_HEAD``.
         form: of the body.
     """
     found = (400, 408, 414, 431, 500, 503, 504, *statuses)
@@ -115,11 +115,11 @@ def _error(status: int, text: str, form: Mapping[str, Any]) -> Answer:
 
 
 def typed_request(request: Schema, files: Sequence[str]) -> Contents:
-    """The bodies that a route with types takes.
+    """The request bodies of a typed route.
 
     Args:
-        request: what they hold.
-        files: members whose values may be the bytes of files; the first of them may be all of a
+        request: the schema of requests.
+        files: members whose values may be the bytes of files; the first of them may be the whole
             body.
     """
     schema = request.describe(refs=_REFS)
@@ -148,7 +148,7 @@ def own_examples(schema: Mapping[str, Any]) -> list[Any]:
 
 
 def graph_request(signature: Signature | None) -> Contents:
-    """The bodies that a graph takes whose ops may be any."""
+    """The request bodies of a graph of any ops."""
     schema: dict[str, Any] = {"type": "object"}
     if signature is not None:
         schema = _tensors(signature.inputs)
@@ -170,14 +170,14 @@ def _tensors(specs: Iterable[TensorSpec], *, answered: bool = False) -> dict[str
 
 
 def _top(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The schema of a body itself, which stands among the definitions if it refers to itself."""
+    """The schema of a body, which is a definition if it refers to itself."""
     name = schema.get("$ref", "").rpartition("/")[2]
     found: Mapping[str, Any] = schema["$defs"][name] if name else schema
     return found
 
 
 def _as_form(schema: Mapping[str, Any], files: Mapping[str, str]) -> dict[str, Any]:
-    """The same members as the fields of a form, some of which are files."""
+    """The members as fields of a form, some of which are files."""
     top = _top(schema)
     properties = {
         name: {

@@ -1,11 +1,11 @@
-"""The one form in which routes of our own say what went wrong.
+"""The JSON error format of our own routes.
 
     {"error": "invalid_input", "message": "x: Field required", "details": [{"loc": ["body", "x"],
      "msg": "Field required", "type": "missing"}]}
 
-``error`` is a word for programs, ``message`` a sentence for people. ``details`` stands with status
-422, ``number`` with errors that an op declares itself, ``id`` where it is our side's fault: the log
-has the same id beside what happened, which callers are not told.
+``error`` is a code for programs, ``message`` a text for people. ``details`` is present with status
+422, ``number`` with product errors, ``id`` with errors that the service or an op caused: the log
+has the same id with the reason, which callers do not get.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _WORDS = {
     503: ServiceBusy.code,
     504: DeadlineExceeded.code,
 }
-"""What is refused by status alone."""
+"""Codes of refusals that have only a status."""
 _LONGEST_COMPARED = 100
-"""Characters of a path that is compared with those of routes."""
+"""Most characters of a path that are compared with routes."""
 _OURS = "the service failed to answer; its log says why, under this id"
 
 
 def http_status(error: RequestError) -> int:
-    """The HTTP status of an error on a route of our own."""
+    """The HTTP status of an error on our own routes."""
     if isinstance(error, DeadlineExceeded) and not error.by_client:
         return 408
     return status_of(error).http
@@ -69,7 +69,7 @@ def error_body(
 
 
 def error_reply(error: RequestError, log_id: int | None = None) -> HttpReply:
-    """What the caller of a route of our own is told.
+    """The error answer of our own routes.
 
     Args:
         error: why the request failed.
@@ -87,7 +87,7 @@ def error_reply(error: RequestError, log_id: int | None = None) -> HttpReply:
 
 
 def text_for_caller(error: RequestError, log_id: int | None) -> str:
-    """The same as one text, for protocols with no more room.
+    """The same as one text, for other protocols.
 
     Args:
         error: why the request failed.
@@ -99,14 +99,14 @@ def text_for_caller(error: RequestError, log_id: int | None) -> str:
 
 
 def _is_told(error: RequestError) -> bool:
-    """Whether the caller reads the error's own text; the log has that of any other."""
+    """Whether the caller gets the error's text; other texts are only in the log."""
     return http_status(error) < 500 or isinstance(
         error, (ServiceClosed, ServiceBusy, DeadlineExceeded, TooLarge)
     )
 
 
 def refusal(status: int, text: str) -> HttpReply:
-    """What is refused without an error; see ``Http.refusal``."""
+    """The answer of a refusal without an error object; see ``Http.refusal``."""
     return error_body(status, _WORDS.get(status, "internal"), text)._replace(close=True)
 
 
@@ -114,8 +114,8 @@ def no_route(routes: Sequence[str], path: str) -> HttpReply:
     """The answer to a path without a route.
 
     Args:
-        routes: paths of routes, of which the nearest is named.
-        path: that was asked for.
+        routes: paths of routes; the answer names the nearest.
+        path: the requested path.
     """
     near = [each for each in routes if each == path.rstrip("/")]
     if not near and len(path) <= _LONGEST_COMPARED:
@@ -126,5 +126,5 @@ def no_route(routes: Sequence[str], path: str) -> HttpReply:
 
 
 def failed(call: HttpCall, error: RequestError) -> None:
-    """Answer what goes wrong before a handler is called; see ``Http.failed``."""
+    """Answer an error before a handler is called; see ``Http.failed``."""
     call.send(error_reply(error))

@@ -1,8 +1,8 @@
-"""Examples of requests, run through the engine: before the service is ready, so that the first
-callers do not wait for what happens once, and by ``GET /health/deep``.
+"""Runs example requests through the engine: before the service is ready, which warms it up, and in
+``GET /health/deep``.
 
-At most one check runs at a time, however many ask, and it has one request in the engine at a time:
-it takes no more room from callers than one of them.
+At most one check runs at a time, shared by concurrent callers, with one request in the engine at a
+time: it uses no more capacity than one caller.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from penstock.request import Outcome
 from penstock.typed.op import ANSWER, BODY, KIND
 
 LIMIT: Final = 10.0
-"""Seconds for a check of all examples; a guess at what probes wait for."""
+"""Seconds for a check of all examples; a guess at the timeout of probes."""
 _CLOSE: Final = 1e-6
-"""How far apart, relatively, numbers may be that are the same: models add up in any order."""
+"""Relative tolerance of equal numbers: models sum in any order."""
 _HEADERS: Final[Headers] = (JSON, (b"cache-control", b"no-store"))
 
 _REPORT: Final = {
@@ -65,12 +65,12 @@ _REPORT: Final = {
 
 
 class Example(NamedTuple):
-    """One request that a route must answer.
+    """One example request of a route.
 
     Attributes:
-        number: its place among those of its route, from 1 on.
+        number: its number within its route, from 1 on.
         request: a plain value.
-        wanted: the answer; None for any that is no error.
+        wanted: the expected answer; None for any answer without an error.
     """
 
     route: TypedRoute | PlainRoute
@@ -80,7 +80,7 @@ class Example(NamedTuple):
 
 
 class WrongAnswer(Exception):
-    """An example is answered, but otherwise than expected."""
+    """An example's answer differs from the expected one."""
 
 
 class Examples:
@@ -88,8 +88,8 @@ class Examples:
 
     Args:
         engine: answers requests.
-        applications: those of the service; those with routes of typed functions, and of graphs,
-            have examples.
+        applications: those of the service; routes of typed functions and of graphs may have
+            examples.
     """
 
     def __init__(self, engine: Engine, applications: Iterable[Any]) -> None:
@@ -123,12 +123,12 @@ class Examples:
         )
 
     async def warm_up(self) -> None:
-        """Run each example as many times at once as an op of its route has workers, at most.
+        """Run each example as many times at once as an op of its route has workers (the maximum).
 
-        Routes with ops whose workers connect from elsewhere are left out while they have none.
+        Skips routes with external workers while none is connected.
 
         Raises:
-            StartupError: one of them fails, or is answered otherwise than expected.
+            StartupError: an example fails, or has another answer than expected.
         """
         for example in self._examples:
             graph = self._graph(example)
@@ -158,7 +158,7 @@ class Examples:
 
         Raises:
             RequestError: it fails.
-            WrongAnswer: it is answered otherwise than expected.
+            WrongAnswer: its answer differs from the expected one.
         """
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         graph = self._graph(example)
@@ -215,7 +215,7 @@ class Examples:
             self._check = None
 
     async def _look_at(self, example: Example, end: float) -> dict[str, Any]:
-        """What is reported of one example, which has until ``end``."""
+        """Run one example until ``end``, and return its report."""
         now = self._engine.clock.now
         begun = now()
         found = {"route": example.route.path, "example": example.number, "state": "ok"}
@@ -249,7 +249,7 @@ def _brief(value: Any) -> str:
 
 
 def same(found: Any, wanted: Any) -> bool:
-    """Whether two plain values are the same, but for the last digits of numbers."""
+    """Whether two plain values are equal, within the tolerance of numbers."""
     if isinstance(wanted, dict):
         return (
             isinstance(found, dict)

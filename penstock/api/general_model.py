@@ -1,11 +1,11 @@
 """The protocol of the original's model server: ``GeneralModelService``, over HTTP, gRPC and
 baidu_std.
 
-``inference`` and ``debug`` do the same. The only graph answers; where there are several, the one
-that the path names behind the service (``/GeneralModelService/{model}/inference``) or that the
-request's ``model`` does. An answer over HTTP has the request's form, JSON or protobuf. A failure is
-an answer with ``err_no`` and ``err_msg`` and a status of its own; over gRPC it is a status, with
-``err-no`` beside it, over baidu_std an error code.
+``inference`` and ``debug`` do the same. The only graph answers; if there are several, the one in
+the path (``/GeneralModelService/{model}/inference``) or in the request's ``model``. An answer over
+HTTP has the request's format, JSON or protobuf. An error is an answer with ``err_no``, ``err_msg``
+and an HTTP status; over gRPC a status, with ``err-no`` in the metadata, over baidu_std an error
+code.
 
 Source: ``docs/compatibility.md`` (the model server's protocol).
 """
@@ -63,9 +63,9 @@ PROTO: Final = "application/proto"
 
 _PROTOS: Final = frozenset((PROTO, "application/protobuf", "application/x-protobuf"))
 _PACKED_FROM: Final = 512
-"""Bytes of an answer from which on it is packed, for those who accept that."""
+"""Bytes of an answer from which on it is compressed, if the caller accepts that."""
 _AT_ONCE: Final = 4 << 10
-"""Bytes of a request that is decoded on the loop without a look at it."""
+"""Bytes of a request up to which it is decoded on the loop without an estimate."""
 
 _KINDS: Final = {"b": "boolean", "i": "integer", "u": "integer", "f": "number"}
 _TENSOR: Final = {
@@ -118,7 +118,8 @@ _ANSWER: Final[Contents] = {
 Call: TypeAlias = HttpCall | GrpcCall | BaiduStdCall
 
 Choice: TypeAlias = str | Mapping[str, str] | None
-"""The graph of a service: by its name, or by the request's ``model``; None: as the request says."""
+"""The graph of a service: its name, or names by the request's ``model``; None: any graph that the
+request names."""
 Services: TypeAlias = Mapping[str, str | Mapping[str, str]]
 
 
@@ -139,17 +140,17 @@ _PROTO: Final = _Form(
 
 
 _Asks: TypeAlias = tuple[ServedGraph, GeneralRequest, Feed]
-"""What a request asks: of which graph, what, and the feed that it is."""
+"""A decoded request: its graph, the request, and its feed."""
 
 
 class _Asked(NamedTuple):
-    """What is remembered of a request until its answer.
+    """The state of a request until its answer.
 
     Attributes:
-        call: of whichever protocol.
-        form: of the request, and of its answer.
-        request: decoded.
-        begun: when it was read, and when that was done, in microseconds.
+        call: the call, of any protocol.
+        form: format of the request, and of its answer.
+        request: the decoded request.
+        begun: start and end of its decoding, in microseconds.
     """
 
     call: Call
@@ -163,11 +164,11 @@ class GeneralModelApplication:
 
     Args:
         engine: answers requests.
-        services: by name, further services, and what a service's graph is: its name, or by the
-            request's ``model`` the names of several. GeneralModelService itself, unless it is one
-            of them, has all graphs by their names.
-        ensembles: names of graphs whose outputs are several engines', each with its engine's name
-            and a slash before its own.
+        services: further services by name, each with its graph's name, or several by the request's
+            ``model``. GeneralModelService itself, unless it is one of them, serves all graphs by
+            name.
+        ensembles: names of graphs with the outputs of several engines, each prefixed with its
+            engine's name and a slash.
     """
 
     def __init__(
@@ -281,7 +282,7 @@ class GeneralModelApplication:
     ) -> None:
         graph, request, feed = asks
         asked = _Asked(call, form, request, (started, _now()))
-        # The engine's ids are signed numbers; the caller's comes back as it was.
+        # The engine's ids are signed; the caller's id is returned unchanged.
         log_id = request.log_id or (call.log_id if isinstance(call, BaiduStdCall) else 0)
         log_id = log_id % 2**63 or random.getrandbits(63)
         submission = Submission(graph, feed, timeout, log_id, asked)
@@ -360,7 +361,7 @@ def _send(asked: _Asked, body: bytes) -> None:
 
 
 def _failed(call: HttpCall, error: RequestError) -> None:
-    """Answer what goes wrong before there is a request."""
+    """Answer an error before the request is decoded."""
     try:
         form = _form_of(call)
     except UnknownMediaType:
@@ -382,11 +383,11 @@ def _fail(
     """Answer with an error.
 
     Args:
-        call: that failed.
-        form: of the answer over HTTP.
-        error: why.
-        request: what was asked, if that is known.
-        log_id: under which the log tells of it.
+        call: the failed call.
+        form: format of the answer over HTTP.
+        error: the error.
+        request: the decoded request, if any.
+        log_id: its id in the log.
     """
     text, number = text_for_caller(error, log_id), err_no_of(error)
     if isinstance(call, GrpcCall):

@@ -1,4 +1,4 @@
-"""What probes are told: alive while the loop turns, ready while requests are accepted."""
+"""Health probes: alive while the loop runs, ready while requests are accepted."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from penstock.protocols.grpc import GrpcError
 from penstock.protocols.status import GrpcCode
 
 LOOK = 0.5
-"""Seconds between looks for whoever watches: what is stuck does not say so by itself."""
+"""Interval in seconds of checks for watchers: a stuck engine does not report itself."""
 
 
 class Health:
-    """The state behind ``/livez``, ``/readyz`` and the gRPC health service, so that all agree."""
+    """The common state of ``/livez``, ``/readyz`` and the gRPC health service."""
 
     def __init__(self) -> None:
         self._why_not_ready: str | None = "starting"
@@ -28,7 +28,7 @@ class Health:
         self._turned = asyncio.Event()
 
     def watch(self, why_stuck: Callable[[], str | None]) -> None:
-        """Ask this at each probe; a text means that requests cannot be answered now."""
+        """Call this at each probe; a text means that requests cannot be answered now."""
         self._why_stuck = why_stuck
 
     def set_ready(self) -> None:
@@ -42,7 +42,7 @@ class Health:
         self._tell()
 
     def live(self) -> tuple[bool, str]:
-        """Whether the process works at all."""
+        """Whether the process is alive."""
         return True, "ok"
 
     def ready(self) -> tuple[bool, str]:
@@ -51,9 +51,9 @@ class Health:
         return why is None, why or "ok"
 
     async def changes(self) -> AsyncIterator[bool]:
-        """Whether requests are accepted: now, and again each time that it has changed.
+        """Yields whether requests are accepted: now, and after each change.
 
-        Has no end. What the service itself decides is told at once, what is stuck within ``LOOK``.
+        Does not end. Changes by the service are reported at once, a stuck engine within ``LOOK``.
         """
         told: bool | None = None
         while True:
@@ -74,8 +74,8 @@ class Health:
 
 
 class HealthApplication:
-    """The probes over HTTP, and the gRPC health service with the same answers, to probes and to
-    watchers. That one answers for the server as a whole, whose name is empty, and for ``services``.
+    """The probes over HTTP, and the gRPC health service (Check and Watch) with the same answers.
+    The latter answers for the whole server (an empty name), and for ``services``.
 
     Source: the gRPC health checking protocol, version 1.
     """
@@ -115,7 +115,7 @@ class HealthApplication:
         call.reply(self._reply(service, ready))
 
     async def _watch(self, call: GrpcCall) -> None:
-        """The state now, and each one after it, until the caller leaves."""
+        """Send the current state, and each change, until the caller disconnects."""
         message = await call.read()
         if message is None:
             raise GrpcError(GrpcCode.INVALID_ARGUMENT, "the call has no message")

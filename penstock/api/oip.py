@@ -1,7 +1,7 @@
 """The Open Inference Protocol: each graph as a model, over HTTP (``/v2/...``) and gRPC.
 
-A graph with a name is a model; its inputs and outputs are those of its model, or those that its
-service declares. Errors over HTTP are ``{"error": "..."}``.
+A graph with a name is a model; its inputs and outputs are those of its model, or the declared ones.
+Errors over HTTP are ``{"error": "..."}``.
 
 Source: the Open Inference Protocol, version 2, with Triton's extensions for binary tensor data,
 statistics and streams.
@@ -65,7 +65,7 @@ from penstock.protocols.status import GrpcCode
 from penstock.request import Feed, Outcome
 
 _Asks: TypeAlias = tuple[ServedGraph, InferRequest, bool]
-"""What a request asks: of which graph, what, and whether it has raw bytes over gRPC."""
+"""A decoded request: its graph, the request, and whether it has raw bytes over gRPC."""
 
 PLATFORM: Final = "penstock"
 EXTENSIONS: Final = ("binary_tensor_data", "statistics")
@@ -77,7 +77,7 @@ _RETRY: Headers = (JSON, (b"retry-after", b"1"))
 _AT_ONCE: Final = 4 << 10
 """Bytes of a request that is decoded on the loop without a look at it."""
 _MOST_STREAMED: Final = 64
-"""Requests of one stream that may be on their way at a time."""
+"""Most requests of one stream in flight."""
 
 
 class OpenInferenceApplication:
@@ -85,9 +85,9 @@ class OpenInferenceApplication:
 
     Args:
         engine: answers requests.
-        health: says whether the service is ready.
-        threads: decode and encode what is large; None for the loop's own.
-        hidden: names of graphs that are no models here.
+        health: the readiness of the service.
+        threads: decode and encode large bodies; None for the loop's default threads.
+        hidden: names of graphs that are not served here.
     """
 
     def __init__(
@@ -135,12 +135,12 @@ class OpenInferenceApplication:
         yield Grpc(f"{service}ModelStreamInfer", stream=self._grpc_stream)
 
     def _count(self) -> None:
-        """Count from now on: where nobody speaks this protocol, no request pays for it."""
+        """Start to count: services without this protocol do not pay for it."""
         if not self._counts:
             self._counts = True
             self._engine.instruments.install(self._statistics)
 
-    # What there is.
+    # Metadata.
 
     def _models(self) -> Iterator[ServedGraph]:
         for graph in self._engine.graphs:
@@ -169,7 +169,7 @@ class OpenInferenceApplication:
     def _get(
         self, path: str, handler: Whole, summary: str, schema: Contents, *, always: bool = False
     ) -> Http:
-        """A route of the whole server; described where there may be a model."""
+        """A route of the whole server; described if there may be a model."""
         route = Http(
             "GET",
             path,
@@ -211,7 +211,7 @@ class OpenInferenceApplication:
         schema: Contents,
         request: Contents | None = None,
     ) -> Http:
-        """A route with the model's name in its path; descriptions list it for each model."""
+        """A route with the model's name in its path; OpenAPI lists it for each model."""
 
         def route(path: str, name: str, request: Contents | None, **more: Any) -> Http:
             return Http(
@@ -375,7 +375,7 @@ class OpenInferenceApplication:
         return graph, request, raw
 
     async def _grpc_stream(self, call: GrpcCall) -> None:
-        """Requests run side by side; their answers leave in the requests' order."""
+        """Run the requests concurrently; send their answers in the requests' order."""
         waiting: asyncio.Queue[_Streamed | None] = asyncio.Queue(_MOST_STREAMED)
         asked: set[_Streamed] = set()
         writer = asyncio.create_task(self._write_in_order(call, waiting, asked))
@@ -402,7 +402,7 @@ class OpenInferenceApplication:
             else:
                 found = self._grpc_decoded(message)
         except RequestError as error:
-            # Not the error itself, whose frames hold the message.
+            # Not the error itself, whose traceback refers to the message.
             one.outcome.set_result(_stream_error("", error, None))
             return
         graph, request, raw = found
@@ -445,8 +445,8 @@ class _Streamed:
     """One request of a stream.
 
     Attributes:
-        outcome: of it; the answer itself where it cannot be decoded.
-        held: the bytes that it and its answer take until that is written.
+        outcome: its outcome; or the answer itself if it cannot be decoded.
+        held: reserved bytes of it and its answer, until that is written.
         submission: None before it is decoded.
     """
 
@@ -458,14 +458,14 @@ class _Streamed:
         self.submission: Submission | None = None
 
     def answered(self, _: Submission, outcome: Outcome) -> None:
-        """The engine has answered."""
+        """The engine has finished it."""
         if not self.outcome.done():
             value = outcome.value or {}
             self.held.add(sum(getattr(each, "nbytes", 0) for each in value.values()))
             self.outcome.set_result(outcome)
 
     def drop(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel it: the caller has disconnected."""
         self.held.release()
         if self.submission is not None:
             self.submission.cancel()
@@ -495,7 +495,7 @@ def _is_large(value: Feed) -> bool:
 
 
 class _HttpAnswers:
-    """Answers as JSON with raw bytes behind it."""
+    """Answers as JSON, followed by raw bytes."""
 
     @staticmethod
     def encode(asked: Submission, tensors: list[oip.OutTensor]) -> tuple[bytes, int | None]:
@@ -550,7 +550,7 @@ def _simple(
     call: GrpcCall,
     message: bytes,
 ) -> None:
-    """A method that asks for facts."""
+    """A method for metadata."""
     try:
         request = request_class.FromString(message)
         response = ParseDict(answer(request), response_class())

@@ -1,4 +1,4 @@
-"""What a description of the interface tells of the Open Inference Protocol's routes."""
+"""The OpenAPI description of the Open Inference Protocol's routes."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ STATISTICS: Final[Contents] = {
 
 
 def example(signature: Signature) -> dict[str, Any]:
-    """A request of zeros and empty texts, one row where the rows vary."""
+    """A request of zeros and empty texts, with one row if the number varies."""
     inputs = []
     for spec in signature.inputs:
         shape = [1 if size is None else size for size in spec.shape or (1,)]
@@ -142,7 +142,7 @@ def example(signature: Signature) -> dict[str, Any]:
 
 
 def request_of(signature: Signature) -> Contents:
-    """The bodies that a model takes."""
+    """The request bodies of a model."""
     items = [
         {
             "type": "object",
@@ -174,7 +174,7 @@ _ELEMENTS: Final = {
     **{kind: {"type": "string"} for kind in "OSU"},
 }
 _LONGEST: Final = 1_000
-"""Elements of an example."""
+"""Most elements of an example."""
 
 
 def _shape_of(spec: TensorSpec) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _shape_of(spec: TensorSpec) -> dict[str, Any]:
 
 
 def answers(contents: Contents) -> dict[int, Answer]:
-    """Every answer of a route whose good one has these contents."""
+    """All answers of a route with these contents on success."""
     failures: dict[int, Answer] = {
         status: Answer(text=each.text, contents={JSON: _ERROR}, headers=each.headers)
         for status, each in engine_errors().items()

@@ -1,4 +1,4 @@
-"""What the statistics of the Open Inference Protocol tell of each model."""
+"""The statistics of each model in the Open Inference Protocol."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class _Of:
 class ModelStatistics(Instrument):
     """Counts what an engine does, by graph, from the first request of the protocol on.
 
-    Of a graph with several ops the seconds of all are added up, and executions and rows are its
-    last op's.
+    For a graph with several ops the seconds are the sum over all, executions and rows those of its
+    last op.
     """
 
     def __init__(self, engine: Engine, clock: Callable[[], float] = time.time) -> None:
@@ -87,7 +87,7 @@ class ModelStatistics(Instrument):
         return None
 
     def of(self, graph: ServedGraph) -> dict[str, Any]:
-        """The numbers of a graph, as the protocol's JSON has them."""
+        """The numbers of a graph, in the protocol's JSON format."""
         found = self._of.get(graph) or _Of()
         ago = graph.now() - found.last
         return {

@@ -1,5 +1,5 @@
-"""OpenAPI: what every HTTP route of a service takes and answers, at ``/openapi.json``; and a page
-that shows it, at ``/docs``.
+"""OpenAPI: the document of every HTTP route at ``/openapi.json``, and a page that shows it at
+``/docs``.
 
 The document is built once, of the routes that are there when the door opens.
 Source: the OpenAPI Specification 3.1.1, JSON Schema draft 2020-12.
@@ -26,7 +26,7 @@ from penstock.protocols.media import JSON
 _DEFS: Final = "#/$defs/"
 _SCHEMAS: Final = "#/components/schemas/"
 _LAST: Final = ("Pages", "Graphs", "Open Inference Protocol", "Pipeline protocol", "Operation")
-"""Groups that stand behind all others."""
+"""Groups that are listed last."""
 _OPERATION: Final = _LAST[-1]
 
 _DESCRIPTION: Final = (
@@ -102,7 +102,7 @@ def document(routes: Sequence[Http], title: str) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": "1", "description": _DESCRIPTION},
-        "servers": [{"url": "."}],  # where the document lies, for services that are mounted
+        "servers": [{"url": "."}],  # relative to the document, for mounted services
         "tags": [{"name": each} for each in groups],
         "paths": paths,
         "components": {"schemas": parts.schemas, "responses": parts.responses},
@@ -116,7 +116,7 @@ def _listed(routes: Sequence[Http]) -> list[Http]:
     found = {(each.method, each.pattern): each for each in literal}
     for route in routes:
         for each in route.listed() if route.listed else ():
-            if each.pattern not in taken:  # else it is never asked: see ``penstock.api.router``
+            if each.pattern not in taken:  # else it is never reached: see ``penstock.api.router``
                 found.setdefault((each.method, each.pattern), each)
     places = {name: index for index, name in enumerate(_LAST, 1)}
     return sorted(found.values(), key=lambda each: places.get(each.group, 0))
@@ -162,7 +162,7 @@ def _response(status: int, answer: Answer, route: Http, parts: _Components) -> d
 
 
 class _Components:
-    """What several operations refer to.
+    """The shared components of operations.
 
     Attributes:
         schemas, responses: by their names in the document.
@@ -174,7 +174,7 @@ class _Components:
         self._names: dict[tuple[str, bytes], str] = {}
 
     def content(self, contents: Contents, examples: Sequence[Any]) -> dict[str, Any]:
-        """Media types with their schemas; plain values stand beside those of JSON."""
+        """Media types with their schemas, and examples for JSON."""
         found: dict[str, Any] = {}
         for kind, schema in contents.items():
             found[kind] = {"schema": self.place(schema)} if schema else {}
@@ -185,16 +185,16 @@ class _Components:
         return found
 
     def shared_response(self, status: int, response: dict[str, Any]) -> dict[str, Any]:
-        """A reference to a response, which is kept once."""
+        """A reference to a shared response."""
         name = "".join(re.findall("[A-Za-z]+", HTTPStatus(status).phrase.title()))
         name = self._name(f"responses/{name}", response)
         self.responses[name] = response
         return {"$ref": f"#/components/responses/{name}"}
 
     def place(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """The schema as an operation has it: what has a name is kept once, and referred to.
+        """The schema of an operation, with references to named schemas.
 
-        Schemas of one name that differ get names of their own.
+        Different schemas with the same name get distinct names.
         """
         defs = dict(schema.get("$defs", {}))
         top = {key: each for key, each in schema.items() if key != "$defs"}
@@ -208,7 +208,7 @@ class _Components:
         return placed
 
     def _name(self, wanted: str, meaning: Any) -> str:
-        """A name that nothing else has: the same one for the same meaning."""
+        """A unique name; the same one for an equal schema."""
         kind, _, name = wanted.partition("/")
         key = wanted, orjson.dumps(meaning, option=orjson.OPT_SORT_KEYS)
         if key not in self._names:
@@ -222,7 +222,7 @@ class _Components:
 
 
 def _closure(name: str, defs: Mapping[str, Any]) -> dict[str, Any]:
-    """A definition with all that it refers to."""
+    """A definition with all definitions that it refers to."""
     found: dict[str, Any] = {}
     open_ = [name]
     while open_:
@@ -247,7 +247,7 @@ def _references(value: Any) -> Iterator[str]:
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """A schema with references to where the definitions stand in the document."""
+    """A schema with references into the document's components."""
     if isinstance(value, str) and value.startswith(_DEFS):
         return _SCHEMAS + names[value.removeprefix(_DEFS)]
     if isinstance(value, Mapping):

@@ -1,8 +1,8 @@
 """The pipeline protocol's routes: ``POST /{name}/{method}``, and ``PipelineService/inference`` by
 gRPC or baidu_std.
 
-Each decodes a call, hands it to the protocol, and encodes the reply. Errors over HTTP have the form
-of the original's gateway. Source: ``docs/compatibility.md``.
+Each decodes a call, passes it to the protocol, and encodes the reply. Errors over HTTP have the
+format of the original's gateway. Source: ``docs/compatibility.md``.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ _REPLY = {
 }
 
 _AT_ONCE = 4 << 10
-"""Bytes of a request that is decoded on the loop without a look at it: whatever is in it, that
-takes 4 milliseconds at most."""
+"""Bytes of a request up to which it is decoded on the loop without an estimate: it takes at most 4
+milliseconds."""
 
 
 class PaddleApplication:
@@ -142,9 +142,9 @@ class PaddleApplication:
         call.exchange.on_gone = self._protocol.start(decoded, call.timeout, self._grpc, call)
 
     def _larger(self, call: Any, size: int, decode: Callable[..., paddle.Call], port: Any) -> None:
-        """Decode what may take long: here, or aside where others would wait for it.
+        """Decode a larger body: here, or in a thread if it may take long.
 
-        Beyond ``SMALL`` bytes the decoded form is counted beside the body.
+        Beyond ``SMALL`` bytes the decoded form is counted as well.
         """
         exchange = call.exchange
         try:
@@ -177,7 +177,7 @@ class PaddleApplication:
 
 
 def _reserve(call: Call, size: int) -> None:
-    """Take room for a reply; see ``Port``."""
+    """Reserve bytes for a reply; see ``Port``."""
     limit = call.exchange.limit
     if size > limit:
         raise PackageError(
@@ -207,7 +207,7 @@ class HttpPort:
             self.failed(call, error)
 
     def failed(self, call: Any, error: RequestError) -> None:
-        """The answer to what ends the call itself, which may be a reply after all."""
+        """The answer to an error of the call itself, which may be a reply."""
         reply = self._protocol.as_reply(error)
         if reply is None:
             self.fail(call, error)
@@ -221,7 +221,7 @@ class HttpPort:
 
     @staticmethod
     def fail(call: Any, error: RequestError) -> None:
-        """End the call with an error of the transport."""
+        """End the call with a transport error."""
         call.send(gateway_failure(error))
 
 

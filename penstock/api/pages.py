@@ -1,4 +1,4 @@
-"""Single files beside a service's routes, such as a page that tries it: read once, at the start."""
+"""Serves single files, such as a demo page: read once, at the start."""
 
 from __future__ import annotations
 

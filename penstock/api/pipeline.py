@@ -1,7 +1,7 @@
-"""The pipeline protocol above any transport: a decoded call in, a reply out.
+"""The pipeline protocol, independent of the transport: from a decoded call to a reply.
 
-Both ports use it, so they cannot disagree. It finds the graph that a call names, submits the call,
-and decides which errors are answers (``err_no``) and which end the call itself; the transports only
+Both ports use it, so that they agree. It finds the graph that a call names, submits the call, and
+decides which errors are replies (``err_no``) and which fail the call itself; the transports only
 translate. Source: ``docs/compatibility.md``.
 """
 
@@ -35,35 +35,36 @@ _WRONG_NAME = "Failed to inference: Service name error."
 
 
 Answer: TypeAlias = Reply | bytes
-"""A reply, or what a port has written for it."""
+"""A reply, or its encoded bytes."""
 
 
 class Port(Protocol):
     """A transport, as the protocol sees it. Called on the engine's loop."""
 
     def write(self, names: Iterable[Any], texts: Iterable[Any], /) -> bytes | None:
-        """The reply to a result of texts only, in the port's own form; None for any other result.
+        """Encode the reply to a result of texts only, in the port's format; None for any other
+        result.
 
-        It is asked first, because a Reply in between would take as long as the writing.
+        Tried first, because an intermediate Reply would take as long as the encoding.
         """
 
     def encode(self, reply: Reply, /) -> bytes:
-        """Any reply in the port's own form. Called from any thread."""
+        """Encode any reply in the port's format. Called from any thread."""
 
     def reserve(self, context: Any, size: int, /) -> None:
-        """Take room for a reply of about so many bytes; raises ServiceBusy, or PackageError."""
+        """Reserve bytes for a reply; raises ServiceBusy, or PackageError."""
 
     def done(self, context: Any, answer: Answer | None, error: RequestError | None, /) -> None:
-        """Take what ends the call that came with this context: one of the two is None."""
+        """End the call with this context, with an answer or an error; the other is None."""
 
 
 class _Profiled:
-    """A port whose replies have the profile of their calls as a further pair; see ``Port``.
+    """A port that adds the profile of the call to its replies, as a further pair; see ``Port``.
 
     Args:
-        port: whose form they have.
-        profile: gives the profile of a call; nothing for one that has none.
-        context: what the port knows the call by.
+        port: the wrapped port.
+        profile: returns the profile of a call; empty for none.
+        context: the port's object for the call.
     """
 
     def __init__(self, port: Port, profile: Callable[[Any], str], context: Any) -> None:
@@ -73,10 +74,10 @@ class _Profiled:
         self.reserve = port.reserve
 
     def write(self, names: Iterable[Any], texts: Iterable[Any], /) -> None:
-        """Nothing is written without the pair."""
+        """None: the pair is always added."""
 
     def encode(self, reply: Reply, /) -> bytes:
-        """With the pair; of a profile as it is now."""
+        """Encode with the pair, of the current profile."""
         text = self._profile(self._context)
         if text:
             reply.key.append(paddle.PROFILE_KEY)
@@ -94,15 +95,15 @@ class PipelineProtocol:
     """The pipeline protocol of one engine. Belongs to the engine's loop.
 
     Args:
-        engine: answers requests; each of its graphs has both of its ends.
+        engine: runs requests; each of its graphs has both ends.
         strict_status: a busy engine fails the call (429, RESOURCE_EXHAUSTED) instead of answering
             3004.
-        pool: runs the ends' user code; None when all are the defaults.
-        writers: writes large replies; None for the loop's own threads.
-        profile: gives the profile of a call, by what its port knows it by, to callers that ask.
+        pool: runs user code at the ends; None if there is none.
+        writers: encodes large replies; None for the loop's default threads.
+        profile: returns the profile of a call, by its port's context, for callers that request it.
 
     Attributes:
-        names: of the services that there are now.
+        names: names of the current services.
     """
 
     def __init__(
@@ -129,19 +130,19 @@ class PipelineProtocol:
         port: Port,
         context: Any,
     ) -> Callable[[], object] | None:
-        """Begin to answer one call; whoever asks is told by the port's ``done``, now or later.
+        """Begin one call; the port's ``done`` is called, now or later.
 
         Args:
-            call: as decoded.
-            client_timeout: seconds the caller gives it, from now.
+            call: the decoded call.
+            client_timeout: the caller's timeout in seconds, from now.
             port: its ``done`` is called exactly once with ``context`` and an answer, or the error
                 that ends the call itself: DeadlineExceeded (the caller's own limit passed; the
                 server's own is an answer), ServiceClosed (draining), ServiceBusy (at capacity,
                 with ``strict_status``). Not called after the cancellation.
-            context: handed to ``done``.
+            context: passed to ``done``.
 
         Returns:
-            what drops the work when the caller goes away; None when ``done`` was called already.
+            a function that cancels the call; None if ``done`` was already called.
         """
         graph = self._engine.graph(call.name)
         if graph is None:
@@ -171,34 +172,35 @@ class PipelineProtocol:
         return None if asked.over and asked.aside is None else asked.cancel
 
     def prepare(self, call: paddle.Call) -> None:
-        """Make a large call's feed ahead, in any thread, where users' code does not make it."""
+        """Make a large call's feed in any thread, unless user code makes it."""
         graph = self._engine.graph(call.name)
         if graph is not None and graph.ends is not None and not graph.ends.blocking_unpack:
             paddle.prepare(call)
 
     def as_reply(self, error: RequestError) -> Reply | None:
-        """The reply that an error is, where it ends no call; None where the call itself fails."""
-        # Its frames hold the request, and hold the error: together they would outlive the call.
+        """The error's reply; None if the error fails the call itself."""
+        # The traceback's frames refer to the request and the error: a cycle that would outlive the
+        # call.
         error.__traceback__ = None
         if isinstance(error, ServiceBusy) and not self._strict:
             return error_reply(error)
         return None
 
     def ends_the_call(self, asked: Submission, error: RequestError) -> bool:
-        """Whether an error fails the call, instead of being its answer."""
+        """Whether an error fails the call, instead of being its reply."""
         fails = (ServiceClosed, ServiceBusy) if self._strict else ServiceClosed
         if asked.refused and isinstance(error, fails):
             return True
-        # Not what the error says of itself: a worker that finds it first does not know whose it is.
+        # Not from the error itself: a worker that detects the deadline does not know whose it is.
         return asked.deadline_by_client and isinstance(error, DeadlineExceeded)
 
     async def until(
         self, asked: Submission, hook: str, function: Callable[..., Any], *args: Any
     ) -> Any:
-        """The user's code in a thread, until the deadline, whatever it does by then.
+        """Run user code in a thread, and wait for it until the deadline.
 
         Raises:
-            DeadlineExceeded: it has not returned.
+            DeadlineExceeded: it did not return in time.
         """
         try:
             async with asyncio.timeout(asked.deadline - time.monotonic()):
@@ -213,12 +215,12 @@ class _PipelineCall(Submission):
     """One call of the protocol.
 
     Attributes:
-        protocol: whose call it is.
-        port: who asked; ``context`` is what it knows the call by.
-        ends: of the graph that the call names.
-        typed: whether the call carried tensors.
-        aside: what is done for it in a thread: its unpacking or packing, where that is the user's,
-            or the writing of a reply that takes long.
+        protocol: its protocol.
+        port: its port; ``context`` is the port's object for the call.
+        ends: the ends of its graph.
+        typed: whether the call had tensors.
+        aside: its task in a thread: a user's unpacking or packing, or the encoding of a large
+        reply.
     """
 
     __slots__ = ("aside", "ends", "port", "protocol", "typed")
@@ -230,7 +232,7 @@ class _PipelineCall(Submission):
     aside: asyncio.Future[Any] | None
 
     async def unpack_in_pool(self, call: paddle.Call) -> None:
-        """The user's ``unpack_request_package``, and what follows."""
+        """Run the user's ``unpack_request_package``, and submit the request."""
         hook = "unpack_request_package"
         try:
             self.feed, self.log_id, error = await self.protocol.until(
@@ -248,7 +250,7 @@ class _PipelineCall(Submission):
             self.answered(Outcome(None, error))
 
     def answered(self, outcome: Outcome) -> None:
-        """The engine's answer has come, or its refusal."""
+        """Process the engine's outcome, or its refusal."""
         error = outcome.error
         if error is not None:
             if self.protocol.ends_the_call(self, error):
@@ -277,15 +279,15 @@ class _PipelineCall(Submission):
             self.aside = asyncio.ensure_future(self.pack_in_pool(outcome))
             self.aside.add_done_callback(self.packed)
             return
-        # The default one, which looks at no ids.
+        # The default packing, which does not use ids.
         reply = self.ends.pack(*self.facts(outcome))
         self.port.done(self.context, reply, None)
 
     async def pack_in_pool(self, outcome: Outcome) -> Answer:
-        """The reply of the user's ``pack_response_package``.
+        """Run the user's ``pack_response_package``.
 
         Raises:
-            DeadlineExceeded: the caller's own time is over.
+            DeadlineExceeded: the caller's own deadline has passed.
         """
         protocol = self.protocol
         try:
@@ -299,13 +301,13 @@ class _PipelineCall(Submission):
         return await run_aside(protocol.threads, encoded, self.port.encode, reply)
 
     def facts(self, outcome: Outcome) -> tuple[Outcome, int, int, bool]:
-        """What ``Ends.pack`` wants."""
+        """The arguments of ``Ends.pack``."""
         return outcome, self.data_id, self.log_id, self.typed
 
     def no_room(self, value: Feed) -> RequestError | None:
-        """Why a large reply is not written; None when it may be."""
+        """Why a large reply must not be encoded; None if it may be."""
         try:
-            # Twice: what is written, and its encoded form.
+            # Twice: the reply, and its encoded form.
             self.port.reserve(self.context, 2 * self.ends.reply_size(value, self.typed))
         except RequestError as error:
             _log.warning("a reply is not written (log_id=%s): %s", self.log_id, error)
@@ -313,11 +315,11 @@ class _PipelineCall(Submission):
         return None
 
     def written(self, outcome: Outcome) -> bytes:
-        """The reply in the port's form."""
+        """The reply in the port's format."""
         return encoded(self.port.encode, self.ends.pack(*self.facts(outcome)))
 
     def packed(self, reply: asyncio.Future[Answer]) -> None:
-        """It was made elsewhere, unless nobody waits for it any more."""
+        """Finish with a reply that was made in a thread, unless the call was cancelled."""
         if reply.cancelled():
             return
         error = reply.exception()
@@ -328,7 +330,7 @@ class _PipelineCall(Submission):
             self.port.done(self.context, None, failed)
 
     def cancel(self) -> None:
-        """Nobody waits any more."""
+        """Cancel the call."""
         if self.aside is not None:
             self.aside.cancel()
         super().cancel()

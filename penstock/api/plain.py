@@ -1,8 +1,8 @@
-"""The JSON route of every graph: ``POST /{service}`` with a plain object, answered by one.
+"""The JSON route of every graph: ``POST /{service}`` takes and returns a plain object.
 
-The request's dict has numbers and nested lists as they are, the bytes of files, and ``.npy`` files
-as arrays; the last op's dict goes out as JSON or msgpack, arrays as nested lists. A route may have
-a schema of its requests, and of its answers, which are checked here then.
+The request's dict has numbers and nested lists unchanged, the bytes of files, and ``.npy`` files as
+arrays; the last op's dict is sent as JSON or msgpack, with arrays as nested lists. A route may have
+schemas of its requests and answers, which are then checked here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from penstock.request import Feed, Outcome
 from penstock.typed.signature import Schema
 
 _RAW = "data"
-"""What a raw body is called where the graph does not say what it wants."""
+"""The name of a raw body if the graph has no schema."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +49,12 @@ class PlainRoute:
 
     Attributes:
         path: of the route; ``{name}`` stands for the graph's name.
-        graph: the graph's name; None where the path has it.
-        request, response: what is taken and given; None where anything is.
-        files: members that may be the bytes of files. A body which is neither JSON nor msgpack nor
-            a form is the first of them.
-        summary: a line for people.
-        group: what a description lists it with.
+        graph: the graph's name; None if it is in the path.
+        request, response: schemas; None accepts anything.
+        files: members that may be the bytes of files. A body that is neither JSON, msgpack nor a
+            form is the first of them.
+        summary: a line of text.
+        group: its group in OpenAPI.
         examples: bodies of requests, as plain values, each with the answer that is expected (None
             where none is).
     """
@@ -70,7 +70,7 @@ class PlainRoute:
 
     @property
     def raw(self) -> str | None:
-        """The member that a body is which is nothing but a file."""
+        """The member for a body that is a file."""
         return next(iter(self.files), None)
 
 
@@ -82,11 +82,10 @@ class PlainApplication:
 
     Args:
         engine: answers requests.
-        threads: read and write what is large; None for the loop's own.
-        routes: the one to any graph by its name, by default.
-        others: names of graphs that have routes of their own, and none by their names.
-        not_found: makes the answer to a name that is not served, of its path; None: an error that
-            says so.
+        threads: decode and encode large bodies; None for the loop's default threads.
+        routes: by default one for any graph by its name.
+        others: names of graphs with their own routes, which are not served by name.
+        not_found: makes the answer to an unknown name, from the path; None: an error.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class PlainApplication:
         return [self._route(each) for each in self.plain_routes]
 
     def _route(self, route: PlainRoute, graph: ServedGraph | None = None) -> Http:
-        """The route, or what a description tells of one of the graphs behind it."""
+        """The route, or its OpenAPI description for one of its graphs."""
         if route.graph is not None:
             graph = self._engine.graph(route.graph)
         signature = None if graph is None else graph.signature
@@ -139,7 +138,7 @@ class PlainApplication:
         return graph is not None and graph.name is not None
 
     def _listed(self, route: PlainRoute) -> Iterator[Http]:
-        """One for each graph that is called by its name here."""
+        """One route for each graph that is served by name."""
         for graph in self._engine.graphs:
             if graph.name is not None and graph.name not in self._others:
                 yield self._route(route, graph)
@@ -149,7 +148,7 @@ class PlainApplication:
         if name is None:
             (name,) = call.values
         graph = None if route.graph is None and name in self._others else self._engine.graph(name)
-        # A graph without a name takes every name over the pipeline protocol, and none here.
+        # A graph without a name accepts every name in the pipeline protocol, and none here.
         if graph is None or graph.name is None:
             if route.graph is None and self._not_found is not None:
                 call.send(self._not_found(f"/{name}"))
@@ -164,7 +163,7 @@ class PlainApplication:
             partial(decode, body, kind, graph, route),
             partial(self._submit, route, call, graph, kind),
             failed,
-            # A file may take long to be decoded, whatever its size.
+            # A file may take long to decode, whatever its size.
             aside=len(body) > LARGE or (route.raw is not None and not media.is_json(kind)),
         )
 
@@ -195,7 +194,7 @@ class PlainApplication:
             _reply(asked, outcome.value or {})
 
     async def _write(self, asked: Submission, value: Feed) -> None:
-        """A large answer, which others do not wait for."""
+        """Encode a large answer in a thread."""
         call, answer, route = asked.context
         try:
             take_room(call.exchange, value)
@@ -210,7 +209,7 @@ def decode(body: bytes, kind: str, graph: ServedGraph, route: PlainRoute = ANY) 
     """The request's dict.
 
     Raises:
-        RequestError: the body is none.
+        RequestError: the body is invalid.
     """
     if route.request is not None:
         given = route.request.plain(route.request.read(body, kind, route.raw))
@@ -247,7 +246,7 @@ def encode(asked: Submission, route: PlainRoute, value: Feed, kind: str) -> byte
     """The answer's body.
 
     Raises:
-        WrongType: the last op's dict cannot be written.
+        WrongType: the last op's dict cannot be encoded.
     """
     response = route.response
     try:

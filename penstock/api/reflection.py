@@ -1,4 +1,4 @@
-"""Server reflection: which services there are, and the descriptions of their messages.
+"""gRPC server reflection: the services, and the descriptions of their messages.
 
 Source: the gRPC server reflection protocol, versions 1 and 1alpha.
 """
@@ -23,8 +23,8 @@ class ReflectionApplication:
     """Describes ``files`` and the standard services, in both versions of the protocol.
 
     Args:
-        files: descriptions of the services served; they import no other files.
-        hidden: names of services that are described, but not served here.
+        files: descriptions of the served services; they import no other files.
+        hidden: names of described services that are not served.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ReflectionApplication:
         return info
 
     def _answer(self, request: Any, response: Any) -> None:
-        """Fill in the response to one question."""
+        """Fill in the response to one request."""
         asked = request.WhichOneof("message_request")
         if asked == "list_services":
             response.list_services_response.SetInParent()
@@ -92,7 +92,7 @@ class ReflectionApplication:
 
 
 def _symbols(file: FileDescriptorProto) -> Iterable[str]:
-    """Every full name that the file defines, as tools ask for them."""
+    """All full names that the file defines."""
     yield from _types(file.package, file.message_type)
     for enum in file.enum_type:
         yield f"{file.package}.{enum.name}"

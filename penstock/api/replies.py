@@ -1,4 +1,4 @@
-"""Replies: their kinds, and the threads that write large ones."""
+"""Kinds of replies, and threads that encode large replies and decode large bodies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Reply: TypeAlias = paddle.Reply | pb.Response
 Result = TypeVar("Result")
 
 _A_NUMBER: Final = 20
-"""Bytes that an element of an array takes in JSON, at most as a rule."""
+"""Usual maximum of bytes of an array's element in JSON."""
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 def run_aside(
     threads: Executor | None, function: Callable[..., Result], *args: Any
 ) -> asyncio.Future[Result]:
-    """Call it in a thread; here, where none can be started. Not called once it is cancelled."""
+    """Call it in a thread, or here if none can be started. Not called after a cancellation."""
     loop = asyncio.get_running_loop()
     try:
         return loop.run_in_executor(threads, function, *args)
@@ -43,30 +43,30 @@ def run_aside(
 
 
 class Pipeline(Protocol):
-    """What is needed here of the pipeline protocol."""
+    """The part of the pipeline protocol that is used here."""
 
     threads: Executor | None
 
     def prepare(self, call: paddle.Call) -> None:
-        """Make the feed, in any thread, where users' code does not make it."""
+        """Make the feed, in any thread, unless user code makes it."""
 
 
 async def decode_aside(
     protocol: Pipeline, exchange: Exchange, size: int, decode: Callable[[], paddle.Call]
 ) -> paddle.Call:
-    """Decode a large body in a thread, down to the feed.
+    """Decode a large body in a thread, including its feed.
 
     Args:
-        protocol: whose call it is.
-        exchange: the request's; it reserves what a body of ``size`` bytes decodes to.
-        size: of the body.
-        decode: makes the call.
+        protocol: the call's protocol.
+        exchange: the request's exchange, which reserves the decoded size.
+        size: bytes of the body.
+        decode: decodes the call.
 
     Raises:
         RequestError: the body is not taken.
     """
     exchange.decode(size)
-    exchange.arrive(size)  # it is being made
+    exchange.arrive(size)  # it is being decoded
 
     def decoded() -> paddle.Call:
         call = decode()
@@ -84,10 +84,10 @@ async def decode_aside(
 
 
 def take_room(held: Reservation, value: Feed) -> None:
-    """Reserve what a large answer takes as text.
+    """Reserve the size of a large answer as text.
 
     Raises:
-        ServiceBusy: there is no room for it.
+        ServiceBusy: it does not fit.
     """
     size = sum(getattr(each, "size", 0) for each in value.values()) * _A_NUMBER
     if size > held.limit:
@@ -96,12 +96,12 @@ def take_room(held: Reservation, value: Feed) -> None:
 
 
 def what_is_left(timeout: float | None, begun: float) -> float | None:
-    """Of the seconds that a caller gave, what a thread that decoded has left."""
+    """The rest of a caller's timeout, in seconds, after decoding."""
     return None if timeout is None else max(0.0, timeout - (time.monotonic() - begun))
 
 
 def encoded(encode: Callable[[Reply], bytes], reply: Reply) -> bytes:
-    """A reply in a port's form; where it has none, one that says so: who asked waits for one."""
+    """A reply in a port's format; or an error reply, if it cannot be encoded."""
     try:
         return encode(reply)
     except Exception as error:  # noqa: BLE001 - ops and hooks may put anything into it
@@ -109,6 +109,6 @@ def encoded(encode: Callable[[Reply], bytes], reply: Reply) -> bytes:
 
 
 def ours(error: BaseException) -> RequestError:
-    """A promise is broken; the caller gets no traceback."""
+    """Log a bug of ours; the caller gets no traceback."""
     _log.error("a request failed inside penstock; please report this", exc_info=error)
     return RequestError("internal error")

@@ -1,13 +1,14 @@
-"""Which handler answers a request: the one application behind a door.
+"""The router: finds the handler of a request; the application of the door.
 
-Applications name their routes when the service is built: a method of HTTP and a pattern of the path
-(``Http``), a gRPC method (``Grpc``), or one that is called by baidu_std (``BaiduStd``). A path is
-looked up in a dict; one that only a pattern matches is remembered. A path that a route names as it
-is belongs to such routes alone; of two patterns that match, the one with the earlier literal
-segment counts. Two routes that match the same paths with the same method are an error at the start.
+Applications declare their routes when the service is built: an HTTP method and a path pattern
+(``Http``), a gRPC method (``Grpc``), or a baidu_std method (``BaiduStd``). A path is looked up in a
+dict; matches of patterns are cached. A literal path takes precedence over patterns; of two matching
+patterns, the one with the earlier literal segment wins. Two routes that match the same paths with
+the same method are an error at the start.
 
-What no route answers is answered here: 404, 405 with ``Allow``, 415 for a gRPC method that is not
-called by gRPC, UNIMPLEMENTED for an unknown gRPC method, ENOSERVICE or ENOMETHOD over baidu_std.
+Requests without a route are answered here: 404, 405 with ``Allow``, 415 for a gRPC method that is
+not called by gRPC,
+UNIMPLEMENTED for an unknown gRPC method, ENOSERVICE or ENOMETHOD over baidu_std.
 Source: RFC 9110, the gRPC over HTTP/2 protocol, ``docs/compatibility.md`` (the HTTP gateway).
 """
 
@@ -42,7 +43,7 @@ TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
 
 _GRPC = b"application/grpc"
 _MOST_REMEMBERED = 1024
-"""Paths that only patterns match."""
+"""Most cached paths of patterns."""
 _TOO_MANY_CALLS = "too many calls are open; try again later"
 _SECONDS = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 _BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -53,11 +54,11 @@ _METHODS = frozenset(
 
 
 class Target:
-    """What is served at one path.
+    """The routes at one path.
 
     Attributes:
         grpc: the gRPC method.
-        http: the routes by their methods, and what stands for their placeholders.
+        http: the routes by method, with the values of their placeholders.
     """
 
     __slots__ = ("grpc", "http")
@@ -67,7 +68,7 @@ class Target:
         self.http: dict[str, tuple[Http, tuple[str, ...]]] = {}
 
     def add(self, route: Http, values: tuple[str, ...]) -> None:
-        """Serve a route here, unless another one of its method is already served."""
+        """Add a route, unless one with its method exists."""
         self.http.setdefault(route.method, (route, values))
         if route.method == "GET":
             self.http.setdefault("HEAD", (route, values))
@@ -78,11 +79,11 @@ class Router:
 
     Args:
         routes: of all applications.
-        max_message_bytes: of a message or a body, before and after decompression.
-        threads: put large bodies together, and unpack compressed ones; None for the loop's own.
-        not_found: makes the answer to a path without a route, of the path; None: as the gateway of
-            the pipeline protocol says it.
-        sections: first segments of paths that are not of the pipeline protocol.
+        max_message_bytes: most bytes of a message or a body, before and after decompression.
+        threads: join large bodies, and decompress; None for the loop's default threads.
+        not_found: makes the answer to a path without a route, from the path; None: the answer of
+        the pipeline protocol's gateway.
+        sections: first path segments that do not belong to the pipeline protocol.
 
     Raises:
         StartupError: two routes are the same.
@@ -113,7 +114,7 @@ class Router:
                 key = ("baidu_std", route.path)
                 methods = self._services.setdefault(route.service, {})
                 methods[route.method] = route
-                # Some clients leave the package out; brpc's servers take that too.
+                # Some clients omit the package; brpc's servers accept that, too.
                 self._services.setdefault(route.service.rpartition(".")[2], methods)
             elif "{" in route.pattern:
                 pattern = _Pattern(route)
@@ -125,12 +126,12 @@ class Router:
             if key in seen:
                 raise StartupError(f"two routes are {' '.join(key)}")
             seen.add(key)
-        # False, a literal segment, is sorted before True, a placeholder.
+        # False, a literal segment, sorts before True, a placeholder.
         self._patterns = [each for places in sorted(patterns) for each in patterns[places]]
         self._targets = dict(self._static)
 
     def end_streams(self) -> None:
-        """End the calls of stream handlers, which may have no end of their own: we shut down."""
+        """End the calls of stream handlers, which may not end by themselves, at shutdown."""
         for call in list(self._shared.streams):
             call.stop()
             call.fail(GrpcCode.UNAVAILABLE, "the server is shutting down")
@@ -140,7 +141,7 @@ class Router:
         head = exchange.head
         target = self._targets.get(head.path)
         kind = head.fields.get(b"content-type")
-        # The first is what nearly every call says: is_grpc without the call.
+        # The first test holds for nearly every gRPC call: is_grpc, inlined.
         if kind is not None and (
             (kind == _GRPC and head.version == HTTP_2) or (kind[:16] == _GRPC and is_grpc(head))
         ):
@@ -216,7 +217,9 @@ class Router:
         return BaiduStdCall(exchange, self._shared, method).begin()
 
     def _is_gateways(self, path: bytes) -> bool:
-        """Whether the path is like those of the pipeline protocol, which is answered as it says."""
+        """Whether the path looks like one of the pipeline protocol, and gets that protocol's
+        errors.
+        """
         segments = path.split(b"/")
         if self._is_ours(segments):
             return False
@@ -227,11 +230,11 @@ class Router:
         )
 
     def _is_ours(self, segments: list[bytes]) -> bool:
-        """Whether the path begins as routes do that the pipeline protocol has nothing to say to."""
+        """Whether the path begins like routes outside of the pipeline protocol."""
         return len(segments) > 1 and segments[1] in self._sections
 
     def _find(self, head: RequestHead) -> Target:
-        """What patterns match a path that nobody asked for lately."""
+        """Match a path that is not cached with the patterns."""
         path = head.path
         target = Target()
         if head.method not in _METHODS:
@@ -275,7 +278,7 @@ class _Pattern:
         ]
 
     def match(self, segments: list[bytes], values: list[str | None]) -> tuple[str, ...] | None:
-        """What stands for the placeholders; None when the path does not match."""
+        """The values of the placeholders; None if the path does not match."""
         if len(segments) != self._size:
             return None
         if any(segments[index] != literal for index, literal in self._literals):
@@ -285,7 +288,7 @@ class _Pattern:
 
 
 class _Refused(Exception):
-    """The answer follows from the head alone: it is this one."""
+    """The request is refused by its head, with this answer."""
 
     def __init__(self, reply: HttpReply) -> None:
         self.reply = reply
@@ -293,7 +296,7 @@ class _Refused(Exception):
 
 
 def door_failure(head: RequestHead | None, status: int, text: str) -> HttpReply:
-    """What the door answers by itself, in the form of whoever asked; see ``Door``."""
+    """The door's own answer, in the format of the request's protocol; see ``Door``."""
     if head is not None and is_grpc(head):
         if status == 431:
             told = grpc.trailers(GrpcCode.RESOURCE_EXHAUSTED, "the metadata is too large")
@@ -352,7 +355,7 @@ def _not_served(
 
 
 def _segment(raw: bytes) -> str | None:
-    """A path segment decoded once; None when it could be taken for more than a name."""
+    """A percent-decoded path segment; None if it is not a plain name."""
     try:
         text = unquote_to_bytes(raw).decode()
     except UnicodeDecodeError:

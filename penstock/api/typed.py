@@ -1,4 +1,4 @@
-"""Routes of typed functions: bytes in, bytes out; the function's worker reads and writes them."""
+"""Routes of typed functions: they pass bytes; the function's worker decodes and encodes them."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class TypedRoute:
 
     Attributes:
         path: such as ``/predict``.
-        graph: the name of the graph that answers.
-        signature: what it takes and gives.
-        summary: a line for people.
+        graph: the name of its graph.
+        signature: its request and answer types.
+        summary: a line of text.
         description: more than that, in Markdown.
-        examples: bodies of requests, as plain values, each with the answer that is expected (None
-            where none is); those of the request's own schema, if there are none.
+        examples: request bodies as plain values, each with its expected answer or None; by default
+            those of the request's schema.
     """
 
     path: str
@@ -103,13 +103,13 @@ class TypedApplication:
 
 
 def media_of(graph: ServedGraph) -> str | None:
-    """The one media type that the workers of a typed function read and write; None: any we know."""
+    """The only media type of a typed function's workers; None: all supported ones."""
     found: str | None = getattr(graph.stages[0].executor, "media", None)
     return found
 
 
 def _only(contents: Contents, kind: str | None) -> Contents:
-    """Without the types that such workers do not read; those of files are theirs to judge."""
+    """Without the types that such workers do not read; types of files are left to them."""
     others = (media.JSON, media.MSGPACK, media.FORM)
     return {
         each: schema

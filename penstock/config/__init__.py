@@ -1,1 +1,1 @@
-"""YAML in, checked options out."""
+"""The configuration: schema, YAML, checks, and merging of all sources."""

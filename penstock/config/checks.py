@@ -1,4 +1,4 @@
-"""Checks that no single key can make: contradictions, features not built yet, the ports to bind."""
+"""Checks between keys, unavailable features, and the choice of ports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HARDWARE = {3: "ARM CPU", 4: "Kunlun XPU", 5: "Ascend 310", 6: "Ascend 910"}
 
 
 def unavailable(config: ServiceConfig) -> list[Problem]:
-    """Every key that asks for something that is not built."""
+    """Problems of keys that request unavailable features."""
     problems: list[Problem] = []
     for name, op in config.op.items():
         found = unavailable_op(op, ("op", name))
@@ -24,7 +24,7 @@ def unavailable(config: ServiceConfig) -> list[Problem]:
 
 
 def unavailable_op(op: OpConfig, path: KeyPath = ()) -> Iterator[Problem]:
-    """The same for one op, whether its values come from YAML or from its constructor."""
+    """The same for one op, from YAML or from its constructor."""
     if op.use_encryption_model:
         text = "encrypted models are not available in this build"
         yield Problem(path=(*path, "use_encryption_model"), text=text)
@@ -40,7 +40,7 @@ NEEDS_CARD = {1: "GPU", 2: "GPU with TensorRT"}
 
 
 def contradictions(config: ServiceConfig) -> list[Problem]:
-    """Every disagreement, each with all the keys it needs in ``path`` and ``involves``."""
+    """All contradictions, each with its keys in ``path`` and ``involves``."""
     problems = []
     if config.rpc_port is None and config.http_port is None:
         text = "rpc_port or http_port must be set, or nobody can reach the service"
@@ -60,7 +60,7 @@ def contradictions(config: ServiceConfig) -> list[Problem]:
         )
         involved = (("build_dag_each_worker",),)
         problems.append(Problem(path=("worker_num",), text=text, involves=involved))
-    # Its default gives way, so that lowering the maximum alone is enough.
+    # The default is lowered, so that lowering the maximum alone is enough.
     if "deadline" in config.model_fields_set and config.deadline > config.max_deadline:
         text = f"{config.deadline:g} s is more than max_deadline, {config.max_deadline:g} s"
         problems.append(Problem(path=("deadline",), text=text, involves=(("max_deadline",),)))
@@ -90,11 +90,11 @@ class Ports:
 
 
 def ports(config: ServiceConfig, free: Callable[[int], bool]) -> Ports:
-    """The gRPC port is the next free one after the HTTP port when it is left out.
+    """The ports to bind; by default the gRPC port is the next free one after the HTTP port.
 
     Args:
         config: a checked configuration.
-        free: whether a port can be bound now; only asked for a port that is chosen here.
+        free: whether a port can be bound now; only called for a port that is chosen here.
 
     Raises:
         ConfigError: no port is set, or none is free.

@@ -1,4 +1,4 @@
-"""The documentation and the JSON Schema of the configuration, made from its schema.
+"""Generates the documentation and the JSON Schema of the configuration from its schema.
 
 ``python -m penstock.config.describe`` writes ``docs/configuration.md`` to standard output,
 ``python -m penstock.config.describe --json-schema`` the JSON Schema.
@@ -29,7 +29,7 @@ from penstock.config.schema import (
 )
 
 _SHOWN_BELOW = 1_000_000
-"""Upper bounds from here on only keep arithmetic sane; the tables leave them out."""
+"""Larger upper bounds only prevent overflows; the tables omit them."""
 
 _INTRODUCTION = """\
 # Configuration

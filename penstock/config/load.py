@@ -1,12 +1,11 @@
-"""From a file, a dict, the environment and flags to one checked ServiceConfig.
+"""Merges a file or dict, the environment and flags to one checked ServiceConfig.
 
-A flag wins over the environment, that over YAML, that over the defaults of the service's class,
-these over ours; op constructors stand between environment and YAML and are handled by ``resolve``.
-Every problem of every key is reported
-at once, with the place where the key was written.
+Precedence: flags, environment, op constructors (see ``resolve``), YAML, the defaults of the
+service's class, our defaults. All problems are reported at once, each with the place where its key
+was written.
 
-A text from a flag or the environment has no quotes to tell "0" from 0, so its key decides:
-text stays text, lists are cut at commas, and anything else is read as an unquoted YAML value.
+A flag or variable has no quotes to distinguish "0" from 0, so its key's type decides: text stays
+text, lists are split at commas, and any other value is read as unquoted YAML.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ class Loaded:
 
     Attributes:
         config: the checked values.
-        warnings: one sentence each, to be logged once at start.
+        warnings: warnings, to be logged once at the start.
         source: the file's path, or ``dict_name``.
-        place: the sentence for a problem found later, with the place where its key was written.
+        place: formats a problem found later, with the place where its key was written.
     """
 
     config: ServiceConfig
@@ -71,13 +70,12 @@ def load(
         yml_file: the file; relative to ``base_dir`` when that is given. Or else:
         yml_dict: the same as plain data; it is not modified.
         overrides: dotted key -> value, from flags; a value of None is a flag not given.
-        defaults: dotted key -> value, for keys that are left out or blank everywhere else.
-        environ: where ``PENSTOCK_<KEY>`` is looked up for the top-level keys, and ``PENSTOCK_SET``
-            for all. A variable of that form whose key is unknown is a warning: it need not be meant
-            for us.
+        defaults: dotted key -> value, for keys without another value.
+        environ: has ``PENSTOCK_<KEY>`` for top-level keys, and ``PENSTOCK_SET`` for all. A variable
+            with an unknown key is a warning: it may have another purpose.
         lenient: unknown keys are ignored with a warning each, instead of being problems.
         base_dir: a folder; the working directory without it.
-        dict_name: what messages call ``yml_dict``.
+        dict_name: the name of ``yml_dict`` in messages.
 
     Raises:
         ConfigError: with every problem found.
@@ -117,7 +115,7 @@ def load(
 
 
 class _Layers:
-    """The data, overridden by environment and flags, and where each key was written."""
+    """The data, overridden by environment and flags, and the place where each key was written."""
 
     def __init__(self, document: Document, source: str) -> None:
         self.data = document.data
@@ -166,7 +164,7 @@ class _Layers:
 def _with(data: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
     """A copy with one key set; mappings on the way are copied too, never modified.
 
-    A value on the way that is no mapping stays: it is a problem of its own.
+    A value on the path that is no mapping stays: that is a separate problem.
     """
     copy = dict(data)
     if len(path) == 1:
@@ -179,12 +177,12 @@ def _with(data: Mapping[str, Any], path: tuple[str, ...], value: Any) -> dict[st
 
 
 def _check(data: Mapping[str, Any]) -> tuple[ServiceConfig, list[Problem], list[Problem]]:
-    """The checked values, what is wrong, and the keys that are not known."""
+    """The checked values, the problems, and the unknown keys."""
     found: list[Problem] = []
     try:
         config = ServiceConfig.model_validate(data)
     except ValidationError as error:
-        # What the schema refuses is taken out, so that the checks between keys see the rest.
+        # Refused values are removed, so that the checks between keys see the rest.
         found = explain(error)
         for each in error.errors(include_url=False):
             loc = each["loc"]
@@ -199,7 +197,7 @@ def _check(data: Mapping[str, Any]) -> tuple[ServiceConfig, list[Problem], list[
 
 
 def _without(data: Mapping[Any, Any], path: Sequence[str | int]) -> dict[Any, Any]:
-    """A copy without the key that a refusal is about; of a list, without the whole list."""
+    """A copy without a refused key; for a list, without the whole list."""
     if not path:
         return {}
     copy = dict(data)
@@ -213,9 +211,9 @@ def _without(data: Mapping[Any, Any], path: Sequence[str | int]) -> dict[Any, An
 
 _PREFIX = "PENSTOCK_"
 _SET = "PENSTOCK_SET"
-_NEAR = 0.8  # they all begin alike, so that most names resemble each other; a guess
+_NEAR = 0.8  # the common prefix makes most names similar; a guess
 
-# What Kubernetes gives every container once there is a Service by the name penstock.
+# Set by Kubernetes in every container if there is a Service named penstock.
 _KUBERNETES = re.compile(r"_SERVICE_(HOST|PORT)(_|$)|_PORT_\d+_(TCP|UDP|SCTP)(_|$)")
 _KUBERNETES_URL = re.compile(r"(tcp|udp|sctp)://")
 
@@ -240,11 +238,11 @@ def parse_override(text: str) -> tuple[str, Any]:
 def from_environment(environ: Mapping[str, str]) -> dict[str, tuple[str, Any]]:
     """Dotted key -> (variable, value) for every ``PENSTOCK_…`` variable that is not empty.
 
-    ``PENSTOCK_SET`` holds any number of overrides, ``key.inner=value;…``. A key that it shares with
-    a variable of its own is that variable's, which names it alone.
+    ``PENSTOCK_SET`` has any number of overrides, ``key.inner=value;…``. A separate variable for a
+    key takes precedence.
 
     Raises:
-        ConfigError: one of the overrides in ``PENSTOCK_SET`` is none.
+        ConfigError: an override in ``PENSTOCK_SET`` is invalid.
     """
     found: dict[str, tuple[str, Any]] = {}
     for text in environ.get(_SET, "").split(";"):
@@ -282,7 +280,7 @@ def unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def typed(keys: Sequence[str], text: str) -> Any:
-    """The text as a value for the key at this path."""
+    """Convert the text to a value of the key at this path."""
     *above, key = keys
     section = section_at(above)
     kind = _kind(section and keys_of(section).get(key))
@@ -301,7 +299,7 @@ def _unquoted(text: str) -> str:
 
 
 def _kind(annotation: Any) -> type | None:
-    """``str``, ``tuple``, or None for everything that an unquoted value spells."""
+    """``str``, ``tuple``, or None for types that are read as unquoted values."""
     origin = get_origin(annotation)
     if origin is Annotated:
         return _kind(get_args(annotation)[0])

@@ -1,4 +1,4 @@
-"""The configuration file of the model server: models, graphs of them, and who calls which.
+"""The configuration file of the model server: models, workflows, and services.
 
     models:
       detect: models/detect                  # a path; or a path and any key of an op
@@ -36,7 +36,7 @@ from penstock.config.yaml import Document, read_file, read_text
 from penstock.errors import ConfigError
 
 REQUEST: Final = "request"
-"""What a model of a workflow reads that is the first there."""
+"""The input name of a workflow's first models."""
 
 Name: TypeAlias = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$", strict=True)]
 
@@ -66,9 +66,7 @@ class ModelServerConfig(BaseModel):
     server: dict[str, Any] = {}
 
     def graphs(self) -> dict[str, dict[str, str]]:
-        """By name, each workflow's models and what each of them reads. Without workflows every
-        model is one.
-        """
+        """By workflow name, its models with their inputs. Without workflows every model is one."""
         if not self.workflows:
             return {name: {name: REQUEST} for name in self.models}
         return {
@@ -151,7 +149,7 @@ _NOT_OF_THE_SERVER: Final = {
 
 
 def _in_the_form(error: ValidationError) -> Iterator[Problem]:
-    """One problem for each place: where several forms are allowed, pydantic tells of all."""
+    """One problem for each place: pydantic reports all alternatives of a union."""
     told = set()
     for each in error.errors(include_url=False):
         loc = each["loc"]
@@ -175,7 +173,7 @@ def _in_the_form(error: ValidationError) -> Iterator[Problem]:
 
 
 def _in_the_keys(config: ModelServerConfig) -> Iterator[Problem]:
-    """What is wrong with the keys of ops and of the service, as far as one key alone tells."""
+    """Problems of single keys of ops and of the service."""
     for key, text in _NOT_OF_THE_SERVER.items():
         if key in config.server:
             yield Problem(path=("server", key), text=f"does not belong here: {text}")

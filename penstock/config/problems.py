@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, in sentences for the person who wrote it.
+"""Problems of a configuration, and their texts for its author.
 
 A Problem belongs to a key path; where that path was written (file and line, variable, flag) is
 added by the code that reports it.
@@ -27,7 +27,7 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 """Keys and list positions from the top of the file."""
 
 SHOWN = 60
-"""Longest piece of a value that a message repeats."""
+"""Most characters of a value that a message repeats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,10 @@ class Problem:
 
     Attributes:
         path: the key; empty for the whole file.
-        text: what is wrong, starting in lower case.
-        line: the line, where the path alone would not find it.
-        involves: further keys without which this is no problem.
-        unknown: whether it is that there is no such key.
+        text: the problem, starting in lower case.
+        line: the line, if the path is not enough.
+        involves: further keys that are part of the problem.
+        unknown: whether the key is unknown.
     """
 
     path: KeyPath
@@ -58,19 +58,19 @@ def dotted(path: KeyPath) -> str:
 
 
 def in_words(problem: Problem) -> str:
-    """The key and what is wrong with it."""
+    """The key and the problem as text."""
     key = dotted(problem.path)
     return f"{key}: {problem.text}" if key else problem.text
 
 
 def clipped(text: str) -> str:
-    """The text on one line and not too long."""
+    """The text on one line, truncated."""
     line = text if text.isprintable() else ascii(text)[1:-1]
     return line if len(line) <= SHOWN else line[:SHOWN] + "…"
 
 
 def shown(value: object) -> str:
-    """The value as the user may recognise it; large ones only by their kind."""
+    """The value as text; a large one only by its type."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int) and value.bit_length() > 64:
@@ -93,7 +93,7 @@ AT_KEY = "[key]"
 
 
 def explain(error: ValidationError) -> list[Problem]:
-    """The schema's refusals, one Problem for each."""
+    """The schema's errors, as Problems."""
     return [
         _problem(tuple(each["loc"]), each["type"], each["input"], each.get("ctx", {}))
         for each in error.errors(include_url=False)
@@ -158,7 +158,7 @@ def _hint(kind: str, value: object) -> str:
 
 
 def _nearest(path: KeyPath) -> str:
-    """A hint at what an unknown key was meant to be; empty when nothing is near."""
+    """A hint with the nearest known key; empty if none is near."""
     section, key = section_at(path[:-1]) or ServiceConfig, str(path[-1])
     homes = [where for name, where in _HOMES if name == key]
     if homes:
@@ -180,4 +180,4 @@ def _homes(section: type[Section], where: str) -> Iterable[tuple[str, str]]:
 
 
 _HOMES: Sequence[tuple[str, str]] = tuple(_homes(ServiceConfig, ""))
-"""Every key and where it lives."""
+"""Every key and its section."""

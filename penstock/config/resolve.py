@@ -1,6 +1,6 @@
-"""One op's options, from its constructor and its entry in YAML.
+"""Merges one op's options from its constructor and its entry in YAML.
 
-The rule is the same for every parameter: a flag, else the constructor, else YAML, else the default.
+Precedence for every parameter: flag, constructor, YAML, default.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from penstock.protocols import media
 from penstock.runtimes.runtime import ModelOptions
 
 _THREADS = 2
-"""Of a model whose ``thread_num`` is not given; the original's default."""
+"""Default of a model's ``thread_num``; the original's."""
 
 
 _SERVERS: Final = ("brpc", "grpc")
@@ -50,7 +50,7 @@ CONSTRUCTOR: Final = (
     "batch_size",
     "auto_batching_timeout",
 )
-"""Keys that an op's constructor takes as well, in the same units."""
+"""Keys that are also parameters of an op's constructor, in the same units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,18 +59,18 @@ class OpOptions(WorkOptions):
 
     Attributes:
         name: the op's name.
-        kill_late: whether a call beyond ``timeout`` is ended with its worker process.
+        kill_late: whether the worker process of a call that exceeds ``timeout`` is killed.
         memory_limit: of a worker process, in bytes.
-        window: seconds the first sample waits for company; None is not at all, and always so when
-            ``batch_size`` is 1.
-        splits: whether a request of more rows than ``batch_size`` runs in pieces.
+        window: seconds that the first sample waits for its batch to fill; None is no wait, as
+            always with ``batch_size`` 1.
+        splits: whether a request with more rows than ``batch_size`` is split.
         overrun: whether a batch takes a request that makes it longer than ``batch_size``.
         media: the media type of bodies on ``socket``.
-        cpus: which CPUs its worker processes run on, one set for each, in turn; empty is all.
+        cpus: CPU sets of its worker processes, one for each, in turn; empty is all CPUs.
         thread_num: CPU threads that one run of its model may use.
         fetch_list: outputs to fetch; None is all.
-        model: the op's model, which it runs, or a server that is started for it; None is no model,
-            or one that others serve.
+        model: the op's local model, or that of a server started for it; None is no model, or a
+            remote one.
     """
 
     name: str
@@ -92,7 +92,7 @@ class OpOptions(WorkOptions):
 
     @property
     def starts_server(self) -> bool:
-        """Whether a model server is to be started for it, whose address is not known yet."""
+        """Whether a model server will be started for it, whose address is not known yet."""
         return self.remote is not None and not self.remote.endpoints
 
 
@@ -104,19 +104,19 @@ def resolve_op(
     cpus: int = _THREADS,
     model_path: str | None = None,
 ) -> OpOptions:
-    """Join what the constructor and the op's entry in YAML say.
+    """Merge the constructor's values and the op's entry in YAML.
 
     Args:
         name: the op's name, for messages.
-        constructor: what the author gave, by ``CONSTRUCTOR``. None, an empty list and ``retry`` 0
-            are not given; a time of -1 is: it overrules one in YAML with none.
-        yaml: the op's entry of a loaded configuration; None when it has none.
-        executor: where ops run whose entry does not say.
-        cpus: how many there are for the op's workers.
-        model_path: of the model that the constructor was given; a flag may name another one.
+        constructor: the constructor's values of ``CONSTRUCTOR``. None, an empty list and ``retry``
+            0 mean "not given"; a time of -1 overrides YAML with no limit.
+        yaml: the op's entry of a loaded configuration, or None.
+        executor: the default executor.
+        cpus: number of CPUs for the op's workers.
+        model_path: path of the constructor's model; a flag may override it.
 
     Raises:
-        ConfigError: the constructor was given something wrong or not yet available.
+        ConfigError: a value of the constructor is invalid or unavailable.
     """
     given = _given(constructor)
     code = _checked(name, given)
@@ -131,8 +131,8 @@ def resolve_op(
     place = executor if entry.executor is None else kind_named(entry.executor)
     thread_num = entry.local_service_conf.thread_num
     if thread_num is None:
-        # A thread more than there are CPUs gains nothing: a model of two threads on one core took
-        # a fifth more CPU time a request than with one thread.
+        # More threads than CPUs gain nothing: a model of two threads on one core took a fifth more
+        # CPU time a request than with one thread.
         thread_num = (
             _threads(entry, concurrency, cpus) if place.own_processes else min(_THREADS, cpus)
         )
@@ -176,7 +176,7 @@ def resolve_op(
 
 
 def advice(worker_num: int | None, ops: Iterable[OpOptions]) -> list[str]:
-    """Warnings about resolved options that work, but probably not as meant."""
+    """Warnings about resolved options that are valid but suspicious."""
     largest = max(ops, key=lambda each: each.batch_size, default=None)
     if worker_num is None or largest is None or worker_num >= largest.batch_size:
         return []
@@ -194,7 +194,7 @@ def _given(constructor: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _checked(name: str, given: dict[str, Any]) -> OpConfig:
-    """The constructor's values, checked by the same schema as those in YAML."""
+    """Check the constructor's values with the schema of YAML."""
     problems = []
     try:
         code = OpConfig.model_validate(given)
@@ -227,7 +227,7 @@ def _remote(
     conf: OpConfig,
     fetch_list: tuple[str, ...] | None,
 ) -> RemoteOptions | None:
-    """What the op calls in other servers; without endpoints, one that is to be started."""
+    """The remote model of the op; without endpoints, one in a server that will be started."""
     where = f"op.{name}"
     listed = endpoints.server_endpoints
     if not listed:
@@ -258,7 +258,9 @@ def _remote(
 
 
 def _threads(entry: OpConfig, workers: int, cpus: int) -> int:
-    """Of one worker process, whose model has threads of its own: all together fit the CPUs."""
+    """The threads of a worker process's model: all workers together use at most the number of
+    CPUs.
+    """
     if sets := entry.cpus:
         sharing = -(-workers // len(sets))
         each = min(len(each) for each in sets) // sharing

@@ -1,4 +1,4 @@
-"""Every key of ``config.yml``: its type, range, default and one sentence of meaning, written once.
+"""Every key of ``config.yml``: type, range, default and description, written once.
 
 The checks, ``docs/configuration.md`` and the JSON Schema all come from these models. They are
 strict: a boolean is no integer, a text is no number; an integer may stand for a float. Times of ops
@@ -34,13 +34,13 @@ from penstock.executors.kinds import kind_named
 MAX_INT32 = (1 << 31) - 1
 """Upper bound of counts and milliseconds: what the original's 32-bit fields could hold."""
 MAX_WORKERS = 1024
-"""Most workers of one op, and most threads of one run of a model. Each is a thread or a call under
-way; the default of ``max_requests`` lets no more requests in, and a number beyond it is a slip or
-starves the machine."""
+"""Most workers of one op, and most threads of one run of a model. Each is a thread or a call in
+flight; the default of ``max_requests`` admits no more requests, and a larger number is a typo or
+overloads the machine."""
 MAX_CPU = 8191
 """Highest number of a CPU: Linux can be built for 8192."""
 MAX_SECONDS = 31_536_000.0
-"""Upper bound of every time in seconds: a year, a guess that no timer overflows on."""
+"""Upper bound of every time in seconds: a year, a guess that prevents overflows of timers."""
 
 
 _CPUS = re.compile(r"([0-9]{1,4})(?:-([0-9]{1,4}))?")
@@ -88,7 +88,7 @@ def parse_cpus(text: str) -> frozenset[int]:
     """``"0-1,3"`` -> 0, 1 and 3.
 
     Raises:
-        ValueError: it is anything else.
+        ValueError: the text is invalid.
     """
     cpus: set[int] = set()
     for part in text.split(","):
@@ -211,11 +211,13 @@ Token: TypeAlias = Annotated[str, AfterValidator(_token)]
 
 
 BLANK = object()
-"""What a key is given, and refuses, that may be left out but not blank."""
+"""The value of a blank key that must not be blank; the schema refuses it."""
 
 
 class Section(BaseModel):
-    """A mapping of ``config.yml``. A key left blank is its default, but for ``never_blank``."""
+    """A mapping of ``config.yml``. A blank key means its default, except those in
+    ``never_blank``.
+    """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
     never_blank: ClassVar[frozenset[str]] = frozenset()
@@ -249,7 +251,7 @@ class TracerConfig(Section):
 
 
 class DagConfig(Section):
-    """``dag``: what holds for the whole graph."""
+    """``dag``: keys of the whole graph."""
 
     retry: Count = Field(
         default=1,
@@ -469,7 +471,7 @@ class LocalServiceConfig(Section):
 
     @property
     def device_ids(self) -> tuple[str, ...]:
-        """``devices`` cut at its commas."""
+        """``devices`` as a list."""
         return tuple(part.strip() for part in self.devices.split(",") if part.strip())
 
 
@@ -528,7 +530,7 @@ class PadConfig(Section):
 
     @property
     def on(self) -> bool:
-        """Whether there is padding."""
+        """Whether padding is enabled."""
         return bool(self.model_fields_set) if self.enabled is None else self.enabled
 
 
@@ -663,12 +665,12 @@ class OpConfig(Section):
 
     @property
     def timeout(self) -> float | None:
-        """Seconds one call of ``process`` may take."""
+        """Limit of one call of ``process`` in seconds."""
         return None if self.timeout_ms is None else self.timeout_ms / 1000
 
     @property
     def window(self) -> float | None:
-        """Seconds the first sample of a batch waits for company."""
+        """Seconds that the first sample waits for its batch to fill."""
         ms = self.auto_batching_timeout_ms
         return None if ms is None else ms / 1000
 
@@ -680,11 +682,13 @@ class OpConfig(Section):
 
     @property
     def forced(self) -> frozenset[str]:
-        """Keys, dotted below this op, that a flag set: they outrank even the op's constructor."""
+        """Keys, dotted below this op, that a flag set: they take precedence even over the op's
+        constructor.
+        """
         return self._forced
 
     def forcing(self, keys: frozenset[str]) -> OpConfig:
-        """The same entry, remembering that ``keys`` were set by flags."""
+        """A copy that records that ``keys`` were set by flags."""
         copy = self.model_copy()
         copy._forced = keys
         return copy
@@ -708,7 +712,7 @@ Entries: TypeAlias = Annotated[
 
 
 class ServiceConfig(Section):
-    """The top of the file: the service itself."""
+    """The top-level keys: the service itself."""
 
     never_blank = frozenset({"rpc_port", "http_port", "grpc_gateway_port"})
 
@@ -890,7 +894,7 @@ class ServiceConfig(Section):
 
     @property
     def engines(self) -> int:
-        """Processes with a graph each."""
+        """The number of engines."""
         return (self.worker_num or 1) if self.build_dag_each_worker else 1
 
     @property
@@ -900,17 +904,17 @@ class ServiceConfig(Section):
 
 
 def section_of(annotation: Any) -> type[Section] | None:
-    """The section that a key's value is, if it is one."""
+    """The section class of a key's value, if any."""
     return annotation if isclass(annotation) and issubclass(annotation, Section) else None
 
 
 def entries_of(annotation: Any) -> type[Section] | None:
-    """The section that each entry is, when a key's value maps names of the user's to sections."""
+    """The section class of the entries, if a key's value maps user-defined names to sections."""
     return section_of(get_args(annotation)[1]) if get_origin(annotation) is dict else None
 
 
 def section_at(path: Sequence[str | int]) -> type[Section] | None:
-    """The section whose keys stand below this path, if there is one."""
+    """The section class at this path, if any."""
     section: type[Section] | None = ServiceConfig
     entries: type[Section] | None = None
     for key in path:

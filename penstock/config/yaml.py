@@ -1,9 +1,9 @@
-"""YAML text to plain data, with the line of every key.
+"""A bounded YAML reader that keeps the line of every key.
 
-The library makes nodes only; texts become values here, by the core schema of YAML 1.2: null,
+The library only composes nodes; scalars become values here, by the core schema of YAML 1.2: null,
 booleans, integers, floats, and text for everything else. No other tag is known, so nothing is ever
-constructed or evaluated. Size, depth and the number of values are bounded, and what an alias
-repeats counts each time, so that a small file cannot grow large.
+constructed or evaluated. Size, depth and the number of values are bounded, and values repeated by
+aliases count each time, so that a small file cannot grow large.
 
 Source: YAML 1.2.2, chapter 10.3; the merge key ``<<`` of YAML 1.1.
 """
@@ -26,7 +26,7 @@ from penstock.config.problems import KeyPath, Problem, clipped
 from penstock.errors import ConfigError
 
 MAX_BYTES = 1 << 20
-"""Largest file; a thousand ops with every key written stay below half of it."""
+"""Most bytes of a file; a thousand ops with every key are below half of it."""
 MAX_DEPTH = 32
 """Deepest nesting; the schema needs five levels."""
 MAX_VALUES = 20_000
@@ -34,7 +34,7 @@ MAX_VALUES = 20_000
 
 _CORE = "tag:yaml.org,2002:"
 _PLAIN = "plain"
-"""The tag that a scalar has here which is not quoted and has none of its own."""
+"""The tag of an unquoted scalar without a tag."""
 _WORDS: dict[str, Any] = {"": None, "~": None, ".nan": nan, ".NaN": nan, ".NAN": nan}
 for _word, _value in {
     "null": None, "true": True, "false": False, ".inf": inf, "+.inf": inf, "-.inf": -inf
@@ -44,17 +44,17 @@ _INT = re.compile(r"[-+]?[0-9]+")
 _BASED = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 MAX_DIGITS = 300
-"""Longest number; longer ones stay text, which no key of a number accepts."""
+"""Most digits of a number; longer ones stay text, which numeric keys refuse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A read file.
+    """A parsed file.
 
     Attributes:
         data: the top mapping; its inner values may be shared and must not be modified.
         lines: key path -> line, from 1.
-        problems: what is wrong although it could be read, such as keys given twice.
+        problems: problems of a readable file, such as duplicate keys.
     """
 
     data: dict[str, Any]
@@ -63,7 +63,7 @@ class Document:
 
 
 def read_file(path: Path) -> str:
-    """The text of a file.
+    """Read the text of a file.
 
     Raises:
         ConfigError: it cannot be read, is too large, or is not UTF-8.
@@ -87,14 +87,14 @@ def read_text(text: str, source: str = "configuration") -> Document:
     """Read one YAML document whose top is a mapping; an empty text is an empty mapping.
 
     Raises:
-        ConfigError: it is not YAML, or more than the bounds allow. ``source`` opens the message.
+        ConfigError: it is not YAML, or exceeds the bounds. The message begins with ``source``.
     """
     if len(text) > MAX_BYTES:
         raise ConfigError([f"{source}: is larger than {MAX_BYTES} bytes"])
     try:
         yaml = YAML(typ="safe", pure=True)
         yaml.Resolver = _Resolver
-        yaml.composer.warn_double_anchors = False  # an anchor may be given again
+        yaml.composer.warn_double_anchors = False  # an anchor may be redefined
         return _Reader().document(yaml.compose(text))
     except _Refused as refused:
         raise ConfigError([f"{source}:{refused.line}: {refused.text}"]) from refused
@@ -105,15 +105,15 @@ def read_text(text: str, source: str = "configuration") -> Document:
         raise ConfigError([f"{where}: is not valid YAML: {reason}"]) from error
     except RecursionError as error:
         raise ConfigError([f"{source}: nested deeper than {MAX_DEPTH} levels"]) from error
-    # The parser answers some malformed texts (bad escapes, odd directives) with whatever its
-    # internals raise; for the writer of the file they all mean the same.
+    # For some malformed texts (bad escapes, odd directives) the parser raises internal exceptions;
+    # for the author of the file they all mean the same.
     except Exception as error:
         reason = clipped(str(error).partition("\n")[0])
         raise ConfigError([f"{source}: is not valid YAML: {reason}"]) from error
 
 
 class _Refused(Exception):
-    """Reading cannot go on."""
+    """Reading cannot continue."""
 
     def __init__(self, node: Node, text: str) -> None:
         super().__init__(text)
@@ -122,7 +122,7 @@ class _Refused(Exception):
 
 
 class _Resolver(VersionedResolver):
-    """Leaves plain scalars to ``resolved``, which knows the core schema alone."""
+    """Leaves plain scalars to ``resolved``, which implements the core schema."""
 
     def resolve(self, kind: type[Node], value: object, implicit: Any) -> Tag:
         if kind is ScalarNode:
@@ -135,7 +135,7 @@ def _line(node: Node) -> int:
 
 
 class _Reader:
-    """One walk over the nodes of one text."""
+    """Converts the nodes of one text to values."""
 
     def __init__(self) -> None:
         self.lines: dict[KeyPath, int] = {}

@@ -1,1 +1,1 @@
-"""What is heard of the engine: logs."""
+"""Logs, metrics, traces and profiles: listeners to the engine."""

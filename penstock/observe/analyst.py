@@ -1,4 +1,5 @@
-"""Reads profile lines, ours and the original's: as a trace for Chrome, and as means of each op.
+"""Reads profile lines of Penstock and the original: as a Chrome trace, and as mean times of each
+op.
 
 Source: docs/tracing.md.
 """
@@ -16,7 +17,8 @@ from urllib.parse import unquote
 from ruamel.yaml import YAML
 
 Event: TypeAlias = dict[str, Any]
-"""``name``, ``tid``, ``pid``, ``ts`` (microseconds, as text) and ``ph``: B for begin, E for end."""
+"""Has ``name``, ``tid``, ``pid``, ``ts`` (microseconds, as text) and ``ph``: B for begin, E for
+end."""
 
 STEPS: Final = ("prep", "midp", "postp")
 _EXECUTORS: Final = ("@DAGExecutor", "@G")
@@ -24,10 +26,10 @@ _PHASES: Final = {"0": "B", "1": "E"}
 
 
 class OpAnalyst:
-    """What the steps of ops took.
+    """The times of the steps of ops.
 
     Args:
-        taken: per op, step and worker, how many milliseconds each batch took.
+        taken: milliseconds of each batch, by op, step and worker.
     """
 
     def __init__(self, taken: Mapping[str, Mapping[str, Mapping[str, list[float]]]]) -> None:
@@ -37,23 +39,23 @@ class OpAnalyst:
         }
 
     def times(self, op: str | None = None) -> dict[str, Any]:
-        """Mean milliseconds of each step, over the workers' means: of one op, or of each."""
+        """Mean milliseconds of each step, averaged over the workers: of one op, or of all."""
         return {**(self._times if op is None else self._times[op])}
 
     def qps(self, op: str | None = None) -> dict[str, Any]:
-        """How many batches a worker could do in a second of each step alone."""
+        """Batches a second that a worker could process in each step alone."""
         if op is None:
             return {each: self.qps(each) for each in self._times}
         return {step: 1000 / ms if ms else float("inf") for step, ms in self._times[op].items()}
 
     def concurrency_analysis(self, op_config_yaml: str | Path) -> dict[str, float]:
-        """How many workers each op needs, so that all keep up with the slowest step.
+        """The number of workers that each op needs to keep up with the slowest step.
 
         Args:
             op_config_yaml: a file with ``<op>: {<step>: <card>}``; several cards are ``"0,1"``.
 
         Raises:
-            ValueError: a card stands there twice, or an op or step is not in the profile.
+            ValueError: a card occurs twice, or an op or step is not in the profile.
         """
         config: Any = YAML(typ="safe", pure=True).load(Path(op_config_yaml))
         used: set[str] = set()
@@ -77,7 +79,7 @@ class OpAnalyst:
 
 
 class Analyst:
-    """Reads one file, in which other lines may stand, too.
+    """Reads one file, which may have other lines.
 
     Args:
         profile_file: its path.
@@ -95,11 +97,11 @@ class Analyst:
         return self._trace
 
     def save_trace(self, trace_file: str | Path) -> None:
-        """Write them as JSON, for ``chrome://tracing``."""
+        """Write the events as JSON, for ``chrome://tracing``."""
         Path(trace_file).write_text(json.dumps(self.get_trace(), indent=2), encoding="utf-8")
 
     def get_op_analyst(self) -> OpAnalyst:
-        """What ops took."""
+        """The times of the ops."""
         taken: Any = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
         for step, worker, ms in self._spans():
             op, bar, number = worker.strip("[]").rpartition("|")
@@ -108,7 +110,8 @@ class Analyst:
         return OpAnalyst(taken)
 
     def get_profile(self) -> tuple[float, float, float, OpAnalyst]:
-        """Mean milliseconds of whole requests, of unpacking, of packing; and what ops took.
+        """Mean milliseconds of whole requests, of unpacking, and of packing; and the times of the
+        ops.
 
         Raises:
             ValueError: the file has no requests.
@@ -123,12 +126,12 @@ class Analyst:
         return means[0], means[1], means[2], self.get_op_analyst()
 
     def print_profile(self) -> None:
-        """Show all of that."""
+        """Print the profile."""
         call, prepack, postpack, ops = self.get_profile()
         print(f"call: {call} ms\nprepack: {prepack} ms\npostpack: {postpack} ms\n{ops}")  # noqa: T201
 
     def _spans(self) -> Iterator[tuple[str, str, float]]:
-        """What began and ended: its name, where, and its milliseconds."""
+        """The spans: name, place, and milliseconds."""
         begun: dict[tuple[Any, ...], int] = {}
         for each in self.get_trace():
             key = (each["pid"], each["tid"], each["name"])
@@ -139,7 +142,7 @@ class Analyst:
 
 
 def _events(line: str) -> Iterator[Event]:
-    """Those of one line; none of a line of something else, or of an item that was cut off."""
+    """The events of one line; none for another line, or a truncated item."""
     fields = line.strip().split("\t")
     if fields[0] != "PROFILE" or len(fields) < 3:
         return

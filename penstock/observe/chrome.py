@@ -1,8 +1,8 @@
-"""Timelines as a trace that Chrome (``chrome://tracing``) and Perfetto show.
+"""Timelines in the trace format of Chrome (``chrome://tracing``) and Perfetto.
 
-A request is a slice in a lane that is free meanwhile, with its parts inside; steps that run at the
-same time have lanes of their own. Batches are slices of the workers that ran them. Arrows lead from
-the steps of requests to the batch that they share. Source: the Trace Event Format (Google, phases
+A request is a slice in a free lane, with its phases inside; concurrent steps have separate lanes.
+Batches are slices of their workers. Arrows lead from requests' steps to their batch.
+Source: the Trace Event Format (Google, phases
 X, s, f and M).
 """
 
@@ -16,11 +16,11 @@ from penstock.observe.timeline import BatchTimes, Step, Timeline
 Event: TypeAlias = dict[str, Any]
 
 _REQUESTS: Final = 1
-"""The number that stands for a process in which all requests are shown."""
+"""The pid of the pseudo-process that shows all requests."""
 
 
 def trace(timelines: Sequence[Timeline]) -> dict[str, Any]:
-    """The trace, to be written as JSON. Times are microseconds from the first request on."""
+    """The trace as a JSON value. Times are microseconds from the first request on."""
     start = min((each.began for each in timelines), default=0.0)
     made = _Trace(start)
     for each in sorted(timelines, key=lambda timeline: timeline.began):
@@ -43,7 +43,7 @@ class _Trace:
         self._arrows = 0
 
     def add(self, timeline: Timeline) -> None:
-        """Show one request, and its batches unless they are there already."""
+        """Add one request, and its batches unless they have been added."""
         facts = {
             "data_id": timeline.data_id, "log_id": timeline.log_id, "route": timeline.route,
             "status": timeline.status, "error": timeline.error, "trace": timeline.trace,
@@ -63,7 +63,7 @@ class _Trace:
         self._slice("pack", timeline.replied, timeline.ended, _REQUESTS, lane)
 
     def names(self) -> Iterable[Event]:
-        """What the shown processes and threads are called."""
+        """The names of processes and threads."""
         yield _name("process_name", _REQUESTS, 0, "requests")
         for lane in range(len(self._lanes)):
             yield _name("thread_name", _REQUESTS, lane, f"lane {lane + 1}")
@@ -73,7 +73,7 @@ class _Trace:
             yield _name("thread_name", number, worker, f"worker {worker}")
 
     def _lane(self, begin: float, end: float) -> int:
-        """A lane in which nothing is shown from then on."""
+        """A lane that is free from ``begin`` on."""
         for lane, free in enumerate(self._lanes):
             if free <= begin:
                 self._lanes[lane] = end
@@ -117,7 +117,7 @@ class _Trace:
             self.events.append(event | {"cat": "batch", "id": self._arrows, "bp": "e"})
 
     def _op(self, engine: int, batch: BatchTimes) -> int:
-        """The number that stands for an op's process."""
+        """The pid of an op's pseudo-process."""
         op = (engine, batch.op)
         number = self._ops.setdefault(op, _REQUESTS + 1 + len(self._ops))
         self._workers[(*op, batch.worker)] = number

@@ -1,4 +1,4 @@
-"""Counts what an engine does, as plain values that can be shown, and added up over engines."""
+"""Counts the events of an engine, as plain values that can be summed over engines."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from penstock.instrument import GraphInfo, Instrument, RequestInfo
 from penstock.request import Batch
 
 SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the classes of durations; one more class holds what takes longer."""
+"""Upper bounds of the histogram buckets of durations; a last bucket has longer ones."""
 ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-"""The same of the sizes of batches."""
+"""The same for batch sizes."""
 
 PHASES: Final = ("preprocess", "process", "postprocess")
 
 
 class _Requests:
-    """Those of one graph."""
+    """The requests of one graph."""
 
     __slots__ = ("cancelled", "durations", "errors", "refusals", "seconds")
 
@@ -32,14 +32,14 @@ class _Requests:
         self.seconds = 0.0
 
     def add(self, other: _Requests) -> None:
-        """Count another graph's as well."""
+        """Add the counts of another graph."""
         self.errors.update(other.errors)
         self.refusals.update(other.refusals)
         self.durations = [sum(x) for x in zip(self.durations, other.durations, strict=True)]
         self.seconds += other.seconds
 
     def plain(self) -> dict[str, Any]:
-        """Answers by their errors' codes, refusals likewise, and how long answers took."""
+        """Answers and refusals by error code, and the durations of answers."""
         return {
             "answers": {"ok": sum(self.durations) - self.errors.total(), **self.errors},
             "refusals": dict(self.refusals),
@@ -100,8 +100,8 @@ class Counters(Instrument):
     def batch_closed(self, op: str, batch: Batch, now: float) -> None:
         """See Instrument."""
         found = self._ops[op]
-        # Not by the member, nor by its ``value``: Python computes the hash of the one and looks the
-        # other up, which take three times as long as all of this line.
+        # Not by the member or its ``value``: hashing the one or looking up the other takes three
+        # times as long as this whole line.
         found.reasons[batch.reason._value_] += 1
         rows = batch.rows
         found.rows += rows
@@ -154,9 +154,7 @@ class Counters(Instrument):
         self._closed += 1
 
     def of_requests(self) -> dict[str, Any]:
-        """Of all graphs: answers by their errors' codes, refusals likewise, how long answers took;
-        and connections.
-        """
+        """Of all graphs: answers and refusals by error code, durations; and connections."""
         everything = _Requests()
         for each in self._requests.values():
             everything.add(each)
@@ -164,13 +162,13 @@ class Counters(Instrument):
         return {**everything.plain(), "connections": connections}
 
     def of_graph(self, graph: GraphInfo) -> dict[str, Any]:
-        """The same of one graph, with how many were cancelled."""
+        """The same for one graph, with the number of cancelled requests."""
         found = self._requests.get(graph) or _Requests()
         return {**found.plain(), "cancelled": found.cancelled}
 
     def of_op(self, op: str) -> dict[str, Any]:
-        """An op's errors and workers, how long samples waited, and its batches: their rows, why
-        they were closed, the seconds of each phase, and those between the engine and the worker.
+        """An op's errors and workers, queue waits, and its batches: rows, close reasons, seconds of
+        each phase, and seconds of transfer between the engine and the worker.
         """
         found = self._ops.get(op) or _Op()
         return {
@@ -185,7 +183,7 @@ class Counters(Instrument):
 
 
 def _histogram(bounds: Sequence[float], counts: Sequence[int], total: float) -> dict[str, Any]:
-    """The sum of all values, and how many there were in each class."""
+    """The sum of all values, and the count of each bucket."""
     names = [*(f"<= {bound:g}" for bound in bounds), f"> {bounds[-1]:g}"]
     classes = {name: count for name, count in zip(names, counts, strict=True) if count}
     return {"sum": total, "classes": classes}

@@ -1,8 +1,7 @@
 """The three log files of the original, in its folder ``PipelineServingLogs``.
 
-A process of its own writes them (``log_writer.py``); every process of the service sends it lines
-over one socket, and waits for nothing but a moment. The lines go there as well as to standard
-error, but for those of the tracer, which would be lost between others.
+A separate process writes them (``log_writer.py``); every process of the service sends it lines over
+one socket, and blocks only briefly. Lines also go to standard error, except those of the tracer.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from penstock.observe.logs import Beside, TextLines
 from penstock.observe.tracer import TRACER
 
 FOLDER: Final = "PipelineServingLogs"
-_LAST_LINES: Final = 2.0  # seconds that the writer is given at the end
+_LAST_LINES: Final = 2.0  # seconds for the writer to finish at the end
 _BUFFER: Final = 1 << 20
 
 
 class ToFiles(Beside):
-    """Sends lines to the process that writes them. What it does not take is lost and counted.
+    """Sends lines to the writer process. Lines that it does not accept are dropped and counted.
 
     Args:
         line: the socket.
@@ -69,7 +68,7 @@ class ToFiles(Beside):
                 self.line.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
                 self._waits_ms = ToFiles._waits_ms
                 return True
-        except OSError:  # the writer was ended, or is behind
+        except OSError:  # the writer has ended, or is too slow
             self._waits_ms = 0
         self._lost += 1
         return False
@@ -77,10 +76,10 @@ class ToFiles(Beside):
 
 @contextmanager
 def logging_to_files(folder: str | None) -> Iterator[None]:
-    """Have all processes that are forked from now on log to the files below a folder.
+    """Make this process and its later forks log to the files in a folder.
 
     Args:
-        folder: in which that of the files is made; None for no files.
+        folder: the parent of the log folder; None for no files.
 
     Raises:
         StartupError: they cannot be written.
@@ -111,13 +110,13 @@ def logging_to_files(folder: str | None) -> Iterator[None]:
         root.handlers[:] = [each for each in root.handlers if each is not handler]
         _tracer_to(None)
         ours.close()
-        # It goes on by itself while some process of the script's keeps the socket.
+        # It continues while a process of the script holds the socket.
         with suppress(subprocess.TimeoutExpired):
             writer.wait(_LAST_LINES)
 
 
 def files_line() -> int | None:
-    """The descriptor of this process's socket to the writer, for a program that it becomes."""
+    """The descriptor of this process's socket to the writer, to pass on by exec."""
     for each in logging.getLogger().handlers:
         if isinstance(each, ToFiles):
             return each.line.fileno()
@@ -125,7 +124,7 @@ def files_line() -> int | None:
 
 
 def take_files_line(descriptor: int) -> None:
-    """In such a program: log there until it ends."""
+    """After exec: log there until the end of the process."""
     os.set_inheritable(descriptor, False)
     _install(socket.socket(fileno=descriptor))
 
@@ -145,5 +144,5 @@ def _tracer_to(handler: ToFiles | None) -> None:
 
 
 def to_a_file() -> bool:
-    """Whether the tracer's lines have a file of their own."""
+    """Whether the tracer's lines go to a file."""
     return not logging.getLogger(TRACER).propagate

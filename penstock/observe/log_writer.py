@@ -1,8 +1,8 @@
 """The process that writes the three log files of the original, for all processes of a service.
 
-A program of its own, which needs nothing but Python: ``python log_writer.py FOLDER``. It reads its
-standard input, a socket that keeps messages apart: a letter (T for the tracer's lines, W for
-warnings and worse, I for others) and a text. It ends when nobody can write there any more.
+A program that needs only Python: ``python log_writer.py FOLDER``. Its standard input is a socket
+with message boundaries; a message is a letter (T for the tracer's lines, W for warnings and errors,
+I for others) and a text. It ends when all writers have closed the socket.
 """
 
 import os
@@ -13,18 +13,18 @@ from logging import Formatter, makeLogRecord
 from logging.handlers import RotatingFileHandler
 
 FILES = {"pipeline.log": 20, "pipeline.log.wf": 10, "pipeline.tracer": 5}
-"""How many old ones are kept of each."""
+"""The number of old files that are kept."""
 MOST_BYTES = 512_000_000
 MOST_LETTER = 1 << 17
-"""Bytes of a message."""
+"""Most bytes of a message."""
 
 
 class Writer:
-    """Writes, and turns files that have become too long into old ones.
+    """Writes and rotates the files.
 
     Args:
-        folder: which there is.
-        most: bytes of a file.
+        folder: an existing folder.
+        most: most bytes of a file.
     """
 
     def __init__(self, folder: str, most: int = MOST_BYTES) -> None:
@@ -36,7 +36,7 @@ class Writer:
             self._files.append(handler)
 
     def write(self, message: bytes) -> None:
-        """Write one message where its letter says."""
+        """Write one message to the files of its letter."""
         kind, text = message[:1], message[1:].decode(errors="replace")
         record = makeLogRecord({"msg": text})
         log, warnings, tracer = self._files
@@ -54,7 +54,7 @@ class Writer:
 
 
 def main(folder: str) -> None:
-    """Write until everybody who can send has ended; whoever stops a service stops those."""
+    """Write until all senders have ended. Ignores signals, which are for the senders."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     writer = Writer(folder)

@@ -1,8 +1,8 @@
 """Log lines on standard error: text for people, or one JSON object per event.
 
-Nothing here runs on import, and a program that configures logging itself keeps what it configured.
-Text that clients send cannot forge a line: control characters are escaped, and of an event that has
-several lines, such as a traceback, all but the first are indented.
+Nothing here runs on import, and a program that configures logging itself keeps its configuration.
+Text from clients cannot forge a line: control characters are escaped, and further lines of an
+event, such as a traceback, are indented.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error", "critical"]
 LogFormat: TypeAlias = Literal["text", "json"]
 
 MOST_LINES: Final = 10_000
-"""Events that wait to be written; a guess at what a burst of errors makes."""
+"""Most queued events; a guess at a burst of errors."""
 
 LAST_LINES: Final = 1.0
-"""Seconds that the last lines are given at the end."""
+"""Seconds to write the last lines at the end."""
 
-# Control characters, line ends of Unicode, and what turns the direction of writing.
+# Control characters, Unicode line ends, and characters that change the writing direction.
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _INDENT: Final = "    "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions:
-    """What is logged, and how."""
+    """Level and format of the log."""
 
     level: LogLevel = "info"
     format: LogFormat = "text"
 
     @property
     def number(self) -> int:
-        """The level as the standard library counts it."""
+        """The level as a number of the standard library."""
         return logging.getLevelNamesMapping()[self.level.upper()]
 
 
 class TextLines(logging.Formatter):
-    """A line for each event; the lines of its traceback follow, indented.
+    """A line for each event, followed by the indented lines of its traceback.
 
     Args:
-        writer: whose lines they are, where several processes write to one log.
-        form: of the line; None for ours.
+        writer: the name of this process, if several write to one log.
+        form: format of the line; None for ours.
     """
 
     def __init__(self, writer: str | None = None, form: str | None = None) -> None:
@@ -68,7 +68,7 @@ class TextLines(logging.Formatter):
         return _indented(super().formatException(ei))  # type: ignore[arg-type]
 
     def formatStack(self, stack_info: str) -> str:
-        """The stack that a caller asked for, indented."""
+        """The requested stack, indented."""
         return _indented(stack_info)
 
 
@@ -112,28 +112,28 @@ def _formatter(options: LogOptions, writer: str | None) -> logging.Formatter:
 
 
 class Unhurried(logging.Handler):
-    """Hands lines to a thread that writes them, so that nobody waits for a disk or a reader.
+    """Passes lines to a writer thread, so that logging does not block on a disk or a reader.
 
-    The queue is bounded, unlike that of ``logging.handlers.QueueHandler``. What does not fit or
-    cannot be written is dropped and counted; one line tells how many when writing works again.
+    The queue is bounded, unlike that of ``logging.handlers.QueueHandler``. Lines that do not fit or
+    cannot be written are dropped and counted; a later line reports the number.
     """
 
     def __init__(self, stream: TextIO, most: int = MOST_LINES) -> None:
         super().__init__()
-        # Each is written by one side only: `emit` runs under the handler's lock, the rest in the
-        # writer's thread.
+        # Each has a single writer: `emit` runs under the handler's lock, the rest in the writer
+        # thread.
         self._refused = 0
         self._unwritten = 0
         self._told = 0
         self._stream = stream
         self._lines: Queue[str | None] = Queue(most)
-        # A daemon, because a reader who never comes must not keep the process from ending.
+        # A daemon, because a blocked reader must not keep the process from ending.
         self._writer = threading.Thread(target=self._write, name="log", daemon=True)
         self._writer.start()
 
     @property
     def dropped(self) -> int:
-        """Lines that were lost and that no line has told of yet."""
+        """The number of dropped lines that has not been reported."""
         return self._refused + self._unwritten - self._told
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -146,7 +146,7 @@ class Unhurried(logging.Handler):
             self.handleError(record)
 
     def close(self) -> None:
-        """Write what is queued, for as long as a reader could be expected to take."""
+        """Write the queued lines, within a time limit."""
         super().close()
         try:
             self._lines.put(None, timeout=LAST_LINES)
@@ -182,16 +182,16 @@ class Unhurried(logging.Handler):
 
 
 class AtOnce(logging.StreamHandler[TextIO]):
-    """Writes lines itself, where no second thread may be or could come too late.
+    """Writes lines synchronously, for processes without threads, or before a sudden end.
 
-    A pipe that nobody reads loses lines, rather than stopping the process: a reader is waited for
-    for a moment, and not again before there is one.
+    A full pipe loses lines instead of blocking the process: it waits briefly once, and not again
+    until the pipe is read.
     """
 
     _waits_ms = 100
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the record's line, a page at a time, as long as it is taken."""
+        """Write the record's line, a page at a time, while the pipe accepts it."""
         try:
             descriptor = self.stream.fileno()
         except (OSError, ValueError, AttributeError):
@@ -208,25 +208,25 @@ class AtOnce(logging.StreamHandler[TextIO]):
                     return
                 os.write(descriptor, data[at : at + select.PIPE_BUF])
             self._waits_ms = AtOnce._waits_ms
-        except OSError:  # the disk is full; nobody can be told now
+        except OSError:  # the disk is full; it cannot be reported
             return
         except Exception:  # noqa: BLE001 - a record that cannot be formatted harms nobody
             self.handleError(record)
 
 
 class Beside(logging.Handler):
-    """One of ours that stays beside those for standard error."""
+    """A handler of ours that is kept beside the one for standard error."""
 
 
 class _Default(int):
-    """A level that a program has not set, known again by its type."""
+    """A level that we set, recognised by its type."""
 
 
 @contextmanager
 def logging_of_imports(options: LogOptions) -> Iterator[None]:
-    """Show what a script logs as it is imported, as long as it configures nothing itself.
+    """Show log lines of a script's import, unless it configures logging itself.
 
-    Not by a handler of the root logger, which would turn ``logging.basicConfig`` into nothing.
+    Without a handler of the root logger, which would disable ``logging.basicConfig``.
     """
     root, before, last = logging.getLogger(), logging.getLogger().level, logging.lastResort
     handler = AtOnce(sys.stderr)
@@ -245,13 +245,13 @@ def logging_of_imports(options: LogOptions) -> Iterator[None]:
 def logging_to_stderr(
     options: LogOptions | None = None, *, at_once: bool = False, writer: str | None = None
 ) -> Iterator[None]:
-    """Give the root logger a handler for a while, unless the program configured logging itself.
+    """Give the root logger a handler within the context, unless the program configured logging
+    itself.
 
     Args:
-        options: level and format meanwhile.
-        at_once: for a process that will fork, or whose last lines before a sudden end count: then
-            it starts no thread, and lines of a log that nobody reads are lost. Children call this
-            again.
+        options: level and format.
+        at_once: write synchronously, for a process that will fork, or may end suddenly: it starts
+            no thread, and loses lines if the log is not read. Children call this again.
         writer: see TextLines.
     """
     options = options or LogOptions()
@@ -259,7 +259,7 @@ def logging_to_stderr(
     before, level = root.handlers[:], root.level
     stay = [each for each in before if isinstance(each, Beside)]
     if ours.handlers or not all(_may_go(each) for each in before if each not in stay):
-        if isinstance(level, _Default):  # the program did not ask for ours
+        if isinstance(level, _Default):  # the program has not set the level
             root.setLevel(logging.WARNING)
         yield
         return
@@ -276,8 +276,8 @@ def logging_to_stderr(
 
 
 def _may_go(handler: logging.Handler) -> bool:
-    """Whether nobody asked for it: an older one of ours; or that which ``logging.info``, called
-    before anything is configured, makes by itself.
+    """Whether a handler may be removed: an older one of ours, or the one that ``logging.info``
+    creates before logging is configured.
     """
     return isinstance(handler, AtOnce) or (
         type(handler) is logging.StreamHandler

@@ -1,6 +1,6 @@
-"""What Prometheus reads: a report of a service as metric families, and these as text.
+"""Prometheus metrics: converts a report to metric families, and these to text.
 
-A report is what ``service/status.py`` makes and adds up. Names, units and types follow the
+``service/status.py`` makes and sums the reports. Names, units and types follow the
 conventions of Prometheus; labels are names of services, ops, states and codes, never a client's
 text. Reading changes nothing, so any number of scrapers see the same numbers.
 """
@@ -27,7 +27,7 @@ _OP: Final = (*_SERVICE, "op")
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric, as it is declared; of a counter the name without ``_total``."""
+    """The declaration of a metric; a counter's name is without ``_total``."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -36,7 +36,7 @@ class Family:
 
     @property
     def shown(self) -> str:
-        """The name by which it is asked for."""
+        """Its name in queries."""
         return self.name + "_total" * (self.kind == "counter")
 
 
@@ -195,7 +195,7 @@ OF_ORIGINAL: Final = (
         "Time of these batches, in microseconds.",
     ),
 )
-"""Names of the original, on request. Source: ``docs/compatibility.md`` (metrics)."""
+"""Metrics with the original's names. Source: ``docs/compatibility.md`` (metrics)."""
 
 DOOR: Final = {
     "refused": "max_connections",
@@ -215,7 +215,7 @@ DOOR: Final = {
     "tls_failed": "tls",
     "errors": "internal_error",
 }
-"""Counters of ``door.limits.DoorStatistics`` by the reason that they are shown as."""
+"""Counters of ``door.limits.DoorStatistics``, with their reason in the metric."""
 
 _EVENTS: Final = {
     "penstock_op_errors": "errors",
@@ -234,15 +234,15 @@ _CHANGES: Final = {
 
 
 class Families:
-    """The families of one report, as the library's encoders collect them.
+    """A collector of the families of one report.
 
     Args:
         report: of one engine, or the sum over several.
-        of_original: with the names of the original as well.
+        of_original: whether to add metrics with the original's names.
     """
 
     def __init__(self, report: Report, *, of_original: bool = False) -> None:
-        # Here, as it takes as long to import as half of our own package.
+        # Imported here, as the import takes as long as half of our package.
         from prometheus_client.core import (
             CounterMetricFamily,
             GaugeMetricFamily,
@@ -293,7 +293,7 @@ class Families:
         for outcome, count in report.get("traces", {}).items():
             add("penstock_traces", count, outcome)
         door, connections = report["door"], report["connections"]
-        if door:  # else it is another server's
+        if door:  # else connections belong to another server
             add("penstock_connections_open", connections["opened"] - connections["closed"])
             add("penstock_connections_opened", connections["opened"])
             add("penstock_door_requests", door["requests"])

@@ -1,9 +1,9 @@
-"""Requests that have ended as OpenTelemetry spans, for a collector.
+"""Exports finished requests as OpenTelemetry spans to a collector.
 
-A request is a span; in it are the unpacking, each try at an op with its parts, and the packing, as
-``timeline.py`` has them. The trace is the caller's, where it sent a context, else a new one. What a
-remote op sends on names the op's span, which is made later: so its id is computed, from a key of
-this process and what is known when the call goes out.
+A request is a span; its children are the unpacking, each attempt of an op with its phases, and the
+packing, from ``timeline.py``. The trace is the caller's, if it sent a context, else a new one. A
+remote op's call has the context of the op's span, which is created later: so its id is computed
+from a key of this process and data known at the time of the call.
 
 This module needs the packages of the extra ``otel``, which only this module imports. Sources:
 OpenTelemetry's specification (environment variables) and semantic conventions (HTTP, RPC).
@@ -56,22 +56,24 @@ from penstock.request import Batch, Sample
 _log: Final = logging.getLogger(__name__)
 
 _LAST: Final = 2.0  # seconds for the last spans
-_WAKE: Final = 64  # requests that are exported before the delay is over; a guess at 512 spans
+_WAKE: Final = (
+    64  # queued requests that start an export before the delay is over; a guess at 512 spans
+)
 _PROTOCOLS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
 _CALLERS_FAULT: Final = {kind.code for kind, row in STATUS.items() if row.http < 500}
 
 
 def is_disabled() -> bool:
-    """Whether the environment says that nothing is to be exported."""
+    """Whether the environment disables the export."""
     disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
     return disabled or os.environ.get("OTEL_TRACES_EXPORTER") == "none"
 
 
 def exporter() -> SpanExporter:
-    """The one that the environment names; else by OTLP over HTTP.
+    """The exporter named by the environment; by default OTLP over HTTP.
 
     Raises:
-        StartupError: there is none of that name, or it cannot be made.
+        StartupError: it does not exist, or cannot be created.
     """
     name = os.environ.get("OTEL_TRACES_EXPORTER") or "otlp"
     if name == "otlp":
@@ -96,7 +98,7 @@ def _number(name: str, usual: int) -> int:
 
 
 class _Trace(NamedTuple):
-    """The trace that a request is part of."""
+    """The trace of a request."""
 
     id: int
     parent: SpanContext | None
@@ -108,18 +110,18 @@ class _Trace(NamedTuple):
 
 
 class SpanWriter:
-    """Exports the spans of sampled requests, in a thread of its own.
+    """Exports the spans of sampled requests, in a separate thread.
 
     Args:
-        exporter: takes them.
-        service: what the service is called where the environment does not say.
+        exporter: the exporter.
+        service: the service's name, unless the environment sets it.
 
     Attributes:
-        counts: sampled requests by what became of their spans: ``exported``, ``dropped`` for want
-            of room, or ``failed``, as the collector did not take them.
+        counts: sampled requests by outcome: ``exported``, ``dropped`` (the queue was full), or
+            ``failed`` (the collector did not accept them).
 
     Raises:
-        StartupError: the environment asks for something else than a number.
+        StartupError: a variable of the environment is no number.
     """
 
     def __init__(self, exporter: SpanExporter, service: str) -> None:
@@ -139,14 +141,14 @@ class SpanWriter:
         self._batch = _number(OTEL_BSP_MAX_EXPORT_BATCH_SIZE, 512)
         self._wake = Event()
         self._closing = False
-        # A daemon, because a collector that does not answer must not keep the process from ending.
+        # A daemon, because an unresponsive collector must not keep the process from ending.
         self._thread = Thread(target=self._run, name="otel", daemon=True)
         self._thread.start()
 
     # On the engine's loop.
 
     def __call__(self, timeline: Timeline) -> None:
-        """Take one that has ended; what there is no room for is dropped."""
+        """Queue a finished timeline, or drop it if the queue is full."""
         data_id = timeline.data_id
         trace = self._trace(timeline.trace, timeline.trace_state, data_id, _title(timeline))
         if trace is None or not trace.flags.sampled:
@@ -159,8 +161,8 @@ class SpanWriter:
             self._wake.set()
 
     def outgoing(self, batch: Batch) -> bytes:
-        """The trace context with which an op calls another server, as a header block: of requests
-        that share the call, that of the first one that is sampled.
+        """The trace context for a remote op's call, as a header block: that of the first sampled
+        request of the batch.
         """
         for sample in batch.samples:
             trace = self._of(sample)
@@ -173,7 +175,7 @@ class SpanWriter:
         return encode_block(fields(made.encode(), trace.state.to_header().encode()))
 
     def _of(self, sample: Sample) -> _Trace:
-        """The trace of a request that is inside."""
+        """The trace of a running request."""
         call = sample.flight.call
         exchange = getattr(call, "exchange", None)
         traceparent = state = method = route = ""
@@ -188,7 +190,7 @@ class SpanWriter:
         return trace
 
     def _trace(self, traceparent: str, state: str, data_id: int, name: str) -> _Trace | None:
-        """The trace of a request; None of one that came to no graph and brought none."""
+        """The trace of a request; None if it reached no graph and has no context."""
         found = parse(traceparent)
         parent, context, extra = None, None, 0
         if found is not None:
@@ -212,7 +214,7 @@ class SpanWriter:
         return int.from_bytes(known.digest())
 
     def close(self) -> None:
-        """Export what waits, for as long as a collector could be expected to take."""
+        """Export the queued requests, within a time limit."""
         self._closing = True
         self._wake.set()
         self._thread.join(_LAST)
@@ -243,7 +245,7 @@ class SpanWriter:
         self.counts["exported" if done else "failed"] += requests
 
     def _spans(self, timeline: Timeline, trace: _Trace) -> Iterator[ReadableSpan]:
-        """Those of one request, its own first."""
+        """The spans of one request, its own first."""
         offset = time_ns() - monotonic_ns()
 
         def span(
@@ -305,14 +307,16 @@ class SpanWriter:
 
 
 def _name(method: str, route: str, graph: str) -> str:
-    """What a request's span is called."""
+    """The name of a request's span."""
     if method == GRPC:
         return route.removeprefix("/")
     return f"{method} {route}" if route else graph or "request"
 
 
 def _title(timeline: Timeline) -> str:
-    """That name; of a request that came to no graph the method alone, as paths are many."""
+    """That name; for a request that reached no graph only the method, to limit the number of
+    names.
+    """
     if timeline.data_id == NO_ID:
         return timeline.method
     return _name(timeline.method, timeline.route, timeline.graph)

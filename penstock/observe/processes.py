@@ -1,4 +1,4 @@
-"""What processes take of the machine: memory and processor time, as Linux tells it."""
+"""Memory and CPU time of processes, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any, Final
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 
-_UTIME: Final = 11  # fields of /proc/<pid>/stat behind the name, which may hold anything
+_UTIME: Final = 11  # index of a field of /proc/<pid>/stat, after the process name
 _STIME: Final = 12
 _RSS: Final = 21
 
 
 class ProcessTimes:
-    """Remembers what processes took that have ended, so that no sum of theirs falls."""
+    """Sums the CPU time of processes, including ended ones, so that the sum never decreases."""
 
     def __init__(self) -> None:
         self._seen: defaultdict[str, dict[int, float]] = defaultdict(dict)
         self._ended: defaultdict[str, float] = defaultdict(float)
 
     def of(self, whose: str, pids: Collection[int]) -> dict[str, Any]:
-        """Bytes of memory and seconds of the processor, of all these processes together.
+        """Bytes of memory and seconds of CPU time of a group of processes.
 
         Args:
-            whose: they are; those that were there the last time and are not now have ended.
-            pids: those that live.
+            whose: the group's name; processes of the last call that are missing now have ended.
+            pids: the running processes of the group.
         """
         seen, before = {}, self._seen[whose]
         memory = 0
@@ -42,7 +42,7 @@ class ProcessTimes:
 
 
 def thread_seconds(thread: int) -> float:
-    """Seconds of the processor that a thread of this process has had; 0 where nobody tells."""
+    """Seconds of CPU time of a thread of this process; 0 if unknown."""
     try:
         with open(f"/proc/self/task/{thread}/schedstat", "rb", buffering=0) as file:
             return int(file.read(64).split()[0]) / 1e9
@@ -51,7 +51,7 @@ def thread_seconds(thread: int) -> float:
 
 
 def _read(pid: int) -> tuple[int, float] | None:
-    """Bytes and seconds of one; None when it has ended, or the system does not tell."""
+    """Bytes and seconds of one process; None if it has ended, or the system has no /proc."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             fields = file.read(4096).rpartition(b")")[2].split()

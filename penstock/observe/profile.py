@@ -1,8 +1,9 @@
-"""Profile lines of the original: when each part of a request began and ended, in Unix microseconds.
+"""Profile lines in the original's format: start and end of each phase of a request, in Unix
+microseconds.
 
 A line is ``PROFILE``, ``pid:<pid>`` and items ``<name>_0:<time>`` (begin) and ``<name>_1:<time>``
-(end), with tabs between the three and a space after each item. Names of ops are escaped as in URLs
-where they have characters that mean something here. Source: docs/tracing.md.
+(end), with tabs between the three and a space after each item. Special characters of op names are
+percent-encoded. Source: docs/tracing.md.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from penstock.observe.timeline import BatchTimes, Timeline
 from penstock.request import REQUEST_OP_NAME
 
 _STAGES: Final = {"preprocess": "prep", "process": "midp", "postprocess": "postp"}
-_WAITING: Final = 10_000  # timelines; a guess at what a burst makes
-_REMEMBERED: Final = 4096  # batches whose line was written
-_LAST: Final = 1.0  # seconds for the last lines
+_WAITING: Final = 10_000  # most queued timelines; a guess at a burst
+_REMEMBERED: Final = 4096  # most recent batches whose line was written
+_LAST: Final = 1.0  # seconds to write the last lines
 
 
 def profile_text(timeline: Timeline) -> str:
-    """The lines of one request: of each batch that it was in, and of its own parts."""
+    """The lines of one request: of each of its batches, and of its own phases."""
     batches = [step.batch for step in timeline.steps if step.batch is not None]
     return "".join(_lines(timeline, batches))
 
@@ -62,25 +63,25 @@ def _line(parts: Iterable[tuple[str, float, float]]) -> str:
 
 
 class ProfileWriter:
-    """Writes the lines of all requests to standard error, in a thread of its own.
+    """Writes the lines of all requests to standard error, in a separate thread.
 
-    Each batch has its line once, whoever was in it.
+    Each batch has one line, whatever its requests.
     """
 
     def __init__(self) -> None:
         self._timelines: Queue[Timeline | None] = Queue(_WAITING)
         self._written: OrderedDict[int, None] = OrderedDict()
-        # A daemon, because a reader who never comes must not keep the process from ending.
+        # A daemon, because a blocked reader must not keep the process from ending.
         self._thread = Thread(target=self._run, name="profile", daemon=True)
         self._thread.start()
 
     def __call__(self, timeline: Timeline) -> None:
-        """Take one; what there is no room for is dropped."""
+        """Queue a timeline, or drop it if the queue is full."""
         if timeline.data_id != NO_ID and not self._timelines.full():
             self._timelines.put_nowait(timeline)
 
     def close(self) -> None:
-        """Write what is there, for as long as a reader could be expected to take."""
+        """Write the queued lines, within a time limit."""
         try:
             self._timelines.put(None, timeout=_LAST)
         except Full:
@@ -93,7 +94,7 @@ class ProfileWriter:
             try:
                 sys.stderr.write(text)
                 sys.stderr.flush()
-            except (OSError, ValueError):  # nobody reads: later lines may be read again
+            except (OSError, ValueError):  # not readable now: later lines may be
                 continue
 
     def _text(self, timeline: Timeline) -> str:

@@ -1,8 +1,8 @@
 """Keeps timelines: of the latest requests, of those that failed, and of the slowest of the last
 minutes.
 
-What runs for each request is kept short: it fills plain lists, of which a Timeline is made when
-somebody asks for it. Belongs to the engine's loop.
+The work per request is small: it fills plain lists, which are converted to Timelines on demand.
+Belongs to the engine's loop.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from penstock.protocols.trace_context import TRACEPARENT, state_of
 from penstock.request import Batch
 
 KEPT: Final = 256
-"""Timelines of the latest requests."""
+"""Number of timelines of the latest requests."""
 
 SLOWEST: Final = 32
-"""Timelines of the slowest requests of a period, the current one and the one before."""
+"""Number of timelines of the slowest requests of a period, for the current and the previous one."""
 
 PERIOD: Final = 120.0
 """Seconds."""
@@ -33,12 +33,12 @@ FAILED: Final = 16
 leave those of another."""
 
 CANCELLED: Final = "cancelled"
-"""Stands for the code of an error where the caller went away."""
+"""The error code of cancelled requests."""
 
 NO_ID: Final = -1
-"""The data id of a request that no graph has taken on."""
+"""The data id of a request that was not admitted."""
 
-_MOST_PATH: Final = 200  # bytes; a guess at what is read
+_MOST_PATH: Final = 200  # most bytes of a path; a guess
 _MOST_TEXT: Final = 1000  # characters of what an error says; the same
 _TRACEPARENT: Final = 55  # bytes of version 00
 _TRACE_ID: Final = slice(3, 35)  # of these
@@ -48,14 +48,14 @@ Listener: TypeAlias = Callable[[Timeline], object]
 
 
 _Step: TypeAlias = tuple[float, int, list[Any]]
-"""When a sample was queued, its attempt, and the values of its BatchTimes."""
+"""The time when a sample was queued, its attempt, and the values of its BatchTimes."""
 
 _Over: TypeAlias = list[Any]
-"""The values of a Timeline without its engine, in order, and what had not finished."""
+"""The values of a Timeline without its engine, in order, and its unfinished samples."""
 
 
 def method_of(call: Any) -> str:
-    """That of HTTP, or GRPC.
+    """The HTTP method, or GRPC.
 
     Args:
         call: of the door.
@@ -83,7 +83,7 @@ class Recorder(Instrument):
         self._period_ends = 0.0
         self._listeners: list[Listener] = []
 
-    # What happens.
+    # Events.
 
     def admitted(self, request: RequestInfo, now: float) -> None:
         """See Instrument."""
@@ -149,7 +149,7 @@ class Recorder(Instrument):
         if error is not None:
             code, text = error.code, text_of(error)[:_MOST_TEXT]
         call = request.call
-        exchange = getattr(call, "exchange", None)  # an embedded service has calls of its own
+        exchange = getattr(call, "exchange", None)  # calls of an embedded service differ
         over = [
             request.graph.name or "", "", request.data_id, request.log_id, b"", admitted,
             admitted, now, now, 0, code, "", b"", steps, left, text,
@@ -185,26 +185,26 @@ class Recorder(Instrument):
             ])  # fmt: skip
 
     def so_far(self, exchange: ExchangeInfo) -> Timeline | None:
-        """Of a request whose answer is known and not sent yet; it may be asked from any thread."""
+        """The timeline of a request whose outcome is known, but not sent yet; from any thread."""
         over = self._unsent.get(exchange)
         return None if over is None else self._timeline([*over[:8], monotonic(), *over[9:]])
 
-    # What is kept.
+    # Timelines.
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell somebody of each timeline from now on; what ends that is given back.
+        """Call ``listener`` with each timeline from now on; returns a function that ends that.
 
-        A request that came to no graph, such as a probe, has a timeline as well, with NO_ID.
+        A request that reached no graph, such as a probe, also has a timeline, with NO_ID.
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def latest(self, most: int = KEPT) -> list[Timeline]:
-        """Of the requests that ended last, in that order."""
+        """The timelines of the latest requests, in the order of their ends."""
         return [self._timeline(each) for each in [*self._latest][-most:]]
 
     def slowest(self, most: int = 2 * SLOWEST) -> list[Timeline]:
-        """Of those that took longest in the last minutes, the slowest first."""
+        """The timelines of the slowest requests of the last minutes, slowest first."""
         self._turn_period(monotonic())
         found = sorted((*self._slowest, *self._slowest_before), reverse=True)
         return [self._timeline(over) for _, _, over in found[:most]]

@@ -1,8 +1,7 @@
 """The request log: one line for each request, when its answer has been sent.
 
-A line says who answered what with which status, and how many milliseconds each part took; the parts
-add up to the whole, unless ops ran at the same time. In a log of JSON lines the same stands under
-``request``.
+A line has route, status and ids, and the milliseconds of each phase; the phases add up to the
+whole, unless ops ran at the same time. With JSON lines the member ``request`` has the same.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ def log_request(timeline: Timeline) -> None:
 
 
 def facts_of(timeline: Timeline) -> dict[str, Any]:
-    """What the log says of a request; times are milliseconds."""
+    """The log's facts about a request; times are milliseconds."""
     facts: dict[str, Any] = {
         "route": timeline.route,
         "status": timeline.status,

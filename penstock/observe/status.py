@@ -1,4 +1,4 @@
-"""Asks a running service how it stands, or for a trace; shows its status on a terminal."""
+"""Queries the status or a trace of a running service, and prints its status."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from penstock.errors import PenstockError
 
 
 class NoStatus(PenstockError):
-    """The service cannot be asked, or gives no status."""
+    """The service cannot be reached, or has no status."""
 
 
 def ask_status(address: str, timeout: float = 5.0, ca_file: str | None = None) -> dict[str, Any]:
     """The status of the service at ``host:port`` (its HTTP port), or at a URL.
 
-    ``ca_file`` has certificates to trust instead of the well-known authorities.
+    ``ca_file``: certificates to trust instead of the system's.
 
     Raises:
         NoStatus: there is none.
@@ -27,8 +27,8 @@ def ask_status(address: str, timeout: float = 5.0, ca_file: str | None = None) -
 
 
 def ask_trace(address: str, requests: int, seconds: float) -> dict[str, Any]:
-    """The trace of the next requests of a service, which comes when so many have ended, or when so
-    many seconds have passed.
+    """The trace of the next requests of a service, returned after this number of requests or
+    seconds.
 
     Raises:
         NoStatus: there is none.
@@ -56,7 +56,7 @@ def _ask(address: str, path: str, timeout: float, ca_file: str | None = None) ->
 
 
 def shown(report: dict[str, Any]) -> str:
-    """The report as lines for people."""
+    """The report as text."""
     requests, seconds = report["requests"], report["seconds"]["sum"]
     mean = 1000 * seconds / requests["answered"] if requests["answered"] else 0.0
     lines = [

@@ -1,17 +1,17 @@
-"""Where the time of one request went: its way through the door, the graph and its batches.
+"""The timeline of one request: its times in the door, the graph and its batches.
 
-Times are monotonic seconds of one machine, which its processes share. The parts of a request follow
+Times are monotonic seconds, the same for all processes of a machine. The phases of a request follow
 each other without a gap::
 
     began ........ admitted ....................... replied ........ ended
           unpack            the graph's steps               pack
 
-and so do those of a step, where it was run by a worker of this machine::
+and so do those of a step, if it ran in a worker of this machine::
 
     queued ..... closed ........ began ... prepared ... processed ... ran ........ returned
            queue        transfer  preprocess    process     postprocess   transfer
 
-A plain form of lists, numbers and texts travels between processes.
+Between processes timelines are sent as lists, numbers and texts.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from typing import Any, Final, TypeAlias
 Plain: TypeAlias = list[Any]
 
 GRPC: Final = "gRPC"
-"""Stands for the method of HTTP where it is a gRPC call."""
+"""The value of ``method`` for gRPC calls."""
 
 
 @dataclass(slots=True)
 class BatchTimes:
-    """One batch as it ran; shared by the steps of its requests.
+    """The times of one batch; shared by the steps of its requests.
 
     Attributes:
-        op: its name, as instruments hear it.
-        number: counts the batches of this engine.
+        op: its name, as in instruments.
+        number: counter of this engine's batches.
         worker: the worker's number within its op.
         reason: why the batch was closed, a value of ``CloseReason``.
-        rows: how many it had.
-        data_ids: of its requests.
+        rows: its number of rows.
+        data_ids: the ids of its requests.
         closed: when it was closed.
-        began: when its worker took it up; None when none has, as far as is known.
+        began: when its worker began it; None if unknown.
         prepared, processed, ran: seconds of the worker: before the first ``process`` call, inside
-            of these calls, and of all of it.
-        returned: when its results, or its time-out, came to the engine.
+            of these calls, and in total.
+        returned: when its results arrived in the engine, or it timed out.
         errors: how many of its samples failed.
-        given_up: whether it took longer than its op's ``timeout``.
+        given_up: whether it exceeded its op's ``timeout``.
         elements: of its arrays that may be padded, with what was filled in.
         filled_in: how many of them were.
     """
@@ -66,7 +66,7 @@ class BatchTimes:
 
     @property
     def took_up(self) -> float:
-        """When it began to run, as far as is known."""
+        """When it began to run, if known."""
         return self.closed if self.began is None else self.began
 
     @property
@@ -89,13 +89,13 @@ class BatchTimes:
 
 @dataclass(slots=True)
 class Step:
-    """One try of a request at an op.
+    """One attempt of a request at an op.
 
     Attributes:
         op: the op's name.
         queued: when its inputs were complete.
         attempt: 1 for the first.
-        batch: what it ran in; None when its request ended while it waited or ran.
+        batch: its batch; None if its request ended while it waited or ran.
     """
 
     op: str
@@ -105,7 +105,7 @@ class Step:
 
     @property
     def mates(self) -> list[int]:
-        """The ids of the requests that shared the batch, its own among them."""
+        """The ids of the batch's requests, including its own."""
         return [] if self.batch is None else self.batch.data_ids
 
     def stages(self, ended: float) -> list[tuple[str, float, float]]:
@@ -124,21 +124,21 @@ class Timeline:
     """One request from its first byte to its last.
 
     Attributes:
-        engine: the number of the engine that had it.
-        graph: what answered it; empty for one without a name.
-        route: the path's pattern, or the method of a gRPC call; of a request that came to no graph
-            the method and the path; empty without a door.
+        engine: the number of its engine.
+        graph: the name of its graph; empty for one without a name.
+        route: the path's pattern, or the gRPC method; for a request that reached no graph the HTTP
+            method and the path; empty without a door.
         data_id: its id in its engine.
         log_id: its caller's trace id.
-        trace: the W3C ``traceparent`` that came with it; empty for none.
-        began: when its head, and of most requests the body, had come.
-        admitted: when the engine took it on.
+        trace: its W3C ``traceparent``; empty for none.
+        began: when its head, and for most requests the body, had arrived.
+        admitted: when the engine admitted it.
         replied: when its outcome was known.
-        ended: when its answer was given to the connection.
-        status: of HTTP; 0 when no answer was sent. A gRPC call has 200 whatever its outcome.
-        error: the code of its error; None when it has a result.
-        method: of HTTP, or GRPC; empty without a door.
-        trace_state: the W3C ``tracestate`` that came with it; empty for none.
+        ended: when its answer was passed to the connection.
+        status: the HTTP status; 0 if no answer was sent. A gRPC call has 200 whatever its outcome.
+        error: the code of its error; None if it has a result.
+        method: the HTTP method, or GRPC; empty without a door.
+        trace_state: its W3C ``tracestate``; empty for none.
         steps: in the order in which their batches returned.
         text: what its error says; empty without one.
     """
@@ -162,16 +162,16 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """From the first byte to the last."""
+        """Seconds from the first byte to the last."""
         return self.ended - self.began
 
     def plain(self) -> Plain:
-        """Its plain form."""
+        """The timeline as plain values."""
         return [*astuple(self)]
 
     @classmethod
     def of(cls, plain: Plain) -> Timeline:
-        """Of its plain form."""
+        """The timeline of plain values."""
         *head, steps, text = plain
         made = [
             Step(op, queued, attempt, None if batch is None else BatchTimes(*batch))

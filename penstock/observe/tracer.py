@@ -1,7 +1,7 @@
-"""The tracer: what each op and the graph did since the last report, in the text of the original.
+"""The tracer: a periodic report of each op and the graph, in the original's format.
 
-``in`` is how long a worker waited for a batch, ``out`` how long its results took to come back to
-the engine. Source: docs/tracing.md.
+``in`` is the time that a worker waited for a batch, ``out`` the time that its results took to
+return to the engine. Source: docs/tracing.md.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ STAGES: Final = ("in", "prep", "midp", "postp", "out")
 QUANTILES: Final = (50, 60, 70, 80, 90, 95, 99)
 
 Taken: TypeAlias = dict[str, Any]
-"""What one engine did, as plain values: ``ops``, each with the number of its batches and the
+"""One engine's figures as plain values: ``ops``, each with the number of its batches and the
 seconds of each stage; the ``seconds`` of each request; the ids of those that ``failed``."""
 
 Channel: TypeAlias = tuple[list[str], str, int, int]
-"""A queue: whose results come in, which op takes them, how many wait, and how many may."""
+"""A queue: source ops, reading op, length, and capacity."""
 
 
 class Window(Instrument):
-    """What one engine did since it was asked last.
+    """One engine's figures since the last report.
 
     Args:
         now: monotonic seconds.
@@ -38,7 +38,7 @@ class Window(Instrument):
 
     def __init__(self, now: float) -> None:
         self._started = now
-        self._free: dict[tuple[str, int], float] = {}  # when each worker's last results came
+        self._free: dict[tuple[str, int], float] = {}  # when each worker's last results arrived
         self._ops: dict[str, list[float]] = {}
         self._seconds = array("d")
         self._failed: list[int] = []
@@ -72,7 +72,7 @@ class Window(Instrument):
             self._failed.append(request.data_id)
 
     def take(self) -> Taken:
-        """What was done; from now on it is empty."""
+        """Return and reset the figures."""
         taken = {"ops": self._ops, "seconds": [*self._seconds], "failed": self._failed}
         self._ops, self._seconds, self._failed = {}, array("d"), []
         return taken
@@ -85,9 +85,9 @@ def report(
 
     Args:
         windows: of all engines.
-        channels: in the order in which they are numbered.
+        channels: in the order of their numbers.
         workers: the configuration's ``worker_num``.
-        interval: seconds that the report is about.
+        interval: seconds that the report covers.
     """
     return [
         "==================== TRACER ======================",
@@ -102,7 +102,7 @@ def report(
 
 
 def is_empty(windows: Sequence[Taken]) -> bool:
-    """Whether nothing was done."""
+    """Whether there was no activity."""
     return not any(each["ops"] or each["seconds"] for each in windows)
 
 
