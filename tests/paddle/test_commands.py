@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
 from paddle_serving_app import package
 from paddle_serving_client.convert import main as convert
 from paddle_serving_server import serve
+from paddle_serving_server.util import ArgsParser
 
 
 def test_the_models_of_the_original_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -49,3 +51,20 @@ def test_show_proto_is_true_or_false(text: str, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         convert(["--dirname", ".", "--show_proto", text])
     assert "true or false" in capsys.readouterr().err
+
+
+def test_values_of_the_command_line_go_into_the_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yml"
+    file.write_text("rpc_port: 9998\nop:\n  uci:\n    local_service_conf: {model_config: a}\n")
+    opts = ["rpc_port=9999", "op.uci.concurrency=2", "op.uci.local_service_conf.model_config=b"]
+    args = ArgsParser().parse_args(["-c", str(file), "-o", *opts, "dag.is_thread_op=False"])
+    assert args.conf_dict == {
+        "rpc_port": 9999,
+        "op": {"uci": {"concurrency": 2, "local_service_conf": {"model_config": "b"}}},
+        "dag": {"is_thread_op": False},
+    }
+    with pytest.raises(SystemExit):
+        ArgsParser().parse_args(["-c", str(file), "-o", "rpc_port"])
+    assert "-o rpc_port: write key=value" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.config.schema import OpConfig, Section, ServiceConfig, keys_of
 from penstock.protocols import pb
+from tests.documents import ROOT, rows_of, section
 
 PIPELINE = {
     "paddle_serving_server.web_service": ["Op", "WebService"],
@@ -52,6 +55,7 @@ PIPELINE = {
     ],
     "paddle_serving_server.pipeline.util": [],
     "paddle_serving_server.serve": [],
+    "paddle_serving_server.util": ["ArgsParser"],
 }
 NAMES = {
     **PIPELINE,
@@ -184,3 +188,27 @@ def test_the_older_half_of_a_web_service_says_what_to_do_instead() -> None:
             getattr(service, name)
     with pytest.raises(AttributeError, match="'WebService' object has no attribute 'nothing'"):
         _ = service.nothing
+
+
+# The document that tells of them
+
+
+def test_the_guide_to_migration_lists_every_name() -> None:
+    table = rows_of(section((ROOT / "docs/migration.md").read_text(), "Names"))
+    listed = {word for row in table for word in re.findall(r"`([\w.]+)`", row[0])}
+    ours = {module: names for module, names in NAMES.items() if "_gpu" not in module}
+    assert {*ours} <= listed
+    assert {name for names in ours.values() for name in names} <= listed
+
+
+def test_the_guide_to_migration_lists_keys_that_there_are() -> None:
+    table = rows_of(section((ROOT / "docs/migration.md").read_text(), "Configuration keys"))
+    listed = [word for row in table for word in re.findall(r"`([\w.]+)`", row[0])]
+    assert len(listed) == len({*listed}) == 41
+    for key in listed:
+        section_of: type[Section] = ServiceConfig
+        *outer, last = key.split(".")
+        for name in outer:
+            inner = keys_of(section_of)[name]
+            section_of = OpConfig if name == "op" else inner
+        assert last in keys_of(section_of), key
