@@ -317,4 +317,5 @@ def _model(
         mkldnn_op_list=local.mkldnn_op_list or (),
         mkldnn_bf16_op_list=local.mkldnn_bf16_op_list or (),
         min_subgraph_size=local.min_subgraph_size,
+        encryption_key=entry.encryption_key if entry.use_encryption_model else None,
     )

@@ -607,10 +607,15 @@ class OpConfig(Section):
         " `local_service_conf` takes precedence.",
     )
     use_encryption_model: bool = Field(
-        default=False, description="The remote server holds an encrypted model. Not available."
+        default=False,
+        description="The op's model, one of Paddle, is encrypted; `encryption_key` has its key. Not"
+        " available with `server_endpoints`.",
     )
     encryption_key: Text | None = Field(
-        default=None, description="File of the key for `use_encryption_model`."
+        default=None,
+        description="Where the key for `use_encryption_model` is: a file, which may be a pipe such"
+        " as `/dev/fd/3`, or `env:NAME`, a variable that holds it in base64. It is read once, at"
+        " the start, and never logged.",
     )
     executor: ExecutorName | None = Field(
         default=None,

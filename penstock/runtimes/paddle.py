@@ -53,7 +53,15 @@ from penstock.runtimes.options import (
     thread_problems,
     without_effect,
 )
-from penstock.runtimes.paddle_files import PaddleFiles, check_params, is_paddle, paddle_files
+from penstock.runtimes.paddle_files import (
+    ENCRYPTED_PARAMS,
+    PaddleFiles,
+    check_params,
+    check_program,
+    is_paddle,
+    paddle_files,
+    read_key,
+)
 from penstock.runtimes.runtime import SHAPE_KEYS, ModelOptions, OptionProblem
 from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
 
@@ -99,7 +107,10 @@ class PaddleRuntime:
         except ModelError as error:
             found.append(OptionProblem(key="model_config", text=str(error)))
         try:
-            is_json = paddle_files(path).is_json
+            files = paddle_files(path)
+            is_json = files.is_json
+            if files.is_encrypted:
+                found += key_problems(options)
         except ModelError as error:
             found.append(OptionProblem(key="model_config", text=str(error)))
         return [*found, *option_problems(options, library, is_json=is_json)]
@@ -112,13 +123,18 @@ class PaddleRuntime:
         """
         files = paddle_files(path)
         library = _library()
-        if problems := option_problems(options, library, is_json=files.is_json):
+        problems = option_problems(options, library, is_json=files.is_json)
+        if files.is_encrypted:
+            problems += key_problems(options)
+        if problems:
             raise ModelError("; ".join(map(str, problems)))
         if not on_cpu(options):
             check_card(options, library.device.cuda.device_count(), NAME)
-        inputs, outputs = _signature(library, files)
+        plain = _decrypted(library, files, options)
+        inputs, outputs = _signature(library, files, plain)
+        config = config_for(library, files, options, plain)
         try:
-            predictor = library.inference.create_predictor(config_for(library, files, options))
+            predictor = library.inference.create_predictor(config)
         except Exception as error:
             # The library raises ValueError, RuntimeError and others for what it cannot read.
             raise ModelError(_cannot_open(files, error)) from error
@@ -220,6 +236,18 @@ class PaddleSession:
         return f"<PaddleSession {self._program}>"
 
 
+def key_problems(options: ModelOptions) -> list[OptionProblem]:
+    """Why an encrypted model has no key."""
+    if options.encryption_key is None:
+        text = "must name the key, as the model is encrypted; and use_encryption_model be true"
+        return [OptionProblem(key="encryption_key", text=text)]
+    try:
+        read_key(options.encryption_key)
+    except ModelError as error:
+        return [OptionProblem(key="encryption_key", text=str(error))]
+    return []
+
+
 def option_problems(options: ModelOptions, library: Any, *, is_json: bool) -> list[OptionProblem]:
     """Every option that changes results or placement and cannot be obeyed.
 
@@ -291,16 +319,27 @@ def _idle_keys(options: ModelOptions, *, is_json: bool) -> Iterator[str]:
         yield from TENSORRT_ONLY
 
 
-def config_for(library: Any, files: PaddleFiles, options: ModelOptions) -> Any:
+_Plain = tuple[bytes, bytes]
+"""Program and parameters of an encrypted model."""
+
+
+def config_for(
+    library: Any, files: PaddleFiles, options: ModelOptions, plain: _Plain | None = None
+) -> Any:
     """What Paddle calls a Config.
 
     Args:
         library: Paddle.
         files: the model's.
         options: without ``option_problems``.
+        plain: what the files hold, if they are encrypted.
     """
     inference = library.inference
-    if files.separate:
+    if plain is not None:
+        program, params = plain
+        config = inference.Config()
+        config.set_model_buffer(program, len(program), params, len(params))
+    elif files.separate:
         config = inference.Config(str(files.program.parent))
     else:
         config = inference.Config(str(files.program), str(files.params or ""))
@@ -398,8 +437,31 @@ def _without_side_effects() -> Iterator[None]:
         os.environ.update(environment)
 
 
+def _decrypted(library: Any, files: PaddleFiles, options: ModelOptions) -> _Plain | None:
+    """What the files of an encrypted model hold; it is not written anywhere.
+
+    Raises:
+        ModelError: the key is another one.
+        OSError: they cannot be read.
+    """
+    if not files.is_encrypted or options.encryption_key is None:
+        return None
+    key = read_key(options.encryption_key)
+    if files.params is None:
+        raise ModelError(f"{files.program} needs its parameters, {ENCRYPTED_PARAMS}, beside it")
+    cipher = library.base.core.CipherFactory.create_cipher("")
+    try:
+        program, params = (
+            cipher.decrypt(file.read_bytes(), key) for file in (files.program, files.params)
+        )
+    except (RuntimeError, IndexError) as error:  # files that are shorter than what stands first
+        raise ModelError(f"{files.program} cannot be decrypted: {_said(error)}") from error
+    check_program(program, files.program)
+    return program, params
+
+
 def _signature(
-    library: Any, files: PaddleFiles
+    library: Any, files: PaddleFiles, plain: _Plain | None
 ) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Inputs and outputs, as the program says; the parameters are measured on the way.
 
@@ -412,7 +474,8 @@ def _signature(
             library.base.core.deserialize_pir_program(str(files.program), program, 1)
             inputs, outputs, parameters = _of_json(program, files.program)
         else:
-            description = library.base.core.ProgramDesc(files.program.read_bytes())
+            data = files.program.read_bytes() if plain is None else plain[0]
+            description = library.base.core.ProgramDesc(data)
             if not description.num_blocks():
                 raise ModelError(f"{files.program} is empty")  # the library would not bear it
             inputs, outputs, parameters = _of_program(description, files.program)
@@ -429,7 +492,7 @@ def _signature(
                 raise ModelError(f"{files.program} needs the parameter {name!r}, a file beside it")
             check_params(file, 1)
     elif files.params is not None:
-        check_params(files.params, len(parameters))
+        check_params(files.params, len(parameters), plain and plain[1])
     elif parameters:
         raise ModelError(f"{files.program} needs a file of parameters, *.pdiparams, beside it")
     return inputs, outputs

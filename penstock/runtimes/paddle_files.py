@@ -7,6 +7,8 @@ Three generations of Paddle save a model in four forms:
 * ``*.pdmodel`` and ``*.pdiparams``;
 * ``*.json`` and ``*.pdiparams``, from Paddle 3 on.
 
+The first may be encrypted, as ``encrypt_model`` and ``encrypt_params``.
+
 Knows no library. Parameters are measured here because the library does not: it fills what a file
 that was cut off lacks with whatever is in memory, and answers from that.
 
@@ -17,17 +19,25 @@ them is taken.
 from __future__ import annotations
 
 import math
+import os
+from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BufferedReader
+from functools import cache
+from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from penstock.errors import ModelError
 from penstock.protocols.protobuf import Walker, read_varint
 
 PROGRAM: Final = "__model__"
 PARAMS: Final = "__params__"
+ENCRYPTED_PROGRAM: Final = "encrypt_model"
+ENCRYPTED_PARAMS: Final = "encrypt_params"
+
+_KEY_SIZES: Final = (16, 24, 32)  # bytes, of AES
+_MOST_FIELDS: Final = 100_000  # of a program's outermost message: blocks, and operators' versions
 
 _PDMODEL: Final = ".pdmodel"
 _JSON: Final = ".json"
@@ -47,6 +57,9 @@ _WIDTHS: Final = {
 _SIZES: Final = {kind: width for width, kinds in _WIDTHS.items() for kind in kinds}
 """Bytes of one number, by the numbers that types have in Paddle's ``VarType``."""
 
+_LAST_OF_PROGRAM: Final = 5
+"""Highest number of a field of Paddle's ``ProgramDesc``."""
+
 _MOST_DESCRIBED: Final = 1024  # bytes that describe one tensor: its type and its dimensions
 
 
@@ -65,6 +78,11 @@ class PaddleFiles:
     separate: bool = False
 
     @property
+    def is_encrypted(self) -> bool:
+        """Whether a key is needed."""
+        return self.program.name == ENCRYPTED_PROGRAM
+
+    @property
     def is_json(self) -> bool:
         """Whether the program is one of Paddle 3, which knows no lod."""
         return self.program.suffix == _JSON
@@ -73,8 +91,12 @@ class PaddleFiles:
 def is_paddle(path: Path) -> bool:
     """Whether the file or folder looks like a Paddle model."""
     if path.is_dir():
-        return (path / PROGRAM).is_file() or any(_programs(path, _PDMODEL)) or any(_json(path))
-    if path.name in (PROGRAM, PARAMS) or path.suffix in (_PDMODEL, _PDIPARAMS):
+        named = any((path / name).is_file() for name in (PROGRAM, ENCRYPTED_PROGRAM))
+        return named or any(_programs(path, _PDMODEL)) or any(_json(path))
+    if path.name in (PROGRAM, PARAMS, ENCRYPTED_PROGRAM, ENCRYPTED_PARAMS) or path.suffix in (
+        _PDMODEL,
+        _PDIPARAMS,
+    ):
         return True
     return path.suffix == _JSON and _is_pir(path)
 
@@ -88,7 +110,7 @@ def paddle_files(path: Path) -> PaddleFiles:
     """
     program = _program_in(path) if path.is_dir() else path
     folder = program.parent
-    if program.name == PARAMS or program.suffix == _PDIPARAMS:
+    if program.name in (PARAMS, ENCRYPTED_PARAMS) or program.suffix == _PDIPARAMS:
         raise ModelError(
             f"model file {str(path)!r} holds the parameters of a Paddle model; name its program"
             f" ({PROGRAM}, *{_PDMODEL} or *{_JSON}) or its folder"
@@ -97,6 +119,9 @@ def paddle_files(path: Path) -> PaddleFiles:
         if (folder / PARAMS).is_file():
             return PaddleFiles(program=program, params=folder / PARAMS)
         return PaddleFiles(program=program, separate=True)
+    if program.name == ENCRYPTED_PROGRAM:
+        params = folder / ENCRYPTED_PARAMS
+        return PaddleFiles(program=program, params=params if params.is_file() else None)
     own = program.with_suffix(_PDIPARAMS)
     found = [own] if own.is_file() else sorted(folder.glob("*" + _PDIPARAMS))
     if len(found) > 1:
@@ -107,22 +132,66 @@ def paddle_files(path: Path) -> PaddleFiles:
     return PaddleFiles(program=program, params=found[0] if found else None)
 
 
-def check_params(file: Path, count: int | None = None) -> None:
+@cache
+def read_key(source: str) -> bytes:
+    """The key of an encrypted model. Read once: the source may be a pipe, and processes that are
+    forked later have it from here.
+
+    Args:
+        source: a file, or ``env:`` and the name of a variable that holds it in base64.
+
+    Raises:
+        ModelError: there is none; the text does not show it.
+    """
+    kind, _, name = source.partition(":")
+    try:
+        if kind == "env":
+            key = b64decode(os.environ[name], validate=True)
+        else:
+            key = Path(source).read_bytes()
+    except KeyError:
+        raise ModelError(f"{source}: the variable is not set") from None
+    except ValueError:
+        raise ModelError(f"{source}: the key must be written in base64") from None
+    except OSError as error:
+        raise ModelError(f"{source}: the key cannot be read: {error.strerror}") from error
+    if len(key) not in _KEY_SIZES:
+        raise ModelError(f"{source}: a key has 16, 24 or 32 bytes, this one {len(key)}")
+    return key
+
+
+def check_program(data: bytes, file: Path) -> None:
+    """Make sure that a program was decrypted with its key: the cipher does not tell, and the
+    library may not bear what another key makes of it.
+
+    Raises:
+        ModelError: it was not.
+    """
+    try:
+        fields = [*Walker(data, _MOST_FIELDS).fields(0, len(data))]
+    except ValueError:
+        fields = []
+    if not fields or any(number > _LAST_OF_PROGRAM for number, *_ in fields):
+        raise ModelError(f"{file} is not encrypted with this key")
+
+
+def check_params(file: Path, count: int | None = None, data: bytes | None = None) -> None:
     """Measure a file of parameters.
 
     Args:
         file: where they are.
         count: how many there must be, if that is known.
+        data: what is in it, where the file itself is encrypted.
 
     Raises:
         ModelError: the file is cut off, has more than it should, or is no such file.
         OSError: it cannot be read.
     """
     broken = f"{file} is no complete file of Paddle's parameters"
-    size = file.stat().st_size
+    size = file.stat().st_size if data is None else len(data)
     found = 0
     try:
-        with file.open("rb") as opened:
+        with file.open("rb") if data is None else BytesIO(data) as opened:
             for end in _tensors(opened, size):
                 if end > size:
                     raise ModelError(f"{broken}: cut off at {size} bytes, expected {end} or more")
@@ -134,8 +203,9 @@ def check_params(file: Path, count: int | None = None) -> None:
 
 
 def _program_in(folder: Path) -> Path:
-    if (folder / PROGRAM).is_file():
-        return folder / PROGRAM
+    for name in (PROGRAM, ENCRYPTED_PROGRAM):
+        if (folder / name).is_file():
+            return folder / name
     found = _programs(folder, _PDMODEL) or _json(folder)
     if len(found) != 1:
         names = ", ".join(each.name for each in found)
@@ -163,7 +233,7 @@ def _is_pir(file: Path) -> bool:
         return False
 
 
-def _tensors(file: BufferedReader, size: int) -> Iterator[int]:
+def _tensors(file: BinaryIO, size: int) -> Iterator[int]:
     """Where each tensor ends, as its head says.
 
     A head is: a version (0), the levels of its lod, each with its size in bytes and so many bytes,
@@ -183,7 +253,7 @@ def _tensors(file: BufferedReader, size: int) -> Iterator[int]:
         file.seek(at)
 
 
-def _number(file: BufferedReader, width: int) -> int:
+def _number(file: BinaryIO, width: int) -> int:
     data = file.read(width)
     if len(data) < width:
         raise ValueError("the file is cut off")

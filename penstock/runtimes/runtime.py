@@ -52,6 +52,7 @@ class ModelOptions:
         fetch_list: output names (alias or real) to answer with; None is all, empty is none.
         dynamic_shape_info: of TensorRT: for each of ``SHAPE_KEYS`` the sizes of variables, by name.
         devices: card ids, such as ``("0", "1")``. A session lives on the first of them.
+        encryption_key: where the key of an encrypted model is; not the key itself.
         missing_device: ``error``, or ``cpu`` where the CPU is to do for a card that is not there.
     """
 
@@ -70,6 +71,7 @@ class ModelOptions:
     mkldnn_bf16_op_list: tuple[str, ...] = ()
     min_subgraph_size: int = 3
     dynamic_shape_info: Mapping[str, Any] | None = None
+    encryption_key: str | None = None
     missing_device: Literal["error", "cpu"] = "error"
 
 

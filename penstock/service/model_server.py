@@ -40,14 +40,11 @@ ENSEMBLE: Final = "ensemble/outputs"
 """The op that joins the outputs of several models; no model can have this name."""
 
 _DISTRIBUTED: Final = "serving one model by several servers"
-_ENCRYPTED: Final = "encrypted models"
 _WITHOUT: Final[dict[str, tuple[str, Any]]] = {
     "use_lite": ("Paddle Lite", False),
     "use_xpu": ("Kunlun XPU", False),
     "use_ascend_cl": ("Ascend", False),
     "gpu_multi_stream": ("a GPU stream for each engine", False),
-    "use_encryption_model": (_ENCRYPTED, False),
-    "encryption_rpc_port": (_ENCRYPTED, 12000),
     "request_cache_size": ("a cache of requests", 0),
     "use_dist_model": (_DISTRIBUTED, False),
     "dist_master_serving": (_DISTRIBUTED, False),
@@ -61,7 +58,7 @@ _WITHOUT: Final[dict[str, tuple[str, Any]]] = {
 """Unsupported flags of the original: the feature, and the value that leaves it off."""
 
 _NO_EFFECT: Final = (
-    *("device", "workdir", "product_name", "container_id"),
+    *("device", "workdir", "product_name", "container_id", "encryption_rpc_port"),
     *("gpu_memory_mb", "trt_workspace_size"),
 )
 """Flags of the original with a value and no effect here; some had no effect there either."""
@@ -271,6 +268,13 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--max_body_size", type=int, help="Most bytes of a request.")
     add("--cpu_math_thread_num", type=int, default=1, help="CPU threads of one run of a model.")
+    add("--use_encryption_model", action="store_true", help="The models are encrypted.")
+    add(
+        "--encryption_key",
+        metavar="FILE",
+        help="Of encrypted models: the file of their key, or env:NAME, a variable that holds it in"
+        " base64.",
+    )
     add(
         "--enable_prometheus",
         action="store_true",
@@ -377,6 +381,8 @@ def _problems_of_flags(given: argparse.Namespace) -> Iterator[str]:
         ids = [each.strip() for each in cards.split(",")]
         if ids != [_ON_CPU] and not all(each.isascii() and each.isdigit() for each in ids):
             yield f"--gpu_ids {cards}: write ids of cards such as 0 or 0,1; or -1 alone, the CPU"
+    if given.use_encryption_model and given.encryption_key is None:
+        yield "--use_encryption_model: give --encryption_key, which says where the key is"
     if given.use_trt and all(each.strip() == _ON_CPU for each in given.gpu_ids):
         yield "--use_trt: TensorRT needs a card: give --gpu_ids"
 
@@ -401,6 +407,8 @@ def _op_options(given: argparse.Namespace, index: int, path: str) -> dict[str, A
     batched = _is_async(given, index)
     return {
         **_places(path, _workers(given, index)),
+        "use_encryption_model": given.use_encryption_model,
+        "encryption_key": given.encryption_key,
         "batch_size": _nth(given.batch_infer_size or [_BATCH], index) if batched else 1,
         "batch_rows": batched,
         "pad": {"enabled": batched and not given.no_pad},

@@ -32,6 +32,7 @@ _Source: TypeAlias = LocalServiceHandler | ModelOptions
 _SHOWN: Final = 8  # inputs, or outputs, of a model
 _SHOWN_LENGTH: Final = 64  # of their names
 _CPU: Final = 0  # as device_type
+_OF_OP: Final = frozenset({"encryption_key"})  # all other keys are of its local_service_conf
 
 
 def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
@@ -56,11 +57,14 @@ def problems_of_model(op: Op, options: OpOptions, loaded: Loaded) -> list[str]:
     if isinstance(model, LocalServiceHandler):
         where = f"constructor of op {op.name}: local_service_handler"
         return [f"{where}: {each.key}: {each.text}" for each in model.problems()]
-    conf = ("op", op.name, "local_service_conf")
+    entry = ("op", op.name)
+    conf = (*entry, "local_service_conf")
     return [
         f"constructor of op {op.name}: {each.text}"
         if each.key == "model_config" and model.path == str(op.model_path)
-        else loaded.place(Problem(path=(*conf, each.key), text=each.text))
+        else loaded.place(
+            Problem(path=(*(entry if each.key in _OF_OP else conf), each.key), text=each.text)
+        )
         for each in model_problems(model)
     ]
 

@@ -124,6 +124,8 @@ def _config(model: ModelOptions, card: str, port: int, service: ServiceConfig) -
     conf = {key: each for key, each in given.items() if each not in (None, ())} | {"devices": card}
     path = str(Path(model.path).resolve())
     entry = {"path": path, "concurrency": model.thread_num, "local_service_conf": conf}
+    if model.encryption_key is not None:
+        entry |= {"use_encryption_model": True, "encryption_key": model.encryption_key}
     return {
         "models": {_MODEL: entry},
         "server": {

@@ -30,6 +30,8 @@ def main(root: Path) -> None:
             openvino_form.save(_folder(root, network, "openvino"), root / network / "onnx")
     if is_installed("paddle"):
         paddle_form.save_lod(_folder(root, "lod", "paddle_pdmodel"))
+        plain = root / "regression" / "paddle_combined"
+        paddle_form.save_encrypted(_folder(root, "encrypted", "paddle"), plain)
         paddle_form.save_boxes(_folder(root, "boxes", "paddle_json"))
 
 

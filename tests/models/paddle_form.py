@@ -219,3 +219,19 @@ def save_boxes(folder: Path) -> Path:
     )
     (folder / "serving_server_conf.prototxt").write_text(f'feed_var {{ name: "image" }}\n{text}')
     return folder
+
+
+def save_encrypted(folder: Path, plain: Path) -> Path:
+    """The model of a folder with ``__model__`` and ``__params__``, encrypted as Paddle does it; the
+    key is in the file ``key`` beside it.
+    """
+    import paddle
+
+    core = paddle.base.core
+    key = core.CipherUtils.gen_key_to_file(128, str(folder / "key"))
+    cipher = core.CipherFactory.create_cipher("")
+    for name, encrypted in (("__model__", "encrypt_model"), ("__params__", "encrypt_params")):
+        cipher.encrypt_to_file((plain / name).read_bytes(), key, str(folder / encrypted))
+    conf = "serving_server_conf.prototxt"
+    (folder / conf).write_text((plain / conf).read_text())
+    return folder

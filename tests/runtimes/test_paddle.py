@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 from shutil import copytree
 from types import SimpleNamespace
@@ -15,7 +17,14 @@ import pytest
 from penstock.errors import InputMismatch, ModelError
 from penstock.runtimes.model import Model
 from penstock.runtimes.paddle import PaddleRuntime, config_for, option_problems
-from penstock.runtimes.paddle_files import PaddleFiles, check_params, is_paddle, paddle_files
+from penstock.runtimes.paddle_files import (
+    PaddleFiles,
+    check_params,
+    check_program,
+    is_paddle,
+    paddle_files,
+    read_key,
+)
 from penstock.runtimes.runtime import ModelOptions, load_runtime, model_problems, open_session
 from tests.models.networks import feed_of
 from tests.runtimes.forms import needs
@@ -110,6 +119,79 @@ def test_parameters_are_measured(tmp_path: Path) -> None:
     file.write_bytes(tensor(3, 4) + b"junk, and a lot of it")
     with pytest.raises(ModelError, match="what follows 1 tensors is none"):
         check_params(file, 1)
+
+
+# Keys
+
+
+@pytest.mark.parametrize("size", [16, 24, 32])
+def test_a_key_is_read_from_a_file_a_variable_and_once_from_a_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    key = bytes(range(size))
+    (tmp_path / "key").write_bytes(key)
+    assert read_key(str(tmp_path / "key")) == key
+    monkeypatch.setenv(f"MODEL_KEY_{size}", b64encode(key).decode())
+    assert read_key(f"env:MODEL_KEY_{size}") == key
+    reads, writes = os.pipe()
+    os.write(writes, key)
+    os.close(writes)
+    assert read_key(f"/dev/fd/{reads}") == key
+    os.close(reads)
+    assert read_key(f"/dev/fd/{reads}") == key
+    read_key.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("nowhere", "nowhere: the key cannot be read: No such file or directory"),
+        ("short", "short: a key has 16, 24 or 32 bytes, this one 3"),
+        ("env:NO_SUCH_KEY", "env:NO_SUCH_KEY: the variable is not set"),
+        ("env:BAD_KEY", "env:BAD_KEY: the key must be written in base64"),
+    ],
+)
+def test_a_key_that_cannot_be_is_refused_without_showing_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("short").write_bytes(b"abc")
+    monkeypatch.setenv("BAD_KEY", "s e c r e t")
+    with pytest.raises(ModelError) as raised:
+        read_key(source)
+    assert str(raised.value) == said
+
+
+@pytest.mark.parametrize("data", [b"", b"\x0a", b"\x0a\x05ab", b"\xff" * 20, b"\x7a\x01a"])
+def test_what_another_key_makes_of_a_program_is_refused(data: bytes) -> None:
+    check_program(b"\x0a\x02ab\x22\x00\x2a\x00", Path("encrypt_model"))
+    with pytest.raises(ModelError, match="encrypt_model is not encrypted with this key"):
+        check_program(data, Path("encrypt_model"))
+
+
+@with_paddle
+def test_an_encrypted_model_answers_as_the_plain_one(networks: Path, tmp_path: Path) -> None:
+    folder = networks / "encrypted/paddle"
+    feed = feed_of("regression", 5)
+    plain = Model.open(ModelOptions(path=str(networks / "regression/paddle_combined")))
+    asked = ModelOptions(path=str(folder), encryption_key=str(folder / "key"))
+    assert model_problems(asked) == []
+    model = Model.open(asked)
+    for each in (model, model.clone()):
+        np.testing.assert_array_equal(each.run(feed)["price"], plain.run(feed)["price"])
+    (missing,) = model_problems(ModelOptions(path=str(folder)))
+    assert missing.key == "encryption_key"
+    other = tmp_path / "other"
+    other.write_bytes(bytes(16))
+    with pytest.raises(ModelError, match="encrypt_model is not encrypted with this key"):
+        open_session(ModelOptions(path=str(folder), encryption_key=str(other)))
+    spoilt = copytree(folder, tmp_path / "spoilt")
+    (spoilt / "encrypt_params").write_bytes((spoilt / "encrypt_params").read_bytes()[:-8])
+    with pytest.raises(ModelError, match="encrypt_params is no complete file"):
+        open_session(ModelOptions(path=str(spoilt), encryption_key=str(folder / "key")))
+    (spoilt / "encrypt_model").write_bytes(b"abc")
+    with pytest.raises(ModelError, match="encrypt_model cannot be decrypted"):
+        open_session(ModelOptions(path=str(spoilt), encryption_key=str(folder / "key")))
 
 
 # The library

@@ -1,5 +1,7 @@
 """The same network in the form of every library, as an op of a service."""
 
+import sys
+from base64 import b64encode
 from pathlib import Path
 
 import numpy as np
@@ -105,3 +107,51 @@ def test_each_picture_of_a_batch_has_its_own_boxes_and_their_lod(
             assert got["boxes"] == str([[float(flat[at]), float(at)] for at in columns])
         assert server.log().count("taken by position") == 1
         assert server.stop() == 0
+
+
+ENCRYPTED = """
+import json
+from penstock import Op, WebService
+
+class Price(WebService):
+    def get_pipeline_response(self, read_op):
+        return Op("net", input_ops=[read_op])
+
+entry = {{
+    "use_encryption_model": True,
+    "encryption_key": "env:MODEL_KEY",
+    "local_service_conf": {{"model_config": {path!r}{more}}},
+}}
+service = Price("price")
+service.prepare_pipeline_config(
+    yml_dict={{"rpc_port": 0, "dag": {{"is_thread_op": False}}, "op": {{"net": entry}}}}
+)
+service.run_service()
+"""
+
+
+@pytest.mark.real
+@needs("paddle")
+@pytest.mark.parametrize("way", ["process", "started server", "penstock serve"])
+def test_a_service_has_an_encrypted_model_and_never_shows_its_key(
+    networks: Path, tmp_path: Path, way: str
+) -> None:
+    folder = networks / "encrypted/paddle"
+    key = b64encode((folder / "key").read_bytes()).decode()
+    command = (sys.executable,)
+    if way == "penstock serve":
+        path, command = folder, (*command, "-m", "penstock", "serve", "--model")
+        arguments = ["--use_encryption_model", "--encryption_key", "env:MODEL_KEY"]
+    else:
+        path, arguments = tmp_path / "service.py", []
+        more = ', "client_type": "grpc"' if way == "started server" else ""
+        path.write_text(ENCRYPTED.format(path=str(folder), more=more))
+    feed = feed_of("regression", 3)
+    variables = {"MODEL_KEY": key}
+    with running(path, *arguments, command=command, environment=variables, cwd=tmp_path) as server:
+        with PipelineClient() as client:
+            client.connect([server.rpc_endpoint])
+            got = response_arrays(client.predict(feed, pack_tensor_format=True, timeout=30))
+        np.testing.assert_allclose(got["price"], answers("regression", feed)["price"], atol=1e-5)
+        assert server.stop() == 0
+        assert key not in server.log()
