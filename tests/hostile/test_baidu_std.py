@@ -13,7 +13,7 @@ from penstock.protocols import standard_messages as messages
 from tests.hostile.conftest import LIMITS
 from tests.hostile.holding import held
 from tests.kit.baidu_std import Connection, Message, connected, request
-from tests.services.process import ServiceProcess, direct, running
+from tests.services.process import ServiceProcess, running
 
 pytestmark = pytest.mark.real
 
@@ -44,13 +44,6 @@ def ask(first: int, id: int, timeout_ms: int | None = None) -> bytes:
 
 def code_of(client: Connection, data: bytes) -> int:
     return client.ask(data).code
-
-
-def counted(service: ServiceProcess, name: str) -> float:
-    """The sum of a metric's values."""
-    with direct.open(f"{service.http_url}/metrics", timeout=5) as reply:
-        lines = reply.read().decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 def test_a_call_s_time_is_over(service: ServiceProcess, pipe: Path) -> None:
@@ -87,6 +80,18 @@ def test_a_client_that_leaves_takes_its_requests_along(service: ServiceProcess, 
                     pass
                 assert answer.code == ERPCTIMEDOUT
         assert code_of(client, ask(0, id=4)) == 0
+
+
+def test_a_slow_sender_is_answered_and_closed(service: ServiceProcess) -> None:
+    with connected(service.http_port) as slow, connected(service.http_port) as headless:
+        headless.send(b"PRPC\0\0")
+        slow.send(ask(0, id=5)[:-1])
+        late = slow.read()
+        assert (late.id, late.code) == (5, ERPCTIMEDOUT)
+        assert slow.ends()
+        assert headless.ends()
+    with connected(service.http_port) as client:
+        assert code_of(client, ask(0, id=6)) == 0
 
 
 def test_a_service_that_stops_finishes_what_it_has(service: ServiceProcess, pipe: Path) -> None:

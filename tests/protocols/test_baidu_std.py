@@ -33,6 +33,17 @@ RECORDED = bytes.fromhex(
     "143b313f4fec443f8a9d583fc54e6c3f50015a02010d6a017872017812057072696365204d"
 )
 
+# What a server of the brpc in that package answered to requests with the numbers 2**40 and 9.
+RECORDED_GOOD = bytes.fromhex(
+    "50525043000000380000000d120208001800208080808080200a290a16120400002a4250015a0201016a0179720570"
+    "72696365120f67656e6572616c5f696e6665725f30"
+)
+RECORDED_BAD = bytes.fromhex(
+    "50525043000000380000003812320"
+    "8e907122d5b3132372e302e302e313a31383737395d5b45313030315d4661696c20746f2066696e64207365727669"
+    "63653d18002009"
+)
+
 
 def read(pieces: Sequence[bytes]) -> tuple[list[tuple[Meta, bytes]], str]:
     """The messages in these pieces, and what is wrong with what comes behind them."""
@@ -69,6 +80,15 @@ def test_the_original_client_s_bytes() -> None:
     assert (meta.correlation_id, meta.compression, meta.attachment_bytes) == (0x200000002, 0, 0)
     assert (meta.result, meta.is_chunk, meta.opens_stream) == (None, False, False)
     assert payload == RECORDED[12 + 89 :]
+
+
+def test_a_server_of_brpc_s_bytes() -> None:
+    meta, payload = only(RECORDED_GOOD)
+    assert (meta.call, meta.result, meta.correlation_id) == (None, (0, ""), 2**40)
+    assert payload == RECORDED_GOOD[12 + 13 :]
+    meta, payload = only(RECORDED_BAD)
+    text = "[127.0.0.1:18779][E1001]Fail to find service="
+    assert (meta.result, meta.correlation_id, payload) == ((1001, text), 9, b"")
 
 
 def test_a_request_in_all_its_fields() -> None:
