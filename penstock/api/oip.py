@@ -491,7 +491,10 @@ def _answered(asked: Submission, value: Feed) -> list[oip.OutTensor]:
 
 
 def _is_large(value: Feed) -> bool:
-    return any(getattr(each, "nbytes", 0) > LARGE for each in value.values())
+    for each in value.values():  # noqa: SIM110 - a generator costs as much again
+        if getattr(each, "nbytes", 0) > LARGE:
+            return True
+    return False
 
 
 class _HttpAnswers:

@@ -182,7 +182,8 @@ class Batcher:
         Raises:
             ServiceBusy: ``capacity`` samples wait already; a later retry may succeed.
         """
-        if self.full:
+        capacity = self.policy.capacity
+        if capacity is not None and self._waiting >= capacity:
             raise ServiceBusy("the queue in front of an op is full")
         sample.arrived = now
         sample.waiting = True
@@ -344,13 +345,18 @@ class Batcher:
                 else:
                     if join is not None:
                         sizes = both if taken else sample.shapes
-                    self._leaves(sample, group)
+                    sample.waiting = False
                     taken.append(sample)
                     rows += sample.rows
+                    if group.urgent and self._is_urgent(sample):
+                        group.urgent -= 1
             queue.popleft()
             if rows >= most:
                 reason = CloseReason.FULL
                 break
+        self._waiting -= len(taken)
+        group.waiting -= len(taken)
+        group.rows -= rows
         queue.extendleft(reversed(passed))
         self._refile(key, group)
         order = self._order

@@ -17,15 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from penstock.batching.padding import Padding, Shape
-from penstock.batching.stack import (
-    concatenated,
-    is_lod,
-    joined_value,
-    not_following,
-    rows_alike,
-    scatter,
-    value_key,
-)
+from penstock.batching.stack import is_lod, joined_value, not_following, scatter, value_key
 from penstock.errors import InputMismatch
 from penstock.request import Feed
 from penstock.tensor import LOD_SUFFIX, cut_by_lod, lod_offsets
@@ -115,8 +107,6 @@ class Joining:
 
     def groups(self, feeds: Sequence[Feed]) -> list[list[int]]:
         """Positions of the feeds that share a batch, in order of their first member."""
-        if self.padding is None and rows_alike(feeds) is not None:
-            return [[*range(len(feeds))]]
         groups: list[list[int]] = []
         found: dict[Any, list[tuple[list[int], Any]]] = {}
         for position, feed in enumerate(feeds):
@@ -159,9 +149,6 @@ class Joining:
         first = feeds[0]
         if len(feeds) == 1 and not self.alters:
             return Joined(first, [0], {})
-        alike = rows_alike(feeds) if self.padding is None else None
-        if alike is not None:
-            return Joined(concatenated(feeds), alike, {})
         layouts = [self.layout(feed) for feed in feeds]
         known = [each for each in layouts if each is not None]
         if len(known) < len(layouts):  # one that runs alone

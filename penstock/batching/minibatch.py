@@ -8,10 +8,10 @@ in the same batch. Source: ``docs/compatibility.md`` (mini-batches).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from penstock.batching.joining import Joining
-from penstock.batching.stack import group
+from penstock.batching.stack import group, rows_alike
 from penstock.request import Feed
 
 
@@ -22,10 +22,12 @@ class Call:
     Attributes:
         members: their positions in the batch.
         piece: index into the only member's list of feeds; None for ordinary feeds.
+        rows: of each member, where all feeds are alike (``rows_alike``).
     """
 
     members: tuple[int, ...]
     piece: int | None = None
+    rows: list[int] | None = field(default=None, compare=False)
 
 
 def explode(
@@ -48,8 +50,14 @@ def explode(
     elif single:
         # The same test again, for the type checker.
         ordinary = [feed for feed in feeds if isinstance(feed, dict)]
-        groups = group(ordinary) if joining is None else joining.groups(ordinary)
-        calls = [Call(tuple(single[i] for i in members)) for members in groups]
+        rows = rows_alike(ordinary) if joining is None or joining.padding is None else None
+        if rows is not None:
+            calls = [Call(tuple(single), rows=rows)]
+        else:
+            groups = group(ordinary) if joining is None else joining.groups(ordinary)
+            calls = [Call(tuple([single[i] for i in members])) for members in groups]
+    if len(single) == len(feeds):
+        return calls
     for position, feed in enumerate(feeds):
         if isinstance(feed, list):
             calls.extend(Call((position,), piece) for piece in range(len(feed)))

@@ -59,8 +59,8 @@ def _identity(value: Any) -> tuple[Any, ...]:
 
 def group(feeds: Sequence[Feed]) -> list[list[int]]:
     """Positions of the feeds that can share a batch, in order of their first member."""
-    if len(feeds) == 1 or rows_alike(feeds) is not None:
-        return [list(range(len(feeds)))]
+    if len(feeds) == 1:
+        return [[0]]
     groups: dict[Any, list[int]] = {}
     for position, feed in enumerate(feeds):
         key = signature(feed) if _may_share(feed) else position
@@ -165,9 +165,6 @@ def stack(feeds: Sequence[Feed]) -> tuple[Feed, list[int]]:
     try:
         if len(feeds) == 1:
             return first, [rows_of(first)]
-        alike = rows_alike(feeds)
-        if alike is not None:
-            return concatenated(feeds), alike
         rows = [rows_of(feed) for feed in feeds]
         joined: Feed = {}
         for name, value in first.items():

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 
 from penstock.batching.joining import Joined, Joining
 from penstock.batching.minibatch import Call, explode
-from penstock.batching.stack import scatter, stack
+from penstock.batching.stack import concatenated, scatter, stack
 from penstock.client.remote import RemoteOptions
 from penstock.errors import (
     Cancelled,
@@ -322,7 +322,7 @@ def end(op: BoundOp, members: Sequence[Member]) -> list[Outcome]:
 def _run_call(op: BoundOp, members: Sequence[Member], call: Call) -> Generator[Asked, Answer, None]:
     """Make one planned call; sets the results or errors of its members."""
     if call.piece is None:
-        yield from _run_together(op, members)
+        yield from _run_together(op, members, call.rows)
         return
     (member,) = members
     if member.sample.gone:
@@ -335,7 +335,9 @@ def _run_call(op: BoundOp, members: Sequence[Member], call: Call) -> Generator[A
             member.result.append(answer)
 
 
-def _run_together(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, Answer, None]:
+def _run_together(
+    op: BoundOp, members: Sequence[Member], rows: list[int] | None
+) -> Generator[Asked, Answer, None]:
     """Run these members in one call; on failure in halves, until only the cause of the error
     fails.
     """
@@ -349,7 +351,9 @@ def _run_together(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, An
     feeds = [member.feed for member in members]
     joined: Joined | None = None
     try:
-        if op.op.joins_feeds:
+        if rows is not None:
+            joined = Joined(concatenated(feeds), rows, {})
+        elif op.op.joins_feeds:
             joined = op.joining.stack(feeds) if op.joining else Joined(*stack(feeds), {})
     except RequestError as error:
         answer = batch_failed(op.name, error)
@@ -369,8 +373,8 @@ def _run_together(op: BoundOp, members: Sequence[Member]) -> Generator[Asked, An
         _fail(members, answer)
         return
     half = len(members) // 2
-    yield from _run_together(op, members[:half])
-    yield from _run_together(op, members[half:])
+    yield from _run_together(op, members[:half], rows and rows[:half])
+    yield from _run_together(op, members[half:], rows and rows[half:])
 
 
 def _parts(op: BoundOp, result: Feed, joined: Joined | None, feeds: list[Feed]) -> list[Feed]:
@@ -404,6 +408,8 @@ def _preprocess(op: BoundOp, sample: Sample, now: float) -> tuple[Any, Any, Requ
     else:
         try:
             given = (hook or op.op.preprocess)(inputs, sample.data_id, sample.log_id)
+            if type(given) is dict and op.runs:
+                return given, None, None  # as most do
             data, skip, error = read_preprocess(op.op, given)
             if error is not None:
                 tell_fault(op.name, op.op.hook_name("preprocess"), sample, error)

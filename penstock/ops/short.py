@@ -71,7 +71,10 @@ class Model(Op):
                 wanted = self.client.model.feed_names
                 if len(wanted) == len(feed) and feed.keys() != {*wanted}:
                     return dict(zip(wanted, feed.values(), strict=True))
-        return {name: _array(name, value) for name, value in feed.items()}
+        for value in feed.values():
+            if type(value) is not np.ndarray:
+                return {name: _array(name, value) for name, value in feed.items()}
+        return feed
 
 
 def _array(name: str, value: Any) -> Any:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.batching import joining as joining_module
-from penstock.batching import stack as stack_module
+from penstock.batching import minibatch
 from penstock.batching.joining import Joined, Joining, pieces_of, put_together
 from penstock.batching.padding import Padding, filled_in
+from penstock.batching.stack import concatenated, stack
 from penstock.errors import InferenceFailed, InputMismatch
 from penstock.request import Feed
 from penstock.tensor import TensorSpec
@@ -213,34 +213,30 @@ def _feeds(draw: st.DrawFn) -> list[Feed]:
 
 @given(_feeds())
 def test_feeds_that_are_alike_are_joined_as_all_others_are(feeds: list[Feed]) -> None:
-    joinings = Joining(True), Joining(False)
-    found = [_joined(each, feeds) for each in joinings]
-    with (
-        mock.patch.object(joining_module, "rows_alike", return_value=None),
-        mock.patch.object(stack_module, "rows_alike", return_value=None),
-    ):
-        assert found == [_joined(each, feeds) for each in joinings]
+    for joining in (Joining(True), Joining(False), None):
+        found = _joined(joining, feeds)
+        with mock.patch.object(minibatch, "rows_alike", return_value=None):
+            assert found == _joined(joining, feeds)
 
 
-def _joined(joining: Joining, feeds: list[Feed]) -> Any:
-    """Who shares a batch, and what becomes of each batch; with and without a Joining."""
-
-    def plain(feed: Feed) -> Any:
-        return {name: repr((each.dtype, each.tolist())) if isinstance(each, np.ndarray) else each
-                for name, each in feed.items()}  # fmt: skip
-
+def _joined(joining: Joining | None, feeds: list[Feed]) -> list[Any]:
+    """Who shares a call, what it is fed, and the rows of each."""
     seen: list[Any] = []
-    for groups, stacked in (
-        (joining.groups(feeds), lambda each: joining.stack(each)[:2]),
-        (stack_module.group(feeds), stack_module.stack),
-    ):
-        seen.append(groups)
-        for members in groups:
-            if len(members) > 1:
-                try:
-                    feed, rows = stacked([feeds[member] for member in members])
-                except InputMismatch as error:
-                    seen.append(str(error))
-                else:
-                    seen.append((plain(feed), rows))
+    for call in minibatch.explode(feeds, joining):
+        members = [feeds[member] for member in call.members]
+        feed: Any
+        try:
+            if len(members) == 1:
+                feed, rows = members[0], []
+            elif call.rows is not None:
+                feed, rows = concatenated(members), call.rows
+            else:
+                feed, rows = joining.stack(members)[:2] if joining else stack(members)
+        except InputMismatch as error:
+            feed, rows = {"error": str(error)}, []
+        plain = {
+            name: repr((each.dtype, each.tolist())) if isinstance(each, np.ndarray) else each
+            for name, each in feed.items()
+        }
+        seen.append((call.members, plain, rows))
     return seen
