@@ -218,7 +218,7 @@ def _rows(user: str, answer: Mapping[str, Any]) -> list[list[float]]:
         if array.ndim == 2 and array.shape[1] == COLUMNS:
             # Outputs without offsets, and with empty ones, are those of a single picture.
             lod = answer.get(f"{name}.lod")
-            count = len(array) if lod is None or len(lod) < 2 else int(lod[-1])
+            count = len(array) if lod is None or not len(lod) else int(lod[-1])
             rows: list[list[float]] = array[:count].tolist()
             return rows
     raise ValueError(f"{user} takes an output of {COLUMNS} columns, got {sorted(answer)}")

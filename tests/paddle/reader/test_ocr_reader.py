@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,15 @@ def test_a_line_is_scaled_to_the_height_and_padded_to_the_right(reader: OCRReade
     # At most as wide as the batch, then squeezed.
     assert reader.resize_norm_img(picture, 1).shape == (3, 32, 32)
     assert reader.resize_norm_img(picture, 1).all()
+
+
+def test_the_width_goes_by_32_whatever_the_height_is(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("a")
+    reader = OCRReader(image_shape=[3, 48, 320], char_dict_path=tmp_path / "keys")
+    values = reader.resize_norm_img(np.zeros((24, 48, 3), np.uint8), 2)
+    # 96 columns at this height, squeezed into 64.
+    assert values.shape == (3, 48, 64)
+    assert values.all()
 
 
 def test_one_picture_is_prepared_at_its_own_width(reader: OCRReader) -> None:

@@ -39,6 +39,7 @@ def answer(rows: Any, **more: Any) -> dict[str, Any]:
         ({}, 3),
         ({"nms.tmp_0.lod": [0, 1, 3]}, 3),
         ({"nms.tmp_0.lod": np.array([0, 2], dtype=np.int32)}, 2),
+        ({"nms.tmp_0.lod": [0]}, 0),
         ({"nms.tmp_0.lod": []}, 3),  # as Paddle 3 answers it
         ({"boxes": np.array([3], dtype=np.int32), "im_shape": np.zeros((1, 6))}, 3),
     ],
@@ -50,7 +51,8 @@ def test_boxes_are_left_top_width_and_height(
     boxes = postprocess(answer(ROWS, **more), visualize=False)
     assert boxes == BOXES[:count]
     # Plain Python, so that the text of an answer does not depend on numpy's version.
-    assert str(boxes[0]) == "{'category_id': 1, 'bbox': [10.0, 20.0, 20.0, 40.0], 'score': 0.75}"
+    first = "{'category_id': 1, 'bbox': [10.0, 20.0, 20.0, 40.0], 'score': 0.75}"
+    assert [str(box) for box in boxes[:1]] == [first][:count]
     assert not (tmp_path / "output").exists()
 
 

@@ -60,11 +60,16 @@ def test_case_and_accents_stay_if_told() -> None:
         ("unable", ["un", "##able"]),
         ("unhappy", ["[UNK]"]),
         ("able", ["[UNK]"]),
-        ("e" * 101, ["[UNK]"]),
     ],
 )
 def test_words_are_cut_into_the_longest_pieces(word: str, expected: list[str]) -> None:
     assert pieces(word, dict.fromkeys(VOCABULARY, 0)) == expected
+
+
+def test_words_of_more_than_a_hundred_letters_are_unknown() -> None:
+    vocabulary = {"e": 0, "##e": 1}
+    assert pieces("e" * 100, vocabulary) == ["e"] + ["##e"] * 99
+    assert pieces("e" * 101, vocabulary) == ["[UNK]"]
 
 
 @given(st.text(alphabet="abc", min_size=1, max_size=12), st.sets(st.text("abc", min_size=1)))
