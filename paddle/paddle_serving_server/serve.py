@@ -2,7 +2,8 @@
 
 It takes the flags of ``penstock serve``, among which are all of the original's, and listens on all
 interfaces as the original did, unless ``--host`` or ``PENSTOCK_HOST`` says otherwise. ``check``
-shows what is installed here.
+shows what is installed here. ``--use_encryption_model`` without ``--encryption_key`` waits for a
+client that brings the key.
 """
 
 import os
@@ -23,6 +24,11 @@ def main(arguments: Sequence[str]) -> int:
     if "check" in arguments[:1]:
         return check()
     os.environ.setdefault("PENSTOCK_HOST", "0.0.0.0")  # noqa: S104 (clients elsewhere rely on it)
+    key_is_given = any(each.startswith("--encryption_key") for each in arguments)
+    if "--use_encryption_model" in arguments and not key_is_given:
+        from paddle_serving_server.key_service import run
+
+        return run(arguments)
     from penstock.cli import app
 
     app(["serve", *arguments], prog_name="penstock")

@@ -132,6 +132,7 @@ service.run_service()
 
 @pytest.mark.real
 @needs("paddle")
+@pytest.mark.timeout(240)  # up to five processes import the library one after the other
 @pytest.mark.parametrize("way", ["process", "started server", "penstock serve"])
 def test_a_service_has_an_encrypted_model_and_never_shows_its_key(
     networks: Path, tmp_path: Path, way: str
@@ -148,7 +149,10 @@ def test_a_service_has_an_encrypted_model_and_never_shows_its_key(
         path.write_text(ENCRYPTED.format(path=str(folder), more=more))
     feed = feed_of("regression", 3)
     variables = {"MODEL_KEY": key}
-    with running(path, *arguments, command=command, environment=variables, cwd=tmp_path) as server:
+    start = running(
+        path, *arguments, command=command, environment=variables, cwd=tmp_path, timeout=150
+    )
+    with start as server:
         with PipelineClient() as client:
             client.connect([server.rpc_endpoint])
             got = response_arrays(client.predict(feed, pack_tensor_format=True, timeout=30))
