@@ -39,14 +39,14 @@ from penstock.protocols.baidu_std import (
 from penstock.protocols.status import GRPC_OF_BRPC, BrpcCode, GrpcCode
 
 IDLE: Final = 60.0
-"""Seconds without a call after which a connection is not used any more: a server that closes it
-cannot say so, and the next call might meet its end. A guess, below what servers allow."""
+"""Seconds without a call after which a connection is replaced: a server may close an idle one
+without notice, and the next call would be lost. A guess, below the idle timeouts of servers."""
 
 _SILENT_MS: Final = 20_000
 """Milliseconds after which a peer that acknowledges nothing is gone (TCP_USER_TIMEOUT)."""
 
 _JOINED: Final = 16 << 10
-"""Bytes of a request up to which its header is written with it, as one piece."""
+"""Bytes of a request that are copied behind its header, to be written as one piece."""
 
 
 class BaiduStdConnection(asyncio.Protocol):

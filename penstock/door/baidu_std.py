@@ -1,10 +1,11 @@
 """baidu_std on one connection of a door: messages of the reader to the application, answers back.
 
-Calls run side by side and are answered in any order. With as many open as one connection may have,
-or while its client does not read, nothing more is read of it: the protocol has no other way to make
-a client wait. A message is refused alone; what is no message ends the connection. A client that
-closes its half has left, as it has for brpc itself. While the door drains, further calls get
-ELOGOFF, by which clients know that they are to call another server, or to connect anew.
+Calls of a connection are multiplexed and answered in any order. The connection is not read while
+it has the maximum of open calls, or while its client does not read answers: the protocol has no
+other back-pressure. A bad request is answered with an error code; bytes that are no request end the
+connection. A client that closes its half of the connection has disconnected, as for brpc's own
+servers. While the door drains, new calls are answered with ELOGOFF: clients then call another
+server, or reconnect.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from penstock.protocols.heads import BAIDU_STD, Headers, RequestHead
 from penstock.protocols.status import GRPC_OF_HTTP, BrpcCode, GrpcCode, brpc_code_of_grpc
 
 _SLICE: Final = 16
-"""Messages after which we look at the time."""
+"""Messages between two checks of the time."""
 
 _TURN: Final = 0.002
-"""Seconds that one read may take; then others have their turn."""
+"""Seconds for the messages of one read before the loop continues with other connections."""
 
 _JOINED: Final = 16 << 10
-"""Bytes of output up to which it is joined to be written."""
+"""Bytes of output that are joined before they are written."""
 
-_SWALLOWED: Final = 1 << 20
-"""Bytes of a refused message that are read and thrown away. If more are missing the connection
-ends, after the answers that are due on it."""
+_DISCARDED: Final = 1 << 20
+"""Bytes of a refused message that are read and discarded. If more are missing, the connection ends
+after the answers of its open calls."""
 
 
 class BaiduStdExchange(DoorExchange):
-    """One of the exchanges that its connection has open.
+    """A call and its answer.
 
     Its head has the path ``/service/method``, no fields, and the payload's size as the length.
 
@@ -128,7 +129,7 @@ class BaiduStdExchange(DoorExchange):
             self.fail_call(_code_of_http(status), body.decode(errors="replace"))
 
     def start(self, status: int, headers: Headers) -> None:
-        """See ``Exchange``. An answer is one message, so its pieces wait for the last one."""
+        """See ``Exchange``. An answer is one message: its pieces are joined at the end."""
         self.started = True
         self.status = status
 
@@ -247,7 +248,7 @@ class BaiduStdSession(Connection):
         )
 
     def _take(self) -> None:
-        """Pass on what has come, until the turn is over or there are as many calls as may be."""
+        """Handle buffered messages, within the time of a turn and the maximum of open calls."""
         self.dirty = True
         reader = self._core
         until = inf
@@ -333,15 +334,15 @@ class BaiduStdSession(Connection):
                 exchange.fail()
 
     def _stop(self) -> None:
-        """Take nothing more, and end when the calls that are open have been answered."""
+        """Stop reading, and end the connection when the open calls have been answered."""
         self._stopped = self._leaving = True
         self._behind = False
 
     # The input backlog.
 
     def _wait_for_turn(self) -> None:
-        """Go on after the others' turn; where that waits for an answer or for the client to read,
-        a later flush comes here.
+        """Continue in the next turn of the loop. At the maximum of calls, or while the client does
+        not read, the next flush calls this again.
         """
         self._count_backlog(self._core.kept)
         if not (self._resuming or self._is_full):
@@ -365,7 +366,7 @@ class BaiduStdSession(Connection):
         """An exchange is over."""
         self._calls.discard(exchange)
         self._idle_since = self.shared.sweeper.now
-        if self._arriving is exchange and self._core.missing > _SWALLOWED:
+        if self._arriving is exchange and self._core.missing > _DISCARDED:
             self._stop()
 
     def flush(self) -> None:

@@ -20,6 +20,7 @@ from penstock.instrument import Instrument, Instruments
 from tests.door.http2_client import Client, joined
 from tests.door.site import PATIENCE, QUICK, Site
 from tests.door.test_http1_session import check_refusal, chunks, head_of, request
+from tests.kit import baidu_std
 from tests.kit.http1 import Connection, connected
 from tests.peers.programs import program
 from tests.service.scripts import Later, until
@@ -107,6 +108,18 @@ def test_tls_agrees_on_the_version_of_http(
                 assert link.recv(1000).endswith(b"\r\n\r\none")
         site.until(lambda seen: seen.open == 0)
     assert server_tls.minimum_version >= ssl.TLSVersion.TLSv1_2
+
+
+def test_baidu_std_over_tls(
+    opened: Opened, server_tls: ssl.SSLContext, certificate: tuple[Path, Path]
+) -> None:
+    site = opened(site={"tls": server_tls})
+    link, _ = secured(site.port, certificate)
+    with link:
+        client = baidu_std.Connection(link)
+        for size in (3, 300_000):
+            sent = baidu_std.request(b"x" * size, service="echo", method="x")
+            assert client.ask(sent).payload == b"x" * size
 
 
 def test_a_preface_that_was_not_agreed_on_is_refused(
