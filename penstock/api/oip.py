@@ -106,7 +106,8 @@ class OpenInferenceApplication:
 
     def routes(self) -> Iterator[Http | Grpc]:
         """What to serve."""
-        yield self._get("/v2", self._server, "What this server is.", SERVER)
+        for path in ("/v2", "/v2/"):  # the protocol's text has the one, its description the other
+            yield self._get(path, self._server, "What this server is.", SERVER)
         yield self._get(
             "/v2/health/live", self._live, "Whether the process works.", TRUTH, always=True
         )

@@ -81,6 +81,14 @@ def test_each_model_is_called_by_its_name(service: ServiceProcess) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.parametrize("path", ["/v2", "/v2/"])
+def test_the_server_tells_of_itself(service: ServiceProcess, path: str) -> None:
+    told = httpx.get(f"{service.http_url}{path}").json()
+    assert told["name"] == "penstock"
+    assert "binary_tensor_data" in told["extensions"]
+
+
+@pytest.mark.real
 def test_the_output_of_one_is_the_input_of_the_next(service: ServiceProcess) -> None:
     status, found = answer(service, "row", {**ROW, "outputs": [{"name": "y"}]})
     assert status == 200
