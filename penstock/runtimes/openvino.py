@@ -138,12 +138,14 @@ class OpenvinoSession:
     def run(self, feeds: Mapping[str, NDArray[Any]], fetch: Sequence[str]) -> list[NDArray[Any]]:
         """Run once, without copying what is writable and contiguous; see the port."""
         request = self._request
+        copies = []  # the request does not keep what it shares
         try:
             for at, spec in enumerate(self.inputs):
                 value = feeds[spec.name]
                 flags = value.flags
                 if not (flags.c_contiguous and flags.writeable):  # OpenVINO shares no others
                     value = np.array(value, order="C")
+                    copies.append(value)
                 request.set_input_tensor(at, self._library.Tensor(value, shared_memory=True))
         except KeyError as error:
             raise InputMismatch(f"{self._file.name}: nothing is fed to {error}") from None

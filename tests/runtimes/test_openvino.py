@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+import weakref
 from pathlib import Path
 from shutil import copytree
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from penstock.errors import ModelError
 from penstock.runtimes.model import Model
 from penstock.runtimes.openvino import OpenvinoRuntime, model_file, option_problems, properties_for
 from penstock.runtimes.runtime import ModelOptions, model_problems, open_session
-from tests.models.networks import feed_of
+from tests.models.networks import answers, feed_of
 from tests.runtimes.forms import needs
 
 with_openvino = needs("openvino")
@@ -126,3 +129,36 @@ def test_keys_without_effect_are_noted(networks: Path) -> None:
     )
     assert not session.thread_safe
     assert not session.holds_gil
+
+
+@with_openvino
+def test_copies_of_inputs_live_as_long_as_the_run(
+    networks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = OpenvinoRuntime().open(networks / "sequence/openvino", ModelOptions(path="m"))
+    tensor, copied = session._library.Tensor, []
+
+    def shared(value: Any, *, shared_memory: bool) -> Any:
+        copied.append(weakref.ref(value))
+        return tensor(value, shared_memory=shared_memory)
+
+    class Request:
+        """Passes on what it is asked, and looks at the inputs when the run begins."""
+
+        def __init__(self, request: Any) -> None:
+            self._request = request
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._request, name)
+
+        def start_async(self) -> None:
+            assert [each() is None for each in copied] == [False, False]
+            self._request.start_async()
+
+    monkeypatch.setattr(session, "_library", SimpleNamespace(Tensor=shared))
+    monkeypatch.setattr(session, "_request", Request(session._request))
+    feed = feed_of("sequence", 2, 5, 1)
+    for value in feed.values():
+        value.flags.writeable = False
+    (scores,) = session.run(feed, ["scores"])
+    np.testing.assert_allclose(scores, answers("sequence", feed)["scores"], atol=1e-5)
