@@ -72,7 +72,8 @@ class DoorStatistics:
         bodies_late: requests whose body did not come in time.
         idle: connections closed because nothing was asked for long.
         stalled: connections and streams cut off because nobody read, or too slowly.
-        malformed: requests of HTTP/1.1, or connections of HTTP/2, that broke the protocol.
+        malformed: requests of HTTP/1.1, or connections of HTTP/2 and baidu_std, that broke the
+            protocol.
         heads_too_large: requests whose head was over a limit; in HTTP/1.1 they are malformed, too.
         bodies_too_large: requests whose body, or a message in it, was over the limit.
         bodies_refused: requests refused because too many bytes were in flight.
@@ -89,7 +90,7 @@ class DoorStatistics:
         tls_failed: handshakes.
         errors: requests or connections that failed by a fault of the application or of the door.
         error_answers: those with an HTTP status of 400 and more, by it; gRPC calls that ended in
-            another status than OK, by its name.
+            another status than OK, and baidu_std calls with an error code, by its name.
         cut: connections that ``close`` did not wait for.
     """
 

@@ -83,14 +83,14 @@ _OF_SERVICE: Final = (
         "penstock_door_requests",
         "counter",
         (),
-        "HTTP requests and gRPC calls, whatever their path.",
+        "HTTP requests, gRPC and baidu_std calls, whatever their path.",
     ),
     Family(
         "penstock_door_errors",
         "counter",
         ("code",),
-        "Answers with an HTTP status of 400 or more, by status, and gRPC calls with a status"
-        " other than OK, by its name; whatever their path.",
+        "Answers with an HTTP status of 400 or more, by status, and gRPC and baidu_std calls with a"
+        " status other than OK, by its name; whatever their path.",
     ),
     Family(
         "penstock_door_refusals",
