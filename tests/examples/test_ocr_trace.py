@@ -1,5 +1,6 @@
 """One OCR request followed from its first byte to its last: in the log, in Chrome's trace, in its
-profile, and in the spans that a collector gets. Each is told in parts, and their sums agree.
+profile, in the spans that a collector gets, and on the live page. Each is told in parts, and their
+sums agree.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 LOG = {"PENSTOCK_LOG_REQUESTS": "true", "PENSTOCK_LOG_FORMAT": "json"}
 
 
-def test_the_log_the_trace_the_profile_and_the_spans_of_a_request_agree(
+def test_the_log_the_trace_the_profile_the_spans_and_the_live_page_agree(
     folder: Path, tmp_path: Path
 ) -> None:
     picture = (folder / next(iter(example().pictures.GOOD))).read_bytes()
@@ -45,12 +46,14 @@ def test_the_log_the_trace_the_profile_and_the_spans_of_a_request_agree(
                 number = len(replies) + 1
                 replies.append(client.predict(feed, timeout=60, profile=True, log_id=number))
             traced = json.loads(answer.result())
+        slices = [each for each in traced["traceEvents"] if each["ph"] == "X" and each["pid"] == 1]
+        (whole,) = [each for each in slices if "log_id" in each.get("args", {})]
+        log_id = whole["args"]["log_id"]
+        found = direct.open(f"{server.http_url}/ui/requests/{whole['args']['data_id']}", timeout=60)
+        on_page: dict[str, Any] = json.load(found)
         assert server.stop() == 0
         shown = server.log()
     events = [json.loads(line) for line in shown.splitlines() if line.startswith("{")]
-    slices = [each for each in traced["traceEvents"] if each["ph"] == "X" and each["pid"] == 1]
-    (whole,) = [each for each in slices if "log_id" in each.get("args", {})]
-    log_id = whole["args"]["log_id"]
     requests = [each["request"] for each in events if "request" in each]
     (logged,) = [each for each in requests if each.get("log_id") == log_id]
     reply = replies[log_id - 1]
@@ -75,6 +78,17 @@ def test_the_log_the_trace_the_profile_and_the_spans_of_a_request_agree(
     ]  # fmt: skip
     assert request.ms == pytest.approx(logged["ms"], abs=near)
     assert sum(in_spans) + unpack.ms + pack.ms == pytest.approx(logged["ms"], abs=near)
+    assert on_page["id"] == str(logged["data_id"])
+    assert on_page["ms"] == pytest.approx(logged["ms"], abs=near)
+    in_steps = [x["end"] - x["begin"] for step in on_page["steps"] for x in step["parts"]]
+    assert [step["op"] for step in on_page["steps"]] == ["det", "cls", "rec"]
+    assert sum(in_steps) == pytest.approx(on_page["ops"], abs=near)
+    outside = sum(on_page[part] for part in ("unpack", "entry", "between", "pack"))
+    assert sum(in_steps) + outside == pytest.approx(logged["ms"], abs=near)
+    for op, step in zip(ops, on_page["steps"], strict=True):
+        for part in step["parts"]:
+            key = f"{part['name'].replace(' ', '_')}_ms"
+            assert part["end"] - part["begin"] == pytest.approx(op[key], abs=near)
     for op in ops:
         steps = profiled.times(op["op"])
         for step, part in (("prep", "preprocess"), ("midp", "process"), ("postp", "postprocess")):
