@@ -215,6 +215,15 @@ class Recorder(Instrument):
         found.sort(key=_ended, reverse=True)
         return [self._timeline(each) for each in found[:most]]
 
+    def snapshot(self) -> Recorder:
+        """What is kept now, for another thread."""
+        kept = Recorder(self._engine)
+        kept._latest = self._latest.copy()
+        kept._failed = {code: same.copy() for code, same in self._failed.items()}
+        kept._slowest, kept._slowest_before = [*self._slowest], [*self._slowest_before]
+        kept._period_ends = self._period_ends
+        return kept
+
     def find(self, text: str) -> Timeline | None:
         """Of the request that is kept with this data id; else of the latest with this log id or W3C
         trace id.

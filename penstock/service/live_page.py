@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from typing import Any, Final
 
 import orjson
@@ -33,7 +34,7 @@ LISTS: Final = "live lists"
 TIMELINE: Final = "live timeline"
 """By which engines are asked for lists of their requests, and for one of them."""
 
-_LISTED: Final = 32
+_MOST: Final = 32
 """Requests of each list; a guess at what is read."""
 
 _GROUP: Final = "Operation"
@@ -46,13 +47,20 @@ _JSON: Final[Headers] = (
 _PATH: Final = "/ui/requests/{id}"
 
 
-def listed_requests(recorder: Recorder) -> dict[str, list[Shown]]:
-    """This engine's requests: the slowest, the failed and the latest, each list in its order."""
+async def listed_requests(recorder: Recorder, threads: Executor) -> dict[str, list[Shown]]:
+    """This engine's requests: the slowest, the failed and the latest, each list in its order.
+
+    They are written in a thread: in a graph of 200 ops that takes 40 ms.
+    """
+    return await run_aside(threads, _listed, recorder.snapshot())
+
+
+def _listed(recorder: Recorder) -> dict[str, list[Shown]]:
     now = time.monotonic()
     return {
-        "slowest": [summary(each, now) for each in recorder.slowest(_LISTED)],
-        "failed": [summary(each, now) for each in recorder.failed(2 * _LISTED)],
-        "latest": [summary(each, now) for each in reversed(recorder.latest(_LISTED))],
+        "slowest": [summary(each, now) for each in recorder.slowest(_MOST)],
+        "failed": [summary(each, now) for each in recorder.failed(2 * _MOST)],
+        "latest": [summary(each, now) for each in reversed(recorder.latest(_MOST))],
     }
 
 
@@ -65,12 +73,12 @@ def kept_request(recorder: Recorder, text: str) -> Shown | None:
 def merged(answers: list[dict[str, list[Shown]]]) -> dict[str, list[Shown]]:
     """The lists of several engines as one each."""
 
-    def all_of(name: str, key: Callable[[Shown], float], most: int = _LISTED) -> list[Shown]:
+    def all_of(name: str, key: Callable[[Shown], float], most: int = _MOST) -> list[Shown]:
         return sorted((each for answer in answers for each in answer[name]), key=key)[:most]
 
     return {
         "slowest": all_of("slowest", lambda each: -each["ms"]),
-        "failed": all_of("failed", lambda each: each["ago"], 2 * _LISTED),
+        "failed": all_of("failed", lambda each: each["ago"], 2 * _MOST),
         "latest": all_of("latest", lambda each: each["ago"]),
     }
 

@@ -285,16 +285,16 @@ class _Service:
         engine = self._works.engine(loop, control, instruments, self._listeners, outgoing)
         self._report = Reporter(engine, self._health, counters, self._works.deployment.models)
         self._report.traces = None if spans is None else spans.counts
+        writers = DaemonPool(_WRITERS, "replies")
         answerers: dict[str, Answerer] = {
             TRACE: partial(next_timelines, recorder),
             TRACER: partial(window_of, window, engine),
-            LISTS: partial(listed_requests, recorder),
+            LISTS: partial(listed_requests, recorder, writers),
             TIMELINE: partial(kept_request, recorder),
         }
         self._everyone = Everyone(answerers, self._supervisor)
         self._health.watch(engine.why_stuck)
         pool = DaemonPool(_ENDS_THREADS, "ends") if self._works.blocking_ends else None
-        writers = DaemonPool(_WRITERS, "replies")
         try:
             starts = asyncio.gather(*(graph.start() for graph in engine.graphs))
             if not await self._unless_stopped(starts):
