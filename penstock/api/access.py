@@ -39,6 +39,13 @@ def is_this_machine(address: str) -> bool:
     return not plain or is_loopback(plain)
 
 
+def is_passed_on(head: RequestHead) -> bool:
+    """Whether a proxy sent the request for somebody else, as far as it says so. HTTP/1.0 is what
+    nginx speaks by default, and no browser.
+    """
+    return head.version == "1.0" or any(name in head.fields for name in _OF_PROXIES)
+
+
 class Access:
     """See the module.
 
@@ -87,7 +94,7 @@ class Access:
     def _not_local(self, peer: str, head: RequestHead) -> Denial | None:
         if not is_this_machine(peer):
             why = "is for this machine only"
-        elif head.version == "1.0" or any(name in head.fields for name in _OF_PROXIES):
+        elif is_passed_on(head):
             why = "was asked for through a proxy"
         elif not _is_local_name(head.authority):
             why = "was not asked for by the name localhost"

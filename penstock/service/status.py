@@ -24,7 +24,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-from penstock.api.access import is_this_machine
+from penstock.api.access import is_passed_on, is_this_machine
 from penstock.api.calls import Answer, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import ERROR, errors
@@ -275,7 +275,8 @@ class StatusPage:
 
 def is_local(call: HttpCall, what: str) -> bool:
     """Whether the caller is on this machine; refuses any other."""
-    local = is_this_machine(call.exchange.peer.address)
+    exchange = call.exchange
+    local = is_this_machine(exchange.peer.address) and not is_passed_on(exchange.head)
     if not local:
         call.send(error_body(403, "forbidden", f"{what} is for this machine only"))
     return local

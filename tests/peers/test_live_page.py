@@ -20,8 +20,9 @@ import pytest
 from tests.examples.ocr_judge import EXAMPLE as OCR
 from tests.examples.ocr_judge import example
 from tests.peers.browser import Page, browsing
+from tests.peers.front import nginx
 from tests.service.models import scale
-from tests.services.process import ROOT, ServiceProcess, direct, running
+from tests.services.process import ROOT, ServiceProcess, direct, free_port, running
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -415,3 +416,25 @@ def test_an_app_and_a_model_server_have_it_as_well(page: Page, tmp_path: Path) -
         open_page(page, server, 1)
         check_moves(page)
         check_slowest(page, "model", 1)
+
+
+@pytest.mark.parametrize(
+    "says",
+    ["", "proxy_http_version 1.1; proxy_set_header X-Forwarded-For $remote_addr;"],
+    ids=["by default", "as advised"],
+)
+def test_a_proxy_s_clients_do_not_see_it_without_a_token(tmp_path: Path, says: str) -> None:
+    script = tmp_path / "garden.py"
+    script.write_text(APP)
+    port = free_port()
+    with running(script) as server:
+        location = f"location / {{ proxy_pass http://127.0.0.1:{server.http_port}; {says} }}"
+        site = f"server {{ listen 127.0.0.1:{port}; {location} }}"
+        with nginx(tmp_path / "files", site, port):
+            for path in ("ui", "ui/state", "ui/requests", "status"):
+                for host in ("localhost", "service.example"):
+                    request = urllib.request.Request(f"http://127.0.0.1:{port}/{path}")
+                    request.add_header("host", host)
+                    with pytest.raises(urllib.error.HTTPError, match="403"):
+                        direct.open(request, timeout=10)
+            assert direct.open(f"http://127.0.0.1:{port}/docs", timeout=10).status == 200

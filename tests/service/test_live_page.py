@@ -114,6 +114,9 @@ def test_only_this_machine_by_its_own_name_sees_it_without_a_token(tmp_path: Pat
                 refused = get(server, path, **headers)
                 assert (refused.status, refused.json["error"]) == (403, "forbidden")
                 assert "ui.token" in refused.json["message"]
+        for path in ("/status", "/trace?seconds=0.1"):
+            assert get(server, path).status == 200
+            assert get(server, path, X_Forwarded_For="10.0.0.1").status == 403
         own = socket.gethostbyname(socket.gethostname())
         if not own.startswith("127."):  # else this machine has no other address
             with pytest.raises(urllib.error.HTTPError, match="403"):
