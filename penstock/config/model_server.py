@@ -116,7 +116,7 @@ def _contradictions(config: ModelServerConfig) -> Iterator[Problem]:
                 text = f"{model!r} reads {reads!r}, which is neither of it nor {REQUEST!r}"
                 yield Problem(path=path, text=text)
             elif _is_circular(graph, model):
-                yield Problem(path=path, text=f"{model!r} reads what it makes itself")
+                yield Problem(path=path, text=f"{model!r} reads its own output")
     for service, chosen in config.services.items():
         for workflow in chosen.values() if isinstance(chosen, dict) else (chosen,):
             if workflow not in graphs:

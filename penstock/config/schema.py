@@ -132,9 +132,9 @@ def _sizes(value: Any) -> int | tuple[int, ...] | None:
     numbers = value if isinstance(value, list) else [value]
     for each in numbers:
         if type(each) is not int or not 1 <= each <= MAX_INT32:
-            raise ValueError("must be a number of 1 or more, or a list of such")
+            raise ValueError("must be a number of 1 or more, or a list of such numbers")
     if not numbers or numbers != sorted({*numbers}):
-        raise ValueError("must be numbers that rise, such as [128, 256, 512]")
+        raise ValueError("must be ascending numbers, such as [128, 256, 512]")
     return tuple(value) if isinstance(value, list) else value
 
 

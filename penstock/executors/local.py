@@ -116,7 +116,7 @@ class ThreadExecutor(LocalExecutor):
             await asyncio.to_thread(thread.join, left)
         hanging = [thread.name for thread in self._threads if thread.is_alive()]
         if hanging:  # they may report while the loop runs
-            _log.warning("calls did not return in time and were left behind: %s", hanging)
+            _log.warning("calls did not return in time and were abandoned: %s", hanging)
             return False
         self._report()
         self._loop.remove_reader(self._answered)

@@ -102,9 +102,9 @@ class RemoteExecutor(CoroutineExecutor):
 
     def _tell(self, endpoint: Endpoint, problem: str | None) -> None:
         if problem is None:
-            _log.info("op %s: %s answers again", self._name, endpoint)
+            _log.info("op %s: %s is available again", self._name, endpoint)
         else:
-            _log.warning("op %s: %s is left alone for a while: %s", self._name, endpoint, problem)
+            _log.warning("op %s: %s is skipped for a while: %s", self._name, endpoint, problem)
 
     async def _call(self, op: BoundOp, batch: Batch, feed_batch: list[Feed], log_id: int) -> Answer:
         deadline = max(each.deadline for each in batch.samples)

@@ -105,7 +105,7 @@ class Forecast:
         rate: answers a second.
         p95_by_chance: the least and the greatest p95 of several runs as long as the one that is
             planned; times at random have no better answer.
-        simulated: one of the runs; None where more comes in than can go out.
+        simulated: one of the runs; None where overload, the rate is above the throughput.
         costs: that were assumed.
     """
 

@@ -128,7 +128,7 @@ def _bound(bound: Bound) -> str:
 def _waiting(forecast: Forecast) -> str:
     found = forecast.simulated
     if found is None:
-        return f"at {forecast.wished:g}/s: more comes in than can go out"
+        return f"at {forecast.wished:g}/s: overload, the rate is above the throughput"
     low, high = forecast.p95_by_chance
     return (
         f"at {forecast.wished:g}/s: mean {_ms(forecast.mean)}, p50 {_ms(forecast.p50)}, p95"

@@ -46,7 +46,7 @@ class Addresses:
 
 def banner(deployment: Deployment, at: Addresses, models: Sequence[str] = ()) -> str:
     """The start lines: addresses, routes, ops and models."""
-    who = "this machine only" if is_loopback(at.host) else "every machine that reaches this one"
+    who = "this machine only" if is_loopback(at.host) else "every machine that can reach this one"
     graphs = deployment.graphs
     names = dict.fromkeys(each.app or each.name or "every name" for each in graphs)
     lines = [f"penstock serves {_listed([*names])} to {who}"]

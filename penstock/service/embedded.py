@@ -113,7 +113,7 @@ class Embedded:
             async with asyncio.timeout(self._deployment.config.drain_timeout):
                 await at_rest.wait()
         except TimeoutError:
-            _log.warning("requests are cut off: %s", engine.statistics().inside)
+            _log.warning("requests are aborted: %s", engine.statistics().inside)
         engine.close()
         self.router.end_streams()
         await asyncio.gather(*(graph.close(_GRACE) for graph in engine.graphs))

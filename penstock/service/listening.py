@@ -135,7 +135,7 @@ def take_over(path: Path, key: str, stack: ExitStack) -> None:
         try:
             caller.connect(str(path))
         except ConnectionRefusedError:
-            _log.info("%s: nobody serves %s any more: it is taken over", key, path)
+            _log.info("%s: the stale socket file %s is replaced", key, path)
             path.unlink(missing_ok=True)
         except OSError:
             return

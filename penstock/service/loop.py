@@ -94,8 +94,8 @@ async def _cancel_all(service: asyncio.Task[None]) -> None:
     if left:
         names = ", ".join(sorted({task.get_name() for task in left}))
         _log.error(
-            "tasks go on though they were cancelled, and are left behind: %s; a coroutine is to"
-            " end when it is cancelled",
+            "tasks ignore their cancellation, and are abandoned: %s; a coroutine must end when it"
+            " is cancelled",
             names,
         )
 
@@ -109,7 +109,7 @@ async def _end(pool: DaemonPool) -> None:
     for call in left:
         call.cancel()  # else it would notify this loop after its close
     if left:
-        _log.error("calls in asyncio.to_thread did not return and are left behind: %d", len(left))
+        _log.error("calls in asyncio.to_thread did not return and are abandoned: %d", len(left))
 
 
 Result = TypeVar("Result")

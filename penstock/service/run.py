@@ -215,7 +215,7 @@ def _supervise(
     stop_timeout = config.drain_delay + max(config.drain_timeout, _SEND_TIMEOUT) + _KILL_TIMEOUT
     answer_timeout = min(config.hang_limit, _LONGEST_ANSWER) if config.hang_limit else math.inf
     if processes.supervise(engines, open_ports, signals, stop_timeout, answer_timeout):
-        raise StartupError("the service could not go on; what stands above says why")
+        raise StartupError("the service ended; the messages above say why")
 
 
 def _announce(deployment: Deployment, listeners: Listeners, models: Sequence[str]) -> None:
@@ -223,7 +223,8 @@ def _announce(deployment: Deployment, listeners: Listeners, models: Sequence[str
     announce(banner(deployment, addresses(config, listeners), models))
     if not is_loopback(config.host):
         _log.warning(
-            "every machine that reaches %s can send requests; nothing asks who", config.host
+            "every machine that can reach %s can send requests; there is no authentication",
+            config.host,
         )
 
 
@@ -432,7 +433,8 @@ class _Service:
         began = loop.time()
         allowed = self._config.drain_timeout
         _log.info(
-            "another process accepts from now on: %s requests inside", engine.statistics().inside
+            "another process accepts connections now: %s requests in flight",
+            engine.statistics().inside,
         )
         grpc.end_streams()  # these do not end by themselves
         leaving = door.hand_over(allowed - min(_SEND_TIMEOUT, allowed / 10))
@@ -448,7 +450,7 @@ class _Service:
         allowed: float,
     ) -> None:
         loop = asyncio.get_running_loop()
-        _log.info("shutting down: %s requests inside", engine.statistics().inside)
+        _log.info("shutting down: %s requests in flight", engine.statistics().inside)
         door.drain()
         at_rest = asyncio.Event()
         if self._config.drain_delay and not self._leave.is_set():

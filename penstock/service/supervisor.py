@@ -471,7 +471,7 @@ class Supervisor:
     def _plan_restart(self, slot: EngineSlot, died: EngineProcess | None) -> None:
         if slot.plan_restart(died):
             return
-        _log.critical("%s has died too often: given up", slot.name)
+        _log.critical("%s has died too often, and is not restarted", slot.name)
         slot.give_up([each for each in self._slots if not each.given_up and each is not slot])
         if all(each.given_up for each in self._slots):
             self._status = _GIVEN_UP
@@ -481,7 +481,7 @@ class Supervisor:
         if self._hung_up:
             self._hung_up = False
             if self._is_open and not self._told:
-                _log.info("told to replace every engine process by a new one")
+                _log.info("replacing every engine process, as SIGHUP asks")
                 self._rolling = deque(each for each in self._slots if not each.given_up)
         while (
             self._is_open
@@ -494,7 +494,7 @@ class Supervisor:
             try:
                 self._start(slot)
             except StartupError as error:
-                _log.error("%s is not replaced, and goes on: %s", slot.name, error)
+                _log.error("%s is not replaced, and continues: %s", slot.name, error)
                 self._rolling.clear()
 
     def _converse(self, slot: EngineSlot, engine: EngineProcess) -> None:
@@ -587,14 +587,14 @@ class Supervisor:
             return
         if self._forwarded:
             why = engine.failure or told_of(status)
-            _log.error("%s (pid %d) did not end well: %s", slot.name, engine.child.pid, why)
+            _log.error("%s (pid %d) ended with an error: %s", slot.name, engine.child.pid, why)
             self._result = self._result or as_shell(status)
         elif not self._is_open:
             if engine.failure is not None:
                 raise StartupError(engine.failure)
             _log.error("%s ended before it was ready: %s", slot.name, told_of(status))
             if self._spawns and status == 0:
-                _log.error("its script, run again, did not come to this service again")
+                _log.error("its script was run again, and did not reach this service")
             self._status = as_shell(status) or _GIVEN_UP  # it ended unasked
         else:
             self._mourn(slot, engine, status)
@@ -606,7 +606,7 @@ class Supervisor:
         if engine.is_leaving and status == 0:
             _log.info("%s: its old process (pid %d) has left: %s", name, pid, why)
         elif slot.serving is not None and not engine.is_ready:
-            _log.error("%s: its new process (pid %d) did not start, and the old one goes on: %s",
+            _log.error("%s: its new process (pid %d) did not start, and the old one continues: %s",
                        name, pid, why)  # fmt: skip
             self._rolling.clear()
         else:

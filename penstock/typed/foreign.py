@@ -50,7 +50,7 @@ def without_schema(annotation: Any) -> str | None:
         try:
             TypeAdapter(each)
         except PydanticUserError:
-            return f"no body holds a {each.__module__}.{each.__qualname__}: write {_INSTEAD}"
+            return f"a body cannot hold a {each.__module__}.{each.__qualname__}: write {_INSTEAD}"
     return None
 
 

@@ -59,7 +59,7 @@ async def test_poison_costs_two_workers_at_most_and_its_neighbours_nothing(
         assert {runs(at)[nonce] for nonce in poison} == {2}, "whoever has killed twice is not run"
         await until(at.server.is_ready)
         assert at.server.log().count("died: SIGSEGV") <= 2 * len(poison)
-        assert "is given up" not in at.server.log()
+        assert "is disabled" not in at.server.log()
         at.end(attempts=2, failures=2 * len(poison))
 
 

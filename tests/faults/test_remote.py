@@ -139,7 +139,7 @@ def test_of_two_servers_called_by_baidu_std_one_stops_and_one_dies(model: Path, 
             failed = [seen for seen in load.seen if seen[1] != 200]
             assert len(failed) <= 8, "those on its connection"
             assert {status for _, status, _ in failed} <= {503}
-            assert "is left alone for a while" in service.log()
+            assert "is skipped for a while" in service.log()
 
 
 def calls(server: ServiceProcess) -> int:
@@ -175,7 +175,7 @@ def test_a_service_starts_before_what_it_calls(model: Path) -> None:
             deadline = time.monotonic() + BACK
             while ask(service)[0] != 200:
                 assert time.monotonic() < deadline, service.log()
-        assert "is left alone for a while: cannot connect" in service.log()
+        assert "is skipped for a while: cannot connect" in service.log()
 
 
 def test_the_second_server_is_told_less_than_what_is_left() -> None:

@@ -63,7 +63,7 @@ async def test_an_op_that_is_given_up_fails_at_once_and_the_rest_of_the_graph_se
     async with site(tmp_path, graph="chain", **PROCESSES) as at:
         at.obstacle("second").write_text("the disk is gone")
         assert (await at.clients.ask(do_second="kill")).err_no == LOST
-        await until(lambda: "it is given up" in at.server.log())
+        await until(lambda: "it is disabled" in at.server.log())
         before = len(at.calls(op="first"))
         lost = await ten(at)
         assert {each.err_no for each in lost} == {LOST}

@@ -67,7 +67,7 @@ def client(folder: Path, endpoint: str) -> Iterator[Client]:
 
 
 def test_the_server_is_reached_by_other_machines(server: ServiceProcess) -> None:
-    assert "to every machine that reaches this one" in server.log()
+    assert "to every machine that can reach this one" in server.log()
 
 
 def test_a_prediction_has_arrays_by_alias(client: Client) -> None:

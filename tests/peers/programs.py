@@ -49,7 +49,7 @@ class Ran(NamedTuple):
     err: str
 
     def good(self) -> bytes:
-        """Its output; raises when it did not end well."""
+        """Its output; raises when it ended with an error."""
         assert self.status == 0, f"exit {self.status}: {self.err[-3000:]} {self.out[-2000:]!r}"
         return self.out
 

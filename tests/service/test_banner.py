@@ -62,7 +62,7 @@ def test_a_service_for_other_machines_says_so_and_one_without_http_shows_none() 
     lines = banner(
         deploy([drawn(Op("a", input_ops=[root()]))]), Addresses(host="0.0.0.0", rpc_port=8001)
     ).splitlines()
-    assert lines[0] == "penstock serves every name to every machine that reaches this one"
+    assert lines[0] == "penstock serves every name to every machine that can reach this one"
     assert not any("http" in line for line in lines)
 
 

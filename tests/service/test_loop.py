@@ -54,7 +54,7 @@ def test_a_task_that_goes_on_is_left_behind_and_named(caplog: pytest.LogCaptureF
     assert 0.9 < time.monotonic() - began < 10
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
-    assert "left behind: op work" in record.getMessage()
+    assert "abandoned: op work" in record.getMessage()
     assert not tasks[0].done()
     going_on.close()
 
@@ -84,7 +84,7 @@ def test_calls_in_threads_are_given_a_moment_and_left_behind(
     run_on_a_loop(main(lambda: gate.wait(60.0) and None))
     assert 0.9 < time.monotonic() - began < 10
     (line,) = told(caplog)
-    assert "left behind: 1" in line
+    assert "abandoned: 1" in line
     gate.set()
 
 

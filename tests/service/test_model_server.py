@@ -438,7 +438,7 @@ def test_an_ensemble_in_the_other_protocols(configured: ServiceProcess) -> None:
         ("models: {a: x}\nworkflows: {w: {a: b}}", ["'a' reads 'b', which is neither of it nor"]),
         (
             "models: {a: x, b: y}\nworkflows: {w: {a: b, b: a}}",
-            ["file:2: workflows.w: 'a' reads what it makes itself"],
+            ["file:2: workflows.w: 'a' reads its own output"],
         ),
         ("models: {a: x}\nservices: {S: w}", ["file:2: services.S: there is no workflow 'w'"]),
         ("models: {a: nowhere}", ["nowhere: no such file or folder"]),

@@ -185,7 +185,7 @@ def test_a_second_sigterm_ends_the_wait_for_those_inside(tmp_path: Path) -> None
         stuck = Later(lambda: post(server, gate=str(tmp_path / "never")))
         until(lambda: "inside" in server.log(), "work")
         server.send_signal(signal.SIGTERM)
-        until(lambda: "shutting down: 1 requests inside" in server.log(), "the drain")
+        until(lambda: "shutting down: 1 requests in flight" in server.log(), "the drain")
         began = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - began < 8
@@ -238,7 +238,7 @@ def test_answers_that_are_still_being_packed_are_sent(protocol: str, tmp_path: P
             answer = Later(lambda: list(client.predict({"a": "1"}).value))
         until(lambda: "packing" in server.log(), "packing")
         server.send_signal(signal.SIGTERM)
-        until(lambda: "shutting down: 0 requests inside" in server.log(), "the drain")
+        until(lambda: "shutting down: 0 requests in flight" in server.log(), "the drain")
         # Longer than what an answer is given to reach the wire once it is complete.
         with pytest.raises(AssertionError, match="still running"):
             answer.result(1.5)

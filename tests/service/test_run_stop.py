@@ -28,7 +28,7 @@ HALF = (
     f"POST /{NAME}/prediction HTTP/1.1\r\nHost: x\r\nContent-Length: 30\r\n\r\n".encode()
     + b'{"key": ["a"],'
 )
-LEFT_BEHIND = "calls did not return in time and were left behind: ['work|0']"
+LEFT_BEHIND = "calls did not return in time and were abandoned: ['work|0']"
 
 
 WHOLE = HALF + b' "value": ["1"]}'
@@ -159,8 +159,8 @@ async def process(self, feed_batch, typical_logid):
 @pytest.mark.parametrize(
     ("hooks", "said"),
     [
-        (DEAF, "go on though they were cancelled, and are left behind: op work"),
-        (IN_A_THREAD, "calls in asyncio.to_thread did not return and are left behind: 1"),
+        (DEAF, "tasks ignore their cancellation, and are abandoned: op work"),
+        (IN_A_THREAD, "calls in asyncio.to_thread did not return and are abandoned: 1"),
     ],
     ids=["goes on though it is cancelled", "its thread hangs"],
 )
@@ -187,7 +187,7 @@ def test_a_call_that_nobody_waits_for_may_return_before_the_exit(tmp_path: Path)
         until(lambda: "stopped: 1 admitted" in server.log(), "the drain")
         gate.touch()
         assert server.wait_exit() == 0
-        assert "left behind" not in server.log()
+        assert "abandoned" not in server.log()
 
 
 def test_threads_that_keep_the_interpreter_are_named(tmp_path: Path) -> None:

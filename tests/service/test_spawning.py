@@ -128,7 +128,7 @@ def test_a_script_that_does_not_come_to_its_service_again_is_told_so(tmp_path: P
     before = THREAD + 'if "_PENSTOCK_ROLE" in os.environ:\n    raise SystemExit\n'
     with running(script(tmp_path, TELLING, TWO, before=before), ready=False) as server:
         assert server.wait_exit() == 1
-        assert "did not come to this service again" in server.log()
+        assert "did not reach this service" in server.log()
 
 
 @real

@@ -213,7 +213,7 @@ async def serve(zygote):
         service.hear("engine")
         service.signal(signal.SIGTERM)
         assert service.status() == 9
-        assert "did not end well: exit status 9" in service.errors.read_text()
+        assert "ended with an error: exit status 9" in service.errors.read_text()
 
 
 def test_an_engine_that_died_before_the_stop_was_heard_does_not_spoil_it(tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ class Connection:
     def _heard(self, payload: bytes) -> None:
         if not payload:
             if self._jobs:
-                raise FrameError("it says that it is ready while it has a batch")
+                raise FrameError("it reports ready while it has a batch")
             if not self.ready:
                 self.ready = True
                 self._owner.arrived(self)
@@ -237,13 +237,13 @@ class Connection:
                 self._end(None)
             return
         if not self._jobs:
-            raise FrameError("it answers what it was not asked")
+            raise FrameError("it sends an answer without a batch")
         self._take(answer)
 
     def _take(self, answer: Answer) -> None:
         jobs, bodies, kind = self._jobs, answer.bodies, self._kind
         if not (bodies.keys() <= jobs.keys() >= answer.refused):
-            raise FrameError("it answers ids that it was not sent")
+            raise FrameError("its answer has ids that it was not sent")
         outcomes = self._outcomes
         for key, sample in jobs.items():
             body = bodies.get(key)

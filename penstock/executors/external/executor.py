@@ -178,7 +178,7 @@ class ExternalExecutor(LocalExecutor):
     def _tell_end(self, connection: Connection, why: str | None, lost: Sequence[Sample]) -> None:
         if not connection.ready:
             if why is not None:
-                _log.error("op %s: who is no worker was cut off: %s", self._name, why)
+                _log.error("op %s: a connection that is no worker was closed: %s", self._name, why)
             return
         who = (self._name, connection.index, connection.pid)
         now = self._loop.time()
@@ -247,7 +247,7 @@ class ExternalExecutor(LocalExecutor):
                 return
             index = next(n for n in range(MOST_WORKERS + 1) if n not in self._connections)
             if index == MOST_WORKERS:
-                _log.error("op %s: a worker is turned away: there are %s", self._name, index)
+                _log.error("op %s: a worker is refused: there are already %s", self._name, index)
                 link.close()
                 continue
             self._connections[index] = Connection(

@@ -150,7 +150,7 @@ def _detail(place: list[Any], text: str, sort: str) -> dict[str, Any]:
 
 def no_answer(op: str, sample: Sample) -> RequestError:
     """Log and return the error of a request that a worker omitted from its answer."""
-    error = InferenceFailed(f"op {op!r}: an external worker left the request out of its answer")
+    error = InferenceFailed(f"op {op!r}: an external worker omitted the request from its answer")
     tell_fault(op, "an external worker", sample, error)
     return error
 

@@ -78,7 +78,7 @@ class WorkerProgram:
                     _log.info("connected to %s", self._path)
                     told = False
                     self._serve(link)
-                why = "the service hung up"
+                why = "the service closed the connection"
             except FrameError as error:
                 why = f"the service broke the protocol: {error}"
             except OSError as error:

@@ -87,7 +87,7 @@ class Child:
         while len(self._descriptors) < 2 and not self._ended:
             self._read()
         if self._ended:
-            raise ConnectionResetError("the engine has gone")
+            raise ConnectionResetError("the engine has ended")
         self._event = self._descriptors.popleft()
         self._page = StatusPage(self._descriptors.popleft())
         self._page.take_stacks()
@@ -261,7 +261,7 @@ class Child:
         data, descriptors, lost = receive(self._channel, _AT_ONCE, _MOST_DESCRIPTORS)
         self._descriptors.extend(descriptors)
         if lost:
-            raise OSError("a descriptor of the engine's was lost: there are too many here")
+            raise OSError("a descriptor from the engine was lost: this process has too many")
         if not data:
             self._ended = True
             self._queue.clear()

@@ -144,7 +144,7 @@ class ProcessExecutor:
             return
         if self._supervision.kill_late or work.pending:
             _log.warning(
-                "op %s: worker %s (pid %s) is ended: its call is beyond the time-out, with"
+                "op %s: worker %s (pid %s) is killed: its call exceeded the timeout, with"
                 " data_ids=%s",
                 self.op,
                 worker.index,
@@ -238,7 +238,7 @@ class ProcessExecutor:
                 worker.abort()
                 await asyncio.shield(worker.exit)
                 stacks = "\n".join(frames_of_the_op(worker.stacks()))
-                _log.error("op %s: worker %s (pid %s) hangs as it starts:\n%s", *who, stacks)
+                _log.error("op %s: worker %s (pid %s) hangs during its start:\n%s", *who, stacks)
                 raise StartupError(
                     f"op {self.op!r}: worker {worker.index} was not ready within {limit:g} s"
                     f" (start_timeout): {worker.step}; the log has the stack of its threads"
@@ -443,8 +443,8 @@ class ProcessExecutor:
             self._given_up.add(index)
             self.workers = max(1, len(self._restarts) - len(self._given_up))
             _log.error(
-                "op %s: the workers of slot %s die too soon; it is given up, and a start is tried"
-                " every %g s",
+                "op %s: the workers of slot %s die repeatedly at the start; it is disabled, and a"
+                " start is tried every %g s",
                 self.op,
                 index,
                 LONGEST,
@@ -458,11 +458,13 @@ class ProcessExecutor:
         if index in self._given_up:
             self._given_up.discard(index)
             self.workers = len(self._restarts) - len(self._given_up)
-            _log.warning("op %s: worker %s could be started again after all", self.op, index)
+            _log.warning("op %s: worker %s has started again", self.op, index)
             self.grown()
 
     def _refuse(self, work: Work, finished: Finished) -> None:
-        error = InferenceFailed(f"op {self.op!r} has no worker: they die too soon")
+        error = InferenceFailed(
+            f"op {self.op!r} has no worker: its workers die repeatedly at the start"
+        )
         while (batch := work.begin_next()) is not None:
             work.add_result(batch, [Outcome(None, error) for _ in batch.samples])
         finished(work, work.take_results())

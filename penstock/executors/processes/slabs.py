@@ -277,7 +277,7 @@ class Loan:
         """
         slab = self._slabs.pop(number, None)
         if slab is None:
-            raise FrameError("the worker keeps memory that it was not lent")
+            raise FrameError("the worker keeps memory that it was not granted")
         slab.users -= 1
         slab.pool.forget(slab)
 

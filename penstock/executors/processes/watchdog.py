@@ -115,7 +115,7 @@ class Watch:
             if self._for >= self._begin_limit:
                 return f"has not begun a batch within {self._begin_limit:g} s"
         elif not doing.wanted and limit is not None and self._for >= limit:
-            return f"runs a call that nobody has waited for these {limit:g} s"
+            return f"runs a call without waiting requests for {limit:g} s"
         return None
 
 

@@ -149,7 +149,7 @@ class Worker:
                 self._begin(first)
                 self._in_flight[0].started = page.started
             elif page.number >= first + len(self._in_flight):
-                self._channel.end(FrameError("the worker runs what it was not sent"))
+                self._channel.end(FrameError("the worker reports a batch that it was not sent"))
 
     def ask_to_stop(self) -> None:
         """Make it end after its current batches."""

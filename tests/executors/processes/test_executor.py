@@ -219,7 +219,7 @@ async def test_workers_ended_for_their_late_calls_are_no_early_deaths(
     assert house.verdict() == []
     lines = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert len(lines) == 3 * (most_deaths + 1)
-    assert all("beyond the time-out, with data_ids=" in line for line in lines[::3])
+    assert all("exceeded the timeout, with data_ids=" in line for line in lines[::3])
     assert all("process took longer than its timeout" in line for line in lines[1::3])
     for line in lines[2::3]:
         assert "died: SIGABRT at its time-out, with data_ids=" in line
@@ -264,7 +264,7 @@ async def test_a_call_is_ended_when_it_goes_on_after_everybody_has_left_and_not_
     assert time.monotonic() - began >= 2.0
     assert (await house.ask()).error is None
     reports = [each.getMessage() for each in caplog.records]
-    assert any("nobody has waited for these 0.5 s" in each for each in reports)
+    assert any("without waiting requests for 0.5 s" in each for each in reports)
     (died,) = [each for each in reports if "died: SIGABRT" in each]
     assert "in process" in died
     assert "in run_batch" not in died
@@ -346,7 +346,7 @@ async def test_an_op_whose_workers_die_as_they_start_is_given_up_and_answers_at_
     desk = await started("once")
     assert (await one(desk)).error is None
     assert isinstance((await one(desk, do="kill")).error, WorkerDied)
-    await until(lambda: any("given up" in each.getMessage() for each in caplog.records))
+    await until(lambda: any("it is disabled" in each.getMessage() for each in caplog.records))
     assert not desk.executor.alive
     assert type((await one(desk)).error) is InferenceFailed
     assert len(processes.pids) == 1 + most_deaths
@@ -370,11 +370,11 @@ async def test_an_op_that_was_given_up_is_taken_up_again_when_a_worker_can_be_st
     desk.executor.grown = lambda: more.append(desk.executor.workers)
     await until(lambda: len(processes.pids) > most_deaths + 3)
     assert "has no worker" in str((await one(desk)).error)
-    assert caplog.text.count("it is given up") == 1
+    assert caplog.text.count("it is disabled") == 1
     gone.unlink()
     await until(lambda: desk.executor.alive)
     assert (await one(desk)).error is None
-    assert "op once: worker 0 could be started again after all" in caplog.text
+    assert "op once: worker 0 has started again" in caplog.text
     assert more == [1]
     gone.unlink()
     assert isinstance((await one(desk, do="kill")).error, WorkerDied)
@@ -407,7 +407,7 @@ async def give_one_up(
 
     monkeypatch.setattr(ProcessExecutor, "_ready", ready)
     os.kill(processes.pids[0], signal.SIGKILL)
-    await until(lambda: "it is given up" in caplog.text)
+    await until(lambda: "it is disabled" in caplog.text)
 
 
 async def test_workers_that_die_of_their_first_batches_rest_and_are_not_ready(
