@@ -75,6 +75,7 @@ class RemoteOptions:
         op: the op's name.
         fetch_list: outputs that are wanted; None is all.
         client_config: path of the file of aliases, or of its folder.
+        encryption_key: where the key of the encrypted model there is; None: it has none.
     """
 
     kind: RemoteKind
@@ -83,6 +84,7 @@ class RemoteOptions:
     op: str
     fetch_list: tuple[str, ...] | None = None
     client_config: str | None = None
+    encryption_key: str | None = None
 
     def __str__(self) -> str:
         what = self.kind if self.name is None else f"{self.kind} {self.name}"

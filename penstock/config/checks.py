@@ -25,10 +25,7 @@ def unavailable(config: ServiceConfig) -> list[Problem]:
 
 def unavailable_op(op: OpConfig, path: KeyPath = ()) -> Iterator[Problem]:
     """The same for one op, from YAML or from its constructor."""
-    if op.use_encryption_model and op.server_endpoints:
-        text = "is for models that the op opens by itself: leave out server_endpoints"
-        yield Problem(path=(*path, "use_encryption_model"), text=text)
-    elif op.use_encryption_model and op.encryption_key is None:
+    if op.use_encryption_model and op.encryption_key is None:
         text = "needs encryption_key, which says where the key is"
         yield Problem(path=(*path, "use_encryption_model"), text=text)
     local, inner = op.local_service_conf, (*path, "local_service_conf")

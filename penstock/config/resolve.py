@@ -254,6 +254,7 @@ def _remote(
         op=name,
         fetch_list=fetch_list,
         client_config=conf.client_config,
+        encryption_key=entry.encryption_key if entry.use_encryption_model else None,
     )
 
 

@@ -608,8 +608,8 @@ class OpConfig(Section):
     )
     use_encryption_model: bool = Field(
         default=False,
-        description="The op's model, one of Paddle, is encrypted; `encryption_key` has its key. Not"
-        " available with `server_endpoints`.",
+        description="The op's model, one of Paddle, is encrypted; `encryption_key` has its key."
+        " With `server_endpoints` the first of these gets the key, and names the model's port.",
     )
     encryption_key: Text | None = Field(
         default=None,

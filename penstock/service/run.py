@@ -76,6 +76,7 @@ from penstock.service.live_page import (
     listed_requests,
 )
 from penstock.service.loop import DaemonPool, run_on_a_loop, share_the_lock, spare_the_collector
+from penstock.service.model_keys import hand_over_keys
 from penstock.service.opening import make_router, open_door, open_metrics_door, tls_of
 from penstock.service.processes import Processes, log_options, spawned_role
 from penstock.service.questions import Answerer, Everyone
@@ -140,6 +141,8 @@ def run_deployment(deployment: Deployment) -> None:
     if role is not None:
         if role.service == number:
             deployment = op_servers.found(deployment)
+            if role.op is None:
+                deployment = hand_over_keys(deployment)
             tls = None if role.op is not None else tls_of(deployment.config)
             serve = partial(_serve, tls)
             Processes(deployment=deployment, number=number, serve=serve).be(role)
@@ -159,7 +162,7 @@ def run_deployment(deployment: Deployment) -> None:
                 # Only a supervisor, which starts later, can replace processes.
                 stack.enter_context(hangups_tell(lambda: None))
                 tls = tls_of(deployment.config)
-                deployment = op_servers.start(deployment, stack)
+                deployment = op_servers.start(hand_over_keys(deployment), stack)
                 sockets = bind_worker_sockets(deployment, stack)
                 engines = [{**each, **sockets} for each in bind_all(deployment.config, stack)]
                 if deployment.is_supervised:

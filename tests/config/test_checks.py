@@ -31,10 +31,6 @@ LOCAL = "op.a.local_service_conf"
     ("data", "problem"),
     [
         (op(use_encryption_model=True), "op.a.use_encryption_model: needs encryption_key"),
-        (
-            op(use_encryption_model=True, encryption_key="key", server_endpoints=["a:1"]),
-            "op.a.use_encryption_model: is for models that the op opens by itself",
-        ),
         (local(device_type=1), f"{LOCAL}.device_type: 1 (GPU) needs card ids in devices"),
         (local(device_type=2), f"{LOCAL}.device_type: 2 (GPU with TensorRT) needs card ids in"),
         (local(device_type=1, devices=0), f"{LOCAL}.devices: must be text"),
