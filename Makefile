@@ -7,6 +7,7 @@ DEMO   := $(VENV)/.ready-to-run
 READY  := $(VENV)/.ready
 RUNTIMES := $(VENV)/.ready-runtimes
 INSTALL := $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r
+NUMPY1 := $(VENV)/numpy1
 PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketime wrk openssl
 
 # Several tests at a time: those with real services wait more than they compute. Not where times are
@@ -45,6 +46,15 @@ $(RUNTIMES): $(READY) requirements/runtimes.txt
 
 setup-runtimes: $(RUNTIMES) ## add Paddle, PyTorch and OpenVINO, for the CPU
 
+# The packages of the first environment, with another numpy before them.
+PURELIB := import sysconfig; print(sysconfig.get_path("purelib"))
+$(NUMPY1)/.ready: $(RUNTIMES) requirements/numpy1.txt
+	$(PYTHON) -m venv $(NUMPY1)
+	$(NUMPY1)/bin/python -m pip install --quiet --no-deps --require-hashes -r requirements/numpy1.txt
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PURELIB)')')" \
+		> "$$($(NUMPY1)/bin/python -c '$(PURELIB)')/first.pth"
+	@touch $@
+
 demo: $(DEMO) ## recognise text on real pictures over HTTP and gRPC, and show the result
 	$(BIN)/python examples/ocr/demo.py
 
@@ -61,8 +71,9 @@ test-faults: $(READY) ## break things on purpose, with real processes (about thr
 test-runtimes: $(RUNTIMES) ## models in the form of every library (about a minute)
 	$(BIN)/python -m pytest $(PAIRS) tests/runtimes
 
-test-paddle: $(RUNTIMES) ## projects for Paddle Serving as they are, with models of Paddle's (minutes)
+test-paddle: $(NUMPY1)/.ready ## projects for Paddle Serving as they are, with numpy 2 and numpy 1 (minutes)
 	$(BIN)/python -m pytest $(PAIRS) tests/paddle
+	$(NUMPY1)/bin/python -m pytest $(PAIRS) tests/paddle/test_examples.py tests/paddle/test_paddle_models.py
 
 check: $(READY) ## format, lint, types, floors, spelling, documents (about a minute)
 	$(BIN)/ruff format --check .
@@ -119,6 +130,8 @@ LOCK := $(BIN)/uv pip compile --quiet pyproject.toml --python-version 3.11 --no-
 lock: $(READY) ## pin the newest versions of everything
 	$(LOCK) --extra dev -o requirements/dev.txt
 	$(LOCK) --extra demo -c requirements/dev.txt -o requirements/demo.txt
+	echo numpy==1.26.4 | $(BIN)/uv pip compile --quiet - --python-version 3.11 --no-header --no-annotate \
+		--generate-hashes -o requirements/numpy1.txt
 	$(LOCK) --extra paddle --extra torch --extra openvino --torch-backend cpu \
 		-c requirements/dev.txt -o requirements/runtimes.txt
 

@@ -1,13 +1,14 @@
-"""``Client``: calls a model server."""
+"""``Client``: calls a model server by baidu_std, the protocol that brpc speaks by default."""
 
 import logging
 from collections.abc import Sequence
 from typing import Any
 
 from paddle_serving_client.configured import ConfiguredClient
+from penstock.client.baidu_std import over_baidu_std
 from penstock.client.endpoints import parse_endpoints
 from penstock.client.errors import CallFailed
-from penstock.client.model_client import ModelClient, Variant, over_grpc
+from penstock.client.model_client import ModelClient, Variant
 from penstock.errors import InputMismatch, RequestError, WrongType
 
 __all__ = ["Client"]
@@ -64,7 +65,7 @@ class Client(ConfiguredClient):
         elif endpoints:
             _log.warning("endpoints are not used: there are variants")
         self.release()
-        self._calls = ModelClient(self.model, variants, over_grpc)
+        self._calls = ModelClient(self.model, variants, over_baidu_std)
 
     def get_serving_port(self, endpoints: list[str]) -> str:
         """Hand the key to the first endpoint; where it serves the model then."""

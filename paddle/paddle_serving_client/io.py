@@ -3,6 +3,7 @@
 The program is copied as it is: Penstock opens those of every generation of Paddle.
 """
 
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,12 @@ from penstock.errors import ModelError
 from penstock.protocols import oip
 from penstock.protocols.general_model import CODES
 from penstock.runtimes.model import CONF_FILES, Model
-from penstock.runtimes.paddle_files import PaddleFiles, paddle_files
+from penstock.runtimes.paddle_files import (
+    ENCRYPTED_PARAMS,
+    ENCRYPTED_PROGRAM,
+    PaddleFiles,
+    paddle_files,
+)
 from penstock.runtimes.prototxt import ModelConf, Variable, format_model_conf
 from penstock.runtimes.runtime import ModelOptions
 from penstock.tensor import TensorSpec
@@ -22,6 +28,8 @@ __all__ = ["inference_model_to_serving", "save_dygraph_model", "save_model"]
 
 _PARAMS: Final = "params.pdiparams"
 _UNKNOWN_TYPE: Final = -1
+_KEY: Final = "key"
+_KEY_BYTES: Final = 16
 
 
 def inference_model_to_serving(
@@ -46,9 +54,10 @@ def inference_model_to_serving(
         model_filename: the program's file, if its name does not tell.
         params_filename: the file of all parameters; without it and with ``model_filename`` each
             has one of its own.
-        encryption: not available.
-        key_len: for encryption.
-        encrypt_conf: for encryption.
+        encryption: write the model encrypted, and its key, which is made, to ``key`` in the working
+            directory. Not for a program of Paddle 3 or separate parameters.
+        key_len: no effect; a key has 128 bits.
+        encrypt_conf: no effect.
         show_proto: only print the configuration.
         feed_alias_names: public names of the inputs, with commas between.
         fetch_alias_names: those of the outputs, in the order of their own names.
@@ -60,8 +69,6 @@ def inference_model_to_serving(
         ModelError: there is no model of Paddle's, or it cannot be opened.
         ValueError: there are more or fewer aliases than variables.
     """
-    if encryption:
-        raise ModelError("penstock-paddle cannot encrypt models")
     files = _files(Path(dirname), model_filename, params_filename)
     with tempfile.TemporaryDirectory(prefix="serving-") as folder:
         copy = Path(folder)
@@ -76,6 +83,8 @@ def inference_model_to_serving(
         if show_proto:
             print(format_model_conf(conf)[0], end="")
         else:
+            if encryption:
+                _encrypt(copy)
             shutil.copytree(copy, serving_server, dirs_exist_ok=True)
             _write(conf, Path(serving_server), CONF_FILES[0])
             _write(conf, Path(serving_client), CONF_FILES[1])
@@ -105,9 +114,9 @@ def save_model(
         feed_var_dict: the inputs by their public names.
         fetch_var_dict: the outputs by their public names.
         main_program: the program; without it the default one of Paddle.
-        encryption: not available.
-        key_len: for encryption.
-        encrypt_conf: for encryption.
+        encryption: see ``inference_model_to_serving``.
+        key_len: see there.
+        encrypt_conf: see there.
         model_filename: no effect; the files are called ``model.*`` and ``params.*``.
         params_filename: no effect.
         show_proto: only print the configuration.
@@ -165,6 +174,25 @@ def _copy(files: PaddleFiles, to: Path) -> None:
     shutil.copy(files.program, to / ("model.json" if files.is_json else "model.pdmodel"))
     if files.params is not None:
         shutil.copy(files.params, to / _PARAMS)
+
+
+def _encrypt(folder: Path) -> None:
+    """Encrypt the two files of a folder as Paddle does; the key goes to the working directory."""
+    files = paddle_files(folder)
+    if files.is_json or files.params is None:
+        raise ModelError(
+            "Paddle encrypts a program of Paddle 2 with all parameters in one file, and no other"
+        )
+    from paddle.base import core
+
+    key = os.urandom(_KEY_BYTES)
+    cipher: Any = core.CipherFactory.create_cipher("")
+    for file, name in ((files.program, ENCRYPTED_PROGRAM), (files.params, ENCRYPTED_PARAMS)):
+        cipher.encrypt_to_file(file.read_bytes(), key, str(folder / name))
+        file.unlink()
+    # Readable by its owner alone, from the first byte on.
+    with open(os.open(_KEY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as written:
+        written.write(key)
 
 
 def _variables(

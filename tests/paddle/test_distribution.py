@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_floors import imports_of, modules
 from tests.test_package import IGNORED, ROOT, said_by
 
 PACKAGES = {
@@ -57,6 +58,13 @@ def test_penstock_alone_has_none_of_them(tmp_path: Path) -> None:
     for name in ("penstock", "paddle"):
         shutil.copytree(ROOT / name, copy / name, ignore=IGNORED)
     assert roots(files_of_wheel(copy, tmp_path / "wheel")) == {"penstock"}
+
+
+def test_penstock_imports_nothing_of_it() -> None:
+    found = {path: imports_of(path) for path in modules()}
+    roots_of = {path: {name.partition(".")[0] for name in names} for path, names in found.items()}
+    assert len(found) > 100
+    assert [path for path, names in roots_of.items() if names & PACKAGES] == []
 
 
 def test_both_have_one_version() -> None:

@@ -183,5 +183,5 @@ def test_ensemble(tmp_path: Path) -> None:
         wanted = np.mean([good(total) for total in totals])
         assert got[sentence] == pytest.approx([1 - wanted, wanted], abs=1e-3), sentence
     needed = ast.literal_eval(printed_by(folder, "analyse.py"))
-    assert [*needed] == ["bow", "cnn", "combine"]
+    assert {*needed} == {"bow", "cnn", "combine"}
     assert (folder / "trace").is_file()

@@ -16,7 +16,9 @@ from paddle_serving_client import Client, HttpClient
 from paddle_serving_client.convert import main as convert
 from paddle_serving_client.io import inference_model_to_serving
 from penstock.errors import ModelError
+from penstock.runtimes.model import Model
 from penstock.runtimes.prototxt import Variable, parse_model_conf
+from penstock.runtimes.runtime import ModelOptions
 from tests.models.networks import answers, feed_of
 from tests.runtimes.forms import needs
 from tests.services.process import ServiceProcess, free_port, running
@@ -83,12 +85,28 @@ def test_names_of_files_and_of_variables_can_be_given(
     assert not unwritten.exists()
     with pytest.raises(ValueError, match="fetch_alias_names has 1 names for"):
         inference_model_to_serving(str(saved), fetch_alias_names="only")
-    with pytest.raises(ModelError, match="cannot encrypt"):
-        inference_model_to_serving(str(saved), encryption=True)
     with pytest.raises(ModelError, match="does not exist"):
         inference_model_to_serving(str(saved), model_filename="none")
     assert convert(["--dirname", str(tmp_path)]) == 1
     assert capsys.readouterr().err.startswith("error: model folder")
+
+
+def test_a_model_is_encrypted_with_a_key_of_its_own(
+    networks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    saved = str(networks / "regression/paddle_combined")
+    inference_model_to_serving(saved, encryption=True, feed_alias_names="x")
+    files = {each.name for each in Path("serving_server").iterdir()}
+    assert {"encrypt_model", "encrypt_params"} < files
+    assert not files & {"model.pdmodel", "params.pdiparams"}
+    assert (Path("key").stat().st_mode & 0o777, Path("key").stat().st_size) == (0o600, 16)
+    options = ModelOptions(path="serving_server", encryption_key="key")
+    feed = feed_of("regression", 2)
+    (price,) = Model.open(options).run(feed, None).values()
+    np.testing.assert_allclose(price, answers("regression", feed)["price"], atol=1e-5)
+    with pytest.raises(ModelError, match="Paddle encrypts a program of Paddle 2"):
+        inference_model_to_serving(str(networks / "regression/paddle_json"), encryption=True)
 
 
 SAVE = """
