@@ -1,4 +1,4 @@
-"""One request and its answer, whichever HTTP carries them: the port between door and applications.
+"""One request and its answer: the interface between door and applications, for every protocol.
 
 The door makes an exchange when a request's head has arrived and hands it to the application. The
 application answers with ``reply`` (everything at once), or with ``start``, ``send`` and ``finish``,
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 STOPPING: Final = "the service is shutting down"
-"""Told to clients whose request is incomplete when the door closes."""
+"""The answer to requests that are incomplete when the door closes."""
 
 WRITABLE: Final = 64 << 10
 """Bytes; a streamed answer continues when no more than this is unsent."""
 
 
 class Limit(Enum):
-    """Limits of the door that only an application can find exceeded."""
+    """Limits of the door that only an application can check."""
 
     BODY = auto()
     """Bytes of a body or a message."""
@@ -79,7 +79,7 @@ class Peer:
 
 
 class Receiver(Protocol):
-    """Takes a request's body."""
+    """Receives a request's body."""
 
     def data(self, exchange: Exchange, piece: bytes, ended: bool) -> None:
         """The next piece; the last one has ``ended``, and may be empty. Not called after an answer
@@ -87,9 +87,9 @@ class Receiver(Protocol):
         """
 
     def late(self, exchange: Exchange) -> None:
-        """The rest of the body did not come in time. Called instead of any further ``data``.
+        """The rest of the body did not arrive in time. Called instead of any further ``data``.
 
-        It answers in the application's own form (408, DEADLINE_EXCEEDED).
+        It answers in the application's own format (408, DEADLINE_EXCEEDED).
         """
 
 
@@ -185,7 +185,7 @@ class Exchange(Reservation, ABC):
 
     @abstractmethod
     def start(self, status: int, headers: Headers) -> None:
-        """Begin an answer whose length is not known."""
+        """Begin an answer of unknown length."""
 
     @abstractmethod
     def send(self, piece: bytes) -> None:
@@ -197,7 +197,7 @@ class Exchange(Reservation, ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Break an answer off: RST_STREAM, or an HTTP/1.1 connection closed in the middle."""
+        """Abort an answer: RST_STREAM, or an HTTP/1.1 connection closed in the middle."""
 
     @property
     @abstractmethod
@@ -206,7 +206,7 @@ class Exchange(Reservation, ABC):
 
     @abstractmethod
     def pause(self) -> None:
-        """Stop the sender: its body is not read any further than flow control has allowed."""
+        """Pause the sender: its body is not read beyond the flow-control window."""
 
     @abstractmethod
     def resume(self) -> None:
@@ -218,10 +218,10 @@ class DoorExchange(Exchange):
 
     Attributes:
         shared: of the door.
-        over: the answer is complete, or nobody waits for it any more.
-        started: a part of the answer has been given.
-        paused: the application has stopped the sender.
-        receiver: takes the body; None when nobody does.
+        over: the answer is complete, or the client has left.
+        started: a part of the answer has been sent.
+        paused: the application has paused the sender.
+        receiver: receives the body, or None.
     """
 
     __slots__ = ("over", "paused", "receiver", "shared", "started")
@@ -248,7 +248,7 @@ class DoorExchange(Exchange):
         answers[code] = answers.get(code, 0) + 1
 
     def arrived(self, count: int) -> None:
-        """Some of the body has come, which gives more time to the rest."""
+        """A part of the body has arrived, which extends its deadline."""
         if self.body_deadline < inf:
             later = self.body_deadline + count / self.shared.limits.body_pace
             self.body_deadline = min(later, self.deadline)
@@ -297,7 +297,7 @@ class DoorExchange(Exchange):
             tell(self, self.status, monotonic())
 
     def leave(self, status: int = 0) -> None:
-        """Nobody waits for the application's answer any more: tell it, once.
+        """Notify the application, once, that the client has left.
 
         Args:
             status: of the door's own answer; 0 for none.
@@ -316,7 +316,7 @@ class DoorExchange(Exchange):
 
 
 def guarded(call: Callable[..., Any], *arguments: Any) -> None:
-    """Call the application; its exceptions are logged here and end nothing else."""
+    """Call the application; its exceptions are logged here and have no further effect."""
     try:
         call(*arguments)
     except Exception:  # noqa: BLE001 - a promise is broken; the caller gets no traceback

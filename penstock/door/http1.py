@@ -31,10 +31,11 @@ _LARGE: Final = 64 << 10
 """Bytes of a body from which on it is not copied behind its head."""
 
 _REQUESTS_AT_ONCE: Final = 8
-"""Requests that are begun in one turn when each is answered at once; a read may hold thousands."""
+"""Most requests that are begun in one turn when each is answered at once; a read may have
+thousands."""
 
 _CHUNKS_AT_ONCE: Final = 128
-"""Chunks of a body that are taken in one turn; of one byte each, a read holds tens of thousands."""
+"""Most chunks of a body in one turn; with one byte each, a read may have tens of thousands."""
 
 _PROBE_AFTER: Final = 0.025
 """Seconds from the half-close to the question; a guess: most answers are out by then."""
@@ -44,7 +45,7 @@ class Http1Exchange(DoorExchange):
     """The one exchange of its connection that is in turn.
 
     Attributes:
-        ended: the request has come to its end.
+        ended: the request has been received completely.
     """
 
     __slots__ = ("_session", "ended")
@@ -194,7 +195,7 @@ class Http1Exchange(DoorExchange):
 def begin_exchange(
     session: Http1Session, head: RequestHead, ended: bool, whole: bytes | None
 ) -> Http1Exchange:
-    """The exchange of a request whose head has come."""
+    """Create the exchange of a request whose head has arrived."""
     shared = session.shared
     exchange: Http1Exchange = Http1Exchange()
     exchange.shared = shared
@@ -285,7 +286,7 @@ class Http1Session(Connection):
         self._flush_all()
 
     def _go_on(self) -> None:
-        """Take more of what has come."""
+        """Process more of the buffered input."""
         self._goes_on = False
         exchange = self._exchange
         if self.closing or self.lagging or exchange is None or exchange.paused:
@@ -293,7 +294,7 @@ class Http1Session(Connection):
         self._receive(self.core.go_on())
 
     def eof_received(self) -> bool:
-        """The client sends no more; but it may still want the answer to what it sent."""
+        """The client has closed its sending half; it may still wait for answers."""
         if self.closing:
             return False
         if self.out:  # an answer that waits for the end of the turn
@@ -406,7 +407,7 @@ class Http1Session(Connection):
                     self._write()
             out = self.out
             if out and self.transport.is_closing():
-                out.clear()  # the client has gone in this very turn, before we were told
+                out.clear()  # the connection was lost in this turn
             elif out:
                 self._write()
             if self._exchange is not None or not self._reading or not core.idle:
@@ -439,10 +440,10 @@ class Http1Session(Connection):
         paused = exchange is not None and exchange.paused
         return not self.lagging and not paused and self.core.wants_data
 
-    # What goes wrong, and the end.
+    # Errors and shutdown.
 
     def rearm(self) -> None:
-        """Say when to be looked at next, and whether to read meanwhile."""
+        """Set the next check, and whether to read meanwhile."""
         if self.closing:
             return
         self.pace()
@@ -504,12 +505,12 @@ class Http1Session(Connection):
         self.end(linger=True)
 
     def refuse_tls(self) -> None:
-        """What came is a TLS greeting, and this listener has none."""
+        """The input is a TLS ClientHello, but this listener has no TLS."""
         self.shared.counters.malformed += 1
         self.refuse(400, "this port does not speak TLS")
 
     def end_in_the_middle(self) -> None:
-        """Close without the rest of an answer: the client sees that it is not whole."""
+        """Close without the rest of an answer: the client sees that it is incomplete."""
         self._exchange = None
         self.answered = False
         self._write()

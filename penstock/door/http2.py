@@ -47,14 +47,14 @@ from penstock.protocols.http2.stream import CLOSED, Outbox
 _PING: Final = b"penstock"
 
 _BULK: Final = 64 << 10
-"""Bytes of long pieces from which on the output is not joined to be written."""
+"""Bytes of large pieces from which on the output is not joined."""
 
 _SLICE: Final = 64
-"""Frames after which we look at the time, and at what the peer is up to."""
+"""Frames after which the time and the abuse counter are checked."""
 
 _SHORT_SLICE: Final = 25
-"""The same of a peer that abuses the protocol: a call that is given up, or refused, takes 25 µs,
-and others may meet several of them."""
+"""The same for a peer that abuses the protocol: a cancelled or refused call takes 25 µs, and delays
+others."""
 
 _TURN: Final = 0.002
 """Seconds that one read may take; then others have their turn. A client with a hundred calls at
@@ -99,7 +99,7 @@ class Http2Exchange(DoorExchange):
     """One of the exchanges that its connection has open.
 
     Attributes:
-        owed: bytes that came while it was paused.
+        owed: bytes that arrived while it was paused.
     """
 
     __slots__ = ("_session", "_stream", "owed")
@@ -225,7 +225,7 @@ class Http2Exchange(DoorExchange):
 
     @property
     def unsent(self) -> int:
-        """See ``Exchange``; of what all streams share all of it."""
+        """See ``Exchange``; includes the output that all streams share."""
         return 0 if self.over else self._stream.queued + self._session.unsent()
 
     def pause(self) -> None:
@@ -353,14 +353,14 @@ class Http2Session(Connection):
         """See ``Connection``."""
         return not self.lagging and not self.core.behind
 
-    # The input backlog.
+    # Input backlog.
 
     @property
     def _slice(self) -> int:
         return _SHORT_SLICE if self.core.is_abused else _SLICE
 
     def _turn(self, events: list[Event]) -> Iterator[Event]:
-        """These events and those behind them, until the turn is over.
+        """Process these events and the following ones, until the turn is over.
 
         A peer that abuses the protocol has a turn of one slice, and short ones from then on.
         """
@@ -429,7 +429,7 @@ class Http2Session(Connection):
             exchange.fail()
 
     def _take(self, event: Event) -> None:
-        """Events that are not in every request."""
+        """Process rarer events."""
         if isinstance(event, TrailersReceived):
             exchange = event.stream.context
             if exchange is not None and exchange.receiver is not None:
@@ -458,7 +458,7 @@ class Http2Session(Connection):
             self._name_the_last()
 
     def _refuse_head(self, event: HeadTooLarge) -> None:
-        """Answer a request whose head was not taken."""
+        """Answer a request whose head was refused."""
         self.shared.counters.heads_too_large += 1
         headers = tuple([field for field in event.fields if field[0][:1] != b":"])
         head = RequestHead("", b"", headers, version=HTTP_2, authority=b"", content_length=None)
@@ -559,7 +559,7 @@ class Http2Session(Connection):
         self.core.reset(stream, code)
         self.mark()
 
-    # What takes too long.
+    # Timeouts.
 
     def check(self, now: float) -> None:
         """See ``Connection``."""
@@ -639,7 +639,7 @@ class Http2Session(Connection):
         ):
             exchange.end_late()
 
-    # The end.
+    # Shutdown.
 
     def eof_received(self) -> bool:
         """The client sends nothing more: whole requests are answered as far as its windows go.

@@ -1,4 +1,4 @@
-"""What a door bears, and what it has seen."""
+"""The limits of a door's connections, and their counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listening sockets: how they are bound, how TLS is shaken hands on, and how they are closed.
+"""Listening sockets: bind, TLS handshakes, and close.
 
 Ports are bound first and listened on last: a taken port fails at once, before models load.
 """
@@ -24,10 +24,10 @@ from penstock.errors import StartupError
 _log = logging.getLogger(__name__)
 
 _PAUSE: Final = 0.25
-"""Seconds without accepting after the system refused: it lacks descriptors or memory."""
+"""Seconds without accepting after an error, such as a lack of descriptors or memory."""
 
 _TURN: Final = 64
-"""Connections accepted in one turn of the loop."""
+"""Most connections accepted in one turn of the loop."""
 
 _HANDSHAKE: Final = 0.1
 """Seconds in which a handshake that has begun ends; a guess at a round trip across a network."""
@@ -131,7 +131,7 @@ def port_of(listener: socket.socket) -> int:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Whether the address is a loopback address."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -172,7 +172,7 @@ class TlsListener:
         self._loop.add_reader(listener.fileno(), self._accept)
 
     def stop(self) -> None:
-        """Accept no more; handshakes under way come to their end."""
+        """Stop accepting; pending handshakes may complete."""
         if self._retry is not None:
             self._retry.cancel()
         if self._listener.fileno() >= 0:
@@ -180,13 +180,13 @@ class TlsListener:
             self._listener.close()
 
     def close(self) -> None:
-        """Accept no more; break off the handshakes under way."""
+        """Stop accepting; abort pending handshakes."""
         self.stop()
         for task in self._handshakes:
             task.cancel()
 
     async def wait_closed(self) -> None:
-        """Return when no handshake is left."""
+        """Wait until no handshake is pending."""
         await asyncio.gather(*self._handshakes, return_exceptions=True)
 
     def _accept(self) -> None:
@@ -233,7 +233,7 @@ class TlsListener:
 
 
 async def take_the_rest(listeners: Sequence[socket.socket], timeout: float) -> None:
-    """Let the loop accept whoever has connected.
+    """Accept the connections in the backlog.
 
     The system shakes hands by itself and keeps the connection in the listening socket's queue; when
     that socket closes, everybody in it is reset. So whoever closes it for good takes them out

@@ -1,4 +1,4 @@
-"""What the connections of one door share: its counters, one timer, and the loop's rest."""
+"""The shared state of a door's connections: counters, the sweeper, and busy polling."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PART: Final = 8
 """One of so many parts of all connections is kept for each listener."""
 
 _REFUSALS_LOGGED_EVERY: Final = 10.0
-"""Seconds between two lines of the log about connections over the limit."""
+"""Seconds between two log lines about connections over the limit."""
 
 _SMALL_PART: Final = 4
 """Answers that wait for their readers are all kept while they are less than this part of the
@@ -43,7 +43,7 @@ _LONGEST: Final = 3.0
 
 
 class Timed(Protocol):
-    """What the sweeper looks at."""
+    """An object that the sweeper checks."""
 
     due: float
 
@@ -54,10 +54,9 @@ class Timed(Protocol):
 class Sweeper:
     """One timer for all connections of a door; ticks from ``start`` to ``stop``, on one loop.
 
-    A connection carries the moment when it wants to be looked at; moving that moment is one
-    attribute write. At every tick all are compared with the clock: with a thousand connections that
-    is a few hundredths of a millisecond, while a timer for each request would cost a microsecond a
-    request.
+    A connection has the time of its next check; changing it is one attribute write. At every tick
+    all are compared with the clock: with a thousand connections that is a few hundredths of a
+    millisecond, while a timer for each request would cost a microsecond a request.
 
     Attributes:
         members: those who are looked at.
@@ -75,7 +74,7 @@ class Sweeper:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to tick on the running loop; more calls do nothing."""
+        """Start on the running loop; further calls have no effect."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             self.now = monotonic()
@@ -134,7 +133,7 @@ class BusyPolling:
 
 
 class ListenerQuota:
-    """How many of the door's connections came by one listener.
+    """The number of a door's connections from one listener.
 
     Attributes:
         open: connections that came by it, handshakes included.
@@ -210,13 +209,13 @@ class DoorState:
         self._loop = asyncio.get_running_loop()
 
     def add_listener(self) -> ListenerQuota:
-        """A further listener."""
+        """Add a listener."""
         quota = ListenerQuota()
         self._quotas.append(quota)
         return quota
 
     def is_full(self, quota: ListenerQuota) -> bool:
-        """Whether no further connection is taken here.
+        """Whether the listener accepts no further connection.
 
         A part of the places is for each listener alone, so that who fills one of them does not keep
         people from the others.
@@ -261,7 +260,7 @@ class DoorState:
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what all connections have to say."""
+        """Write the pending output of all connections."""
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             connection.flush()
@@ -317,7 +316,7 @@ class DoorState:
                 self.on_told()
 
     def leave(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         self.told(connection)
         tell = self.instruments.connection_closed
         if tell is not None and connection in self.connections:
