@@ -1,4 +1,4 @@
-"""The endpoints of one client: calls take turns between those that work."""
+"""Balances calls over the endpoints of one client, in turn, and skips those that fail."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from penstock.client.tls import Security
 class Endpoints:
     """The endpoints of one client on one loop.
 
-    A call goes to the next endpoint for as long as certainly none has seen it. Endpoints that are
-    not connected are connected meanwhile, so that no call waits for it while another one is ready.
+    A call is sent to the next endpoint as long as no endpoint can have processed it. Unconnected
+    endpoints connect in the background, so that no call waits for that while another endpoint is
+    ready.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class Endpoints:
         self._turn = 0
 
     def start(self, call: Call) -> None:
-        """Send a call, now or as soon as there is a connection with room for it."""
+        """Send a call, now or when a connection has a free stream."""
         channels = self._channels
         if len(channels) == 1:
             channels[0].start(call)
@@ -52,7 +53,7 @@ class Endpoints:
         channels[first].start(call)
 
     def probe(self) -> None:
-        """Connect to all of them."""
+        """Connect to all endpoints."""
         for channel in self._channels:
             channel.probe(time.monotonic())
 
@@ -62,5 +63,5 @@ class Endpoints:
             channel.close()
 
     async def closed(self) -> None:
-        """Wait until nothing of them is left on the loop, after ``close``."""
+        """After ``close``, wait until all their tasks have ended."""
         await asyncio.gather(*(channel.closed() for channel in self._channels))

@@ -1,6 +1,6 @@
-"""One call, from its request to its outcome, and what a server's answer means. Pure.
+"""One call, from its request to its outcome, and the interpretation of a server's answer. Pure.
 
-A server is not trusted: whatever it says becomes a message or a ``CallFailed``. Sources: the gRPC
+A server is not trusted: every answer becomes a message or a ``CallFailed``. Sources: the gRPC
 HTTP/2 protocol (statuses, trailers, codes of RST_STREAM) and its table of HTTP statuses.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.client.endpoint_channel import AnyConnection, EndpointChannel
 
 Outcome: TypeAlias = bytes | CallFailed
-"""A call's reply, as the bytes of its message, or why there is none."""
+"""A call's reply as the bytes of its message, or its failure."""
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 
@@ -55,13 +55,13 @@ class Call:
         request: the message, framed by the protocol; empty once the call has ended.
         deadline: monotonic seconds; None means no limit.
         timer: ends the call at its deadline.
-        attempts: how often it was put on a connection.
-        method: the path of what is called.
-        fields: a block of further fields of its head, such as a trace context.
+        attempts: how often it was sent.
+        method: the path of the called method.
+        fields: a header block of further fields, such as a trace context.
         encoding: the ``grpc-encoding`` that the answer's head names.
         connection: where it is now; None while it waits, and once it has ended.
         stream: what it is there: a stream of HTTP/2, or its number; None while it waits.
-        untried: other endpoints, the next one last, for a call that certainly no server has seen.
+        untried: other endpoints, the next one last, for a call that no server can have processed.
         ended: the outcome is known.
     """
 
@@ -101,12 +101,12 @@ class Call:
         self.untried: Sequence[EndpointChannel] = ()
         self.ended = False
         self.encoding = b"identity"
-        self._message: bytes | None = None  # the reply's, when all of it is there
-        self._reader: MessageReader | None = None  # for a message that does not come in one piece
+        self._message: bytes | None = None  # the reply's message, when it is complete
+        self._reader: MessageReader | None = None  # for a message in several pieces
         self._on_outcome: Callable[[Outcome], object] | None = on_outcome
 
     def receive(self, data: bytes) -> CallFailed | None:
-        """Take a piece of the reply's body. Returns the failure when it can be no reply."""
+        """Process a piece of the reply's body. Returns a failure if it is invalid."""
         if self._reader is None and self._message is None:
             self._message = unary_message(data, MAX_MESSAGE_BYTES)
             if self._message is not None:
@@ -123,7 +123,7 @@ class Call:
         return None
 
     def outcome(self, trailers: Mapping[bytes, bytes]) -> Outcome:
-        """The outcome that these trailers make of what was received."""
+        """The outcome from these trailers and the received message."""
         if self._reader is not None:
             try:
                 self._reader.finish()
@@ -132,13 +132,13 @@ class Call:
         return of_end(trailers, self._message)
 
     def detach(self) -> None:
-        """Forget the connection and what was received on it: the call waits again."""
+        """Drop the connection and the received data: the call waits again."""
         self.connection = self.stream = self._reader = self._message = None
 
     def end(self, outcome: Outcome) -> None:
-        """Report the outcome, once; whatever comes later is dropped.
+        """Report the outcome, once; later ones are dropped.
 
-        A failure of which certainly no server knows sends the call to the next endpoint instead.
+        If no server can have processed the call, a failure sends it to the next endpoint instead.
         """
         on_outcome = self._on_outcome
         if on_outcome is None:
@@ -160,7 +160,7 @@ class Call:
         on_outcome(outcome)
 
     def abandon(self, failed: CallFailed) -> None:
-        """End it from our side; if it was sent, the server gets RST_STREAM."""
+        """Abort it; if it was sent, the server gets RST_STREAM."""
         if not self.ended:
             self.untried = ()
             if self.connection is not None:
@@ -174,7 +174,7 @@ def failure(code: GrpcCode, text: str, *, sent: bool = True) -> CallFailed:
 
 
 def of_head(head: ResponseHead) -> CallFailed | None:
-    """Why the head of a response that goes on cannot begin a reply; None when it can."""
+    """The failure of a response's head that cannot begin a reply, or None."""
     if head.status == 200:
         kind = head.fields.get(b"content-type", b"")
         if kind.startswith(b"application/grpc"):
@@ -188,7 +188,7 @@ def of_head(head: ResponseHead) -> CallFailed | None:
 
 
 def of_whole_head(head: ResponseHead) -> CallFailed:
-    """The failure in a response that is nothing but a head."""
+    """The failure of a response that consists of a head only."""
     if b"grpc-status" in head.fields:
         outcome = of_end(head.fields, None)
         assert isinstance(outcome, CallFailed)  # there is no message
@@ -203,7 +203,7 @@ def of_end(fields: Mapping[bytes, bytes], message: bytes | None) -> Outcome:
         return failure(GrpcCode.UNKNOWN, "the answer has no grpc-status")
     code, text = status
     if code is not GrpcCode.OK:
-        # A server that names a pause asks to be called again; anything but digits says never.
+        # A retry push-back in digits allows a retry; any other value forbids it.
         retryable = code in RETRYABLE or fields.get(_PUSH_BACK, b"").isdigit()
         return CallFailed(code, text or "no reason given", retryable=retryable)
     if message is None:
@@ -221,7 +221,7 @@ def of_reset(code: int, text: str, *, by_peer: bool) -> CallFailed:
 
 
 def of_bad_message(error: GrpcError, encoding: bytes = b"identity") -> CallFailed:
-    """The failure of a reply that is framed wrongly, too large, or compressed though unasked."""
+    """The failure of a reply that is malformed, too large, or compressed without negotiation."""
     if error.code is GrpcCode.RESOURCE_EXHAUSTED:
         return failure(GrpcCode.RESOURCE_EXHAUSTED, f"the reply is too large: {error}")
     if encoding != b"identity":

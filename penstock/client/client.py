@@ -22,7 +22,7 @@ AnyChannel = TypeVar("AnyChannel", Channel, AsyncChannel)
 
 
 class CallOptions(TypedDict, total=False):
-    """What a call may say beside its feed; see ``PipelineClient.predict``."""
+    """Options of a call; see ``PipelineClient.predict``."""
 
     pack_tensor_format: bool
     use_tensor_bytes: bool
@@ -34,7 +34,7 @@ class CallOptions(TypedDict, total=False):
 
 
 class PredictFuture(Future[bytes]):
-    """One call under way: what ``predict(..., asyn=True)`` returns. Any thread."""
+    """The future of a call, returned by ``predict(..., asyn=True)``. Any thread."""
 
     def __init__(self, channel: Channel, request: bytes, deadline: float | None) -> None:
         """Start the call.
@@ -51,11 +51,11 @@ class PredictFuture(Future[bytes]):
         """Wait for the reply; a reply with an ``err_no`` is returned like any other.
 
         Args:
-            timeout: seconds to wait here; the call itself goes on afterwards.
+            timeout: seconds to wait here; the call itself continues afterwards.
 
         Raises:
             TimeoutError: no reply yet.
-            CallFailed: there will be none; ``retryable`` tells whether another call may do better.
+            CallFailed: the call failed; ``retryable``: whether a retry may succeed.
             NotConnected: the call was started before this process was forked.
         """
         if not self.done() and not self._channel.is_ours():
@@ -65,12 +65,12 @@ class PredictFuture(Future[bytes]):
             # Every raise writes its traceback into the exception that it raises.
             raise copy(failed)
         if self._response is None:
-            # Here and not where it arrived, so that the thread of all calls is not held up.
+            # Here and not on arrival, so that the thread of all calls is not delayed.
             self._response = decode_reply(super().result())
         return self._response
 
     def cancel(self) -> bool:
-        """Give up; the server is told. False when the call had ended already."""
+        """Cancel the call, also on the server. False if it had already ended."""
         if not self._channel.is_ours():
             return False
         if not self._finish(CallFailed(GrpcCode.CANCELLED, "cancelled by the caller")):
@@ -90,7 +90,7 @@ class PredictFuture(Future[bytes]):
 
 
 class _Client(Generic[AnyChannel]):
-    """What both clients share."""
+    """The base class of both clients."""
 
     def __init__(self, *, tls: Tls | None = None) -> None:
         self._tls = tls
@@ -99,7 +99,7 @@ class _Client(Generic[AnyChannel]):
     def _request(
         self, feed_dict: object, fetch: object, timeout: float | None = None, **options: Any
     ) -> tuple[AnyChannel, bytes, float | None]:
-        """What to call through, the bytes of a request, and its deadline."""
+        """The channel, the bytes of a request, and its deadline."""
         if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
             raise ValueError(f"timeout must be a positive number of seconds or None, got {timeout}")
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -124,18 +124,19 @@ class PipelineClient(_Client[Channel]):
             client.connect(["127.0.0.1:9993"])
             response = client.predict({"x": array})
 
-    Calls take turns between the endpoints; one that cannot be reached is passed over for as long as
-    another can. All threaded clients of a process share one thread, which runs while any of them is
-    connected and in use. After a fork a child must call ``connect`` for itself: using the parent's
-    connection raises ``NotConnected``, and calls under way stay the parent's. Nothing is printed.
+    Calls go to the endpoints in turn; an endpoint that cannot be reached is skipped while another
+    can. All threaded clients of a process share one thread, which runs while any of them is
+    connected and in use. After a fork the child must call ``connect`` itself: using the parent's
+    connection raises ``NotConnected``, and calls in flight stay with the parent. Nothing is
+    printed.
 
     Source: ``docs/compatibility.md`` (pipeline client).
     """
 
     def connect(self, endpoints: list[str]) -> None:
-        """Say where to call; nothing is sent before the first call.
+        """Set the endpoints; nothing is sent before the first call.
 
-        Connecting again leaves the former endpoints; calls to them that are under way fail.
+        A second ``connect`` replaces the endpoints; calls in flight to the former ones fail.
 
         Args:
             endpoints: ``host:port`` each; the host is a name or an address, IPv6 in brackets.
@@ -193,13 +194,13 @@ class PipelineClient(_Client[Channel]):
             feed_dict: names to texts, arrays or (without ``pack_tensor_format``) lists; only read.
                 ``logid`` and ``clientip`` in it become the call's own fields. With
                 ``pack_tensor_format``, ``x.lod`` is the lod of ``x``.
-            fetch: checked to be a list, and otherwise without effect.
+            fetch: must be a list; no other effect.
             asyn: return at once with a future; the result comes from its ``result()``.
             pack_tensor_format: send typed tensors instead of texts.
             use_tensor_bytes: with tensors, send each array as ``.npy`` bytes.
-            profile: with texts, ask for the server's profile of this call.
+            profile: with texts, request the server's profile of this call.
             log_id: int64; None means the feed's ``logid``, or else 0.
-            timeout: seconds for the whole call; None means no limit of the client's.
+            timeout: seconds for the whole call; None means no limit by the client.
             name: the service's name; every service accepts an empty one.
             method: the method's name; most services ignore it.
 
@@ -207,9 +208,9 @@ class PipelineClient(_Client[Channel]):
             The reply, also when its ``err_no`` is not 0 (see ``raise_for_error``).
 
         Raises:
-            CallFailed: there was no reply; ``retryable`` tells whether another call may do better.
+            CallFailed: there was no reply; ``retryable``: whether a retry may succeed.
             NotConnected: before ``connect``, after ``close``, or in a forked child.
-            TypeError: the feed is not a dict, or holds something that cannot be sent.
+            TypeError: the feed is not a dict, or has a value that cannot be sent.
             ValueError: the log id is no int64, a list is ragged, or the timeout is not a positive
                 number.
             TooLarge: the request is over 512 MiB.
@@ -251,7 +252,7 @@ class PipelineClient(_Client[Channel]):
 
 
 class AsyncPipelineClient(_Client[AsyncChannel]):
-    """The twin of ``PipelineClient`` for one event loop.
+    """``PipelineClient`` for one event loop.
 
         async with AsyncPipelineClient() as client:
             await client.connect(["127.0.0.1:9993"])
@@ -262,7 +263,7 @@ class AsyncPipelineClient(_Client[AsyncChannel]):
     """
 
     async def connect(self, endpoints: list[str]) -> None:
-        """Say where to call, as in ``PipelineClient.connect``, and tie the client to this loop."""
+        """Set the endpoints, as in ``PipelineClient.connect``, and bind the client to this loop."""
         await self._replace(AsyncChannel(parse_endpoints(endpoints), self._tls))
 
     async def predict(

@@ -1,4 +1,4 @@
-"""Which addresses to call, and which address this machine calls from.
+"""Parses addresses of endpoints, and finds the local address.
 
 Source: ``docs/compatibility.md`` (pipeline client). Host names are allowed, which the original
 refused; nothing is resolved here.

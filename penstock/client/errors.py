@@ -1,4 +1,4 @@
-"""What a client can meet that no server answered.
+"""Errors of calls that got no answer.
 
     PenstockError
     ├── NotConnected    the caller: no connection to use; call ``connect`` first
@@ -17,7 +17,7 @@ from penstock.protocols.status import GrpcCode
 
 
 class NotConnected(PenstockError):
-    """The client has nothing to call through.
+    """The client has no connection.
 
     ``connect`` was not called, the client was closed, or it was connected in another process (a
     fork) or on another event loop.
@@ -32,7 +32,7 @@ class CallFailed(PenstockError):
     Attributes:
         status: the gRPC status of the failure.
         retryable: whether the same call may succeed later, unchanged.
-        sent: False when certainly no server saw the request, so that a retry repeats nothing.
+        sent: False if no server can have seen the request, so that a retry repeats nothing.
     """
 
     code = "call_failed"

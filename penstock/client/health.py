@@ -1,10 +1,10 @@
-"""Whether an endpoint is worth a call, and which endpoint is asked first. Pure: time and chance are
+"""Health of endpoints: which are skipped, and which is tried first. Pure: time and chance are
 arguments.
 
-An endpoint that cannot be reached is left alone for a pause that doubles (``Backoff``). One that is
-reached, but whose calls fail ``MOST_FAILURES`` times in a row, is ejected for such a pause
-(``Health``); then a single call tries it, and its answer brings it back. Endpoints that are out are
-asked last, so that they are used when all are out. Source: gRPC's connection backoff, Envoy's
+An endpoint that cannot be reached is skipped for a pause that doubles (``Backoff``). One whose
+calls fail ``MOST_FAILURES`` times in a row is ejected for such a pause (``Health``); then a single
+call tries it, and its success readmits it. Ejected endpoints are tried last, so that they are used
+if all are ejected. Source: gRPC's connection backoff, Envoy's
 outlier detection.
 """
 
@@ -14,29 +14,30 @@ from collections.abc import Sequence
 from enum import IntEnum
 
 FIRST_PAUSE = 0.1
-"""Seconds. A guess: a service that is restarted is back within some of these."""
+"""Seconds. A guess: a restarted service is back within a few of these."""
 
 LONGEST_PAUSE = 5.0
-"""Seconds. A guess: how long calls may fail although the server is back."""
+"""Seconds. A guess: how long calls may fail after the server is back."""
 
 MOST_FAILURES = 5
-"""Calls in a row that failed; Envoy's default."""
+"""Consecutive failed calls; Envoy's default."""
 
 FIRST_EJECTION, LONGEST_EJECTION = 1.0, 30.0
-"""Seconds. A guess: what a server that hangs may take to be noticed and restarted."""
+"""Seconds. A guess: the time to detect and restart a hanging server."""
 
 TRIAL = 1.0
-"""Seconds after which another call may try an ejected endpoint, though the last has not ended."""
+"""Seconds after which another call may try an ejected endpoint, even if the last one has not
+ended."""
 
 
 class Backoff:
     """The pauses between failures to reach one endpoint. Pure: time and chance are arguments.
 
-    The pause doubles with every failure in a row and varies by a fifth, so that the clients of a
-    server that comes back do not all come back in the same instant.
+    The pause doubles with every consecutive failure and varies by a fifth, so that the clients of a
+    restarted server do not all reconnect at the same time.
 
     Attributes:
-        until: monotonic seconds before which nothing is tried.
+        until: monotonic seconds; no attempt before.
     """
 
     def __init__(self, first: float = FIRST_PAUSE, longest: float = LONGEST_PAUSE) -> None:
@@ -50,7 +51,7 @@ class Backoff:
         self._pause = min(2 * self._pause, self._longest)
 
     def succeeded(self) -> None:
-        """Forget the failures: the endpoint answers."""
+        """Reset the failures: the endpoint answers."""
         self._pause = self._first
         self.until = 0.0
 
@@ -64,11 +65,11 @@ class Health:
         self._backoff = Backoff(FIRST_EJECTION, LONGEST_EJECTION)
 
     def takes(self, now: float) -> bool:
-        """Whether it is not ejected, or may be tried again."""
+        """Whether calls may be sent: it is not ejected, or may be tried again."""
         return self._failures < MOST_FAILURES or now >= self._backoff.until
 
     def chosen(self, now: float) -> None:
-        """A call goes there; if the endpoint is ejected, others wait for how that ends."""
+        """A call is sent to it; if the endpoint is ejected, other calls wait for the outcome."""
         if self._failures >= MOST_FAILURES:
             self._on_trial = True
             self._backoff.until = now + TRIAL
@@ -96,7 +97,7 @@ class Health:
 
 
 class State(IntEnum):
-    """Of an endpoint; those of lower numbers are asked first."""
+    """The state of an endpoint; lower numbers are tried first."""
 
     READY = 0
     """Connected, and its calls succeed."""
@@ -107,11 +108,11 @@ class State(IntEnum):
 
 
 def in_order(states: Sequence[State], turn: int) -> list[int]:
-    """Which endpoint is asked first, and which next if certainly none before has seen the call.
+    """The order in which a call tries the endpoints, as long as none can have processed it.
 
     Args:
         states: of the endpoints.
-        turn: how many calls there were before: equals take turns.
+        turn: number of calls before: endpoints of equal state take turns.
     """
     size = len(states)
     return sorted(range(size), key=lambda at: (states[at], (at - turn) % size))

@@ -1,1 +1,1 @@
-"""Typed functions as ops: annotations are the schema of what comes in and goes out."""
+"""Typed functions as ops: annotations are the schema of requests and answers."""

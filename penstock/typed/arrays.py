@@ -1,4 +1,4 @@
-"""Types of values that JSON has no word for: arrays and images, as annotations of parameters.
+"""``Array`` and ``Image``: annotations of parameters for types that JSON lacks.
 
     x: Annotated[np.ndarray, Array("float32", (None, 3))]
     picture: Annotated[np.ndarray, Image()]

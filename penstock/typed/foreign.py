@@ -1,5 +1,5 @@
-"""Which classes in annotations no body can hold: those of web frameworks, and any of which pydantic
-only checks that a value is an object of them.
+"""Detects annotations that cannot be decoded from a body: classes of web frameworks, and those for
+which pydantic only checks the type of an object.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""TypedOp: a typed function, or a class, as an op of one's own.
+"""TypedOp: a typed function or class as an op.
 
-The op reads the request's body, checks it, calls the function, checks the result and writes the
-answer's body, all in the op's worker: one request that does not fit fails alone, and the loop that
-serves the others moves bytes only. A request that came otherwise than as a body (over the pipeline
-protocol) is a dict, and is checked likewise.
+The op decodes and checks the request's body, calls the function, checks the result and encodes the
+answer's body, all in the op's worker: an invalid request fails alone, and the event loop only
+passes bytes. A request of the pipeline protocol is a dict, and is checked likewise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a typed function takes and gives, read from its annotations.
+"""The schemas of a typed function's requests and answers, from its annotations.
 
 One parameter that is a model (pydantic's, a dataclass, a TypedDict) is the body itself; any other
 parameters are members of the body, which is an object:
@@ -38,7 +38,7 @@ _LARGE = 64 << 10
 """Bytes of a body from which on a list or a dict names its first fault only."""
 
 _MOST_FAULTS = 100
-"""Places that an answer names."""
+"""Most locations in an error answer."""
 
 _PREFIXES = {"value_error": "Value error, ", "assertion_error": "Assertion failed, "}
 """What pydantic puts before the text of a validator."""
@@ -59,7 +59,7 @@ def _failing_fast(schema: Any) -> Any:
 
 
 class Validator(Protocol):
-    """Pydantic's own, or what a plugin of it puts around that."""
+    """Pydantic's validator, or a plugin's wrapper."""
 
     def validate_json(self, body: bytes, /) -> Any:
         """The value of JSON, checked."""
@@ -241,7 +241,7 @@ def _message(found: ErrorDetails) -> str:
 
 
 class Signature:
-    """What a function takes and gives.
+    """The request and answer types of a function.
 
     Args:
         function: typed.
