@@ -1,4 +1,5 @@
-"""Puts load on a service and says how it answered: ``penstock bench``.
+"""The load generator, ``penstock bench``: loads a service and reports throughput, latency and
+failures.
 
 from penstock.bench import Load, Step, run, target_of
 

@@ -1,4 +1,4 @@
-"""The results as a picture: good answers a second, and latency, over the load. SVG 1.1. Pure.
+"""The results as an SVG 1.1 chart: throughput and latency over the load. Pure.
 
 Steps stand side by side at equal distances, because they often double; both scales begin at zero,
 so that heights can be compared.

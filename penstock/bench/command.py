@@ -1,4 +1,6 @@
-"""``penstock bench``: flags to a load, a run with its progress, its table, files and verdict."""
+"""``penstock bench``: parses flags, runs the load with its progress, and writes table, files and
+verdict.
+"""
 
 from __future__ import annotations
 

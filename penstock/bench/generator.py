@@ -1,4 +1,4 @@
-"""Sends the requests of one step when they are due, and writes down what became of each.
+"""Sends the requests of one step when they are due, and records the outcome of each.
 
 Every request that is sent ends once: with an answer, a failure, its timeout, or the end of the run.
 The loop's thread only. Times are monotonic seconds.

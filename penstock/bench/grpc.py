@@ -1,4 +1,4 @@
-"""Calls over gRPC, on connections that they share.
+"""gRPC calls on shared connections.
 
 Each call has a trace context and an id of its own: the pipeline protocol's ``logid``, or the Open
 Inference Protocol's ``id``. A field may stand anywhere in a message, so the id is put beside what

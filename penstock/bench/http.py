@@ -1,4 +1,4 @@
-"""Requests over HTTP/1.1: one connection for each that is in flight, kept for the next.
+"""Requests over HTTP/1.1: one connection for each request in flight, which is reused.
 
 Each request has a trace context and an id of its own, as those of real clients have; the context
 says that it is not recorded, so that no collector is flooded. Sources: RFC 9112, W3C Trace Context.

@@ -1,4 +1,4 @@
-"""Requests of the Open Inference Protocol: given as JSON, or made up from the model's own words.
+"""Requests of the Open Inference Protocol: given as JSON, or random from the model's metadata.
 
 Made-up numbers are small, so that they are legal where a model looks something up; they differ from
 request to request, because equal ones would flatter every cache.

@@ -1,4 +1,4 @@
-"""The results for people and for programs: lines on a terminal, CSV and JSON. Pure."""
+"""The results as a table, CSV and JSON. Pure."""
 
 from __future__ import annotations
 

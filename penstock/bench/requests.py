@@ -1,4 +1,4 @@
-"""A URL and data to a target. The URL names the protocol:
+"""Makes a target from a URL and data. The URL selects the protocol:
 
 - ``http://HOST:PORT/PATH``: a POST of JSON to any route, or a GET where there is nothing to send;
 - ``http://HOST:PORT/v2/models/NAME``: the Open Inference Protocol, whose inputs are made up from

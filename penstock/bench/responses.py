@@ -1,4 +1,4 @@
-"""HTTP/1.1 answers on one connection, one in turn. Pure.
+"""Parses HTTP/1.1 responses on one connection, one at a time. Pure.
 
 A server under test is believed: what cannot be read is a failure of its request, and no more.
 Source: RFC 9112.

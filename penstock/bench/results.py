@@ -1,4 +1,4 @@
-"""What was measured: percentiles, what failed, and whether limits are kept. Pure.
+"""Results of a step: percentiles, failures, and limits. Pure.
 
 Percentiles are of the nearest rank over all values; nothing is sampled or put into classes.
 Requests that were given up count with the time that was waited for them, because leaving out the

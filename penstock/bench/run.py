@@ -1,4 +1,4 @@
-"""Runs the steps of a load, in this process or in several, and asks the server what it saw."""
+"""Runs the steps of a load, in this process or in several, and reads the service's status."""
 
 from __future__ import annotations
 

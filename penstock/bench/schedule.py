@@ -1,4 +1,4 @@
-"""How much load, for how long, and when each request is due. Pure.
+"""Rates, durations, and arrival times of requests. Pure.
 
 In a closed loop so many callers each wait for an answer before they send again, so a service that
 stalls is sent less, and the requests that would have met the stall are missing from the figures. In

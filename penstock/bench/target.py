@@ -1,4 +1,4 @@
-"""Who is asked, and what: a service and the requests that are sent to it in turn."""
+"""The target of a load test: a service, and the requests that are sent to it in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A timer that wakes an event loop to the microsecond.
+"""A timer that wakes an event loop with microsecond precision.
 
 The loop's own timers are rounded to milliseconds, which would be counted as latency.
 Source: Linux timerfd_create(2); from 3.13 on Python has it itself.

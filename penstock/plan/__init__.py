@@ -1,1 +1,1 @@
-"""Predicts a service's throughput and waiting from what its ops cost: ``penstock plan``."""
+"""Predicts a service's throughput and latency from the costs of its ops: ``penstock plan``."""

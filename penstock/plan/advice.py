@@ -1,4 +1,4 @@
-"""What to change, in the words of the pipeline's document, with numbers. Pure."""
+"""Recommends settings, with the terms of the pipeline's document. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Costs from observations. Pure.
+"""Estimates costs from observations. Pure.
 
 CPU times, which hardly change when cores are short, are taken from all steps; times that a batch
 waits from the step with the fewest requests in flight, where nothing else delays it. The engine's

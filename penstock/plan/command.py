@@ -1,4 +1,4 @@
-"""``penstock plan``: costs from a service or a file to a plan, and its verification."""
+"""``penstock plan``: makes a plan from a service or a file, and verifies it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request costs at each op, in the engine and in the client. Pure values."""
+"""The cost of a request in each op, the engine and the client. Pure values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures a service: with load of its own, or watching the load that there is."""
+"""Measures a service, with generated load or under its current load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From costs to throughput and waiting, and how far to believe them. Pure.
+"""Predicts throughput and latency from costs, with doubts. Pure.
 
 The formulas are those of the pipeline's document, with its two slips put right: a critical path is
 a sum of costs, not of concurrencies, and a queue grows by what comes in less what goes out.

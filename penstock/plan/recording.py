@@ -1,4 +1,4 @@
-"""What was seen of a service under load: its status before and after, and a trace. Pure.
+"""A recording of a service under load: its status before and after, and a trace. Pure.
 
 A recording is a trace as ``penstock.observe.chrome`` writes it, with one more key, ``penstock``:
 the steps of a measuring run, or the one of a trace that ``penstock trace`` took. So it opens in

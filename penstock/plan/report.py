@@ -1,4 +1,4 @@
-"""A plan for people and for programs. Pure."""
+"""A plan as text and JSON. Pure."""
 
 from __future__ import annotations
 

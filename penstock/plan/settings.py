@@ -1,4 +1,4 @@
-"""Configuration keys, as a plan reads and writes them. Pure."""
+"""The configuration keys that a plan reads and changes. Pure."""
 
 from __future__ import annotations
 

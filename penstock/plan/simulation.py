@@ -1,4 +1,4 @@
-"""A service under load, simulated event by event. Pure: the same seed gives the same figures.
+"""A discrete-event simulation of a service under load. Pure: the same seed gives the same figures.
 
 The model. Requests come at random times (Poisson) or from callers that each wait for their answer.
 Each passes the client, the engine and the ops of its graph. An op is a queue with workers, which

@@ -1,1 +1,1 @@
-"""Bytes and messages to requests, replies to bytes: pure, no servers."""
+"""Protocols: decode bytes to requests, encode replies to bytes. Pure, no servers."""

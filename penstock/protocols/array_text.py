@@ -1,4 +1,4 @@
-"""Arrays as the text of numpy 1.x, which deployed clients parse, and back.
+"""Encodes and decodes arrays in the text format of numpy 1.x, which deployed clients parse.
 
 A text reply carries ``repr`` of each array without summarising, such as
 ``array([[18.901152]], dtype=float32)``. ``format_array`` gives the same bytes whatever numpy is

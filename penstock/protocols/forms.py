@@ -1,4 +1,4 @@
-"""Multipart forms: the fields of a body, in plain.
+"""Decodes multipart forms.
 
 The parser is the package ``python-multipart``. Source: RFC 7578.
 """

@@ -1,5 +1,5 @@
-"""The protocol of the original's model server (``GeneralModelService``), in no form yet: requests,
-their tensors as arrays, and answers.
+"""The protocol of the original's model server (``GeneralModelService``), independent of the
+encoding: requests, their tensors as arrays, and answers.
 
 A tensor names its element type by number. Each type has one field for its data: a list of numbers,
 a list of texts, or raw bytes (little-endian, row by row). What contradicts itself is refused.

@@ -1,5 +1,5 @@
-"""The JSON form of the model server's protocol: bodies to requests, and answers to bodies; and
-requests to bodies, for callers.
+"""The JSON encoding of the model server's protocol: bodies to requests, answers to bodies; and
+requests to bodies, for clients.
 
 Members have the names of the message's fields; raw bytes are base64. NaN and infinities, which JSON
 lacks, come as texts (``"NaN"``) and leave as null. Members that mean nothing are passed over.

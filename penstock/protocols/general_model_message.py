@@ -1,5 +1,5 @@
-"""The protobuf form of the model server's protocol: messages to requests, and answers to messages;
-and the other way round, for callers.
+"""The protobuf encoding of the model server's protocol: messages to requests, answers to messages;
+and the reverse, for clients.
 
 Source: ``docs/compatibility.md`` (the model server's protocol). Pure; safe from any thread.
 """

@@ -1,4 +1,4 @@
-"""gzip and zlib, unpacked within bounds. Pure; safe from any thread, and lets other threads run."""
+"""Bounded gzip and zlib decompression. Pure; any thread; releases the GIL."""
 
 from __future__ import annotations
 

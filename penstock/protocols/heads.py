@@ -1,4 +1,4 @@
-"""The heads of HTTP messages, and which fields are accepted: the same for HTTP/1.1 and HTTP/2.
+"""Heads of HTTP messages and the validation of header fields, for HTTP/1.1 and HTTP/2.
 
 Source: RFC 9110, sections 5.1, 5.5, 7.2 and 8.6.
 """

@@ -1,4 +1,5 @@
-"""The Open Inference Protocol's tensors and requests, in no form yet: datatypes, arrays, bytes.
+"""The Open Inference Protocol's tensors and requests, independent of the encoding: datatypes,
+arrays, bytes.
 
 A tensor is a name, a datatype, a shape and its data. The data is numbers or texts
 (``oip_json``, ``oip_message``), or raw bytes: little-endian, row by row. A BYTES tensor's raw bytes

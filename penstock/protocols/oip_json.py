@@ -1,4 +1,4 @@
-"""The Open Inference Protocol over HTTP: JSON, and raw bytes behind it.
+"""The Open Inference Protocol over HTTP: JSON, followed by raw bytes.
 
 A body is a JSON object. With the header ``Inference-Header-Content-Length`` only so many of its
 bytes are, and behind them stand the raw bytes of those tensors whose parameter ``binary_data_size``

@@ -1,5 +1,5 @@
-"""The Open Inference Protocol over gRPC: its messages as requests, and answers as its messages; and
-for its callers the other way round.
+"""The Open Inference Protocol over gRPC: messages to requests, answers to messages; and the
+reverse, for clients.
 
 An answer has raw bytes where the request has, and typed contents where the request has those,
 unless an output is FP16 or BF16, which only raw bytes can carry.

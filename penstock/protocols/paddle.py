@@ -1,4 +1,4 @@
-"""The Paddle pipeline protocol: what a request and a reply are, whatever bytes carry them.
+"""The Paddle pipeline protocol: requests and replies, independent of the encoding.
 
 ``paddle_message`` and ``paddle_json`` turn bytes into a ``Call`` and a ``Reply`` into bytes. Here a
 call becomes a feed dict, and an op's result becomes a reply. Calls and replies are light records

@@ -1,4 +1,4 @@
-"""Which number a caller sees for which error: the only place that knows.
+"""The one table of error numbers and statuses, by error class.
 
 Servers read the table forwards (error class to numbers), the client backwards (``err_no`` to error
 class). Sources: ``docs/compatibility.md`` (error codes), the gRPC status codes, RFC 9110, and

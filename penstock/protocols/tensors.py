@@ -1,4 +1,4 @@
-"""Wire tensors to numpy values and back; every contradiction inside of a tensor is found here.
+"""Wire tensors to numpy values and back, with the validation of each tensor.
 
 A tensor names its element type by number, and each type has one field that may hold its data:
 ``TYPES`` is that table. Sizes are compared as Python ints, which never wrap, before anything of

@@ -1,4 +1,4 @@
-"""By which fields a request says what trace it is part of. Pure.
+"""The trace context fields of a request. Pure.
 
 Source: W3C Trace Context, level 1.
 """

@@ -1,4 +1,4 @@
-"""Zstandard, unpacked within bounds. Pure; safe from any thread, and lets other threads run.
+"""Bounded Zstandard decompression. Pure; any thread; releases the GIL.
 
 Source: RFC 8878; RFC 9659, which limits the window of HTTP bodies to 8 MiB.
 """

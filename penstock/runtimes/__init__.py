@@ -1,1 +1,1 @@
-"""One inference library each, imported on use."""
+"""Runtimes: one module for each inference library, imported on use."""

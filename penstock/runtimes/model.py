@@ -1,4 +1,4 @@
-"""An opened model under its public names: what an op runs.
+"""An open model under its public names, as run by an op.
 
 Checks that a feed fits the model before the library sees it, at the cost of one dict lookup and one
 comparison of dtype and shape for each input.

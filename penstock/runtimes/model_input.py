@@ -1,4 +1,4 @@
-"""One input of a model, and which values may be fed to it.
+"""One input of a model: checks and casts its values.
 
 Pure checks, done before a library sees anything, so that whoever must act reads one clear sentence:
 names belong to the Model, types, ranks and fixed dimensions are decided here.

@@ -1,4 +1,4 @@
-"""ONNX Runtime behind the runtime port.
+"""The runtime of ONNX Runtime.
 
 Threads: one session serves every thread. ONNX Runtime promises that ``Run`` may be called on one
 session by several threads at once (its documentation, reference, high-level design); the GIL is

@@ -1,4 +1,4 @@
-"""OpenVINO behind the runtime port.
+"""The runtime of OpenVINO.
 
 Threads: a session serves one thread, and a clone compiles the model for itself. Requests of one
 compiled model would need less memory, but a run that fails, for one of inputs that do not fit each

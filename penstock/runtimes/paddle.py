@@ -1,4 +1,4 @@
-"""Paddle Inference behind the runtime port.
+"""The runtime of Paddle Inference.
 
 Threads: a predictor serves one thread; a clone shares its weights. The library keeps Python's
 global lock through a whole run, so a run in a thread holds up every other thread of its process,

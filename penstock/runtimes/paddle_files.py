@@ -1,4 +1,4 @@
-"""Which files make up a Paddle model, and whether its parameters are all there.
+"""Finds a Paddle model's files, and checks that its parameters are complete.
 
 Three generations of Paddle save a model in four forms:
 

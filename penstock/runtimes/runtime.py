@@ -1,4 +1,4 @@
-"""The port to inference libraries: options in, a Session out.
+"""The interface of runtimes and their sessions, and the registry of runtimes.
 
 Decides which runtime opens a model; knows no library and imports none. A runtime is found by name,
 among the built-in ones or among the entry points of the group ``penstock.runtimes``, and imported

@@ -1,4 +1,4 @@
-"""PyTorch behind the runtime port: TorchScript, and exported programs.
+"""The runtime of PyTorch: TorchScript and exported programs.
 
 Threads: one module serves every thread; the global lock is released inside of operators.
 

@@ -1,4 +1,4 @@
-"""Which file is a PyTorch model, of which kind, and what it says of its inputs.
+"""Finds a PyTorch model's file and its kind, and reads its inputs.
 
 Knows no library. What only Python's pickle can open, modules and weights of ``torch.save``, is
 refused before PyTorch sees it, and so are parts of an exported program that are stored as pickles.

@@ -1,4 +1,4 @@
-"""Public fakes and checkers: clock, executor, history."""
+"""Public test doubles and checkers: clock, executor, history."""
 
 from penstock.testing.client import client
 from penstock.testing.clock import ManualClock

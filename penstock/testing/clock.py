@@ -1,4 +1,4 @@
-"""ManualClock: time that moves only when a test says so."""
+"""ManualClock: a clock that the test advances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FakeExecutor: workers whose results a test hands in when it likes, and that die when it likes."""
+"""FakeExecutor: an executor whose results, and deaths of workers, the test controls."""
 
 from __future__ import annotations
 

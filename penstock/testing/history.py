@@ -1,4 +1,4 @@
-"""What happened, written down on both sides, and a judge who reads it afterwards.
+"""Records the events of clients and an engine, and checks them afterwards.
 
 The client side writes ``Invoke`` before it asks and exactly one of ``Ok``, ``Refused``, ``Failed``
 and ``Info`` afterwards (``ClientHistory`` does it from any thread); the server side is a

@@ -1,4 +1,5 @@
-"""gRPC over HTTP/2 without the HTTP/2: messages, statuses, metadata, and what a call's head says.
+"""The parts of gRPC that do not depend on HTTP/2: messages, statuses, metadata, and request
+headers.
 
 Source: the gRPC over HTTP/2 protocol (PROTOCOL-HTTP2).
 """

@@ -1,4 +1,4 @@
-"""Messages with their prefix of five bytes, over pieces that are cut anywhere; plain or gzip."""
+"""Length-prefixed messages, plain or gzip, read from a byte stream."""
 
 from __future__ import annotations
 

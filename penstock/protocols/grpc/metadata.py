@@ -1,4 +1,4 @@
-"""The application's own fields beside a call: text, or bytes under names that end in ``-bin``."""
+"""Custom metadata of a call: text, or bytes under names that end in ``-bin``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call's head says, and whether it is a call at all."""
+"""Validates the request headers of a call."""
 
 from __future__ import annotations
 

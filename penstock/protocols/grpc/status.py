@@ -1,4 +1,4 @@
-"""How a call ended: a code and a text, as exceptions here and as trailers on the wire."""
+"""The status of a call: a code and a text, as exceptions here and as trailers on the wire."""
 
 from __future__ import annotations
 

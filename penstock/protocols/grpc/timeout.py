@@ -1,4 +1,4 @@
-"""The time that a caller gives a call: ``grpc-timeout``, at most eight digits and a unit."""
+"""The caller's timeout, ``grpc-timeout``: at most eight digits and a unit."""
 
 from __future__ import annotations
 

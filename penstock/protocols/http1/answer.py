@@ -1,4 +1,4 @@
-"""The answering side of a connection: an answer's bytes, and whether it is the last."""
+"""Encodes the answers of a connection, and decides whether one is the last."""
 
 from __future__ import annotations
 

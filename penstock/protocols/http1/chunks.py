@@ -1,4 +1,4 @@
-"""A body that comes in chunks. Source: RFC 9112, 7.1."""
+"""Decodes bodies with chunked transfer coding. Source: RFC 9112, 7.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection as a server sees it: requests in their order, one in turn at a time.
+"""The server's state machine of one HTTP/1.1 connection: requests in order, one at a time.
 
 Decides where a request begins and ends, what is refused, and whether the connection stays. Must not
 know sockets, time, routes or what a body means.

@@ -1,4 +1,4 @@
-"""What a connection tells whoever drives it, about the one request that is in turn."""
+"""The events of a connection, about its current request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request's head: from its bytes to what it says and how its body is framed.
+"""Parses a request's head, and determines how its body is framed.
 
 What could be framed or addressed in two ways is refused, because a proxy before us might read it
 the other way. Short lines are remembered with what they mean: of a client's requests most lines are

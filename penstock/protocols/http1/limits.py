@@ -1,4 +1,4 @@
-"""How much a client may send before it is refused."""
+"""Limits of what a client may send."""
 
 from __future__ import annotations
 

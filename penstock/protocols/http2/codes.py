@@ -1,4 +1,4 @@
-"""The error codes of HTTP/2, and how the core says inside itself that a rule was broken.
+"""The error codes of HTTP/2, and the core's internal exceptions for protocol errors.
 
 Faults are raised by the handlers of frames and caught by the connection; no caller sees one, except
 ``StreamLimit``, which is the caller's own doing.

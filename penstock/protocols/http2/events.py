@@ -1,4 +1,4 @@
-"""What a connection tells whoever drives it. Each event names the stream that it is about."""
+"""The events of a connection. Each event names its stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames as bytes: types, flags, how those that we send are made, and the settings of both sides.
+"""Encodes frames: types, flags, and the settings of both sides.
 
 Source: RFC 9113, sections 4.1 and 6.
 """

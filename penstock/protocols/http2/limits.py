@@ -1,4 +1,4 @@
-"""What a peer may ask of us, and how much abuse of the protocol we bear before we hang up.
+"""Limits of a peer, and the abuse counter.
 
 Each kind of frame that costs us more than it costs its sender has an allowance, full again after
 every refill. What a legal peer sends in proportion to the traffic earns its own allowance.

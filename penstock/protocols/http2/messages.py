@@ -1,4 +1,4 @@
-"""What makes a head or trailers well-formed: header fields to heads, or a refusal.
+"""Validates heads and trailers: header fields to heads, or a refusal.
 
 A field is checked once, when it is decoded: the type of the pair tells what it is, so that a field
 that comes again from the dynamic table is not checked again. Most requests are four pseudo-headers

@@ -1,4 +1,4 @@
-"""The state of a connection, and what we may say on it: heads, data, trailers, resets.
+"""The state of a connection, and its sending half: heads, data, trailers, resets.
 
 Data that the peer's windows do not let out waits in its stream. A stream with waiting data is
 either *ready* (its own window is open; it waits its turn for the connection's window) or *parked*

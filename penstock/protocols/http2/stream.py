@@ -1,4 +1,4 @@
-"""One stream: its state, its two windows, and what waits in it for the peer to take.
+"""One stream: its state, its two flow-control windows, and its unsent output.
 
 States are bits of one integer, so that the hot path asks several questions with one comparison.
 ``open`` is neither side ended; a reset sets both.
