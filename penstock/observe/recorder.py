@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from time import monotonic
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +18,7 @@ from penstock.errors import RequestError, text_of
 from penstock.instrument import ExchangeInfo, Instrument, RequestInfo
 from penstock.observe.timeline import GRPC, BatchTimes, Step, Timeline
 from penstock.protocols.trace_context import TRACEPARENT, state_of
-from penstock.request import Batch
+from penstock.request import Batch, Sample
 
 KEPT: Final = 256
 """Number of timelines of the latest requests."""
@@ -52,6 +53,9 @@ _Step: TypeAlias = tuple[float, int, list[Any]]
 
 _Over: TypeAlias = list[Any]
 """The values of a Timeline without its engine, in order, and its unfinished samples."""
+
+
+_data_id: Final = attrgetter("data_id")
 
 
 def method_of(call: Any) -> str:
@@ -91,7 +95,7 @@ class Recorder(Instrument):
 
     def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
         """See Instrument."""
-        self._over(request, error, now, now, [], [])
+        self._over(request, error, now, now, [], ())
 
     def returned(self, op: str, batch: Batch, errors: int, now: float) -> None:
         """See Instrument."""
@@ -104,9 +108,9 @@ class Recorder(Instrument):
     def _ran(self, op: str, batch: Batch, now: float, errors: int, given_up: bool) -> None:
         self._batches += 1
         samples = batch.samples
-        ids = [sample.data_id for sample in samples]
+        ids = [*map(_data_id, samples)]
         times = [
-            op, self._batches, batch.worker, batch.reason.value, batch.rows, ids, batch.closed,
+            op, self._batches, batch.worker, batch.reason._value_, batch.rows, ids, batch.closed,
             batch.began, batch.prepared, batch.processed, batch.ran, now, errors, given_up,
             batch.elements, batch.filled_in,
         ]  # fmt: skip
@@ -118,21 +122,15 @@ class Recorder(Instrument):
 
     def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
         """See Instrument."""
-        self._leaves(request, error, now)
+        steps = self._inside.pop(request.data_id, None)
+        if steps is not None:  # else it was admitted before this instrument was installed
+            self._over(request, error, request.admitted_at, now, steps, request.samples)
 
     def cancelled(self, request: RequestInfo, now: float) -> None:
         """See Instrument."""
-        self._leaves(request, None, now, gone=True)
-
-    def _leaves(
-        self, request: RequestInfo, error: RequestError | None, now: float, *, gone: bool = False
-    ) -> None:
         steps = self._inside.pop(request.data_id, None)
-        if steps is None:  # admitted before this instrument was installed
-            return
-        stages = request.graph.stages
-        left = [(stages[each.op].name, each.arrived, each.attempt) for each in request.samples]
-        self._over(request, error, request.admitted_at, now, steps, left, gone=gone)
+        if steps is not None:
+            self._over(request, None, request.admitted_at, now, steps, request.samples, gone=True)
 
     def _over(
         self,
@@ -141,13 +139,17 @@ class Recorder(Instrument):
         admitted: float,
         now: float,
         steps: list[_Step],
-        left: list[tuple[str, float, int]],
+        samples: Sequence[Sample],
         *,
         gone: bool = False,
     ) -> None:
         code, text = (CANCELLED if gone else None), ""
         if error is not None:
             code, text = error.code, text_of(error)[:_MOST_TEXT]
+        left: list[tuple[str, float, int]] = []
+        if samples:
+            stages = request.graph.stages
+            left = [(stages[each.op].name, each.arrived, each.attempt) for each in samples]
         call = request.call
         exchange = getattr(call, "exchange", None)  # calls of an embedded service differ
         over = [
@@ -159,8 +161,9 @@ class Recorder(Instrument):
             over[5] = exchange.began
             over[11] = method_of(call)
             head = exchange.head
-            if TRACEPARENT in head.fields:
-                over[4] = head.fields[TRACEPARENT]
+            trace = head.fields.get(TRACEPARENT)
+            if trace is not None:
+                over[4] = trace
                 over[12] = state_of(head)
             if not gone and not exchange.over:
                 self._unsent[exchange] = over
