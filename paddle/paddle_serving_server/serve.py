@@ -17,12 +17,21 @@ _LIBRARIES: Final = {
     "paddlepaddle-gpu": "Paddle's models, on the CPU and on cards",
     "onnxruntime": "ONNX models",
 }
+_ENDS: Final = {
+    "stop": "SIGTERM, or Ctrl-C: it finishes the requests that it has, and exits with 0",
+    "kill": "SIGKILL: its processes end with it",
+}
+"""Commands of the original for which the system's own do."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return its exit status."""
-    if "check" in arguments[:1]:
+    command = arguments[0] if arguments else ""
+    if command == "check":
         return check()
+    if command in _ENDS:
+        print(f"{command}: end the server with {_ENDS[command]}", file=sys.stderr)
+        return 1
     os.environ.setdefault("PENSTOCK_HOST", "0.0.0.0")  # noqa: S104 (clients elsewhere rely on it)
     key_is_given = any(each.startswith("--encryption_key") for each in arguments)
     if "--use_encryption_model" in arguments and not key_is_given:

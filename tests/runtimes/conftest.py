@@ -26,7 +26,7 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
             # In a process of its own: Paddle's two generations of programs leave traces in theirs.
             making = root.with_suffix(".making")
             command = [sys.executable, "-m", "tests.models", str(making)]
-            subprocess.run(command, check=True, timeout=50)
+            subprocess.run(command, check=True, timeout=150)  # a test's own limit may be less
             making.rename(root)
     return root
 
