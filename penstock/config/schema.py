@@ -384,13 +384,13 @@ class UiConfig(Section):
 
     enabled: bool = Field(
         default=True,
-        description="Serve a page at `/ui` that shows the graphs at work and the slowest requests;"
-        " without a token to this machine only.",
+        description="Serve a page at `/ui` that shows the graphs at work and slow requests;"
+        " without a token only to clients on the same machine.",
     )
     token: Token | None = Field(
         default=None,
-        description="Who has this token sees the page from any machine; then this machine needs it,"
-        " too. At least 16 characters of ASCII without spaces.",
+        description="Clients with this token see the page, from any machine; those on the same"
+        " machine need it as well. At least 16 characters of ASCII without spaces.",
     )
 
 

@@ -1,8 +1,8 @@
 """The live page: the graphs at work, and the requests of the last minutes, for people.
 
-``GET /ui`` is the page; what it shows is asked for below it, and is of all engines: how the service
-stands, the requests that were slow, that failed, and that ended last, and one of them with its
-timeline. Who may see it: ``penstock.api.access``.
+``GET /ui`` answers the page, which requests its data from routes below: the state of the service;
+lists of slow, failed and recent requests; one request with its timeline. Data is of all engines.
+``penstock.api.access`` decides who may see it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from penstock.api.access import Access
-from penstock.api.calls import Answer, Http, HttpCall
+from penstock.api.calls import Answer, Contents, Http, HttpCall
 from penstock.api.compression import send_packed
 from penstock.api.descriptions import ERROR, errors
 from penstock.api.errors import error_body, failed, refusal
@@ -32,10 +32,10 @@ from penstock.service.status import Reports
 
 LISTS: Final = "live lists"
 TIMELINE: Final = "live timeline"
-"""By which engines are asked for lists of their requests, and for one of them."""
+"""Questions to all engines: for lists of their requests, and for one request."""
 
 _MOST: Final = 32
-"""Requests of each list; a guess at what is read."""
+"""Requests in each list; a guess at what people read."""
 
 _GROUP: Final = "Operation"
 _JSON: Final[Headers] = (
@@ -44,7 +44,6 @@ _JSON: Final[Headers] = (
     (b"x-content-type-options", b"nosniff"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
-_PATH: Final = "/ui/requests/{id}"
 
 
 async def listed_requests(recorder: Recorder, threads: Executor) -> dict[str, list[Shown]]:
@@ -101,38 +100,38 @@ class LivePage:
 
     def routes(self) -> Iterator[Http]:
         """What it answers."""
-        html = {"text/html": {"type": "string"}}
-        yield self._route("/ui", self._give_page, "A page that shows the service at work.", html)
-        told = "What the page shows: `at`, seconds of a clock, and `status`, as `/status` has it."
-        yield self._route("/ui/state", self._give_state, told)
-        told = "The requests that were slow, that failed, and that ended last."
-        yield self._route("/ui/requests", self._give_lists, told)
-        told = "A request with its timeline, by its data id, log id or W3C trace id."
-        yield self._route(_PATH, self._give_timeline, told, kept=True)
+        text = "A page that shows the service at work."
+        yield self._route("/ui", self._give_page, text, html=True)
+        text = "The state for the page: `at`, seconds of a clock, and `status`, as in `/status`."
+        yield self._route("/ui/state", self._give_state, text)
+        text = "Lists of slow, failed and recent requests."
+        yield self._route("/ui/requests", self._give_lists, text)
+        text = "A request with its timeline, by its data id, log id or W3C trace id."
+        missing = "No such request is kept."
+        yield self._route("/ui/requests/{id}", self._give_timeline, text, missing=missing)
 
     def _route(
         self,
         path: str,
         answer: Callable[[HttpCall], None],
         summary: str,
-        contents: Any = None,
         *,
-        kept: bool = False,
+        html: bool = False,
+        missing: str | None = None,
     ) -> Http:
         denied = {
             401: Answer(text="Asked without the token.", contents={JSON: ERROR}),
             403: Answer(text="Asked from another machine.", contents={JSON: ERROR}),
         }
-        if kept:
-            text = "No such request is kept."
-            denied[404] = Answer(text=text, contents={JSON: ERROR})
-        good = Answer(text="It.", contents=contents or {JSON: {"type": "object"}})
+        if missing is not None:
+            denied[404] = Answer(text=missing, contents={JSON: ERROR})
+        kind: Contents = {"text/html": {"type": "string"}} if html else {JSON: {"type": "object"}}
 
         def guarded(call: HttpCall, _body: bytes) -> None:
             exchange = call.exchange
             denial = self._access.denial(exchange.peer.address, exchange.head)
-            # The page itself tells nothing: it asks for the token.
-            if denial is None or (denial.status == 401 and contents):
+            # The page has no data in it: it asks for the token.
+            if denial is None or (denial.status == 401 and html):
                 answer(call)
             else:
                 call.send(error_body(*denial))
@@ -147,7 +146,11 @@ class LivePage:
             summary=summary,
             description="For callers on the same machine, or with the token of `ui.token`.",
             group=_GROUP,
-            answers={**errors(415, 503), **denied, 200: good},
+            answers={
+                **errors(415, 503),
+                **denied,
+                200: Answer(text="The data, or the page.", contents=kind),
+            },
         )
 
     def _give_page(self, call: HttpCall) -> None:

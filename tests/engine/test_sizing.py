@@ -159,6 +159,8 @@ def test_what_is_filled_in_is_counted() -> None:
     assert sizes(h) == [[1, 2]]
     found = h.engine.stages[0].statistics()
     assert (found.elements, found.filled_in) == (31, 4)
+    (batch,) = [each for each in h.workers["op"].batches() if len(each.samples) == 2]
+    assert (batch.elements, batch.filled_in) == (30, 4)
 
 
 @pytest.mark.parametrize("value", [[1, 2], "text", np.array(3), np.ones(0)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from penstock.observe.chrome import trace
 from penstock.observe.recorder import FAILED, KEPT, SLOWEST, Recorder
 from penstock.observe.request_log import facts_of
 from penstock.observe.timeline import Timeline
+from penstock.request import Batch, CloseReason, Sample
 from tests.service.inside import Inside, inside, root
 
 
@@ -95,6 +97,26 @@ async def test_the_latest_and_the_slowest_are_kept_and_no_more() -> None:
         assert seconds == sorted(seconds, reverse=True)
         assert not kept._inside
         assert not kept._unsent
+
+
+def test_a_step_has_the_padding_of_its_batch() -> None:
+    kept = Recorder()
+    request = SimpleNamespace(
+        data_id=1, log_id=0, call=None, admitted_at=1.0, samples=[],
+        graph=SimpleNamespace(name="g", stages=[]),
+    )  # fmt: skip
+    sample = Sample(1, {}, 9.0)
+    sample.arrived = 1.0
+    batch = Batch([sample], CloseReason.FULL, 2.0)
+    batch.elements, batch.filled_in = 30, 4
+    kept.admitted(request, 1.0)  # type: ignore[arg-type]
+    kept.returned("op", batch, 0, 3.0)
+    kept.replied(request, None, 3.0)  # type: ignore[arg-type]
+    (timeline,) = kept.latest()
+    found = timeline.steps[0].batch
+    assert found is not None
+    assert (found.elements, found.filled_in) == (30, 4)
+    assert Timeline.of(timeline.plain()) == timeline
 
 
 async def test_some_failed_requests_of_each_kind_are_kept_with_what_they_say() -> None:
