@@ -209,6 +209,28 @@ def heads() -> list[Scenario]:
     ]
 
 
+def instruments() -> Scenario:
+    """What observing costs: an echo with instruments, against the same service without any."""
+    load = http(32, "different")
+    named = {
+        "default": ("default", 0.95),
+        "with the tracer": ("tracer", 0.95),
+        "with log_requests": ("requests", None),
+    }
+    return http_echo(
+        "instruments",
+        "echo over HTTP in a thread, with instruments, against the same without any",
+        (load,),
+        *(service(name, "--instruments", option) for name, (option, _) in named.items()),
+        floor=service("none", "--instruments", "none"),
+        targets={
+            (name, load.label): Target(ratio=ratio)
+            for name, (_, ratio) in named.items()
+            if ratio is not None
+        },
+    )
+
+
 def one_at_a_time() -> list[Scenario]:
     """Latency: one request in flight."""
     over_http, over_grpc = http(1, "different"), grpc(1, heads="different")
@@ -472,5 +494,6 @@ def all_scenarios() -> list[Scenario]:
         *one_at_a_time(),
         *large(),
         *ops(),
+        instruments(),
         client(),
     ]

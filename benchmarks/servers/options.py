@@ -6,7 +6,16 @@ import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+
+INSTRUMENTS: Final[dict[str, dict[str, Any]]] = {
+    "none": {},
+    "default": {},
+    "tracer": {"dag": {"tracer": {"interval_s": 1}}},
+    "requests": {"log_requests": True},
+}
+"""What is switched on besides the default instruments; ``none`` is without these too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +32,7 @@ class ServerOptions:
     ops: int
     engines: int | None
     steps: int
+    instruments: str
     models: list[Path]
 
     def config(self, ops: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -44,6 +54,7 @@ class ServerOptions:
             **engines,
             "http_port": self.http_port,
             "rpc_port": self.grpc_port,
+            **INSTRUMENTS[self.instruments],
             "op": {name: {**common, **own} for name, own in ops.items()},
         }
 
@@ -67,6 +78,7 @@ def server_options() -> ServerOptions:
     parser.add_argument("--ops", type=int, default=1, help="ops in a row")
     parser.add_argument("--engines", type=int, help="processes with a graph each; absent: none")
     parser.add_argument("--steps", type=int, default=0, help="of ops that compute")
+    parser.add_argument("--instruments", choices=INSTRUMENTS, default="default")
     parser.add_argument("--model", type=Path, action="append", default=[], help="model folder")
     options = vars(parser.parse_args())
     if not options.pop("every_core"):

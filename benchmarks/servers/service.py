@@ -10,6 +10,8 @@ from benchmarks.bodies import LARGE_BYTES
 from benchmarks.graphs import GRAPHS, crops_of, text_of
 from benchmarks.servers.options import server_options
 from penstock import Op, WebService
+from penstock.instrument import Instruments
+from penstock.service import build
 
 ARRAY = np.ones(LARGE_BYTES // 4, np.float32)  # zeros have no memory until they are written to
 PADDED_TO = 32
@@ -124,8 +126,15 @@ def entries() -> dict[str, dict[str, Any]]:
     return {f"op{number}": {} for number in range(options.ops)}
 
 
+def install_none() -> None:
+    """Leave out the instruments that every service has, which no configuration can."""
+    build.Instruments = lambda *_: Instruments()  # type: ignore[assignment, misc]
+
+
 if __name__ == "__main__":
     options = server_options()
+    if options.instruments == "none":
+        install_none()
     service = Service(name="bench")
     service.prepare_pipeline_config(yml_dict=options.config(entries()))
     service.run_service()
