@@ -89,10 +89,6 @@ class Recorder(Instrument):
 
     # Events.
 
-    def admitted(self, request: RequestInfo, now: float) -> None:
-        """See Instrument."""
-        self._inside[request.data_id] = []
-
     def refused(self, request: RequestInfo, error: RequestError, now: float) -> None:
         """See Instrument."""
         self._over(request, error, now, now, [], ())
@@ -116,21 +112,22 @@ class Recorder(Instrument):
         ]  # fmt: skip
         inside = self._inside
         for sample in samples:
+            step = sample.arrived, sample.attempt, times
             steps = inside.get(sample.data_id)
             if steps is not None:
-                steps.append((sample.arrived, sample.attempt, times))
+                steps.append(step)
+            elif not sample.gone:  # else its request has ended, and nothing would remove the entry
+                inside[sample.data_id] = [step]
 
     def replied(self, request: RequestInfo, error: RequestError | None, now: float) -> None:
         """See Instrument."""
-        steps = self._inside.pop(request.data_id, None)
-        if steps is not None:  # else it was admitted before this instrument was installed
-            self._over(request, error, request.admitted_at, now, steps, request.samples)
+        steps = self._inside.pop(request.data_id, None) or []
+        self._over(request, error, request.admitted_at, now, steps, request.samples)
 
     def cancelled(self, request: RequestInfo, now: float) -> None:
         """See Instrument."""
-        steps = self._inside.pop(request.data_id, None)
-        if steps is not None:
-            self._over(request, None, request.admitted_at, now, steps, request.samples, gone=True)
+        steps = self._inside.pop(request.data_id, None) or []
+        self._over(request, None, request.admitted_at, now, steps, request.samples, gone=True)
 
     def _over(
         self,
@@ -159,8 +156,8 @@ class Recorder(Instrument):
         if exchange is not None:
             over[1] = call.label
             over[5] = exchange.began
-            over[11] = method_of(call)
             head = exchange.head
+            over[11] = GRPC if call.is_grpc else head.method
             trace = head.fields.get(TRACEPARENT)
             if trace is not None:
                 over[4] = trace
