@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-
 INSTRUMENTS: Final[dict[str, dict[str, Any]]] = {
     "none": {},
     "default": {},
