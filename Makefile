@@ -62,7 +62,8 @@ test: $(READY) ## pure and engine tests (about a minute and a half)
 	$(BIN)/python -m pytest $(THREES) -m "not real and not faults and not peers" --ignore tests/examples
 
 test-real: $(READY) ## real services as processes, real models, real clients (two minutes)
-	$(BIN)/python -m pytest $(FOURS) -m "$(REAL)" --ignore tests/examples
+	$(BIN)/python -m pytest $(FOURS) -m "($(REAL)) and not alone" --ignore tests/examples
+	$(BIN)/python -m pytest -m "($(REAL)) and alone" --ignore tests/examples
 
 test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)
 	$(BIN)/python -m pytest $(PAIRS) -m "($(FAULTS)) and not alone" tests/faults tests/attacks

@@ -254,6 +254,7 @@ def check_clean(page: Page, server: ServiceProcess) -> None:
     assert all(each.startswith((here, "about:", "data:")) for each in page.urls), page.urls
 
 
+@pytest.mark.long
 def test_ocr_under_load(page: Page, tmp_path: Path) -> None:
     example().pictures.draw_pictures(tmp_path)
     picture = (tmp_path / next(iter(example().pictures.GOOD))).read_bytes()
@@ -297,6 +298,7 @@ def test_an_ensemble_under_load_and_a_request_by_hand(page: Page, tmp_path: Path
         check_clean(page, server)
 
 
+@pytest.mark.long
 def test_a_graph_of_200_ops_by_keyboard(page: Page, tmp_path: Path) -> None:
     script = tmp_path / "big.py"
     script.write_text(BIG)
@@ -338,6 +340,7 @@ def test_a_graph_of_200_ops_by_keyboard(page: Page, tmp_path: Path) -> None:
         check_clean(page, server)
 
 
+@pytest.mark.long
 def test_behind_a_token_two_engines_with_errors_retries_and_a_restart(
     page: Page, tmp_path: Path
 ) -> None:

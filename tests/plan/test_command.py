@@ -39,6 +39,7 @@ def url(service: ServiceProcess) -> str:
     return f"{service.http_url}/{NAME}/prediction"
 
 
+@pytest.mark.alone
 def test_a_plan_of_a_measuring_run_of_other_settings_and_of_a_file(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
@@ -61,6 +62,7 @@ def test_a_plan_of_a_measuring_run_of_other_settings_and_of_a_file(
     assert json.loads(kept.read_text())["traceEvents"]
 
 
+@pytest.mark.alone
 def test_a_plan_is_verified(service: ServiceProcess) -> None:
     done = plan(
         url(service), "x=1", *SHORT, "--qps", "30", "--verify", "--duration", "4s", "--json"

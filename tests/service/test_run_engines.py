@@ -186,7 +186,7 @@ def test_an_engine_that_is_told_to_stop_ends_well_and_is_replaced_without_a_loss
         old = int(began.read_text())
         before = {each.pid for each in engines_of(server)}
         os.kill(old, signal.SIGTERM)
-        until(lambda: "another process accepts from now on" in server.log(), "its successor")
+        until(lambda: "another process accepts connections now" in server.log(), "its successor")
         pids = {each.pid for each in engines_of(server)}
         assert len(pids - before) == 1
         assert old in pids
@@ -214,7 +214,7 @@ def process(self, feed_batch, typical_logid):
         assert {ask(server)["n"] for _ in range(8)} == {"second"}
         model.unlink()
         server.send_signal(signal.SIGHUP)
-        until(lambda: "the old one goes on" in server.log(), "a failure")
+        until(lambda: "the old one continues" in server.log(), "a failure")
         assert {ask(server)["n"] for _ in range(8)} == {"second"}
         assert server.log().count("penstock serves") == 1
 

@@ -208,7 +208,7 @@ penstock.service.supervisor.Restarts = Fixed
 """
     with run(tmp_path, script) as service:
         ports = [service.hear("pid")[1:] for _ in range(2)]
-        until(lambda: "given up" in service.errors.read_text(), "the last death")
+        until(lambda: "is not restarted" in service.errors.read_text(), "the last death")
         port, unshared = map(int, ports[0])
         for _ in range(20):  # each would wait for ever in the queue of a socket without engine
             with socket.create_connection(("127.0.0.1", port), 10) as connection:
@@ -302,7 +302,7 @@ engine_main = failing
         until(lambda: "half written" in service.errors.read_text(), "the failure")
         errors = service.errors.read_text()
         assert "engine 0: its new process" in errors
-        assert "the old one goes on: the model is half written" in errors
+        assert "the old one continues: the model is half written" in errors
         service.signal(signal.SIGHUP)  # and when that has been mended
         assert service.hear("started")[:2] == ["0", "2"]
         assert service.hear("Leave") == ["0", str(before[0])]
