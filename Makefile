@@ -14,7 +14,6 @@ PEERS  := nghttp2-client nghttp2-server curl chromium nginx-light haproxy faketi
 # measured (`alone`), and fewer where one test uses every core.
 PAIRS  := -n 2 --dist worksteal
 THREES := -n 3 --dist worksteal
-FOURS  := -n 4 --dist worksteal
 FAULTS ?= faults
 REAL   ?= real or peers
 
@@ -62,7 +61,7 @@ test: $(READY) ## pure and engine tests (about a minute and a half)
 	$(BIN)/python -m pytest $(THREES) -m "not real and not faults and not peers" --ignore tests/examples
 
 test-real: $(READY) ## real services as processes, real models, real clients (two minutes)
-	$(BIN)/python -m pytest $(FOURS) -m "($(REAL)) and not alone" --ignore tests/examples
+	$(BIN)/python -m pytest $(THREES) -m "($(REAL)) and not alone" --ignore tests/examples
 	$(BIN)/python -m pytest -m "($(REAL)) and alone" --ignore tests/examples
 
 test-faults: $(READY) ## break things on purpose, with real processes (about three minutes)

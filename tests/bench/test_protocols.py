@@ -111,7 +111,9 @@ def test_a_service_that_is_killed_leaves_no_request_without_an_outcome(tmp_path:
     assert result.good == result.requests - sum(result.errors.values())
     assert result.good > 20
     assert result.failed > 20
-    assert {*result.errors} <= {"connection lost", "cannot connect", "gRPC UNAVAILABLE", "timeout"}
+    # "not finished" where the machine is so busy that an attempt outlives the step.
+    kinds = {"connection lost", "cannot connect", "gRPC UNAVAILABLE", "timeout", "not finished"}
+    assert {*result.errors} <= kinds
 
 
 @pytest.mark.parametrize("scheme", ["https", "grpcs"])

@@ -25,7 +25,9 @@ app.run()
 """
 
 
-@pytest.mark.parametrize("script", ["service.py", "models.py"])
+@pytest.mark.parametrize(
+    "script", ["service.py", pytest.param("models.py", marks=pytest.mark.long)]
+)
 def test_every_answer_is_one_that_is_described(script: str) -> None:
     with running(HERE / script) as server:
         verdict = judge(server.http_url, cases=10, seed=1, timeout=150)
@@ -35,6 +37,7 @@ def test_every_answer_is_one_that_is_described(script: str) -> None:
         assert "please report this" not in server.log()
 
 
+@pytest.mark.long
 def test_a_service_that_fails_is_found_out(tmp_path: Path) -> None:
     script = tmp_path / "service.py"
     script.write_text(LIAR)

@@ -57,6 +57,7 @@ def test_a_changed_script_is_served_and_a_broken_one_waits(tmp_path: Path) -> No
         (tmp_path / "page.html").write_text("<p>changed")
         until(lambda: told.read_text().count("GET /docs") == 3, "a start after a changed page")
         path.write_text("this is no Python")
+        until(lambda: "invalid syntax" in log.read_text(), "the end of the broken script")
         _ask(port, None)
         path.write_text(SCRIPT.format(port=port, more=7))
         _ask(port, 8)
