@@ -179,3 +179,12 @@ async def test_the_log_of_a_request_has_its_ids_ops_and_times() -> None:
     parts = [value for key, value in op.items() if key.endswith("_ms")]
     total = facts["unpack_ms"] + sum(parts) + facts["pack_ms"]
     assert total == pytest.approx(facts["ms"], rel=0.01)
+
+
+def test_a_batch_that_returns_after_its_request_has_ended_leaves_nothing() -> None:
+    kept = Recorder()
+    for data_id, gone in ((1, True), (2, False)):
+        sample = Sample(data_id, {}, 60.0)
+        sample.arrived, sample.gone = 1.0, gone
+        kept.returned("op", Batch([sample], CloseReason.IDLE_SLOT, 1.0), 0, 2.0)
+    assert [*kept._inside] == [2]
