@@ -417,6 +417,7 @@ class BaiduStdSession(Connection):
         limits = shared.limits
         self.due = now + shared.period
         self._draining = shared.draining
+        self._leaving = self._leaving or now >= shared.last_head
         arriving = self._arriving
         if not self.wants_data():  # what it waits for may have come
             self._late_at = max(self._late_at, now + limits.body_timeout)
@@ -464,7 +465,10 @@ class BaiduStdSession(Connection):
             arriving.refuse(503, STOPPING)
 
     def leave(self) -> None:
-        """See ``Connection``."""
-        self._leaving = True
+        """See ``Connection``.
+
+        An idle connection stays open until ``last_head``: its client may have sent a call that has
+        not arrived yet, and learns from the answer that it must call another server.
+        """
+        self._draining = True
         self.due = min(self.due, self.shared.last_head)
-        self.mark()

@@ -414,7 +414,8 @@ class Connection(asyncio.Protocol, ABC):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the transport: the connection is lost."""
-        self.closing = True
+        # A flush that was scheduled before must not count the output again.
+        self.closing = self._cut = True
         shared = self.shared
         shared.buffered -= self.counted
         shared.budget.release(self.counted)

