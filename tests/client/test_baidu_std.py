@@ -47,6 +47,7 @@ class Server:
         return Connection(self._accepted[-1])
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # ends an ``accept`` of another thread
         self._listener.close()
         for each in self._accepted:
             each.close()

@@ -81,12 +81,17 @@ def test_every_limit_has_its_setting_but_the_cores() -> None:
     assert bounds(beyond)[0].kind == "cores"
 
 
-def planner(costs: Costs = COSTS, **changes: dict[str, object]) -> Planner:
-    return Planner(Calibration(recording(costs, 1, 4, 16)), changes, 20.0)
+def planner(**changes: dict[str, object]) -> Planner:
+    return Planner(Calibration(recording(COSTS, 1, 4, 16)), changes, 20.0)
 
 
-def test_a_forecast_of_what_was_measured_agrees_with_it() -> None:
-    found = planner()
+@pytest.fixture(scope="module")
+def found() -> Planner:
+    """Of the settings that were measured. A forecast takes seconds, and a planner keeps its own."""
+    return planner()
+
+
+def test_a_forecast_of_what_was_measured_agrees_with_it(found: Planner) -> None:
     assert found.most.rate == pytest.approx(100, rel=0.05)
     assert found.usual == pytest.approx(70, rel=0.05)
     at_rate = found.open(60)
@@ -101,8 +106,7 @@ def test_a_forecast_of_other_settings() -> None:
     assert found.costs(1.0).op("det").workers == 3
 
 
-def test_doubts_are_said_before() -> None:
-    found = planner()
+def test_doubts_are_said_before(found: Planner) -> None:
     beyond = found.open(150)
     assert (beyond.rate, beyond.p95) == (found.most.rate, inf)
     assert "more than the throughput" in found.doubts(beyond)[0]
@@ -126,8 +130,7 @@ def test_doubts_are_said_before() -> None:
         assert part in said
 
 
-def test_advice_is_in_the_words_of_the_document() -> None:
-    found = planner()
+def test_advice_is_in_the_words_of_the_document(found: Planner) -> None:
     said = advice(COSTS, found.open(97))
     assert said[0].startswith("process is 100 % of op_cost of det: more concurrency, auto-batching")
     assert any("wait before det, more than 5" in each for each in said)
@@ -169,8 +172,8 @@ def test_settings_that_cannot_be_planned_are_refused(text: str, says: str) -> No
         changes_of([text], COSTS)
 
 
-def test_predicted_and_measured_side_by_side() -> None:
-    forecast = planner().open(60)
+def test_predicted_and_measured_side_by_side(found: Planner) -> None:
+    forecast = found.open(60)
     rate, _, p95 = comparisons(forecast, 61.0, 58.0, 0.02, forecast.p95 / 1.5)
     assert rate.kept
     assert not p95.kept

@@ -1,4 +1,4 @@
-"""How bodies of msgpack are written and read, for Schemathesis."""
+"""For Schemathesis: how bodies of msgpack are written and read, and no wait for a trace."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ def written(ctx: Any, value: Any) -> bytes:
 @schemathesis.deserializer("application/msgpack")
 def read(ctx: Any, response: Any) -> Any:
     return ormsgpack.unpackb(response.content)
+
+
+@schemathesis.hook
+def before_call(context: Any, case: Any, kwargs: Any) -> None:
+    """A trace of a service without other callers takes all the seconds that it may."""
+    if case.path == "/trace":
+        case.query = {**(case.query or {}), "seconds": "0.1"}
 
 
 def within(value: Any) -> Any:

@@ -37,7 +37,6 @@ def test_every_answer_is_one_that_is_described(script: str) -> None:
         assert "please report this" not in server.log()
 
 
-@pytest.mark.long
 def test_a_service_that_fails_is_found_out(tmp_path: Path) -> None:
     script = tmp_path / "service.py"
     script.write_text(LIAR)
