@@ -18,7 +18,8 @@ Source: OpenVINO's documentation of the CPU device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +36,7 @@ from penstock.runtimes.options import (
     thread_problems,
     without_effect,
 )
-from penstock.runtimes.runtime import ModelOptions, OptionProblem
+from penstock.runtimes.runtime import ModelOptions, OptionProblem, check_installed
 from penstock.tensor import TensorSpec
 
 NAME: Final = "OpenVINO"
@@ -69,7 +70,11 @@ class OpenvinoRuntime:
         found: list[OptionProblem] = []
         library = None
         try:
-            library = _library()
+            if options.precision.lower() != "fp32":
+                library = _library()
+            else:
+                with _needing_openvino():
+                    check_installed("openvino")
         except ModelError as error:
             found.append(OptionProblem(key="model_config", text=str(error)))
         try:
@@ -207,7 +212,7 @@ def option_problems(
 
     Args:
         options: what is asked for.
-        capabilities: what the library says of this CPU; None where there is no library.
+        capabilities: what the library says of this CPU; None if it was not asked.
     """
     found = thread_problems(options)
     precision = options.precision.lower()
@@ -241,13 +246,19 @@ def properties_for(options: ModelOptions) -> dict[str, Any]:
 
 
 def _library() -> Any:
-    try:
+    with _needing_openvino():
         import openvino
+    return openvino
+
+
+@contextmanager
+def _needing_openvino() -> Iterator[None]:
+    try:
+        yield
     except ImportError as error:
         raise ModelError(
             f"opening an OpenVINO model needs {NAME}: install 'penstock[openvino]' ({error})"
         ) from error
-    return openvino
 
 
 def _models(folder: Path) -> list[Path]:

@@ -62,7 +62,7 @@ from penstock.runtimes.paddle_files import (
     paddle_files,
     read_key,
 )
-from penstock.runtimes.runtime import SHAPE_KEYS, ModelOptions, OptionProblem
+from penstock.runtimes.runtime import SHAPE_KEYS, ModelOptions, OptionProblem, check_installed
 from penstock.tensor import LOD_SUFFIX, TensorSpec, lod_offsets
 
 NAME: Final = "Paddle Inference"
@@ -103,7 +103,11 @@ class PaddleRuntime:
         library = None
         is_json = False
         try:
-            library = _library()
+            if not on_cpu(options) or options.precision.lower() == "bf16":
+                library = _library()
+            else:
+                with _needing_paddle():
+                    check_installed("paddle")
         except ModelError as error:
             found.append(OptionProblem(key="model_config", text=str(error)))
         try:
@@ -253,7 +257,7 @@ def option_problems(options: ModelOptions, library: Any, *, is_json: bool) -> li
 
     Args:
         options: what is asked for.
-        library: the installed Paddle; None if there is none, which then answers for nothing.
+        library: the installed Paddle; None if there is none, or if it is not needed to answer.
         is_json: whether the program is one of Paddle 3.
     """
     found = thread_problems(options)
@@ -397,15 +401,20 @@ def _use_card(inference: Any, config: Any, options: ModelOptions) -> None:
 
 
 def _library() -> Any:
+    with _needing_paddle(), _without_side_effects():
+        import paddle
+        import paddle.inference
+    return paddle
+
+
+@contextmanager
+def _needing_paddle() -> Iterator[None]:
     try:
-        with _without_side_effects():
-            import paddle
-            import paddle.inference
+        yield
     except ImportError as error:
         raise ModelError(
             f"opening a Paddle model needs {NAME}: install 'penstock[paddle]' ({error})"
         ) from error
-    return paddle
 
 
 @contextmanager

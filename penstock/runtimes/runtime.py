@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
@@ -211,6 +212,17 @@ def open_session(options: ModelOptions) -> Session:
         return runtime.open(path, options)
     except OSError as error:
         raise ModelError(_unreadable(options, error)) from error
+
+
+def check_installed(package: str) -> None:
+    """Raise ImportError if a package is not installed, without importing it.
+
+    A service checks its models before it starts worker processes, and cannot fork them after the
+    import of a library that starts threads.
+    """
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:  # or a mere folder of that name
+        raise ModuleNotFoundError(f"No module named {package!r}", name=package)
 
 
 def runtime_of(path: Path) -> str:

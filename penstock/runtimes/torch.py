@@ -22,8 +22,8 @@ Source: PyTorch's documentation of ``torch.jit`` and ``torch.export``.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -44,7 +44,7 @@ from penstock.runtimes.options import (
     thread_problems,
     without_effect,
 )
-from penstock.runtimes.runtime import ModelOptions, OptionProblem
+from penstock.runtimes.runtime import ModelOptions, OptionProblem, check_installed
 from penstock.runtimes.torch_files import (
     SIGNATURE,
     is_torch,
@@ -81,7 +81,11 @@ class TorchRuntime:
         found: list[OptionProblem] = []
         library = None
         try:
-            library = _library()
+            if not on_cpu(options):
+                library = _library()
+            else:
+                with _needing_torch():
+                    check_installed("torch")
         except ModelError as error:
             found.append(OptionProblem(key="model_config", text=str(error)))
         try:
@@ -226,7 +230,7 @@ def option_problems(options: ModelOptions, library: Any) -> list[OptionProblem]:
 
     Args:
         options: what is asked for.
-        library: the installed PyTorch; None if there is none, which then answers for nothing.
+        library: the installed PyTorch; None if there is none, or if it is not needed to answer.
     """
     found = thread_problems(options)
     if options.precision.lower() not in ("fp32", "fp16", "bf16"):
@@ -242,13 +246,19 @@ def option_problems(options: ModelOptions, library: Any) -> list[OptionProblem]:
 
 
 def _library() -> Any:
-    try:
+    with _needing_torch():
         import torch
+    return torch
+
+
+@contextmanager
+def _needing_torch() -> Iterator[None]:
+    try:
+        yield
     except ImportError as error:
         raise ModelError(
             f"opening a PyTorch model needs {NAME}: install 'penstock[torch]' ({error})"
         ) from error
-    return torch
 
 
 def _script(library: Any, file: Path, device: str, options: ModelOptions) -> Program:

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 from importlib import metadata
@@ -12,6 +13,7 @@ from penstock.runtimes.runtime import (
     BUILT_IN,
     ModelOptions,
     OptionProblem,
+    check_installed,
     load_runtime,
     model_problems,
     open_session,
@@ -109,6 +111,31 @@ def test_importing_the_room_imports_no_inference_library() -> None:
         "assert not sys.modules.keys() & {'onnxruntime', 'paddle', 'torch', 'openvino'}"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_check_for_the_cpu_does_not_import_the_library(tmp_path: Path) -> None:
+    (tmp_path / "paddle").mkdir()
+    (tmp_path / "paddle" / "__init__.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "__model__").touch()
+    code = (
+        "from penstock.runtimes.runtime import ModelOptions, model_problems;"
+        f"print(*model_problems(ModelOptions(path={str(tmp_path)!r})))"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
+    )
+    assert "install" not in done.stdout
+
+
+def test_a_folder_of_the_name_is_no_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_a_folder").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError, match="No module named 'only_a_folder'"):
+        check_installed("only_a_folder")
+    check_installed("json")
 
 
 def test_the_runtime_that_would_open_a_model_is_asked_for_its_problems(
