@@ -32,6 +32,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGKILL, SIGSTOP, valid_signals
 from typing import Any, Final
@@ -100,14 +101,15 @@ class PaddleRuntime:
     def problems(self, path: Path, options: ModelOptions) -> list[OptionProblem]:
         """What the port asks for; the installed library tells what it is compiled with."""
         found: list[OptionProblem] = []
-        library = None
+        library = has_cuda = None
         is_json = False
+        bf16 = options.precision.lower() == "bf16"
         try:
-            if not on_cpu(options) or options.precision.lower() == "bf16":
+            with _needing_paddle():
+                check_installed("paddle")
+            has_cuda = _is_for_cuda()
+            if bf16 if on_cpu(options) else has_cuda is None or options.device_type == TENSORRT:
                 library = _library()
-            else:
-                with _needing_paddle():
-                    check_installed("paddle")
         except ModelError as error:
             found.append(OptionProblem(key="model_config", text=str(error)))
         try:
@@ -117,7 +119,7 @@ class PaddleRuntime:
                 found += key_problems(options)
         except ModelError as error:
             found.append(OptionProblem(key="model_config", text=str(error)))
-        return [*found, *option_problems(options, library, is_json=is_json)]
+        return [*found, *option_problems(options, library, is_json=is_json, has_cuda=has_cuda)]
 
     def open(self, path: Path, options: ModelOptions) -> PaddleSession:
         """Open the model on the device that the options ask for.
@@ -252,14 +254,19 @@ def key_problems(options: ModelOptions) -> list[OptionProblem]:
     return []
 
 
-def option_problems(options: ModelOptions, library: Any, *, is_json: bool) -> list[OptionProblem]:
+def option_problems(
+    options: ModelOptions, library: Any, *, is_json: bool, has_cuda: bool | None = None
+) -> list[OptionProblem]:
     """Every option that changes results or placement and cannot be obeyed.
 
     Args:
         options: what is asked for.
         library: the installed Paddle; None if there is none, or if it is not needed to answer.
         is_json: whether the program is one of Paddle 3.
+        has_cuda: whether Paddle is compiled with CUDA; None: the library is asked.
     """
+    if has_cuda is None and library is not None:
+        has_cuda = library.is_compiled_with_cuda()
     found = thread_problems(options)
     cpu = on_cpu(options)
     with_tensorrt = options.device_type == TENSORRT
@@ -288,12 +295,14 @@ def option_problems(options: ModelOptions, library: Any, *, is_json: bool) -> li
     if with_tensorrt and shapes and any(not shapes.get(key) for key in SHAPE_KEYS):
         text = f"needs {', '.join(SHAPE_KEYS)}, each with the sizes of variables by name"
         found.append(OptionProblem(key="dynamic_shape_info", text=text))
-    return [*found, *_placement_problems(options, library)]
+    return [*found, *_placement_problems(options, library, has_cuda)]
 
 
-def _placement_problems(options: ModelOptions, library: Any) -> list[OptionProblem]:
+def _placement_problems(
+    options: ModelOptions, library: Any, has_cuda: bool | None
+) -> list[OptionProblem]:
     no_cards = None
-    if library is not None and not library.is_compiled_with_cuda():
+    if has_cuda is False:
         no_cards = (
             f"the installed {NAME} is compiled for the CPU only;"
             " install paddlepaddle-gpu or set devices: ''"
@@ -405,6 +414,20 @@ def _library() -> Any:
         import paddle
         import paddle.inference
     return paddle
+
+
+def _is_for_cuda() -> bool | None:
+    """Whether the installed Paddle says in its files that it is compiled with CUDA; None if they
+    say nothing.
+    """
+    spec = find_spec("paddle")
+    if spec is None or spec.origin is None:
+        return None
+    file = Path(spec.origin).parent / "version" / "__init__.py"
+    if not file.is_file():
+        return None
+    found = re.search(r"^cuda_version\s*=\s*'(.+)'", file.read_text(), re.MULTILINE)
+    return found and found[1] != "False"
 
 
 @contextmanager

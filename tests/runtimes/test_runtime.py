@@ -113,19 +113,23 @@ def test_importing_the_room_imports_no_inference_library() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_check_for_the_cpu_does_not_import_the_library(tmp_path: Path) -> None:
-    (tmp_path / "paddle").mkdir()
+def test_a_check_does_not_import_paddle_though_it_tells_of_missing_cards(tmp_path: Path) -> None:
+    version = tmp_path / "paddle" / "version" / "__init__.py"
+    version.parent.mkdir(parents=True)
+    version.write_text("cuda_version     = 'False'\n")
     (tmp_path / "paddle" / "__init__.py").write_text("raise SystemExit('imported')")
     (tmp_path / "__model__").touch()
     code = (
         "from penstock.runtimes.runtime import ModelOptions, model_problems;"
-        f"print(*model_problems(ModelOptions(path={str(tmp_path)!r})))"
+        f"options = ModelOptions(path={str(tmp_path)!r}, device_type=1, devices=('0',));"
+        "print(*model_problems(options))"
     )
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
     )
-    assert "install" not in done.stdout
+    assert "penstock[paddle]" not in done.stdout
+    assert "compiled for the CPU only" in done.stdout
 
 
 def test_a_folder_of_the_name_is_no_library(
