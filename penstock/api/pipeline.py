@@ -191,8 +191,7 @@ class PipelineProtocol:
         fails = (ServiceClosed, ServiceBusy) if self._strict else ServiceClosed
         if asked.refused and isinstance(error, fails):
             return True
-        # Not from the error itself: a worker that detects the deadline does not know whose it is.
-        return asked.deadline_by_client and isinstance(error, DeadlineExceeded)
+        return isinstance(error, DeadlineExceeded) and error.by_client
 
     async def until(
         self, asked: Submission, hook: str, function: Callable[..., Any], *args: Any

@@ -440,6 +440,9 @@ class Engine:
     def _reply(self, submission: Submission, outcome: Outcome) -> None:
         if submission.over:  # another request, or its callback, has ended this one as well
             return
+        if submission.deadline_by_client and isinstance(outcome.error, DeadlineExceeded):
+            # An op, or another server that it calls, cannot know whose deadline passed.
+            outcome = Outcome(None, DeadlineExceeded(str(outcome.error), by_client=True))
         self._replied += 1
         tell = self.instruments.replied
         if tell is not None:

@@ -219,6 +219,21 @@ def test_the_time_that_a_client_gave_is_no_failure_of_ours(
     assert too_late(caplog) == []
 
 
+@pytest.mark.parametrize(("life", "by_client"), [(0.5, True), (60.0, False)])
+def test_an_op_that_finds_that_the_time_is_over_need_not_know_whose_time(
+    life: float, by_client: bool
+) -> None:
+    h = house(options=EngineOptions(time_limit=1.0))
+    asked = h.ask(life=life)
+    late = DeadlineExceeded("DEADLINE_EXCEEDED: the other server says so first")
+    h.workers["op"].finish(outcomes=[Outcome(None, late)])
+    h.clock.run()
+    error = h.answer(asked).error
+    assert isinstance(error, DeadlineExceeded)
+    assert error.by_client is by_client
+    assert str(error) == str(late)
+
+
 def test_a_request_that_comes_too_late_is_refused() -> None:
     with pytest.raises(DeadlineExceeded):
         house().ask(life=0.0)
