@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from penstock.executors.work import BoundOp, WorkOptions
 from penstock.ops.hooks import is_coroutine
 from penstock.service.build import init
 from penstock.typed.op import TypedOp
+
+_log = logging.getLogger(__name__)
 
 
 def worker_program(target: str, path: Path, kind: str, *, batched: bool) -> WorkerProgram:
@@ -32,7 +35,27 @@ def worker_program(target: str, path: Path, kind: str, *, batched: bool) -> Work
         its cause.
     """
     found = _imported(target)
-    return WorkerProgram(bound_op(found, batched=batched), str(path), kind)
+    op = bound_op(found, batched=batched)
+    if not batched and _may_take_batches(found):
+        _log.warning(
+            "%s takes lists, and is called with one request at a time: if a list is to hold an"
+            " element for each request of a batch, start the worker with --batched",
+            target,
+        )
+    return WorkerProgram(op, str(path), kind)
+
+
+def _may_take_batches(target: Callable[..., Any]) -> bool:
+    """Whether the types allow ``--batched``. They also allow a request that holds a list, so it is
+    not chosen from them.
+    """
+    if hasattr(target, "preprocess") or hasattr(target, "batch_inference"):
+        return False  # the types of ``preprocess`` are of one request; the other is always batched
+    try:
+        TypedOp(target, batched=True)
+    except HookError:
+        return False
+    return True
 
 
 def bound_op(target: Callable[..., Any], *, batched: bool = False) -> BoundOp:

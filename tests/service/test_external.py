@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from penstock import App, Op
 from penstock.executors.external.program import WorkerProgram
 from penstock.protocols import media
-from penstock.service.external_worker import bound_op
+from penstock.service.external_worker import bound_op, worker_program
 from penstock.testing import client
 
 ITEMS = 24
@@ -173,3 +173,43 @@ def test_without_a_worker_requests_end_at_their_deadlines(tmp_path: Path) -> Non
         headers = {"penstock-timeout": "0.1"}
         answer = http.post("/invert", json={"value": 1}, headers=headers)
         assert answer.status_code == 504, answer.text
+
+
+class Rows:
+    def inference(self, rows: list[int]) -> list[int]:
+        return rows
+
+
+class Prepared(Rows):
+    def preprocess(self, rows: list[int]) -> list[int]:
+        return rows
+
+
+class AlwaysBatched(Rows):
+    batch_inference = Rows.inference
+
+
+def one(item: Item) -> Inverse:
+    return Inverse(inverse=1 / item.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "batched", "told"),
+    [
+        ("invert", False, True),
+        ("Rows", False, True),
+        ("invert", True, False),
+        ("one", False, False),
+        ("Prepared", False, False),
+        ("AlwaysBatched", False, False),
+    ],
+)
+def test_a_worker_says_that_batched_may_be_missing(
+    name: str, batched: bool, told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = f"{__name__}:{name}"
+    program = worker_program(target, Path("unused.sock"), media.JSON, batched=batched)
+    program.stop()
+    program.run()  # closes what it has opened
+    lines = [record.getMessage() for record in caplog.records]
+    assert any(target in line and "--batched" in line for line in lines) is told
