@@ -220,11 +220,16 @@ class DoorState:
         A part of the places is for each listener alone, so that who fills one of them does not keep
         people from the others.
         """
-        most = self.limits.max_connections
+        part = self._kept_for_each
         others = [one.open for one in self._quotas if one is not quota]
-        part = min(max(1, most // _PART), most // (len(others) + 1))
         kept = sum([max(0, part - taken) for taken in others])
-        return len(self.connections) + self.handshakes + kept >= most
+        return len(self.connections) + self.handshakes + kept >= self.limits.max_connections
+
+    @property
+    def _kept_for_each(self) -> int:
+        """The number of connections that are for each listener alone."""
+        most = self.limits.max_connections
+        return min(max(1, most // _PART), most // len(self._quotas))
 
     def refuse(self) -> None:
         """A connection is turned away; the log says so, but not for each of many."""
@@ -237,12 +242,14 @@ class DoorState:
         if count and monotonic() >= self._log_refusals_at:
             self._unlogged_refusals = 0
             self._log_refusals_at = monotonic() + _REFUSALS_LOGGED_EVERY
+            kept = f", of which each port and Unix socket keeps {self._kept_for_each} for itself"
             _log.warning(
-                "%d connection%s refused: %d are open, and the limit is %d (max_connections)",
+                "%d connection%s refused: %d are open, and the limit is %d (max_connections)%s",
                 count,
                 " was" if count == 1 else "s were",
                 len(self.connections) + self.handshakes,
                 self.limits.max_connections,
+                kept if len(self._quotas) > 1 else "",
             )
 
     def _tick(self) -> None:

@@ -213,7 +213,9 @@ def test_connections_beyond_the_cap_get_503_and_the_others_are_left_alone(opened
     assert (seen.accepted, seen.refused) == (5, 20)
 
 
-def test_who_fills_one_listener_keeps_nobody_from_the_other(opened: Opened) -> None:
+def test_who_fills_one_listener_keeps_nobody_from_the_other(
+    opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
     site = opened(max_connections=16)
     other = bind("127.0.0.1", 0, "rpc_port")
     port = port_of(other)
@@ -222,6 +224,10 @@ def test_who_fills_one_listener_keeps_nobody_from_the_other(opened: Opened) -> N
     site.until(lambda seen: seen.open == 14)
     with connected(site.port) as over:
         check_refusal(over.reply(), 503)
+    assert caplog.messages == [
+        "1 connection was refused: 14 are open, and the limit is 16 (max_connections), of which"
+        " each port and Unix socket keeps 2 for itself"
+    ]
     for _ in range(3):  # and whoever leaves gives the place back
         with connected(port) as one, connected(port) as two:
             for connection in (one, two):
